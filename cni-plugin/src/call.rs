@@ -97,7 +97,7 @@ fn about_container(
     };
     let mut log = CallLog::new(&call);
     if call.conf.native_nftables {
-        log.debug("native_nftables is set: rules go through the iptables tools all the same".to_owned());
+        log.debug("native_nftables has no effect: rules are in the tables of iptables".to_owned());
     }
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
@@ -149,10 +149,10 @@ fn about_plugin(
 fn available(conf: &NetConf) -> Result<(), CniError> {
     enablement(conf)?; // every ADD reads them
     if conf.ambient_enabled {
-        return Ok(()); // no tool on the node is needed, but for a pod with a sidecar: its ADD reports what is missing
+        return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
     }
     let missing = |error: netfilter::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
-    netfilter::installed_backend().map(drop).map_err(missing)
+    netfilter::available_backend().map(drop).map_err(missing)
 }
 
 /// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.

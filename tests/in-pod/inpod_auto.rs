@@ -166,11 +166,11 @@ impl<'a> Direct<'a> {
 const GATE: &str = r#"#!/bin/bash
 tool=${0##*/}
 if [ "$(readlink /proc/self/ns/net)" != "$(cat /gate/pod 2>/dev/null)" ]; then exec "/usr/sbin/$tool" "$@"; fi
-if [ "$tool" = iptables-nft-save ] && mv /gate/armed /gate/shut 2>/dev/null; then
+if [ "$tool" = iptables-legacy-save ] && mv /gate/armed /gate/shut 2>/dev/null; then
   while [ -e /gate/shut ]; do sleep 0.01; done
 fi
 "/usr/sbin/$tool" "$@"; status=$?
-[ "$tool" = iptables-nft-save ] || touch /gate/restored
+[ "$tool" = iptables-legacy-save ] || touch /gate/restored
 exit $status
 "#;
 
@@ -179,7 +179,8 @@ exit $status
 fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     let gate = kit::TempDir::new().unwrap();
     let at = |name: &str| gate.path().join(name);
-    for tool in ["iptables-nft-save", "iptables-nft-restore"] {
+    // Legacy tables, because nothing can stop the engine half-way.
+    for tool in ["iptables-legacy-save", "iptables-legacy-restore"] {
         kit::write_script(&at(tool), GATE);
     }
     let env = [("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
@@ -192,7 +193,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     new.wait_for_snapshots(1);
     let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
     let netns = &peer.sandbox.netns;
-    netns.sh("iptables-nft -A INPUT -j ACCEPT"); // where there is nothing, nothing is saved
+    netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // where there is nothing, nothing is saved
     std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
     std::fs::write(at("armed"), "").unwrap();
     fixture.processes.add(&peer.sandbox.pod.uid, netns);

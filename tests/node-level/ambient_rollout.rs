@@ -122,7 +122,7 @@ fn a_ztunnel_that_is_coming_finds_its_slot_made() {
 fn breakable_tools(node: &Netns) -> TempDir {
     let tools = TempDir::new().unwrap();
     let own = node.sh("readlink /proc/self/ns/net");
-    for tool in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+    for tool in ["iptables-legacy-restore", "ip6tables-legacy-restore"] {
         let path = tools.path().join(tool);
         let script = format!(
             "#!/bin/sh\nif [ -e /tools/broken ] && [ \"$(readlink /proc/self/ns/net)\" != \"{}\" ]; then\n\
@@ -138,7 +138,9 @@ fn breakable_tools(node: &Netns) -> TempDir {
 #[test]
 fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     let path = format!("/tools:{}", std::env::var("PATH").unwrap());
-    let mut fixture = Ambient::stopped(NodeOptions::default(), &[("PATH", path.as_str())]);
+    // Legacy tables: those are changed by tools, which can be made to fail.
+    let env = [("PATH", path.as_str()), ("FORCE_IPTABLES_BINARY", "legacy")];
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &env);
     let tools = breakable_tools(fixture.node.netns());
     fixture.mount(tools.path(), "/tools");
     fixture.start();

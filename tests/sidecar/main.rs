@@ -11,6 +11,7 @@
 mod fixtures;
 
 mod clean;
+mod engine;
 mod iptables_cli;
 mod kit_network;
 mod kit_runtime;

@@ -49,6 +49,16 @@ impl Tools {
         Self { path, save: ["iptables-legacy-save", "ip6tables-legacy-save"] }
     }
 
+    /// A fresh pod. One that holds a chain in legacy tables gets legacy rules.
+    fn pod(&self) -> Netns {
+        let pod = bare_pod(DUAL);
+        if self.save[0].contains("legacy") {
+            pod.sh("iptables-legacy -w -N OTHERS");
+            pod.sh("ip6tables-legacy -w -N OTHERS");
+        }
+        pod
+    }
+
     fn state(&self, pod: &Netns) -> String {
         saves_of(pod, self.save) + &routes(pod)
     }
@@ -72,9 +82,9 @@ fn the_same_with_legacy_tools() {
 fn rounds(tools: impl Fn(&PluginFixture) -> Tools, rounds: u64) {
     let fixture = fixture();
     let tools = tools(&fixture);
-    let reference = bare_pod(DUAL);
+    let reference = tools.pod();
     // The first one is slower than the others: it loads modules of the kernel.
-    let typical = [(); 4].map(|()| add(&fixture, &tools, &bare_pod(DUAL)).run().wall()).into_iter().min();
+    let typical = [(); 4].map(|()| add(&fixture, &tools, &tools.pod()).run().wall()).into_iter().min();
     let typical = typical.unwrap_or_default();
     add(&fixture, &tools, &reference).run().ok();
     let want = tools.state(&reference);
@@ -111,7 +121,7 @@ fn survives(
     dice: &mut u64,
     round: &str,
 ) -> bool {
-    let pod = bare_pod(DUAL);
+    let pod = tools.pod();
     let after = Duration::from_micros(random(dice, typical.as_micros() as u64));
     let call = add(fixture, tools, &pod);
     let runtime = fixture.node.runtime().with_limit(after);

@@ -87,7 +87,7 @@ fn write(
     netns.run(move || {
         let (firewall, observed) = Firewall::open(&forced(backend)).unwrap();
         let change = plan(observed.of(family));
-        firewall.restore(&[(family, change.restore_text())], Vec::new()).unwrap();
+        firewall.apply(&vec![(family, change.clone())].into(), Vec::new()).unwrap();
         change
     })
 }

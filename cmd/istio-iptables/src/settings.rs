@@ -4,7 +4,7 @@ use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use flags::{Flag, FlagValues};
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
-use netfilter::{Backend, FirewallOptions};
+use netfilter::{Backend, FirewallOptions, NftAccess};
 use redirect::FamilyChoice;
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
@@ -355,13 +355,16 @@ impl IptablesSettings {
     /// # Errors
     /// The first value that cannot be used, with its flag.
     pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
+        let restore_format = boolean(values, &RESTORE_FORMAT)?;
+        // One command for each rule is what only the tools have.
+        let nft = if restore_format { NftAccess::Engine } else { NftAccess::Tools };
         Ok(IptablesSettings {
             config: config(values, sources)?,
             families: if boolean(values, &DUAL_STACK)? { FamilyChoice::Dual } else { FamilyChoice::First },
-            options: FirewallOptions { forced: backend(values)?, ..FirewallOptions::default() },
+            options: FirewallOptions { nft, forced: backend(values)?, ..FirewallOptions::default() },
             cni_mode: boolean(values, &CNI_MODE)?,
             dry_run: boolean(values, &DRY_RUN)?,
-            restore_format: boolean(values, &RESTORE_FORMAT)?,
+            restore_format,
             skip_apply: boolean(values, &SKIP_RULE_APPLY)?,
             cleanup_only: boolean(values, &CLEANUP_ONLY)?,
             warnings: warnings(values)?,
@@ -378,7 +381,7 @@ fn warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
         warnings.push(what.to_owned());
     }
     if boolean(values, &NATIVE_NFTABLES)? {
-        let what = "--native-nftables is not supported yet: rules go through the iptables tools";
+        let what = "--native-nftables has no effect: rules are in the tables of iptables";
         warnings.push(what.to_owned());
     }
     Ok(warnings)

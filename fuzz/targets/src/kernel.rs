@@ -47,7 +47,8 @@ fn told_again(object: &KernelObject) -> Option<KernelObject> {
     parse(&message).ok()?
 }
 
-/// Any message is a rule and a chain of nf_tables, or malformed; the same each time.
+/// Any message is a rule and a chain of nf_tables, or malformed; the same each time. A rule that the engine understands, it
+/// writes so that it understands the same.
 ///
 /// # Panics
 /// When one of these does not hold.
@@ -55,6 +56,13 @@ pub fn nft_replies(data: &[u8]) {
     for message in MessageIter::new(data).map_while(Result::ok) {
         let rule = nft_rule(&message);
         assert_eq!(rule, nft_rule(&message));
+        let attributes = message.payload.get(4..).unwrap_or_default(); // behind struct nfgenmsg
+        for family in Family::BOTH {
+            let Some(rule) = nftables::fuzzing::decode_rule(family, attributes) else { continue };
+            let written = nftables::fuzzing::encode_rule(family, &rule);
+            let again = written.and_then(|written| nftables::fuzzing::decode_rule(family, &written));
+            assert_eq!(again, Some(rule));
+        }
         if let Ok((chain, jumps_to)) = &rule {
             let names = chain.len() + jumps_to.as_ref().map_or(0, String::len);
             assert!(names <= message.payload.len());

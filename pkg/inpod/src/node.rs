@@ -55,12 +55,11 @@ impl ProbeRules {
         }
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
-        let texts = changes.texts();
         if firewall.backend() == Backend::Nft {
             // A legacy table that was used once stays until its namespace ends.
-            self.journal.note_chains(JournalPage::ProbeChains, &netfilter::tables(&texts))?;
+            self.journal.note_chains(JournalPage::ProbeChains, &changes.tables())?;
         }
-        firewall.restore(&texts, Vec::new())?;
+        firewall.apply(&changes, Vec::new())?;
         let missing = changes.words();
         // What was just made is compared the next time.
         let seen = if missing.is_empty() { seen } else { RulesSnapshot::default() };

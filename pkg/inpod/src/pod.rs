@@ -94,7 +94,7 @@ pub fn capture(
         // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
         let blank = observed.families.is_empty();
         let waiting = wanted.families.iter().filter(|_| blank);
-        let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok()).collect();
+        let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
         let mut differences = deliver(wanted)?;
         let changes = changes(wanted, &observed);
         let concerns = |socket: &TcpSocket| existing::concerns(wanted, socket);

@@ -1,6 +1,7 @@
 //! What a namespace's rules need, family by family.
 
 use model::Family;
+use netlink::Errno;
 use rules::{ChainSet, RuleChange, RuleSet};
 
 use crate::{
@@ -25,6 +26,12 @@ impl ObservedTables {
     #[must_use]
     pub fn removal(&self, owner: ChainSet) -> FamilyChanges {
         self.changes(owner, |_| RuleSet::default())
+    }
+}
+
+impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
+    fn from(changes: Vec<(Family, RuleChange)>) -> FamilyChanges {
+        FamilyChanges(changes)
     }
 }
 
@@ -53,6 +60,21 @@ impl FamilyChanges {
         leads_anew.then_some((FamilyChanges(fill), FamilyChanges(lead)))
     }
 
+    /// The tables that are changed, by family.
+    #[must_use]
+    pub fn tables(&self) -> Vec<(Family, &'static str)> {
+        let of = |change: &RuleChange| change.edits.iter().map(|edit| edit.table.name()).collect::<Vec<_>>();
+        self.0
+            .iter()
+            .flat_map(|(family, change)| of(change).into_iter().map(|table| (*family, table)))
+            .collect()
+    }
+
+    /// The families that need a change.
+    pub fn families(&self) -> impl Iterator<Item = Family> {
+        self.0.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
+    }
+
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
     #[must_use]
     pub fn texts(&self) -> Vec<(Family, String)> {
@@ -60,19 +82,34 @@ impl FamilyChanges {
     }
 }
 
-/// The tables that texts for `iptables-restore` are about, by family.
-pub fn tables(texts: &[(Family, String)]) -> Vec<(Family, &str)> {
-    let of = |text| str::lines(text).filter_map(|line| line.strip_prefix('*'));
-    texts.iter().flat_map(|(family, text)| of(text).map(|table| (*family, table))).collect()
+/// Whether the kernel may have refused because it lacks an expression or an extension, or the revision of one.
+fn is_unknown_to_kernel(error: &nftables::Error) -> bool {
+    error.errno().is_some_and(|errno| [Errno::NOENT, Errno::OPNOTSUPP, Errno::INVAL].contains(&errno))
 }
 
 impl Firewall {
-    /// Makes the changes, by one restore for each family that needs one; see [`Firewall::restore`].
+    /// Makes the changes: in nf_tables by one transaction of the engine, in legacy tables by one restore for each family that
+    /// needs one (see [`Firewall::restore`]). What the engine cannot make, or a kernel that is too old for its rules refuses,
+    /// is left to the tools, where there are any.
     ///
     /// # Errors
-    /// As there.
+    /// The engine's, or as [`Firewall::restore`].
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<(), Error> {
-        self.restore(&changes.texts(), waiting)
+        if !self.is_direct() {
+            return self.restore(&changes.texts(), waiting);
+        }
+        let by_family: Vec<_> = changes.0.iter().map(|(family, change)| (*family, change)).collect();
+        let refused = match nftables::transaction(&by_family) {
+            Ok(messages) => match nftables::commit(messages) {
+                Err(error) if is_unknown_to_kernel(&error) => error.into(),
+                done => return Ok(done?),
+            },
+            Err(unsupported) => unsupported.into(),
+        };
+        match self.restore(&changes.texts(), waiting) {
+            Err(Error::NoTool { .. } | Error::NoIptables(_)) => Err(refused),
+            done => done,
+        }
     }
 
     /// Takes an owner's rules out of the tables of the backend that is not in use, where a run that used it has left

@@ -19,6 +19,7 @@ pub(crate) const GET_RULE: u16 = SUBSYSTEM | 7;
 /// `NFTA_RULE_*`.
 pub(crate) const RULE_TABLE: u16 = 1;
 pub(crate) const RULE_CHAIN: u16 = 2;
+pub(crate) const RULE_HANDLE: u16 = 3;
 pub(crate) const RULE_EXPRESSIONS: u16 = 4;
 const RULE_COMPAT: u16 = 5;
 /// `NFTA_EXPR_*`.

@@ -23,6 +23,12 @@ pub enum Error {
     /// No iptables tool at all.
     #[error("no iptables-restore in {0}: install iptables on the node")]
     NoIptables(String),
+    /// The engine could not read or change the tables of nf_tables.
+    #[error(transparent)]
+    Engine(#[from] nftables::Error),
+    /// The engine has no way to make a change.
+    #[error(transparent)]
+    Unsupported(#[from] nftables::Unsupported),
     /// A tool could not be started.
     #[error("cannot run {}: {source}", tool.display())]
     Run {

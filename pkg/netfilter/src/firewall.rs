@@ -8,6 +8,7 @@ use std::{
 };
 
 use model::Family;
+use netlink::ListBounds;
 use netns::UserNamespace;
 use rules::SavedTables;
 
@@ -21,9 +22,22 @@ use crate::{
     tools::{IptablesTools, ToolVerb},
 };
 
+/// Who reads and changes the tables of nf_tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NftAccess {
+    /// The engine, over netlink. No tool is needed.
+    #[default]
+    Engine,
+    /// The iptables tools: for rules with conditions that the engine does not write (sets), and for callers who want the
+    /// tools' text.
+    Tools,
+}
+
 /// How to work.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
+    /// Who reads and changes the tables of nf_tables.
+    pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
     /// Whose lock to take for legacy tables.
@@ -47,6 +61,7 @@ pub struct FirewallOptions {
 impl Default for FirewallOptions {
     fn default() -> FirewallOptions {
         FirewallOptions {
+            nft: NftAccess::Engine,
             forced: None,
             lock: XtablesLock::Host,
             lock_directory: None,
@@ -64,6 +79,23 @@ impl FirewallOptions {
     #[must_use]
     pub fn backends(&self) -> Vec<Backend> {
         self.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
+    }
+
+    /// Whether tables of nf_tables are read and changed without tools. In a user namespace the kernel takes rules about
+    /// owners only from whoever is in it, which none of our threads can be.
+    #[must_use]
+    pub fn uses_engine(&self) -> bool {
+        self.nft == NftAccess::Engine && self.user_namespace.is_none()
+    }
+
+    /// The backend where nothing decides: nf_tables where the engine can be used and the kernel has them, else that of the
+    /// host's tools.
+    pub(crate) fn default_backend(
+        &self,
+        tools: &IptablesTools,
+        presence: &BackendPresence,
+    ) -> Result<Backend, Error> {
+        if self.uses_engine() && presence.has_nf_tables { Ok(Backend::Nft) } else { tools.default_backend() }
     }
 
     /// How long a tool may take that prints, and how much it may use.
@@ -171,12 +203,12 @@ impl Firewall {
         if let Some(backend) = options.forced {
             return Ok(chosen(backend, look(backend)?));
         }
-        if presence == BackendPresence::default() {
-            return Ok(chosen(tools.default_backend()?, Some(ObservedTables::default())));
+        if presence.is_blank() {
+            return Ok(chosen(options.default_backend(&tools, &presence)?, Some(ObservedTables::default())));
         }
         let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
         let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?);
-        Ok(match held.map_or_else(|| tools.default_backend(), Ok)? {
+        Ok(match held.map_or_else(|| options.default_backend(&tools, &presence), Ok)? {
             Backend::Nft => chosen(Backend::Nft, nft),
             Backend::Legacy => chosen(Backend::Legacy, legacy),
         })
@@ -190,6 +222,10 @@ impl Firewall {
         match self.backend {
             Backend::Legacy if legacy::is_longer_than_any_pods()? => Err(Error::Crowded(self.backend)),
             Backend::Legacy => self.save(families).map(Some),
+            Backend::Nft if self.is_direct() => match self.save(families) {
+                Err(Error::Engine(error)) if error.is_excess() => Ok(None),
+                done => done.map(Some),
+            },
             Backend::Nft if limits.are_exceeded()? => Ok(None),
             // Rules are not all that makes a tool take long, and they may have come just now.
             Backend::Nft => match self.save(families) {
@@ -203,6 +239,11 @@ impl Firewall {
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
+    }
+
+    /// Whether the engine reads and changes the tables.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.backend == Backend::Nft && self.options.uses_engine()
     }
 
     /// Whether the backend was not a matter of choice.
@@ -221,6 +262,11 @@ impl Firewall {
 
     /// Reads the tables of these families, which must exist, side by side.
     pub(crate) fn save(&self, families: &[Family]) -> Result<ObservedTables, Error> {
+        if self.is_direct() {
+            let bounds = if self.options.limits.is_some() { ListBounds::POD } else { ListBounds::NODE };
+            let families = nftables::listing(&OWNERS, bounds)?;
+            return Ok(ObservedTables { families, coarse: false });
+        }
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, ToolVerb::Save)?;
             let running = RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?;
@@ -241,12 +287,16 @@ impl Firewall {
         Ok(observed)
     }
 
-    /// Starts a restore whose text is not known yet, so that loading the tool costs no time later.
+    /// Starts a restore whose text is not known yet, so that loading the tool costs no time later; none if the engine needs
+    /// no tool.
     ///
     /// # Errors
     /// There is no such tool, or it cannot be started.
-    pub fn start_restore(&self, family: Family) -> Result<WaitingRestore, Error> {
-        Ok(WaitingRestore { family, running: self.start(family, ToolInput::Later)? })
+    pub fn start_restore(&self, family: Family) -> Result<Option<WaitingRestore>, Error> {
+        if self.is_direct() {
+            return Ok(None);
+        }
+        Ok(Some(WaitingRestore { family, running: self.start(family, ToolInput::Later)? }))
     }
 
     /// Feeds each family's text to one `iptables-restore --noflush`, side by side: to one that waits for it, else to a
@@ -353,7 +403,8 @@ pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
     }
     let presence = BackendPresence::of_this_netns()?;
     let by_default = || {
-        IptablesTools::from_environment().default_backend().is_ok_and(|backend| backend == Backend::Legacy)
+        let tools = IptablesTools::from_environment();
+        options.default_backend(&tools, &presence).is_ok_and(|backend| backend == Backend::Legacy)
     };
     Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))
 }

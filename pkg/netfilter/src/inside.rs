@@ -35,6 +35,9 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     let limited = FirewallOptions { limits: options.limits.or(Some(RuleLimits::POD)), ..options.clone() };
     let attempt = || -> Result<SandboxAttempt<T>, E> {
         let legacy = may_use_legacy(&limited)?;
+        if !legacy && limited.uses_engine() {
+            return act(&limited).map(SandboxAttempt::Done); // no tool that would need a mount
+        }
         let lock = legacy.then(|| PodLock::of(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
         let options = FirewallOptions {

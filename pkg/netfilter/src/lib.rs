@@ -1,5 +1,5 @@
-//! The host's iptables tools: which backend a network namespace uses, what its tables hold, and one restore per
-//! address family to change them.
+//! The firewall tables of a network namespace: which backend it uses, what its tables hold, and how they are changed: those of
+//! nf_tables by the engine (`nftables`), legacy ones by one restore of the host's iptables tools per address family.
 //!
 //! Everything here looks at, and acts on, the network namespace of the calling thread; `netns` takes a thread
 //! into one. Looking has no side effect: a legacy table is never listed before `/proc` shows that it exists,
@@ -30,17 +30,17 @@ mod tools;
 
 pub use backend::{Backend, UnknownBackend};
 pub use builtin::BuiltIn;
-pub use changes::{FamilyChanges, tables};
+pub use changes::FamilyChanges;
 pub use child::become_tool;
 pub use crowd::RuleLimits;
 pub use digest::RuleDigest;
 pub use error::Error;
 pub use fingerprint::RulesFingerprint;
-pub use firewall::{Firewall, FirewallOptions, ObservedTables, WaitingRestore, may_use_legacy};
+pub use firewall::{Firewall, FirewallOptions, NftAccess, ObservedTables, WaitingRestore, may_use_legacy};
 pub use foreign::foreign;
 pub use glance::RulesSnapshot;
 pub use inside::inside;
 pub use lock::XtablesLock;
 pub use names::private_mounts;
 pub use own::{OwnRules, WantedRules};
-pub use tools::installed_backend;
+pub use tools::available_backend;

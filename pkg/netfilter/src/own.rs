@@ -11,7 +11,10 @@ use rules::{Chain, ChainSet, Hook, Rule, RuleSet, SavedRule, SavedTable, SavedTa
 
 use crate::{
     Error, ObservedTables,
-    digest::{self, EXPRESSION_NAME, FnvHash, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE},
+    digest::{
+        self, EXPRESSION_NAME, FnvHash, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_HANDLE,
+        RULE_TABLE,
+    },
     presence::{SUBSYSTEM, has_no_nf_tables, nft_tables},
 };
 
@@ -193,11 +196,11 @@ fn number(wanted: &WantedRules<'_>) -> u64 {
 }
 
 fn in_save(chain: &str, rule: &Rule) -> SavedRule {
-    SavedRule { chain: chain.to_owned(), text: rule.to_string(), rule: Some(rule.clone()) }
+    SavedRule { chain: chain.to_owned(), text: rule.to_string(), rule: Some(rule.clone()), handle: None }
 }
 
 fn unread(chain: &str) -> SavedRule {
-    SavedRule { chain: chain.to_owned(), text: "(not read)".to_owned(), rule: None }
+    SavedRule { chain: chain.to_owned(), text: "(not read)".to_owned(), rule: None, handle: None }
 }
 
 fn hooks(desired: &RuleSet, table: Table) -> BTreeSet<Hook> {
@@ -211,6 +214,8 @@ fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<ChainConten
     content.whole = read(family, table, chain, OWN_CHAIN, |attributes| {
         content.rules += 1;
         hash.number(digest::rule(chain, attributes)?.hash);
+        // One that was made anew has another: what was read of it no longer names it.
+        hash.bytes(attributes.find(RULE_HANDLE).map(|handle| handle.payload).unwrap_or_default());
         Ok(())
     })?;
     content.hash = hash.0;
@@ -225,7 +230,10 @@ fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<OwnJum
         let chain = rule.jumps_to.and_then(|to| owner.chains.iter().find(|chain| **chain == to));
         if let Some(chain) = chain {
             jumps.leads |= is_first;
-            found.push((*chain, is_plain(attributes)?, rule.hash));
+            let mut hash = FnvHash::default();
+            hash.number(rule.hash);
+            hash.bytes(attributes.find(RULE_HANDLE).map(|handle| handle.payload).unwrap_or_default());
+            found.push((*chain, is_plain(attributes)?, hash.0));
         }
         is_first = false;
         Ok(())

@@ -14,9 +14,6 @@ pub(crate) const SUBSYSTEM: u16 = NF_TABLES << 8;
 const GET_TABLE: u16 = SUBSYSTEM | 1;
 /// `NFTA_TABLE_NAME`.
 const TABLE_NAME: u16 = 1;
-/// `NFT_MSG_GETGEN`, and `NFTA_GEN_ID` of its answer.
-const GET_GENERATION: u16 = SUBSYSTEM | 16;
-const GENERATION_ID: u16 = 1;
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
 
@@ -25,6 +22,8 @@ const NFPROTO_IPV6: u8 = 10;
 pub(crate) struct BackendPresence {
     pub(crate) nft: Vec<Family>,
     pub(crate) legacy: Vec<Family>,
+    /// The kernel has nf_tables.
+    pub(crate) has_nf_tables: bool,
 }
 
 impl BackendPresence {
@@ -44,9 +43,15 @@ impl BackendPresence {
                 legacy.push(family);
             }
         }
-        let tables = nft_tables()?.unwrap_or_default();
-        let has = |family: &Family| tables.iter().any(|(of, _)| of == family);
-        Ok(BackendPresence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy })
+        let tables = nft_tables()?;
+        let has_nf_tables = tables.is_some();
+        let has = |family: &Family| tables.iter().flatten().any(|(of, _)| of == family);
+        Ok(BackendPresence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy, has_nf_tables })
+    }
+
+    /// No backend has any table.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.nft.is_empty() && self.legacy.is_empty()
     }
 }
 
@@ -105,27 +110,11 @@ fn list_tables() -> Result<BTreeSet<(Family, String)>, netlink::Error> {
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"
 /// or "another one"; none if the kernel has no nf_tables.
 pub(crate) fn generation() -> Result<Option<u32>, Error> {
-    match ask_generation() {
+    match nftables::generation() {
         Ok(number) => Ok(Some(number)),
-        Err(error) if has_no_nf_tables(&error) => Ok(None),
-        Err(source) => Err(Error::Presence(source)),
+        Err(nftables::Error::Read(error)) if has_no_nf_tables(&error) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-}
-
-fn ask_generation() -> Result<u32, netlink::Error> {
-    let header = [0, 0, 0, 0]; // struct nfgenmsg
-    let replies = Socket::open(NetlinkProtocol::Netfilter)?.get(NetlinkRequest::new(
-        GET_GENERATION,
-        MessageFlags(0),
-        &header,
-    ))?;
-    for reply in replies.iter() {
-        let (_, attributes) = reply.header::<4>()?;
-        if let Some(number) = attributes.find(GENERATION_ID) {
-            return Ok(number.be32()?);
-        }
-    }
-    Err(netlink::Malformed("no generation in the answer").into())
 }
 
 #[cfg(test)]

@@ -79,12 +79,15 @@ impl IptablesTools {
     }
 }
 
-/// The backend of the host's tools, when there are any.
+/// The backend that a blank network namespace gets: nf_tables where the kernel has them, else that of the host's tools.
 ///
 /// # Errors
-/// [`Error::NoIptables`]
-pub fn installed_backend() -> Result<Backend, Error> {
-    IptablesTools::from_environment().default_backend()
+/// [`Error::NoIptables`]: neither is there.
+pub fn available_backend() -> Result<Backend, Error> {
+    match nftables::generation() {
+        Ok(_) => Ok(Backend::Nft),
+        Err(_) => IptablesTools::from_environment().default_backend(),
+    }
 }
 
 fn prefix(family: Family) -> &'static str {

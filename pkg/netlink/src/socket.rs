@@ -43,6 +43,9 @@ impl ListBounds {
     pub const POD: ListBounds = ListBounds { time: Duration::from_secs(2), bytes: 4 << 20 };
 }
 
+/// What surely fits into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
+const SEND_BUFFER: usize = 64 << 10;
+
 /// Which part of the kernel to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetlinkProtocol {
@@ -225,6 +228,11 @@ impl Socket {
         self.put(begin, MessageFlags::NONE, &mut bytes)?;
         self.put_group(changes, &mut bytes)?;
         self.put(end, MessageFlags::NONE, &mut bytes)?;
+        if bytes.len() > SEND_BUFFER {
+            // Beyond `net.core.wmem_max` if need be, as whoever may change rules may (`CAP_NET_ADMIN`).
+            sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
+                .map_err(io_error("make room for a netlink request"))?;
+        }
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
         batch.outcomes().into_iter().collect()

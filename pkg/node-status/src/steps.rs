@@ -57,12 +57,14 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
                 RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
             })
             .collect(),
-        Operation::Firewall { place, texts, .. } => texts
+        Operation::Firewall { place, changes, .. } => changes
             .iter()
-            .flat_map(|(family, text)| {
+            .flat_map(|(family, change)| {
                 let tool = if *family == Family::V6 { "ip6tables-restore" } else { "iptables-restore" };
                 let head = format!("{}{tool} --noflush", at(place));
-                [head].into_iter().chain(text.lines().map(|line| format!("    {line}")))
+                let text = change.restore_text();
+                let lines: Vec<String> = text.lines().map(|line| format!("    {line}")).collect();
+                [head].into_iter().chain(lines)
             })
             .collect(),
         // There is no command for "if it is empty"; who wants to know which looks at `nft list tables`.

@@ -44,7 +44,9 @@ impl NodePath {
                 let _ = self.net(*place)?.delete_rule(&convert::rule_to(rule))?;
             }
             Operation::Routes(place, edits) => self.routes(*place, edits)?,
-            Operation::Firewall { place, texts, .. } => self.restore(*place, texts, begun)?,
+            Operation::Firewall { place, changes, .. } => {
+                self.restore(*place, &changes.clone().into(), begun)?;
+            }
             Operation::RemoveChains(place) => self.remove_chains(*place)?,
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Restores of the firewall, and what is begun of them while other steps are done.
+//! Changes of the firewall, and what is begun of them while other steps are done.
 
 use std::{
     iter,
@@ -7,15 +7,12 @@ use std::{
 };
 
 use journal::JournalPage;
-use model::Family;
-use netfilter::{Backend, Firewall, WaitingRestore};
+use netfilter::{Backend, FamilyChanges, Firewall, WaitingRestore};
 use netns::Netns;
 use planner::node::{NetnsPlace, Operation, ZtunnelSlot};
 use rules::ChainSet;
 
 use crate::{Error, NodePath};
-
-type RestoreTexts = Vec<(Family, String)>;
 
 /// What was begun of a plan's restores, by [`NodePath::begin`]. Dropped, those that may not be done yet end and have
 /// changed nothing; the others are waited for.
@@ -69,10 +66,11 @@ impl NodePath {
     #[must_use]
     pub fn begin(&mut self, steps: &[Operation]) -> PendingRestores {
         let begun = steps.iter().filter_map(|step| match step {
-            Operation::Firewall { place, texts, ahead, .. } => {
+            Operation::Firewall { place, changes, ahead, .. } => {
+                let changes = FamilyChanges::from(changes.clone());
                 let backend = self.firewall_of(*place).ok()?.as_ref()?.backend();
-                self.note_chains(*place, texts, backend).ok()?;
-                Some((*place, self.begin_restore(*place, texts.clone(), *ahead)?))
+                self.note_chains(*place, &changes, backend).ok()?;
+                Some((*place, self.begin_restore(*place, changes, *ahead)?))
             }
             _ => None,
         });
@@ -86,11 +84,11 @@ impl NodePath {
         }
     }
 
-    /// Notes which built-in chains there are in the tables of these texts, where it is not noted yet.
+    /// Notes which built-in chains there are in the tables of these changes, where it is not noted yet.
     fn note_chains(
         &mut self,
         place: NetnsPlace,
-        texts: &RestoreTexts,
+        changes: &FamilyChanges,
         backend: Backend,
     ) -> Result<(), Error> {
         if backend != Backend::Nft {
@@ -98,7 +96,7 @@ impl NodePath {
         }
         let page = JournalPage::Chains(self.whose(place)?);
         let journal = self.journal.clone();
-        let tables = netfilter::tables(texts);
+        let tables = changes.tables();
         self.run_at(place, || journal.note_chains(page, &tables))
     }
 
@@ -130,14 +128,15 @@ impl NodePath {
     fn begin_restore(
         &mut self,
         place: NetnsPlace,
-        texts: RestoreTexts,
+        changes: FamilyChanges,
         ahead: bool,
     ) -> Option<RestoreThread> {
         let work = move |firewall: &Firewall| {
             if ahead {
-                RestoreProgress::Done(firewall.restore(&texts, Vec::new()).map_err(Error::from))
+                RestoreProgress::Done(firewall.apply(&changes, Vec::new()).map_err(Error::from))
             } else {
-                let started = texts.iter().filter_map(|(family, _)| firewall.start_restore(*family).ok());
+                let start = |family| firewall.start_restore(family).ok().flatten();
+                let started = changes.families().filter_map(start);
                 RestoreProgress::Loaded(started.collect())
             }
         };
@@ -162,7 +161,7 @@ impl NodePath {
     pub(crate) fn restore(
         &mut self,
         place: NetnsPlace,
-        texts: &RestoreTexts,
+        changes: &FamilyChanges,
         begun: &mut PendingRestores,
     ) -> Result<(), Error> {
         let waiting = match begun.take(place) {
@@ -175,7 +174,7 @@ impl NodePath {
             Some(opened) => opened,
             None => self.run_at(place, || Firewall::open(&options))?.0,
         };
-        self.note_chains(place, texts, opened.backend())?;
-        self.run_at(place, || opened.restore(texts, waiting))
+        self.note_chains(place, changes, opened.backend())?;
+        self.run_at(place, || opened.apply(changes, waiting))
     }
 }

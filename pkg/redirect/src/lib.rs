@@ -91,8 +91,10 @@ impl PreparedNetns {
     pub fn start_tools(&mut self) {
         if self.observed.families.is_empty() {
             let families = FamilyChoice::First.choose(&self.addresses).unwrap_or_default();
-            self.waiting =
-                families.into_iter().filter_map(|family| self.firewall.start_restore(family).ok()).collect();
+            self.waiting = families
+                .into_iter()
+                .filter_map(|family| self.firewall.start_restore(family).ok().flatten())
+                .collect();
         }
     }
 

@@ -22,5 +22,5 @@ pub use ir::{
     Table, TableRules, Target, TransportProtocol,
 };
 pub use list::{RuleLine, SeenLine};
-pub use parse::{SavedRule, SavedTable, SavedTables};
-pub use plan::{ChainSet, RuleChange, TableEdit};
+pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};
+pub use plan::{AddedRule, ChainSet, RuleChange, RulePlace, TableEdit};

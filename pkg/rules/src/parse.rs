@@ -39,6 +39,8 @@ pub struct SavedRule {
     pub text: String,
     /// What it says, when this model can say it.
     pub rule: Option<Rule>,
+    /// Its number in nf_tables (`NFTA_RULE_HANDLE`); a tool's save has none.
+    pub handle: Option<u64>,
 }
 
 /// The text is not a complete save.
@@ -76,7 +78,7 @@ impl SavedTables {
     /// # Errors
     /// As [`SavedTables::parse`].
     pub fn parse_for(text: &str, owners: &[ChainSet]) -> Result<SavedTables, ParseError> {
-        SaveReader { owners: Some(owners), ..SaveReader::default() }.read(text)
+        SaveReader { builder: SavedTablesBuilder::new(owners), open: None }.read(text)
     }
 
     /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
@@ -93,13 +95,73 @@ fn is_built_in(chain: &str) -> bool {
     Hook::ALL.iter().any(|hook| hook.name() == chain)
 }
 
-#[derive(Default)]
-struct SaveReader<'a> {
+/// Puts a save together from what was found in the kernel, without what is no concern of some owners; see
+/// [`SavedTables::parse_for`].
+#[derive(Clone, Debug, Default)]
+pub struct SavedTablesBuilder<'a> {
     saved: SavedTables,
-    /// The section that we are in; `None` inside for a table that we do not know.
-    open: Option<Option<Table>>,
     /// Whose chains matter; `None`: all do.
     owners: Option<&'a [ChainSet]>,
+}
+
+impl<'a> SavedTablesBuilder<'a> {
+    /// Without any table.
+    #[must_use]
+    pub fn new(owners: &'a [ChainSet]) -> SavedTablesBuilder<'a> {
+        SavedTablesBuilder { owners: Some(owners), ..SavedTablesBuilder::default() }
+    }
+
+    /// Adds a table that exists.
+    pub fn table(&mut self, table: Table) {
+        self.saved.tables.entry(table).or_default();
+    }
+
+    /// Adds a chain.
+    pub fn chain(&mut self, table: Table, name: &str) {
+        let matters = is_built_in(name) || self.contains(name);
+        let table = self.saved.tables.entry(table).or_default();
+        if matters {
+            table.chains.push(name.to_owned());
+        } else {
+            table.has_others = true;
+        }
+    }
+
+    /// Adds a rule behind those of its chain; it is computed if it matters. `leads_to`: whether it may lead to a chain for
+    /// which the function that it is given returns true.
+    pub fn rule(
+        &mut self,
+        table: Table,
+        chain: &str,
+        leads_to: impl FnOnce(&dyn Fn(&str) -> bool) -> bool,
+        rule: impl FnOnce() -> SavedRule,
+    ) {
+        let matters = self.contains(chain) || leads_to(&|name| self.contains(name));
+        let table = self.saved.tables.entry(table).or_default();
+        if matters || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
+            table.rules.push(rule());
+        } else {
+            table.has_others = true;
+        }
+    }
+
+    /// What was put together.
+    #[must_use]
+    pub fn build(self) -> SavedTables {
+        self.saved
+    }
+
+    /// Whether what is in a chain matters.
+    fn contains(&self, chain: &str) -> bool {
+        self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.contains(chain)))
+    }
+}
+
+#[derive(Default)]
+struct SaveReader<'a> {
+    builder: SavedTablesBuilder<'a>,
+    /// The section that we are in; `None` inside for a table that we do not know.
+    open: Option<Option<Table>>,
 }
 
 impl SaveReader<'_> {
@@ -108,7 +170,7 @@ impl SaveReader<'_> {
             self.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
         }
         match self.open {
-            None => Ok(self.saved),
+            None => Ok(self.builder.build()),
             Some(_) => Err(ParseError {
                 line: text.lines().count(),
                 what: "a table has no COMMIT: the save was cut short",
@@ -134,28 +196,21 @@ impl SaveReader<'_> {
         }
         let table = Table::ALL.into_iter().find(|table| table.name() == name.trim());
         if let Some(table) = table {
-            self.saved.tables.entry(table).or_default();
+            self.builder.table(table);
         }
         self.open = Some(table);
         Ok(())
     }
 
     /// The table that is open; `None` inside for one that is skipped.
-    fn table(&mut self) -> Result<Option<&mut SavedTable>, &'static str> {
-        match self.open {
-            None => Err("outside of a table"),
-            Some(None) => Ok(None),
-            Some(Some(table)) => Ok(Some(self.saved.tables.entry(table).or_default())),
-        }
+    fn table(&self) -> Result<Option<Table>, &'static str> {
+        self.open.ok_or("outside of a table")
     }
 
     fn chain(&mut self, rest: &str) -> Result<(), &'static str> {
         let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
-        let matters = is_built_in(name) || self.contains(name);
-        match self.table()? {
-            Some(table) if matters => table.chains.push(name.to_owned()),
-            Some(table) => table.has_others = true,
-            None => {}
+        if let Some(table) = self.table()? {
+            self.builder.chain(table, name);
         }
         Ok(())
     }
@@ -163,28 +218,23 @@ impl SaveReader<'_> {
     fn rule(&mut self, line: &str) -> Result<(), &'static str> {
         let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
         let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        let owned = self.contains(chain) || self.may_lead_to_owned(text);
         let Some(table) = self.table()? else { return Ok(()) };
-        if owned || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
-            let rule = words(text).and_then(|words| rule::parse(&words));
-            table.rules.push(SavedRule { chain: chain.to_owned(), text: text.to_owned(), rule });
-        } else {
-            table.has_others = true;
-        }
+        let parsed = || words(text).and_then(|words| rule::parse(&words));
+        self.builder.rule(
+            table,
+            chain,
+            |is_owned| may_lead_to(text, is_owned),
+            || SavedRule { chain: chain.to_owned(), text: text.to_owned(), rule: parsed(), handle: None },
+        );
         Ok(())
     }
+}
 
-    /// Whether what is in a chain matters.
-    fn contains(&self, chain: &str) -> bool {
-        self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.contains(chain)))
-    }
-
-    /// Also says so of a few that do not, such as one with a comment about it.
-    fn may_lead_to_owned(&self, text: &str) -> bool {
-        let mut before = "";
-        text.split_ascii_whitespace()
-            .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && self.contains(word))
-    }
+/// Also says so of a few that do not, such as one with a comment about it.
+fn may_lead_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
+    let mut before = "";
+    text.split_ascii_whitespace()
+        .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && is_owned(word))
 }
 
 /// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None

@@ -92,6 +92,48 @@ impl ChainSet {
     }
 }
 
+/// A rule of ours for one of our chains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedRule {
+    /// The chain.
+    pub chain: Chain,
+    /// Where in it.
+    pub place: RulePlace,
+    /// The rule.
+    pub rule: Rule,
+}
+
+/// Where in a chain a rule is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulePlace {
+    /// Behind what is there.
+    End,
+    /// In front of a rule that is there.
+    Before {
+        /// The number that the added rule will have, counted from 1.
+        number: usize,
+        /// The handle of the rule that is there; see [`SavedRule::handle`].
+        handle: Option<u64>,
+    },
+}
+
+impl AddedRule {
+    /// The line that adds the rule. One with very many owners is written in fewer words, which mean the same: the usual
+    /// form has five for each, so that Istio's limit of 64 groups would be out of reach.
+    fn command(&self) -> String {
+        let line = match self.place {
+            RulePlace::End => format!("-A {} {}", self.chain, self.rule),
+            RulePlace::Before { number, .. } => format!("-I {} {number} {}", self.chain, self.rule),
+        };
+        if line.split(' ').count() <= MAX_WORDS {
+            return line;
+        }
+        ["uid", "gid"].iter().fold(line, |line, owner| {
+            line.replace(&format!("-m owner ! --{owner}-owner "), &format!("-mowner ! --{owner}-owner="))
+        })
+    }
+}
+
 /// What one table needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEdit {
@@ -99,15 +141,14 @@ pub struct TableEdit {
     pub table: Table,
     /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
     pub declare: Vec<(Chain, bool)>,
-    /// What follows, in this order and each as the arguments of an `iptables` call behind `-t TABLE`: rules of others that lead
-    /// into our chains, and jumps in the wrong place, deleted.
-    pub deletes: Vec<String>,
+    /// What follows, in this order: rules of others that lead into our chains, and jumps in the wrong place, deleted.
+    pub deletes: Vec<SavedRule>,
     /// Our rules added to our chains.
-    pub adds: Vec<String>,
+    pub adds: Vec<AddedRule>,
     /// Jumps to our chains.
-    pub jumps: Vec<String>,
-    /// Stale chains removed.
-    pub removals: Vec<String>,
+    pub jumps: Vec<HookJump>,
+    /// Stale chains, emptied and removed.
+    pub removals: Vec<Chain>,
     /// In words, what was missing or superfluous; for logs and for CHECK.
     pub why: Vec<String>,
 }
@@ -120,15 +161,21 @@ impl TableEdit {
             text.push_str(&format!(":{chain} - [0:0]\n"));
         }
         for command in self.commands() {
-            text.push_str(command);
+            text.push_str(&command);
             text.push('\n');
         }
         text.push_str("COMMIT\n");
         text
     }
 
-    fn commands(&self) -> impl Iterator<Item = &String> {
-        self.deletes.iter().chain(&self.adds).chain(&self.jumps).chain(&self.removals)
+    /// Each as the arguments of an `iptables` call behind `-t TABLE`.
+    fn commands(&self) -> impl Iterator<Item = String> {
+        let deletes = self.deletes.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text));
+        let adds = self.adds.iter().map(AddedRule::command);
+        let jumps = self.jumps.iter().map(HookJump::command);
+        let flushes = self.removals.iter().map(|chain| format!("-F {chain}"));
+        let removals = self.removals.iter().map(|chain| format!("-X {chain}"));
+        deletes.chain(adds).chain(jumps).chain(flushes).chain(removals)
     }
 
     /// The part that no packet comes to before the jumps are there, and the rest.
@@ -159,7 +206,7 @@ impl TableEdit {
             .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
         let table = self.table.name();
         declare
-            .chain(self.commands().cloned())
+            .chain(self.commands())
             .filter_map(move |command| parse::words(&format!("-t {table} {command}")))
     }
 }
@@ -240,20 +287,17 @@ impl ChainSet {
         let filled = differ.iter().filter(|differs| differs.way == ChainUpdate::Fill);
         let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
         let adds = differ.iter().flat_map(|differs| additions(differs, want)).collect();
-        let flush = stale.iter().map(|chain| format!("-F {chain}"));
-        let delete = stale.iter().map(|chain| format!("-X {chain}"));
-        let removals = flush.chain(delete).collect();
-        Some(TableEdit { table, declare, deletes, adds, jumps, removals, why })
+        Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
     }
 
-    /// Lines that delete and lines that add jumps, so that each built-in chain ends with exactly the wanted one.
+    /// Rules to delete and jumps to add, so that each built-in chain ends with exactly the wanted one.
     fn edit_jumps(
         self,
         table: Table,
         want: &TableRules,
         have: &SavedTable,
         why: &mut Vec<String>,
-    ) -> (Vec<String>, Vec<String>) {
+    ) -> (Vec<SavedRule>, Vec<HookJump>) {
         let (mut deletes, mut adds) = (Vec::new(), Vec::new());
         let mut kept = vec![false; want.jumps.len()];
         for (index, found) in have.rules_into_chains_of(self) {
@@ -271,13 +315,13 @@ impl ChainSet {
                         found.chain,
                         found.text
                     ));
-                    deletes.push(format!("-D {} {}", found.chain, found.text));
+                    deletes.push(found.clone());
                 }
             }
         }
         for (jump, _) in want.jumps.iter().zip(&kept).filter(|(_, kept)| !**kept) {
             why.push(format!("{}: {} does not jump to {}", table.name(), jump.hook.name(), jump.rule.target));
-            adds.push(jump.command());
+            adds.push(jump.clone());
         }
         (deletes, adds)
     }
@@ -286,30 +330,14 @@ impl ChainSet {
 /// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
 const MAX_WORDS: usize = 200;
 
-/// The lines that give a chain its rules.
-fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<String> {
+/// What gives a chain its rules.
+fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
+    let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };
     match &differs.way {
-        ChainUpdate::Fill => {
-            let rules = want.chains.iter().filter(|(of, _)| of == chain).flat_map(|(_, rules)| rules);
-            rules.map(|rule| addition(&format!("-A {chain}"), rule)).collect()
-        }
-        ChainUpdate::Insert(rules) => {
-            rules.iter().map(|(place, rule)| addition(&format!("-I {chain} {place}"), rule)).collect()
-        }
+        ChainUpdate::Fill => want.chain(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
+        ChainUpdate::Insert(rules) => rules.iter().map(|(place, rule)| add(*place, rule)).collect(),
     }
-}
-
-/// The line that adds a rule. One with very many owners is written in fewer words, which mean the same: the usual
-/// form has five for each, so that Istio's limit of 64 groups would be out of reach.
-fn addition(verb: &str, rule: &Rule) -> String {
-    let line = format!("{verb} {rule}");
-    if line.split(' ').count() <= MAX_WORDS {
-        return line;
-    }
-    ["uid", "gid"].iter().fold(line, |line, owner| {
-        line.replace(&format!("-m owner ! --{owner}-owner "), &format!("-mowner ! --{owner}-owner="))
-    })
 }
 
 fn chain_of(name: &str) -> Chain {

@@ -86,22 +86,36 @@ fn a_namespace_without_an_address_is_refused() {
     }
 }
 
-/// Host tools that fail are quoted.
+/// Host tools that fail are quoted. Only legacy tables need them.
 #[test]
 fn a_failing_tool_is_told_in_its_own_words() {
     let (netns, dir) = (pod_netns("tool"), super::tool::tempdir());
-    let tool = dir.path().join("iptables-nft-restore");
+    let tool = dir.path().join("iptables-legacy-restore");
     std::fs::write(&tool, "#!/bin/sh\necho 'RULE_APPEND failed (Invalid argument)' >&2\nexit 4\n").unwrap();
     netns.sh(&format!("chmod 755 {}", tool.display()));
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let ended = istio_iptables(&netns, &[("PATH", &path)], &["--iptables-backend", "nft"]);
+    let ended = istio_iptables(&netns, &[("PATH", &path)], &["--iptables-backend", "legacy"]);
     assert_eq!(ended.code, 1, "{ended:?}");
-    for text in
-        ["iptables-nft-restore", "resource problem (exit status 4)", "RULE_APPEND failed (Invalid argument)"]
-    {
+    for text in [
+        "iptables-legacy-restore",
+        "resource problem (exit status 4)",
+        "RULE_APPEND failed (Invalid argument)",
+    ] {
         assert!(ended.stderr.contains(text), "{ended:?}");
     }
-    let nothing = istio_iptables(&netns, &[("PATH", "/nonexistent")], &[]);
+    let nothing = istio_iptables(&netns, &[("PATH", "/nonexistent")], &["--iptables-backend", "legacy"]);
     assert_eq!(nothing.code, 1);
-    assert!(nothing.stderr.contains("no iptables-restore in /nonexistent"), "{nothing:?}");
+    assert!(
+        nothing.stderr.contains("no iptables-restore for the legacy backend in /nonexistent"),
+        "{nothing:?}"
+    );
+}
+
+#[test]
+fn no_tool_is_needed_for_nf_tables() {
+    let netns = pod_netns("no-tool");
+    let ended = istio_iptables(&netns, &[("PATH", "/nonexistent")], &[]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.stdout.contains("redirected (nft backend)"), "{ended:?}");
+    assert!(netns.sh("iptables-nft-save -t nat").contains("-A OUTPUT -p tcp -j ISTIO_OUTPUT"));
 }

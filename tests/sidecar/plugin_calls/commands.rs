@@ -162,12 +162,12 @@ fn status_fails_only_for_what_keeps_every_pod_from_starting_and_no_pod_can_repai
         ("no agent", ambient().with("agent_socket", nobody.clone())),
         ("no agent and no kubeconfig", ambient().with("agent_socket", nobody.clone()).kubeconfig(&missing)),
         ("no tools in ambient mode", ambient().with("agent_socket", nobody).env("PATH", "/nonexistent")),
+        ("no tools", status().env("PATH", "/nonexistent")),
     ] {
         assert_eq!(call.run().ok(), "", "{what}");
     }
     let selectors = |value: Value| ambient().with("enablement_selectors", value);
     for (call, code, part) in [
-        (status().env("PATH", "/nonexistent"), 50, "iptables"),
         (selectors(json!([{"podselector": {}}])), 6, "enablement_selectors"),
         (status().with("pod_namespace", json!("../x")), 7, "pod_namespace"),
         (status().with("cniVersion", json!("1.0.0")), 1, "1.0.0"),

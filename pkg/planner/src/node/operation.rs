@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use model::{Family, IpNet, PodUid};
+use rules::RuleChange;
 
 use super::{
     state::{PathRoute, PathRule, ZtunnelSlot},
@@ -60,8 +61,8 @@ pub enum Operation {
     Firewall {
         /// Whose.
         place: NetnsPlace,
-        /// Text for one restore of each family.
-        texts: Vec<(Family, String)>,
+        /// The change of each family that needs one.
+        changes: Vec<(Family, RuleChange)>,
         /// Why, by family.
         why: Vec<(Family, String)>,
         /// It may be done at any time before its turn, too, and beside other steps: whenever it is done, no packet of an

@@ -318,24 +318,24 @@ fn route_step(
     (!edits.is_empty()).then_some(Operation::Routes(place, edits))
 }
 
-/// One restore per family with all that differs.
+/// One change per family with all that differs.
 fn firewall_step(
     place: NetnsPlace,
     wanted: impl Fn(Family) -> RuleSet,
     observed: &BTreeMap<Family, SavedTables>,
     ahead: bool,
 ) -> Option<Operation> {
-    let (mut texts, mut why) = (Vec::new(), Vec::new());
+    let (mut changes, mut why) = (Vec::new(), Vec::new());
     for family in Family::BOTH {
         let nothing = SavedTables::default();
         let found = observed.get(&family).unwrap_or(&nothing);
         let change = ChainSet::NODE.apply(&wanted(family), found);
         if !change.is_empty() {
             why.extend(change.reasons().map(|reason| (family, reason.to_owned())));
-            texts.push((family, change.restore_text()));
+            changes.push((family, change));
         }
     }
-    (!texts.is_empty()).then_some(Operation::Firewall { place, texts, why, ahead })
+    (!changes.is_empty()).then_some(Operation::Firewall { place, changes, why, ahead })
 }
 
 /// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use model::{Family, PodUid};
 use planner::node::{LinkPair, NetnsPlace, Operation, PathRoute, RouteEdit, RouteTo};
+use rules::{RuleChange, TableEdit};
 
 use crate::world::{Netns, Ns, World};
 
@@ -22,11 +23,11 @@ pub(crate) fn hastened(steps: &[Operation], places: &[usize]) -> Vec<Operation> 
     let mut places = places.iter().cycle();
     let mut last: BTreeMap<(NetnsPlace, Family), usize> = BTreeMap::new();
     for step in atoms(steps) {
-        let Operation::Firewall { place, texts, ahead: true, .. } = &step else {
+        let Operation::Firewall { place, changes, ahead: true, .. } = &step else {
             hastened.push(step);
             continue;
         };
-        let restore = (*place, texts[0].0);
+        let restore = (*place, changes[0].0);
         let first = last.get(&restore).map_or(0, |at| at + 1);
         let at = places.next().map_or(hastened.len(), |place| first + place % (hastened.len() + 1 - first));
         last.values_mut().filter(|other| **other >= at).for_each(|other| *other += 1);
@@ -48,15 +49,15 @@ fn parts(step: &Operation) -> Vec<Operation> {
             all.iter().map(|one| Operation::SetSysctls(*place, vec![one.clone()])).collect()
         }
         Operation::RemoveMembers(all) => all.iter().map(|one| Operation::RemoveMembers(vec![*one])).collect(),
-        Operation::Firewall { place, texts, why, ahead } => {
-            let tables = |(family, text): &(Family, String)| {
-                let tables: Vec<_> = text.split_inclusive("COMMIT\n").map(str::to_owned).collect();
-                tables.into_iter().map(|table| (*family, table)).collect::<Vec<_>>()
+        Operation::Firewall { place, changes, why, ahead } => {
+            let tables = |(family, change): &(Family, RuleChange)| {
+                let table = |edit: &TableEdit| (*family, RuleChange { edits: vec![edit.clone()] });
+                change.edits.iter().map(table).collect::<Vec<_>>()
             };
-            let tables = texts.iter().flat_map(tables);
+            let tables = changes.iter().flat_map(tables);
             let one = |table| {
                 let (place, why, ahead) = (*place, why.clone(), *ahead);
-                Operation::Firewall { place, texts: vec![table], why, ahead }
+                Operation::Firewall { place, changes: vec![table], why, ahead }
             };
             tables.map(one).collect()
         }
@@ -119,11 +120,12 @@ impl World {
                 let ns = self.place(*place)?;
                 edits.iter().try_for_each(|edit| ns.edit(edit))?;
             }
-            Operation::Firewall { place, texts, .. } => {
+            Operation::Firewall { place, changes, .. } => {
                 self.place(*place)?.chains_noted = true;
-                for (family, text) in texts {
-                    self.refuse_unknown_sets(text)?;
-                    self.place(*place)?.firewall.get_mut(family).ok_or("no such family")?.restore(text)?;
+                for (family, change) in changes {
+                    let text = change.restore_text();
+                    self.refuse_unknown_sets(&text)?;
+                    self.place(*place)?.firewall.get_mut(family).ok_or("no such family")?.restore(&text)?;
                 }
             }
             Operation::RemoveChains(place) => self.place(*place)?.chains_noted = false,

@@ -1,5 +1,6 @@
 //! One chain of ours against what was found in it.
 
+use super::RulePlace;
 use crate::{
     ir::{Chain, Rule, Table},
     parse::{SavedRule, SavedTable},
@@ -10,10 +11,10 @@ use crate::{
 pub(super) enum ChainUpdate {
     /// It is made, or emptied, and filled.
     Fill,
-    /// Nothing in it is wrong: these are added, each at its place, counted from 1, in this order. After a deletion from
+    /// Nothing in it is wrong: these are added, each at its place, in this order. After a deletion from
     /// nf_tables, a tool does not end before the kernel has freed what it took out, which takes many times as long as the
     /// change.
-    Insert(Vec<(usize, Rule)>),
+    Insert(Vec<(RulePlace, Rule)>),
 }
 
 /// What is wrong with a chain.
@@ -50,12 +51,13 @@ pub(super) fn difference(
 }
 
 /// The rules that are missing among these, with their places, if nothing else is wrong.
-fn insertions(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(usize, Rule)>> {
+fn insertions(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
     let mut rest = found.iter().peekable();
     let mut missing = Vec::new();
-    for (place, rule) in (1..).zip(wanted) {
+    for (number, rule) in (1..).zip(wanted) {
         if rest.next_if(|found| found.rule.as_ref() == Some(rule)).is_none() {
-            missing.push((place, rule.clone()));
+            let before = |next: &&&SavedRule| RulePlace::Before { number, handle: next.handle };
+            missing.push((rest.peek().map_or(RulePlace::End, before), rule.clone()));
         }
     }
     rest.peek().is_none().then_some(missing)

@@ -1,0 +1,182 @@
+//! A change as one transaction.
+
+use std::collections::BTreeSet;
+
+use model::Family;
+use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use rules::{Chain, Hook, HookJump, JumpPlace, Rule, RuleChange, RulePlace, SavedRule, Table, TableEdit};
+
+use crate::{
+    Error, encode,
+    sets::KernelSets,
+    uapi::{
+        BATCH_BEGIN, BATCH_END, CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, DELETE_CHAIN, DELETE_RULE,
+        HOOK_NUMBER, HOOK_PRIORITY, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_POSITION,
+        RULE_TABLE, TABLE_NAME, base_chain, batch_header, header,
+    },
+};
+
+/// What stands in the way of a transaction: a rule that is to go, or to be preceded, and has no handle because a tool has
+/// listed it; or a condition about a set that does not exist, or whose number a kernel before Linux 4.20 does not tell.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine cannot make this change: {0}")]
+pub struct Unsupported(pub String);
+
+/// The changes of both families as the messages of one transaction, which [`commit`] sends; none when there is nothing
+/// to do. Sets that rules name are those of the calling thread's network namespace.
+///
+/// Tables and built-in chains are made where there are none and stay as they are where they exist, with their policy.
+///
+/// # Errors
+/// [`Unsupported`].
+pub fn transaction(changes: &[(Family, &RuleChange)]) -> Result<Vec<NetlinkRequest>, Unsupported> {
+    let mut batch = Batch::default();
+    for (family, change) in changes {
+        for edit in &change.edits {
+            TableWriter { family: *family, table: edit.table, batch: &mut batch }.edit(edit)?;
+        }
+    }
+    Ok(batch.messages)
+}
+
+/// Makes the changes of a [`transaction`] in the calling thread's network namespace: all of them, or none.
+///
+/// It does not ask the kernel to refuse if others have changed rules since they were read (`NFNL_BATCH_GENID`): whoever
+/// may change a pod's rules could keep it from being redirected by doing so all the time. A chain of ours is filled as a
+/// whole, and a rule that is to go is named by its handle, which no other rule ever has.
+///
+/// # Errors
+/// [`Error::Commit`].
+pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
+    let limit = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &batch_header());
+    let done = Socket::open(NetlinkProtocol::Netfilter)
+        .and_then(|mut socket| socket.transaction(limit(BATCH_BEGIN), messages, limit(BATCH_END)));
+    done.map_err(Error::Commit)
+}
+
+#[derive(Default)]
+struct Batch {
+    messages: Vec<NetlinkRequest>,
+    /// What exists from here on.
+    tables: BTreeSet<(Family, Table)>,
+    hooks: BTreeSet<(Family, Table, Hook)>,
+    sets: KernelSets,
+}
+
+struct TableWriter<'a> {
+    family: Family,
+    table: Table,
+    batch: &'a mut Batch,
+}
+
+impl TableWriter<'_> {
+    fn edit(&mut self, edit: &TableEdit) -> Result<(), Unsupported> {
+        self.ensure_table();
+        for (chain, exists) in &edit.declare {
+            if *exists {
+                self.flush(chain);
+            } else {
+                let message = self.chain_message(NEW_CHAIN, &chain.0);
+                self.batch.messages.push(message);
+            }
+        }
+        edit.deletes.iter().try_for_each(|rule| self.delete(rule))?;
+        for added in &edit.adds {
+            match added.place {
+                RulePlace::End => self.add(&added.chain.0, MessageFlags::APPEND, None, &added.rule)?,
+                RulePlace::Before { handle: Some(handle), .. } => {
+                    self.add(&added.chain.0, MessageFlags::NONE, Some(handle), &added.rule)?;
+                }
+                RulePlace::Before { handle: None, .. } => {
+                    return Err(Unsupported(format!("a rule of chain {} has no handle", added.chain)));
+                }
+            }
+        }
+        edit.jumps.iter().try_for_each(|jump| self.jump(jump))?;
+        for chain in &edit.removals {
+            self.flush(chain);
+        }
+        for chain in &edit.removals {
+            let message = self.chain_message(DELETE_CHAIN, &chain.0);
+            self.batch.messages.push(message);
+        }
+        Ok(())
+    }
+
+    fn ensure_table(&mut self) {
+        if self.batch.tables.insert((self.family, self.table)) {
+            let mut message = NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &header(self.family));
+            message.str(TABLE_NAME, self.table.name());
+            self.batch.messages.push(message);
+        }
+    }
+
+    /// A new chain accepts what reaches its end; one that exists keeps its policy because none is named.
+    fn ensure_hook(&mut self, hook: Hook) {
+        if self.batch.hooks.insert((self.family, self.table, hook)) {
+            let (kind, number, priority) = base_chain(self.table, hook);
+            let mut message = self.chain_message(NEW_CHAIN, hook.name());
+            message.nested(CHAIN_HOOK, |attributes| {
+                attributes.be32(HOOK_NUMBER, number).bytes(HOOK_PRIORITY, &priority.to_be_bytes());
+            });
+            message.str(CHAIN_TYPE, kind);
+            self.batch.messages.push(message);
+        }
+    }
+
+    fn chain_message(&self, kind: u16, chain: &str) -> NetlinkRequest {
+        let flags = if kind == NEW_CHAIN { MessageFlags::CREATE } else { MessageFlags::NONE };
+        let mut message = NetlinkRequest::new(kind, flags, &header(self.family));
+        message.str(CHAIN_TABLE, self.table.name()).str(CHAIN_NAME, chain);
+        message
+    }
+
+    fn rule_message(&self, kind: u16, flags: MessageFlags, chain: &str) -> NetlinkRequest {
+        let mut message = NetlinkRequest::new(kind, flags, &header(self.family));
+        message.str(RULE_TABLE, self.table.name()).str(RULE_CHAIN, chain);
+        message
+    }
+
+    fn flush(&mut self, chain: &Chain) {
+        let message = self.rule_message(DELETE_RULE, MessageFlags::NONE, &chain.0);
+        self.batch.messages.push(message);
+    }
+
+    fn delete(&mut self, rule: &SavedRule) -> Result<(), Unsupported> {
+        let handle = rule
+            .handle
+            .ok_or_else(|| Unsupported(format!("a rule of chain {} has no handle", rule.chain)))?;
+        let mut message = self.rule_message(DELETE_RULE, MessageFlags::NONE, &rule.chain);
+        message.bytes(RULE_HANDLE, &handle.to_be_bytes());
+        self.batch.messages.push(message);
+        Ok(())
+    }
+
+    fn jump(&mut self, jump: &HookJump) -> Result<(), Unsupported> {
+        self.ensure_hook(jump.hook);
+        let place = match jump.place {
+            JumpPlace::First | JumpPlace::Early => MessageFlags::NONE,
+            JumpPlace::Last => MessageFlags::APPEND,
+        };
+        self.add(jump.hook.name(), place, None, &jump.rule)
+    }
+
+    /// Without a flag and a handle, a rule comes before all others.
+    fn add(
+        &mut self,
+        chain: &str,
+        place: MessageFlags,
+        before: Option<u64>,
+        rule: &Rule,
+    ) -> Result<(), Unsupported> {
+        let mut message = self.rule_message(NEW_RULE, MessageFlags::CREATE | place, chain);
+        if !encode::rule(&mut message, self.family, rule, &mut self.batch.sets) {
+            return Err(Unsupported(format!("this rule: {rule}")));
+        }
+        if let Some(handle) = before {
+            message.bytes(RULE_POSITION, &handle.to_be_bytes());
+        }
+        self.batch.messages.push(message);
+        Ok(())
+    }
+}

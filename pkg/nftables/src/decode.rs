@@ -1,0 +1,307 @@
+//! Expressions as a rule. Nothing is guessed: an expression, an attribute or a combination that we never write makes a
+//! rule foreign.
+
+use std::borrow::Cow;
+
+use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net, Mark, Port};
+use netlink::{Attribute, Attributes};
+use rules::{Chain, Match, MatchValue, Rule, Target, TransportProtocol};
+
+use crate::{
+    encode::{address_size, protocol_number, source_offset},
+    sets::SetNumbers,
+    uapi::{
+        BITWISE_MASK, BITWISE_OPERATION, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR, CMP_DATA, CMP_EQUAL,
+        CMP_NOT_EQUAL, CMP_OPERATION, CMP_REGISTER, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA,
+        EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOG_GROUP, LOG_LENGTH, LOG_PREFIX,
+        META_INPUT_NAME, META_KEY, META_L4PROTO, META_MARK, META_OUTPUT_NAME, META_REGISTER, NETWORK_HEADER,
+        PAYLOAD_BASE, PAYLOAD_LENGTH, PAYLOAD_OFFSET, PAYLOAD_REGISTER, REGISTER_VERDICT, RULE_EXPRESSIONS,
+        RULE_USERDATA, TRANSPORT_HEADER, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_DROP,
+        VERDICT_GOTO, VERDICT_JUMP, VERDICT_RETURN, XT_INFO, XT_NAME, XT_REVISION,
+    },
+    xt,
+};
+
+/// Registers that expressions of a rule may use: four of 16 bytes, or sixteen of 4 bytes behind them.
+const REGISTERS: usize = 24;
+
+/// What is known of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DecodedRule {
+    /// What it says, when the model can say it.
+    pub(crate) rule: Option<Rule>,
+    /// The chain that it leads to, also when its conditions are not understood.
+    pub(crate) leads_to: Option<String>,
+    /// The names of its expressions, for people.
+    pub(crate) names: Vec<String>,
+}
+
+/// Reads the attributes of a rule. An expression that is cut short ends it, and makes it foreign.
+pub(crate) fn rule(family: Family, attributes: &Attributes<'_>, sets: &mut dyn SetNumbers) -> DecodedRule {
+    let mut decoded = DecodedRule::default();
+    let mut decoder = RuleDecoder::new(family);
+    // Of iptables' own comments, or whatever nft keeps with a rule.
+    let mut is_ours = attributes.find(RULE_USERDATA).is_none();
+    for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+        let Ok(element) = element else {
+            is_ours = false;
+            break;
+        };
+        let parts = element.nested();
+        let name = text(&parts, EXPRESSION_NAME).unwrap_or_default();
+        let data = Attributes::new(parts.find(EXPRESSION_DATA).map(|data| data.payload).unwrap_or_default());
+        is_ours = is_ours && decoder.expression(name, &data, sets).is_some();
+        if name == "immediate" {
+            decoded.leads_to = chain_of(&data).map(str::to_owned).or(decoded.leads_to);
+        }
+        if name != "counter" {
+            decoded.names.push(name.to_owned());
+        }
+    }
+    decoded.rule = decoder.rule.filter(|_| is_ours && decoder.is_complete);
+    decoded
+}
+
+/// What a register holds.
+#[derive(Clone, Debug)]
+struct Loaded {
+    what: Source,
+    mask: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Meta(u32),
+    Payload { base: u32, offset: u32, length: u32 },
+}
+
+struct RuleDecoder {
+    family: Family,
+    rule: Option<Rule>,
+    registers: [Option<Loaded>; REGISTERS],
+    /// The verdict has been read.
+    is_complete: bool,
+}
+
+impl RuleDecoder {
+    fn new(family: Family) -> RuleDecoder {
+        let rule = Some(Rule::new(Target::Return));
+        RuleDecoder { family, rule, registers: [const { None }; REGISTERS], is_complete: false }
+    }
+
+    fn rule(&mut self) -> Option<&mut Rule> {
+        self.rule.as_mut()
+    }
+
+    /// The protocol that the rule names.
+    fn proto(&self) -> Option<TransportProtocol> {
+        let proto = self.rule.as_ref()?.proto.as_ref()?;
+        (!proto.negated).then_some(proto.value)
+    }
+
+    /// Takes in one expression; none if it is not understood.
+    fn expression(&mut self, name: &str, data: &Attributes<'_>, sets: &mut dyn SetNumbers) -> Option<()> {
+        match name {
+            "counter" => Some(()),
+            _ if self.is_complete => None,
+            "meta" => self.load(number(data, META_REGISTER)?, Source::Meta(number(data, META_KEY)?)),
+            "payload" => {
+                let [base, offset, length] =
+                    [PAYLOAD_BASE, PAYLOAD_OFFSET, PAYLOAD_LENGTH].map(|kind| number(data, kind));
+                let what = Source::Payload { base: base?, offset: offset?, length: length? };
+                self.load(number(data, PAYLOAD_REGISTER)?, what)
+            }
+            "bitwise" => self.mask(data),
+            "cmp" => self.compare(data),
+            "match" => {
+                let (name, revision, info) = extension(data)?;
+                let condition = xt::decode_match(name, revision, info, self.proto(), sets)?;
+                self.rule()?.matches.push(condition);
+                Some(())
+            }
+            "target" => {
+                let (name, revision, info) = extension(data)?;
+                let target = xt::decode_target(name, revision, info, self.family)?;
+                self.end(target)
+            }
+            "log" => {
+                let prefix = Cow::Owned(text(data, LOG_PREFIX)?.to_owned());
+                let group = data.find(LOG_GROUP)?.be16().ok()?;
+                self.end(Target::Nflog { prefix, group, size: number(data, LOG_LENGTH)? })
+            }
+            "immediate" => {
+                let target = verdict(data)?;
+                self.end(target)
+            }
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, target: Target) -> Option<()> {
+        self.rule()?.target = target;
+        self.is_complete = true;
+        Some(())
+    }
+
+    fn register(&mut self, number: u32) -> Option<&mut Option<Loaded>> {
+        self.registers.get_mut(usize::try_from(number).ok()?)
+    }
+
+    fn load(&mut self, register: u32, what: Source) -> Option<()> {
+        *self.register(register)? = Some(Loaded { what, mask: None });
+        Some(())
+    }
+
+    fn mask(&mut self, data: &Attributes<'_>) -> Option<()> {
+        let mask = value(data, BITWISE_MASK)?;
+        let is_mask = number(data, BITWISE_OPERATION).unwrap_or_default() == 0
+            && value(data, BITWISE_XOR)?.iter().all(|byte| *byte == 0);
+        let loaded = self.register(number(data, BITWISE_SOURCE)?)?.take()?;
+        if !is_mask || loaded.mask.is_some() {
+            return None;
+        }
+        *self.register(number(data, BITWISE_REGISTER)?)? =
+            Some(Loaded { mask: Some(mask.to_vec()), ..loaded });
+        Some(())
+    }
+
+    fn compare(&mut self, data: &Attributes<'_>) -> Option<()> {
+        let negated = match number(data, CMP_OPERATION)? {
+            CMP_EQUAL => false,
+            CMP_NOT_EQUAL => true,
+            _ => return None,
+        };
+        let value = value(data, CMP_DATA)?;
+        let loaded = self.register(number(data, CMP_REGISTER)?)?.take()?;
+        match (loaded.what, loaded.mask) {
+            (Source::Meta(META_INPUT_NAME), None) => {
+                once(&mut self.rule()?.input, MatchValue { negated, value: interface(value)? })
+            }
+            (Source::Meta(META_OUTPUT_NAME), None) => {
+                once(&mut self.rule()?.output, MatchValue { negated, value: interface(value)? })
+            }
+            (Source::Meta(META_L4PROTO), None) => self.protocol(negated, value),
+            (Source::Meta(META_MARK), mask) => {
+                let word = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).ok();
+                let mask = mask.map_or(Some(u32::MAX), |mask| word(&mask))?;
+                let mark = Mark { value: word(value)?, mask };
+                self.rule()?.matches.push(Match::Mark(MatchValue { negated, value: mark }));
+                Some(())
+            }
+            (Source::Payload { base: NETWORK_HEADER, offset, length }, mask) => {
+                // Before iptables 1.8.3: the protocol in the header of IPv4.
+                if self.family == Family::V4 && (offset, length, &mask) == (9, 1, &None) {
+                    return self.protocol(negated, value);
+                }
+                let net = MatchValue { negated, value: self.net(length, value, mask.as_deref())? };
+                let (source, size) = (source_offset(self.family), address_size(self.family));
+                match offset {
+                    _ if offset == source => once(&mut self.rule()?.source, net),
+                    _ if offset == source + size => once(&mut self.rule()?.dest, net),
+                    _ => None,
+                }
+            }
+            (Source::Payload { base: TRANSPORT_HEADER, offset, length: 2 }, None) => {
+                let _ = self.proto()?;
+                let port = MatchValue { negated, value: Port(u16::from_be_bytes(value.try_into().ok()?)) };
+                let condition = match offset {
+                    0 => Match::SourcePort(port),
+                    2 => Match::DestPort(port),
+                    _ => return None,
+                };
+                self.rule()?.matches.push(condition);
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    fn protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {
+        let all = [TransportProtocol::Tcp, TransportProtocol::Udp];
+        let value = all.into_iter().find(|proto| value == [protocol_number(*proto)])?;
+        once(&mut self.rule()?.proto, MatchValue { negated, value })
+    }
+
+    /// The network of which the first `length` bytes are compared, after a mask if there is one.
+    fn net(&self, length: u32, value: &[u8], mask: Option<&[u8]>) -> Option<IpNet> {
+        let length_of_it = usize::try_from(length).ok()?;
+        if value.len() != length_of_it || length > address_size(self.family) {
+            return None;
+        }
+        let prefix = match mask {
+            None => length * 8,
+            Some(mask) => prefix_of(mask).filter(|_| mask.len() == value.len())?,
+        };
+        let prefix = u8::try_from(prefix).ok()?;
+        let mut address = [0; 16];
+        address.iter_mut().zip(value).for_each(|(into, from)| *into = *from);
+        let [a, b, c, d, ..] = address;
+        let net = match self.family {
+            Family::V4 => IpNet::V4(Ipv4Net::new([a, b, c, d].into(), prefix).ok()?),
+            Family::V6 => IpNet::V6(Ipv6Net::new(address.into(), prefix).ok()?),
+        };
+        // Bits beyond the mask never match.
+        (net.addr() == net.network()).then_some(net)
+    }
+}
+
+/// Two conditions on the same are not ours.
+fn once<T>(place: &mut Option<T>, value: T) -> Option<()> {
+    place.is_none().then(|| *place = Some(value))
+}
+
+/// The length of a mask of leading ones.
+fn prefix_of(mask: &[u8]) -> Option<u32> {
+    let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
+    let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));
+    let is_prefix = partial.count_ones() == partial.leading_ones() && rest.iter().all(|byte| *byte == 0);
+    is_prefix.then_some(u32::try_from(ones).ok()? * 8 + partial.leading_ones())
+}
+
+/// With a NUL at its end it is a whole name, else the beginning of one.
+fn interface(value: &[u8]) -> Option<IfName> {
+    let text = std::str::from_utf8(value).ok()?;
+    match text.trim_end_matches('\0') {
+        whole if whole.len() < text.len() && !whole.ends_with('+') => IfName::new(whole).ok(),
+        start if start.len() == text.len() => IfName::new(&format!("{start}+")).ok(),
+        _ => None,
+    }
+}
+
+fn number(data: &Attributes<'_>, kind: u16) -> Option<u32> {
+    data.find(kind)?.be32().ok()
+}
+
+fn text<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a str> {
+    data.find(kind)?.str().ok()
+}
+
+fn value<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
+    Some(data.find(kind)?.nested().find(DATA_VALUE)?.payload)
+}
+
+fn extension<'a>(data: &Attributes<'a>) -> Option<(&'a str, u32, &'a [u8])> {
+    Some((text(data, XT_NAME)?, number(data, XT_REVISION)?, data.find(XT_INFO)?.payload))
+}
+
+fn verdict_of<'a>(data: &Attributes<'a>) -> Option<Attributes<'a>> {
+    Some(data.find(IMMEDIATE_DATA)?.nested().find(DATA_VERDICT)?.nested())
+}
+
+fn chain_of<'a>(data: &Attributes<'a>) -> Option<&'a str> {
+    text(&verdict_of(data)?, VERDICT_CHAIN)
+}
+
+fn verdict(data: &Attributes<'_>) -> Option<Target> {
+    let verdict = verdict_of(data).filter(|_| number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
+    let chain = text(&verdict, VERDICT_CHAIN).map(|name| Chain(Cow::Owned(name.to_owned())));
+    let code = i32::from_be_bytes(verdict.find(VERDICT_CODE)?.array().ok()?);
+    match (code, chain) {
+        (VERDICT_DROP, None) => Some(Target::Drop),
+        (VERDICT_ACCEPT, None) => Some(Target::Accept),
+        (VERDICT_RETURN, None) => Some(Target::Return),
+        (VERDICT_JUMP, Some(chain)) => Some(Target::Jump(chain)),
+        (VERDICT_GOTO, Some(chain)) => Some(Target::Goto(chain)),
+        _ => None,
+    }
+}

@@ -1,0 +1,190 @@
+//! A rule as expressions, in the order in which iptables-nft writes them: interfaces, protocol, addresses, matches, a
+//! counter, the verdict.
+
+use model::{Family, IfName, IpNet};
+use netlink::NetlinkRequest;
+use rules::{MatchValue, Rule, Target, TransportProtocol};
+
+use crate::{
+    sets::SetNumbers,
+    uapi::{
+        BITWISE_LENGTH, BITWISE_MASK, BITWISE_OPERATION, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR,
+        CMP_DATA, CMP_EQUAL, CMP_NOT_EQUAL, CMP_OPERATION, CMP_REGISTER, COMPAT_FLAGS, COMPAT_INVERTED,
+        COMPAT_PROTOCOL, COUNTER_BYTES, COUNTER_PACKETS, DATA_VALUE, DATA_VERDICT, ELEMENT, EXPRESSION_DATA,
+        EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, META_INPUT_NAME, META_KEY, META_L4PROTO,
+        META_OUTPUT_NAME, META_REGISTER, NETWORK_HEADER, PAYLOAD_BASE, PAYLOAD_LENGTH, PAYLOAD_OFFSET,
+        PAYLOAD_REGISTER, REGISTER_1, REGISTER_VERDICT, RULE_COMPAT, RULE_EXPRESSIONS, VERDICT_ACCEPT,
+        VERDICT_CHAIN, VERDICT_CODE, VERDICT_DROP, VERDICT_GOTO, VERDICT_JUMP, VERDICT_RETURN, XT_INFO,
+        XT_NAME, XT_REVISION,
+    },
+    xt::{self, XtInfo},
+};
+
+/// Offset of the source address in the header of IPv4 (RFC 791) and IPv6 (RFC 8200); the destination follows.
+pub(crate) const fn source_offset(family: Family) -> u32 {
+    match family {
+        Family::V4 => 12,
+        Family::V6 => 8,
+    }
+}
+
+/// Size of an address in bytes.
+pub(crate) const fn address_size(family: Family) -> u32 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 16,
+    }
+}
+
+/// `IPPROTO_*`.
+pub(crate) const fn protocol_number(proto: TransportProtocol) -> u8 {
+    match proto {
+        TransportProtocol::Tcp => 6,
+        TransportProtocol::Udp => 17,
+    }
+}
+
+/// Adds the attributes `NFTA_RULE_EXPRESSIONS` and, where x_tables needs it, `NFTA_RULE_COMPAT`; false if the rule has a
+/// condition that cannot be expressed.
+pub(crate) fn rule(
+    request: &mut NetlinkRequest,
+    family: Family,
+    rule: &Rule,
+    sets: &mut dyn SetNumbers,
+) -> bool {
+    let proto = rule.proto.as_ref().filter(|proto| !proto.negated).map(|proto| proto.value);
+    let matches: Option<Vec<XtInfo>> =
+        rule.matches.iter().map(|condition| xt::encode_match(condition, proto, sets)).collect();
+    let Some(matches) = matches else { return false };
+    let target = xt::encode_target(&rule.target, family);
+    request.nested(RULE_EXPRESSIONS, |list| {
+        if let Some(name) = &rule.input {
+            interface(list, META_INPUT_NAME, name);
+        }
+        if let Some(name) = &rule.output {
+            interface(list, META_OUTPUT_NAME, name);
+        }
+        if let Some(proto) = &rule.proto {
+            meta(list, META_L4PROTO);
+            compare(list, proto.negated, &[protocol_number(proto.value)]);
+        }
+        if let Some(net) = &rule.source {
+            address(list, family, source_offset(family), net);
+        }
+        if let Some(net) = &rule.dest {
+            address(list, family, source_offset(family) + address_size(family), net);
+        }
+        matches.iter().for_each(|info| extension(list, "match", info));
+        expression(list, "counter", |data| {
+            data.bytes(COUNTER_BYTES, &[0; 8]).bytes(COUNTER_PACKETS, &[0; 8]);
+        });
+        match &target {
+            Some(info) => extension(list, "target", info),
+            None => verdict(list, &rule.target),
+        }
+    });
+    if target.is_some() || !matches.is_empty() {
+        compatibility(request, rule.proto.as_ref());
+    }
+    true
+}
+
+/// For x_tables, whose extensions may ask which protocol the whole rule is about.
+fn compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<TransportProtocol>>) {
+    let number = proto.map_or(0, |proto| u32::from(protocol_number(proto.value)));
+    let flags = if proto.is_some_and(|proto| proto.negated) { COMPAT_INVERTED } else { 0 };
+    request.nested(RULE_COMPAT, |compat| {
+        compat.be32(COMPAT_PROTOCOL, number).be32(COMPAT_FLAGS, flags);
+    });
+}
+
+fn expression(list: &mut NetlinkRequest, name: &str, data: impl FnOnce(&mut NetlinkRequest)) {
+    list.nested(ELEMENT, |element| {
+        element.str(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
+    });
+}
+
+fn extension(list: &mut NetlinkRequest, kind: &str, (name, revision, info): &XtInfo) {
+    expression(list, kind, |data| {
+        data.str(XT_NAME, name).be32(XT_REVISION, *revision).bytes(XT_INFO, info);
+    });
+}
+
+fn meta(list: &mut NetlinkRequest, key: u32) {
+    expression(list, "meta", |data| {
+        data.be32(META_KEY, key).be32(META_REGISTER, REGISTER_1);
+    });
+}
+
+fn compare(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
+    expression(list, "cmp", |data| {
+        data.be32(CMP_REGISTER, REGISTER_1)
+            .be32(CMP_OPERATION, if negated { CMP_NOT_EQUAL } else { CMP_EQUAL })
+            .nested(CMP_DATA, |data| {
+                data.bytes(DATA_VALUE, value);
+            });
+    });
+}
+
+/// A name is compared with the NUL at its end; the beginning of one is not.
+fn interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
+    let text = name.value.as_str();
+    let bytes = text.strip_suffix('+').filter(|start| !start.is_empty()).map(str::to_owned);
+    meta(list, key);
+    match (bytes, text) {
+        (Some(start), _) => compare(list, name.negated, start.as_bytes()),
+        // No interface has no name: a name that none can have, as iptables writes it.
+        (None, "+") => compare(list, false, b"INVAL/D\0"),
+        (None, _) => compare(list, name.negated, format!("{text}\0").as_bytes()),
+    }
+}
+
+fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
+    let size = address_size(family);
+    expression(list, "payload", |data| {
+        data.be32(PAYLOAD_REGISTER, REGISTER_1)
+            .be32(PAYLOAD_BASE, NETWORK_HEADER)
+            .be32(PAYLOAD_OFFSET, offset)
+            .be32(PAYLOAD_LENGTH, size);
+    });
+    let (value, mask) = match net.value {
+        IpNet::V4(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
+        IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
+    };
+    if net.value.prefix_len() < net.value.max_prefix_len() {
+        // iptables since 1.8.6 reads fewer bytes where it can; all versions read this.
+        expression(list, "bitwise", |data| {
+            data.be32(BITWISE_SOURCE, REGISTER_1)
+                .be32(BITWISE_REGISTER, REGISTER_1)
+                .be32(BITWISE_LENGTH, size)
+                .be32(BITWISE_OPERATION, 0)
+                .nested(BITWISE_MASK, |data| {
+                    data.bytes(DATA_VALUE, &mask);
+                })
+                .nested(BITWISE_XOR, |data| {
+                    data.bytes(DATA_VALUE, &vec![0; mask.len()]);
+                });
+        });
+    }
+    compare(list, net.negated, &value);
+}
+
+fn verdict(list: &mut NetlinkRequest, target: &Target) {
+    let (code, chain) = match target {
+        Target::Accept => (VERDICT_ACCEPT, None),
+        Target::Drop => (VERDICT_DROP, None),
+        Target::Jump(chain) => (VERDICT_JUMP, Some(chain)),
+        Target::Goto(chain) => (VERDICT_GOTO, Some(chain)),
+        _ => (VERDICT_RETURN, None), // the others are targets of x_tables
+    };
+    expression(list, "immediate", |data| {
+        data.be32(IMMEDIATE_REGISTER, REGISTER_VERDICT).nested(IMMEDIATE_DATA, |data| {
+            data.nested(DATA_VERDICT, |verdict| {
+                verdict.bytes(VERDICT_CODE, &code.to_be_bytes());
+                if let Some(chain) = chain {
+                    verdict.str(VERDICT_CHAIN, &chain.0);
+                }
+            });
+        });
+    });
+}

@@ -1,0 +1,37 @@
+//! For fuzz targets and properties: what reads foreign bytes.
+
+use model::Family;
+use netlink::{Attributes, MessageFlags, NetlinkRequest};
+use rules::Rule;
+
+use crate::{decode, encode, sets::SetNumbers};
+
+/// The name of the only set there is.
+pub const SET: &str = "a-set";
+
+struct OneSet;
+
+impl SetNumbers for OneSet {
+    fn number(&mut self, name: &str) -> Option<u16> {
+        (name == SET).then_some(7)
+    }
+
+    fn name(&mut self, number: u16) -> Option<String> {
+        (number == 7).then(|| SET.to_owned())
+    }
+}
+
+/// Reads the attributes of a rule.
+#[must_use]
+pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
+    decode::rule(family, &Attributes::new(attributes), &mut OneSet).rule
+}
+
+/// The attributes of a rule; none if it cannot be expressed.
+#[must_use]
+pub fn encode_rule(family: Family, rule: &Rule) -> Option<Vec<u8>> {
+    let mut message = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
+    let is_written = encode::rule(&mut message, family, rule, &mut OneSet);
+    let bytes = message.finish(0, MessageFlags::NONE).ok()?;
+    is_written.then(|| bytes.get(16..).unwrap_or_default().to_vec()) // behind struct nlmsghdr
+}

@@ -1,0 +1,122 @@
+//! What the kernel holds, in the form of a save.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::Family;
+use netlink::{ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
+use rules::{ChainSet, SavedRule, SavedTables, SavedTablesBuilder, Table};
+
+use crate::{
+    Error,
+    decode::{self, DecodedRule},
+    sets::KernelSets,
+    uapi::{
+        CHAIN_NAME, CHAIN_TABLE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, RULE_CHAIN, RULE_HANDLE,
+        RULE_TABLE, family, header,
+    },
+};
+
+/// How often everything is read again because somebody changed it meanwhile.
+const ATTEMPTS: u32 = 8;
+
+/// Reads what the calling thread's network namespace holds of the tables that iptables knows, as far as it concerns these
+/// owners (see [`SavedTables::parse_for`]), without making anything. A family that has none of these tables is absent. Rules
+/// have their handles. Each list is read within the bounds.
+///
+/// # Errors
+/// [`Error::Read`], also for more than the bounds allow; [`Error::Changing`] if others change rules all the time.
+pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
+    for _ in 0..ATTEMPTS {
+        let before = generation()?;
+        let families = read(owners, bounds).map_err(Error::Read)?;
+        if generation()? == before {
+            return Ok(families);
+        }
+    }
+    Err(Error::Changing(ATTEMPTS))
+}
+
+/// A number that changes whenever rules of the calling thread's network namespace do.
+///
+/// # Errors
+/// [`Error::Read`]: the kernel has no nf_tables, or does not answer.
+pub fn generation() -> Result<u32, Error> {
+    let ask = || {
+        let question = NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]);
+        let replies = Socket::open(NetlinkProtocol::Netfilter)?.get(question)?;
+        let number = replies.iter().find_map(|reply| {
+            let (_, attributes) = reply.header::<4>().ok()?;
+            attributes.find(GENERATION_ID)?.be32().ok()
+        });
+        number.ok_or_else(|| Malformed("no generation in the answer").into())
+    };
+    ask().map_err(Error::Read)
+}
+
+fn read(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
+    let mut builders: BTreeMap<Family, SavedTablesBuilder<'_>> = BTreeMap::new();
+    let (mut tables, mut sets) = (BTreeSet::new(), KernelSets::default());
+    for reply in list(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]), bounds)?.iter() {
+        let ([number, ..], attributes) = reply.header::<4>()?;
+        let text = |kind| attributes.find(kind).ok_or(Malformed("a chain without a name"))?.str();
+        let Some((family, table)) = place(*number, text(CHAIN_TABLE)?) else { continue };
+        builders
+            .entry(family)
+            .or_insert_with(|| SavedTablesBuilder::new(owners))
+            .chain(table, text(CHAIN_NAME)?);
+        tables.insert((family, table));
+    }
+    for (family, table) in tables {
+        let Some(builder) = builders.get_mut(&family) else { continue };
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
+        question.str(RULE_TABLE, table.name());
+        for reply in list(&question, bounds)?.iter() {
+            let ([number, ..], attributes) = reply.header::<4>()?;
+            let text = |kind| attributes.find(kind).ok_or(Malformed("a rule without a place"))?.str();
+            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+            if place(*number, text(RULE_TABLE)?) != Some((family, table)) {
+                continue;
+            }
+            let chain = text(RULE_CHAIN)?;
+            let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
+            let handle = handle.transpose()?;
+            let decoded = decode::rule(family, &attributes, &mut sets);
+            let leads_to = decoded.leads_to.clone();
+            builder.rule(
+                table,
+                chain,
+                |is_owned| leads_to.as_deref().is_some_and(is_owned),
+                || saved(chain, decoded, handle),
+            );
+        }
+    }
+    Ok(builders.into_iter().map(|(family, builder)| (family, builder.build())).collect())
+}
+
+fn list(question: &NetlinkRequest, bounds: ListBounds) -> Result<ReplyMessages, netlink::Error> {
+    Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds).dump(question)
+}
+
+/// A table of iptables; none for other families, and other programs' tables.
+fn place(number: u8, table: &str) -> Option<(Family, Table)> {
+    let table = Table::ALL.into_iter().find(|known| known.name() == table)?;
+    Some((family(number)?, table))
+}
+
+/// A rule as a save would have it. One that the model cannot say gets the names of its expressions instead of its
+/// conditions, and where it leads to.
+fn saved(chain: &str, decoded: DecodedRule, handle: Option<u64>) -> SavedRule {
+    let DecodedRule { rule, leads_to, names } = decoded;
+    let text = rule.as_ref().map_or_else(
+        || {
+            let names = names.join(", ");
+            let leads_to = leads_to.map(|chain| {
+                let quoted = chain.replace('\\', "\\\\").replace('"', "\\\"");
+                format!(" -j \"{quoted}\"")
+            });
+            format!("(foreign: {names}){}", leads_to.unwrap_or_default())
+        },
+        ToString::to_string,
+    );
+    SavedRule { chain: chain.to_owned(), text, rule, handle }
+}
