@@ -1,7 +1,5 @@
 //! A change as one transaction.
 
-use std::collections::BTreeSet;
-
 use model::Family;
 use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 use rules::{Chain, Hook, HookJump, JumpPlace, Rule, RuleChange, RulePlace, SavedRule, Table, TableEdit};
@@ -58,8 +56,8 @@ pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
 struct Batch {
     messages: Vec<NetlinkRequest>,
     /// What exists from here on.
-    tables: BTreeSet<(Family, Table)>,
-    hooks: BTreeSet<(Family, Table, Hook)>,
+    tables: Vec<(Family, Table)>,
+    hooks: Vec<(Family, Table, Hook)>,
     sets: KernelSets,
 }
 
@@ -104,7 +102,9 @@ impl TableWriter<'_> {
     }
 
     fn ensure_table(&mut self) {
-        if self.batch.tables.insert((self.family, self.table)) {
+        let table = (self.family, self.table);
+        if !self.batch.tables.contains(&table) {
+            self.batch.tables.push(table);
             let mut message = NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &header(self.family));
             message.str(TABLE_NAME, self.table.name());
             self.batch.messages.push(message);
@@ -113,7 +113,9 @@ impl TableWriter<'_> {
 
     /// A new chain accepts what reaches its end; one that exists keeps its policy because none is named.
     fn ensure_hook(&mut self, hook: Hook) {
-        if self.batch.hooks.insert((self.family, self.table, hook)) {
+        let place = (self.family, self.table, hook);
+        if !self.batch.hooks.contains(&place) {
+            self.batch.hooks.push(place);
             let (kind, number, priority) = base_chain(self.table, hook);
             let mut message = self.chain_message(NEW_CHAIN, hook.name());
             message.nested(CHAIN_HOOK, |attributes| {

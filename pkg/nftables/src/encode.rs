@@ -75,7 +75,7 @@ pub(crate) fn rule(
             address(list, family, source_offset(family) + address_size(family), net);
         }
         matches.iter().for_each(|info| extension(list, "match", info));
-        expression(list, "counter", |data| {
+        expression(list, "counter", &|data| {
             data.bytes(COUNTER_BYTES, &[0; 8]).bytes(COUNTER_PACKETS, &[0; 8]);
         });
         match &target {
@@ -98,26 +98,26 @@ fn compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<Transpo
     });
 }
 
-fn expression(list: &mut NetlinkRequest, name: &str, data: impl FnOnce(&mut NetlinkRequest)) {
+fn expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
     list.nested(ELEMENT, |element| {
         element.str(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
     });
 }
 
 fn extension(list: &mut NetlinkRequest, kind: &str, (name, revision, info): &XtInfo) {
-    expression(list, kind, |data| {
+    expression(list, kind, &|data| {
         data.str(XT_NAME, name).be32(XT_REVISION, *revision).bytes(XT_INFO, info);
     });
 }
 
 fn meta(list: &mut NetlinkRequest, key: u32) {
-    expression(list, "meta", |data| {
+    expression(list, "meta", &|data| {
         data.be32(META_KEY, key).be32(META_REGISTER, REGISTER_1);
     });
 }
 
 fn compare(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
-    expression(list, "cmp", |data| {
+    expression(list, "cmp", &|data| {
         data.be32(CMP_REGISTER, REGISTER_1)
             .be32(CMP_OPERATION, if negated { CMP_NOT_EQUAL } else { CMP_EQUAL })
             .nested(CMP_DATA, |data| {
@@ -141,7 +141,7 @@ fn interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
 
 fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
     let size = address_size(family);
-    expression(list, "payload", |data| {
+    expression(list, "payload", &|data| {
         data.be32(PAYLOAD_REGISTER, REGISTER_1)
             .be32(PAYLOAD_BASE, NETWORK_HEADER)
             .be32(PAYLOAD_OFFSET, offset)
@@ -153,7 +153,7 @@ fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchVa
     };
     if net.value.prefix_len() < net.value.max_prefix_len() {
         // iptables since 1.8.6 reads fewer bytes where it can; all versions read this.
-        expression(list, "bitwise", |data| {
+        expression(list, "bitwise", &|data| {
             data.be32(BITWISE_SOURCE, REGISTER_1)
                 .be32(BITWISE_REGISTER, REGISTER_1)
                 .be32(BITWISE_LENGTH, size)
@@ -177,7 +177,7 @@ fn verdict(list: &mut NetlinkRequest, target: &Target) {
         Target::Goto(chain) => (VERDICT_GOTO, Some(chain)),
         _ => (VERDICT_RETURN, None), // the others are targets of x_tables
     };
-    expression(list, "immediate", |data| {
+    expression(list, "immediate", &|data| {
         data.be32(IMMEDIATE_REGISTER, REGISTER_VERDICT).nested(IMMEDIATE_DATA, |data| {
             data.nested(DATA_VERDICT, |verdict| {
                 verdict.bytes(VERDICT_CODE, &code.to_be_bytes());

@@ -1,6 +1,6 @@
 //! What the kernel holds, in the form of a save.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use model::Family;
 use netlink::{ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
@@ -12,7 +12,7 @@ use crate::{
     sets::KernelSets,
     uapi::{
         CHAIN_NAME, CHAIN_TABLE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, RULE_CHAIN, RULE_HANDLE,
-        RULE_TABLE, family, header,
+        RULE_TABLE, header,
     },
 };
 
@@ -54,53 +54,69 @@ pub fn generation() -> Result<u32, Error> {
 }
 
 fn read(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
-    let mut builders: BTreeMap<Family, SavedTablesBuilder<'_>> = BTreeMap::new();
-    let (mut tables, mut sets) = (BTreeSet::new(), KernelSets::default());
-    for reply in list(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]), bounds)?.iter() {
-        let ([number, ..], attributes) = reply.header::<4>()?;
-        let text = |kind| attributes.find(kind).ok_or(Malformed("a chain without a name"))?.str();
-        let Some((family, table)) = place(*number, text(CHAIN_TABLE)?) else { continue };
-        builders
-            .entry(family)
-            .or_insert_with(|| SavedTablesBuilder::new(owners))
-            .chain(table, text(CHAIN_NAME)?);
-        tables.insert((family, table));
-    }
-    for (family, table) in tables {
-        let Some(builder) = builders.get_mut(&family) else { continue };
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
-        question.str(RULE_TABLE, table.name());
-        for reply in list(&question, bounds)?.iter() {
+    let chains = list(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]), bounds)?;
+    let mut sets = KernelSets::default();
+    let mut families = BTreeMap::new();
+    for family in Family::BOTH {
+        let (mut builder, mut tables) = (SavedTablesBuilder::new(owners), Vec::new());
+        for reply in chains.iter() {
             let ([number, ..], attributes) = reply.header::<4>()?;
-            let text = |kind| attributes.find(kind).ok_or(Malformed("a rule without a place"))?.str();
-            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-            if place(*number, text(RULE_TABLE)?) != Some((family, table)) {
-                continue;
+            let text = |kind| attributes.find(kind).ok_or(Malformed("a chain without a name"))?.str();
+            let Some(table) = table_of(family, *number, text(CHAIN_TABLE)?) else { continue };
+            builder.chain(table, text(CHAIN_NAME)?);
+            if !tables.contains(&table) {
+                tables.push(table);
             }
-            let chain = text(RULE_CHAIN)?;
-            let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
-            let handle = handle.transpose()?;
-            let decoded = decode::rule(family, &attributes, &mut sets);
-            let leads_to = decoded.leads_to.clone();
-            builder.rule(
-                table,
-                chain,
-                |is_owned| leads_to.as_deref().is_some_and(is_owned),
-                || saved(chain, decoded, handle),
-            );
+        }
+        for table in &tables {
+            read_rules(family, *table, bounds, &mut sets, &mut builder)?;
+        }
+        if !tables.is_empty() {
+            families.insert(family, builder.build());
         }
     }
-    Ok(builders.into_iter().map(|(family, builder)| (family, builder.build())).collect())
+    Ok(families)
+}
+
+fn read_rules(
+    family: Family,
+    table: Table,
+    bounds: ListBounds,
+    sets: &mut KernelSets,
+    builder: &mut SavedTablesBuilder<'_>,
+) -> Result<(), netlink::Error> {
+    let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
+    question.str(RULE_TABLE, table.name());
+    for reply in list(&question, bounds)?.iter() {
+        let ([number, ..], attributes) = reply.header::<4>()?;
+        let text = |kind| attributes.find(kind).ok_or(Malformed("a rule without a place"))?.str();
+        // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+        if table_of(family, *number, text(RULE_TABLE)?) != Some(table) {
+            continue;
+        }
+        let chain = text(RULE_CHAIN)?;
+        let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
+        let handle = handle.transpose()?;
+        let decoded = decode::rule(family, &attributes, sets);
+        let leads_to = decoded.leads_to.clone();
+        builder.rule(
+            table,
+            chain,
+            |is_owned| leads_to.as_deref().is_some_and(is_owned),
+            || saved(chain, decoded, handle),
+        );
+    }
+    Ok(())
 }
 
 fn list(question: &NetlinkRequest, bounds: ListBounds) -> Result<ReplyMessages, netlink::Error> {
     Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds).dump(question)
 }
 
-/// A table of iptables; none for other families, and other programs' tables.
-fn place(number: u8, table: &str) -> Option<(Family, Table)> {
-    let table = Table::ALL.into_iter().find(|known| known.name() == table)?;
-    Some((family(number)?, table))
+/// A table of iptables of this family; none for other families, and other programs' tables.
+fn table_of(family: Family, number: u8, name: &str) -> Option<Table> {
+    let [of_family, ..] = header(family);
+    Table::ALL.into_iter().find(|table| number == of_family && table.name() == name)
 }
 
 /// A rule as a save would have it. One that the model cannot say gets the names of its expressions instead of its

@@ -1,7 +1,5 @@
 //! The numbers of sets (ipset): the kernel's rules name a set by its number, and people by its name.
 
-use std::collections::BTreeMap;
-
 use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 
 /// `NFNL_SUBSYS_IPSET`; `IPSET_CMD_GET_BYNAME` and `IPSET_CMD_GET_BYINDEX`, since Linux 4.20, of protocol 7
@@ -24,30 +22,31 @@ pub(crate) trait SetNumbers {
     fn name(&mut self, number: u16) -> Option<String>;
 }
 
-/// The sets of the calling thread's network namespace, each asked for once.
+/// The sets of the calling thread's network namespace, each asked for once: rules name one or two.
 #[derive(Debug, Default)]
-pub(crate) struct KernelSets {
-    numbers: BTreeMap<String, Option<u16>>,
-    names: BTreeMap<u16, Option<String>>,
-}
+pub(crate) struct KernelSets(Vec<(String, u16)>);
 
 impl SetNumbers for KernelSets {
     fn number(&mut self, name: &str) -> Option<u16> {
-        let ask = || {
-            let mut question = question(GET_BY_NAME);
-            question.str(NAME, name);
-            answer(question, |attributes| attributes.find(NUMBER)?.be16().ok())
-        };
-        *self.numbers.entry(name.to_owned()).or_insert_with(ask)
+        if let Some((_, number)) = self.0.iter().find(|(known, _)| known == name) {
+            return Some(*number);
+        }
+        let mut question = question(GET_BY_NAME);
+        question.str(NAME, name);
+        let number = answer(question, |attributes| attributes.find(NUMBER)?.be16().ok())?;
+        self.0.push((name.to_owned(), number));
+        Some(number)
     }
 
     fn name(&mut self, number: u16) -> Option<String> {
-        let ask = || {
-            let mut question = question(GET_BY_NUMBER);
-            question.be16(NUMBER, number);
-            answer(question, |attributes| Some(attributes.find(NAME)?.str().ok()?.to_owned()))
-        };
-        self.names.entry(number).or_insert_with(ask).clone()
+        if let Some((name, _)) = self.0.iter().find(|(_, known)| *known == number) {
+            return Some(name.clone());
+        }
+        let mut question = question(GET_BY_NUMBER);
+        question.be16(NUMBER, number);
+        let name = answer(question, |attributes| Some(attributes.find(NAME)?.str().ok()?.to_owned()))?;
+        self.0.push((name.clone(), number));
+        Some(name)
     }
 }
 

@@ -130,15 +130,6 @@ pub(crate) const fn batch_header() -> [u8; 4] {
     [0, 0, high, low]
 }
 
-/// The family of `struct nfgenmsg`.
-pub(crate) const fn family(number: u8) -> Option<Family> {
-    match number {
-        2 => Some(Family::V4),
-        10 => Some(Family::V6),
-        _ => None,
-    }
-}
-
 /// What makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
 /// (`NF_IP_PRI_*`). Other programs' chains of the same table and hook are ordered by the priority.
 pub(crate) const fn base_chain(table: Table, hook: Hook) -> (&'static str, u32, i32) {
