@@ -5,15 +5,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
-use report::{NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved};
-
-use crate::{
-    SidecarNodeInspector, add_failures,
-    client::{self, MAX_DOCUMENT},
-    local, look_alone,
+use report::{
+    MAX_DOCUMENT, NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved,
 };
 
-/// What the kernel and the files of this node show, beside what the last agent wanted of them. Blocks.
+use crate::{SidecarNodeInspector, add_failures, client, local, look_alone};
+
+/// The kernel and the files of this node, compared with the last agent's desired state. Blocks.
 ///
 /// # Errors
 /// There is a record of the last agent, and it cannot be read.
@@ -94,8 +92,7 @@ fn told(last: StateReport) -> StateReport {
 
 /// None: there is no such file.
 fn read(path: &Path) -> Result<Option<StateReport>> {
-    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
-    match hostfs::read(path, limit) {
+    match hostfs::read(path, MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
         text => client::parse(&text?).map(Some),
     }
