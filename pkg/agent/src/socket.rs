@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, IoSliceMut, Write as _},
-    mem::MaybeUninit,
+    io::{self, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     sync::{
@@ -18,11 +17,8 @@ use std::{
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
 use planner::{EnrolmentPolicy, ambient::membership};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
-};
-use socketfile::{SocketError, SocketFile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socketfile::{SocketError, SocketFile, receive_with_descriptor};
 use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
@@ -198,17 +194,11 @@ fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Opt
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not come to its end"));
         }
         client.set_read_timeout(Some(left))?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            recvmsg(client, &mut [IoSliceMut::new(&mut piece)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                let opened = descriptors.map(|fd| Netns::from_fd(fd).map_err(io::Error::other));
-                netns = opened.last().transpose()?.or(netns);
-            }
+        let (length, descriptor) = receive_with_descriptor(client, &mut piece)?;
+        if let Some(descriptor) = descriptor {
+            netns = Some(Netns::from_fd(descriptor).map_err(io::Error::other)?);
         }
-        match received.bytes {
+        match length {
             0 => break,
             length => line.extend(piece.iter().take(length)),
         }
