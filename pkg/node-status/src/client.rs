@@ -16,7 +16,7 @@ use report::{Explanation, MAX_DOCUMENT, SCHEMA, StatePart, StateReport, Unobserv
 
 use crate::standalone;
 
-/// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
+/// For the whole exchange with the agent: it may be in the middle of a pass, and observes the kernel then.
 pub const LIMIT: Duration = Duration::from_secs(25);
 /// The path of the document.
 const STATE: &str = "/debug/state";
@@ -25,7 +25,7 @@ const STATE: &str = "/debug/state";
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No agent runs.
-    #[error("no agent runs here: nobody serves {socket}", socket = .socket.display())]
+    #[error("no agent runs here: nothing serves {socket}", socket = .socket.display())]
     NoAgent {
         /// Its socket.
         socket: PathBuf,
@@ -89,8 +89,8 @@ pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
     parse(&fetch(socket, STATE, limit)?)
 }
 
-/// What is to be said of a pod: the agent's word, which rests on a closer look at this pod than the document does; else
-/// what can be said without.
+/// The explanation of a pod: the agent's, which rests on a closer observation of this pod than the document does; else what
+/// can be determined without an agent.
 ///
 /// # Errors
 /// As [`obtain`].
@@ -126,7 +126,7 @@ pub fn parse(body: &[u8]) -> Result<StateReport> {
 }
 
 /// A `GET` on a thread of its own, which ends with the process if it is late: connecting has no limit by itself, and a byte
-/// now and then would begin a limit of the socket anew.
+/// now and then would restart a limit of the socket.
 ///
 /// # Errors
 /// See [`FetchError`].

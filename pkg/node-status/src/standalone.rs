@@ -20,7 +20,10 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let why = match &last {
         Some(last) => {
-            format!("the agent does not answer; what it wanted is in its last record, of {}", last.seen.at)
+            format!(
+                "the agent does not answer; its desired state is from its last record, of {}",
+                last.seen.at
+            )
         }
         None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
     };
@@ -51,7 +54,7 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     Ok(state)
 }
 
-/// In a shell on the node the files are elsewhere than in the agent's container.
+/// In a shell on the node the files are at other paths than in the agent's container.
 fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
@@ -80,17 +83,18 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     }
 }
 
-/// The last agent took part in ambient mode, and here is nothing of its settings: so its record is all that there is.
+/// The last agent took part in ambient mode, and its settings are missing here: so its record is all that there is.
 fn told(last: StateReport) -> StateReport {
-    let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
-        .to_owned();
+    let why =
+        "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
+            .to_owned();
     let blind = vec![Unobserved::new(StatePart::Network, why)];
     let node = NodeState { started: None, ..last.node };
     let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
     StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
 }
 
-/// None: there is no such file.
+/// `None`: there is no such file.
 fn read(path: &Path) -> Result<Option<StateReport>> {
     match hostfs::read(path, MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
