@@ -3,8 +3,7 @@
 use std::{
     cell::{Cell, OnceCell},
     fmt,
-    io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _},
-    mem::MaybeUninit,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::IpAddr,
     os::{fd::AsFd as _, unix::net::UnixStream},
     path::{Path, PathBuf},
@@ -13,7 +12,8 @@ use std::{
 
 use model::{Namespace, Pod, PodName, PodUid};
 use netns::Netns;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
+use socketfile::send_with_descriptor;
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
@@ -86,7 +86,10 @@ impl AgentClient {
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        let sent = netns.map_or(Ok(0), |netns| send_with(&stream, &text, netns))?;
+        let sent = match netns {
+            Some(netns) => send_with_descriptor(&stream, &text, Some(netns.as_fd()), SendFlags::empty())?,
+            None => 0,
+        };
         stream.write_all(text.get(sent..).unwrap_or_default())?;
         let mut answer = Vec::new();
         BufReader::new(stream).take(MAX_ANSWER as u64).read_until(b'\n', &mut answer)?;
@@ -95,16 +98,6 @@ impl AgentClient {
         }
         Ok(serde_json::from_slice(&answer)?)
     }
-}
-
-/// Sends the beginning of a text along with an open namespace; tells how much of it.
-fn send_with(stream: &UnixStream, text: &[u8], netns: &Netns) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [netns.as_fd()];
-    // There is room for exactly this.
-    let _ = ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    Ok(sendmsg(stream, &[IoSlice::new(text)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
 /// A request about the pod of a call.

@@ -1,30 +1,10 @@
-//! One call of the plugin: what came in, and what goes out.
+//! One call of the plugin: what the runtime passes by the environment and stdin.
 
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_STDIN, NetConf};
 use model::{PodName, PodUid};
 use planner::selector::Enablement;
-use wire::{AgentAnswer, AgentRequest, CniVerb};
-
-use crate::{
-    agent::{self, AgentClient, AgentOrApi, AgentUnavailable},
-    attach,
-    facts::SubmittedCall,
-    log::CallLog,
-    offline_enrol, record,
-};
-
-/// What the process prints, and how it ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PluginOutput {
-    /// For the runtime.
-    pub stdout: String,
-    /// For whoever reads the runtime's log.
-    pub stderr: String,
-    /// Exit status 0, or 1.
-    pub success: bool,
-}
 
 /// A call about one container, understood.
 #[derive(Debug)]
@@ -43,138 +23,11 @@ pub struct PluginCall {
     pub dry_run: Option<PathBuf>,
 }
 
-const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
-
-/// Answers the call that the environment and stdin describe.
-pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
-    let command = match CniCommand::from_lookup(&lookup) {
-        Ok(Some(command)) => command,
-        Ok(None) => return about(),
-        Err(error) => return failed(&error, String::new()),
-    };
-    match command {
-        CniCommand::Version => succeeded(cni_types::version_output(), String::new()),
-        CniCommand::Del => released(&lookup, stdin),
-        CniCommand::Add | CniCommand::Check => about_container(command, &lookup, stdin),
-        CniCommand::Status | CniCommand::Gc => about_plugin(command, &lookup, stdin),
-    }
-}
-
-fn about() -> PluginOutput {
-    let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
-    let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
-    succeeded(String::new(), format!("{ABOUT}{versions}"))
-}
-
-fn succeeded(stdout: String, stderr: String) -> PluginOutput {
-    PluginOutput { stdout, stderr, success: true }
-}
-
-fn failed(error: &CniError, stderr: String) -> PluginOutput {
-    PluginOutput { stdout: error.to_json(), stderr, success: false }
-}
-
-/// DEL. A sidecar's rules are in the pod's network namespace and end with it; an ambient pod's addresses are given back.
-/// Nothing can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
-fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
-    let Ok(call) = PluginCall::read(CniCommand::Del, lookup, stdin) else {
-        return succeeded(String::new(), String::new());
-    };
-    let mut log = CallLog::new(&call);
-    record::forget(&call); // first: an agent that still finds it will hear of the end
-    attach::del(&call, &mut log);
-    succeeded(String::new(), log.send())
-}
-
-fn about_container(
-    command: CniCommand,
-    lookup: &impl Fn(&str) -> Option<OsString>,
-    stdin: &mut impl Read,
-) -> PluginOutput {
-    let call = match PluginCall::read(command, lookup, stdin) {
-        Ok(call) => call,
-        Err(error) => return failed(&error, String::new()),
-    };
-    let mut log = CallLog::new(&call);
-    if call.conf.native_nftables {
-        log.debug("native_nftables has no effect: rules are in the tables of iptables".to_owned());
-    }
-    let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
-    // Addresses that cannot be read are told of when they are needed.
-    let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());
-    let request = call.conf.ambient_enabled.then(ask);
-    let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));
-    let done = match command {
-        CniCommand::Check => attach::check(&call, &submitted, &mut log),
-        _ => attach::add(&call, &submitted, &mut log),
-    };
-    let done = done.map_err(|error| error.with_version(call.conf.cni_version));
-    if command == CniCommand::Add {
-        record::keep(&call, submitted.into_pod(), &mut log, done.as_ref().err());
-    }
-    if let Err(error) = &done {
-        log.error(format!("{command} failed: {}", error.msg));
-    }
-    let stderr = log.send();
-    match done {
-        Ok(stdout) => succeeded(stdout, stderr),
-        Err(error) => failed(&error, stderr),
-    }
-}
-
-/// STATUS and GC.
-fn about_plugin(
-    command: CniCommand,
-    lookup: &impl Fn(&str) -> Option<OsString>,
-    stdin: &mut impl Read,
-) -> PluginOutput {
-    let checked =
-        CniEnvironment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
-            conf.allows(command)?;
-            match command {
-                CniCommand::Status => available(&conf),
-                _ => attachments(&conf),
-            }
-            .map_err(|error| error.with_version(conf.cni_version))
-        });
-    match checked {
-        Ok(()) => succeeded(String::new(), String::new()),
-        Err(error) => failed(&error, String::new()),
-    }
-}
-
-/// STATUS: fails only for what keeps every pod from starting and no pod can repair. While it fails the kubelet starts no pod
-/// that has a network of its own, and the agent is such a pod: neither its absence nor a missing credential, which it
-/// writes, may count. It asks nobody: the runtime calls every few seconds.
-fn available(conf: &NetConf) -> Result<(), CniError> {
-    enablement(conf)?; // every ADD reads them
-    if conf.ambient_enabled {
-        return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
-    }
-    let missing = |error: netfilter::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
-    netfilter::available_backend().map(drop).map_err(missing)
-}
-
-/// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.
-fn attachments(conf: &NetConf) -> Result<(), CniError> {
-    let missing =
-        || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
-    let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
-    if !conf.ambient_enabled {
-        return Ok(());
-    }
-    let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
-    let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) });
-    let error = answer.ok().and_then(|answer| answer.error);
-    error.map_or(Ok(()), |why| Err(CniError::new(ErrorCode::Other, why)))
-}
-
-fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, AgentUnavailable> {
-    AgentClient::new(conf.agent_socket.as_deref()).ask(request, None)
-}
-
 /// Reads the configuration, and no more of stdin than one may be long.
-fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
+///
+/// # Errors
+/// It cannot be read, or is invalid.
+pub(crate) fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
     let read = stdin.take(limit).read_to_end(&mut bytes);
@@ -185,7 +38,11 @@ fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
 }
 
 impl PluginCall {
-    fn read(
+    /// Reads a call about one container.
+    ///
+    /// # Errors
+    /// Something is missing or invalid, or the configuration does not allow the command.
+    pub(crate) fn read(
         command: CniCommand,
         lookup: impl Fn(&str) -> Option<OsString>,
         stdin: &mut impl Read,
@@ -200,7 +57,11 @@ impl PluginCall {
     }
 }
 
-fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
+/// The configured `enablement_selectors`, checked; `None`: there are none.
+///
+/// # Errors
+/// They are invalid.
+pub(crate) fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
     let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
     let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
     let selectors: Vec<Enablement> =

@@ -12,6 +12,7 @@ mod fixtures;
 
 mod architecture;
 mod commands_cli;
+mod import_cycles;
 mod install_cli;
 mod install_conflict;
 mod install_crash;

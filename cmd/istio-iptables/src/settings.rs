@@ -532,20 +532,7 @@ fn validation(values: &FlagValues) -> Result<Option<(Port, Duration)>, InvalidVa
         return Ok(None);
     }
     let text = values.text(&PROBE_TIMEOUT);
-    let timeout =
-        duration(text).ok_or_else(|| invalid(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m"))?;
+    let timeout = flags::duration(text)
+        .ok_or_else(|| invalid(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m30s"))?;
     Ok(Some((Port(parsed(values, &IPTABLES_PROBE_PORT)?), timeout)))
-}
-
-/// A duration as Go writes it, of one unit.
-fn duration(text: &str) -> Option<Duration> {
-    let split = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().ok()?;
-    match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        _ => None,
-    }
 }

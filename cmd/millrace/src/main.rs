@@ -7,7 +7,6 @@ mod arguments;
 mod commands;
 mod discovery;
 mod gather;
-mod http_answer;
 mod node_query;
 mod output;
 mod progress;

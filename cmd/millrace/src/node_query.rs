@@ -3,14 +3,12 @@
 use std::time::{Duration, Instant};
 
 use cluster_report::Pod;
+use http_response::HttpError;
 use kubeio::KubeClient;
-use report::{Explanation, SCHEMA, StateReport};
+use report::{Explanation, MAX_DOCUMENT, SCHEMA, StateReport};
 use serde::de::DeserializeOwned;
 
-use crate::{
-    arguments::{Options, Via},
-    http_answer::{AnswerError, MAX_DOCUMENT, body_of},
-};
+use crate::arguments::{Options, Via};
 
 /// The agent's container, in our manifests and in Istio's charts.
 const CONTAINER: &str = "install-cni";
@@ -29,9 +27,17 @@ pub(crate) enum QueryError {
     /// It takes too long.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The answer is none.
-    #[error(transparent)]
-    Answer(#[from] AnswerError),
+    /// The answer is not HTTP, or too long.
+    #[error("the answer is not usable: {0}")]
+    Malformed(String),
+    /// The agent answered with an error.
+    #[error("the agent refused: HTTP status {status}: {body}")]
+    Refused {
+        /// The HTTP status code.
+        status: u16,
+        /// The beginning of the body.
+        body: String,
+    },
     /// It is not what was asked for.
     #[error("its answer cannot be read: {0}")]
     Content(String),
@@ -102,31 +108,37 @@ impl AgentQuery {
             kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
             other => QueryError::Kube(other),
         })?;
-        // In HTTP/1.0, so that the answer comes in one piece and ends with the connection.
+        // In HTTP/1.0, so that the agent closes the connection after the answer.
         let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
         let rest = self.limit.saturating_sub(began.elapsed());
-        let answer = match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(QueryError::Connection(reason(port, &error.to_string()).await)),
-            Err(_) => return Err(QueryError::Late(self.limit)),
-        };
-        match body_of(answer) {
-            Err(error @ (AnswerError::Nothing | AnswerError::Cut { .. })) => {
-                Err(QueryError::Connection(reason(port, &error.to_string()).await))
+        let answer =
+            match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT as u64)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => return Err(QueryError::Connection(reason(port, &error.to_string()).await)),
+                Err(_) => return Err(QueryError::Late(self.limit)),
+            };
+        match http_response::receive::<MAX_DOCUMENT>(&mut answer.as_slice()) {
+            Ok(response) if response.status == 200 => Ok(response.body),
+            Ok(response) => {
+                Err(QueryError::Refused { status: response.status, body: report::excerpt(&response.body) })
             }
-            body => Ok(body?),
+            Err(HttpError::Io(error)) => Err(QueryError::Connection(reason(port, &error.to_string()).await)),
+            Err(HttpError::Malformed(what)) => Err(QueryError::Malformed(what)),
         }
     }
 
     async fn exec(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
         let meta = &agent.metadata;
         let place = (meta.namespace.as_str(), meta.name.as_str(), CONTAINER);
-        let output = self.client.exec_output(place, command, MAX_DOCUMENT, self.limit).await;
+        let output = self.client.exec_output(place, command, MAX_DOCUMENT as u64, self.limit).await;
         let output = output.map_err(|error| match error {
             kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
             other => QueryError::Kube(other),
         })?;
-        if output.len() as u64 > MAX_DOCUMENT { Err(AnswerError::Long.into()) } else { Ok(output) }
+        if output.len() > MAX_DOCUMENT {
+            return Err(QueryError::Malformed(format!("it is longer than {MAX_DOCUMENT} bytes")));
+        }
+        Ok(output)
     }
 }
 

@@ -1,8 +1,9 @@
-//! What an API server, or whoever answers in its place, sends.
+//! What an API server or an agent sends.
 
 use std::io::{self, Read};
 
-use apiclient::{MAX_BODY, fuzzing};
+/// Small, so that a short input can exceed it.
+const MAX_BODY: usize = 512;
 
 /// Any bytes are an answer with a status and a body within the bound, or an error of one readable sentence, in whatever
 /// pieces they come.
@@ -10,7 +11,7 @@ use apiclient::{MAX_BODY, fuzzing};
 /// # Panics
 /// When one of these does not hold.
 pub fn http_response(data: &[u8]) {
-    let whole = fuzzing::http_response(&mut &*data);
+    let whole = receive(&mut &*data);
     match &whole {
         Ok((status, body)) => {
             assert!((200..=599).contains(status), "{status}");
@@ -21,9 +22,15 @@ pub fn http_response(data: &[u8]) {
     // Small ones also byte by byte.
     let sizes = if data.len() < 2048 { &[1, 7, 512][..] } else { &[997][..] };
     for size in sizes {
-        let again = fuzzing::http_response(&mut Pieces { rest: data, size: *size });
+        let again = receive(&mut Pieces { rest: data, size: *size });
         assert_eq!(again, whole, "in pieces of {size} bytes");
     }
+}
+
+/// Status and body, or the error's message.
+fn receive(stream: &mut impl Read) -> Result<(u16, Vec<u8>), String> {
+    let response = http_response::receive::<MAX_BODY>(stream).map_err(|error| error.to_string())?;
+    Ok((response.status, response.body))
 }
 
 /// Bytes of which each read gives a few.

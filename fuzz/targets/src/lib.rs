@@ -17,13 +17,13 @@ mod sockets;
 mod taint_config;
 mod zds;
 
+pub use self::http_response::http_response;
 pub use self::zds::zds_messages;
 pub use annotations::annotations;
 pub use cni::{cni_args, cni_stdin};
 pub use conflist::conflist;
 pub use connection_replies::connection_replies;
 pub use dns::dns_answer;
-pub use http_response::http_response;
 pub use kernel::{legacy_tables, nft_replies, route_replies};
 pub use kubeconfig::kubeconfig;
 pub use pods::pod_object;

@@ -28,12 +28,13 @@ use crate::{
     status::AgentStatus,
 };
 
-/// Nobody waits as long for a pod.
+/// A pod is not waited for longer than this.
 const FORGOTTEN: Duration = Duration::from_secs(2);
-/// After this time a mark that the API does not show is told again.
+/// After this time an annotation that the API does not show is submitted again.
 const AGAIN: Duration = Duration::from_secs(20);
 
-/// How long members that nobody knows are left alone after a start: the first list of pods may be older than they are.
+/// How long addresses in the set that belong to no known pod are kept after a start: the first list of pods may be older
+/// than they are.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// What the reconciler knows of the node's pods, and where it reports: the same for every capture mode.
@@ -56,7 +57,7 @@ pub struct AgentState {
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
     ended: BTreeSet<PodUid>,
-    /// UIDs of all pods that were known at a turn soon after the start.
+    /// UIDs of all pods that were known at a pass soon after the start.
     seen: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
     /// The last changes of the node, and what caused the pass that is running.
@@ -66,7 +67,7 @@ pub struct AgentState {
     /// The state of each pod, by UID, and since when.
     since: BTreeMap<PodUid, (CaptureState, SystemTime)>,
     began: SystemTime,
-    /// Whom the API server's lists were not believed of, at the last turn.
+    /// Objects for which the API server's lists were not believed at the last pass.
     doubted: DoubtedObjects,
 }
 
@@ -121,8 +122,8 @@ impl AgentState {
         }
     }
 
-    /// The pod that an ADD is about, which gave it these addresses. Whoever tells no UID, as Istio's own plugin, may mean a
-    /// successor of the pod of this name that is known: one that has ended, or has other addresses, is not taken for it.
+    /// The pod that an ADD is about, which gave it these addresses. A caller that passes no UID, as Istio's own plugin, may
+    /// mean a successor of the known pod of this name: a pod that has ended, or has other addresses, is not used for it.
     pub(crate) fn arriving(
         &self,
         name: &PodName,
@@ -189,7 +190,7 @@ impl AgentState {
         }
     }
 
-    /// Its sandbox was deleted, and there is no other.
+    /// Its sandbox was deleted, and there is no other one.
     fn has_ended(&self, pod: &Pod) -> bool {
         pod.runtime_uids().iter().any(|uid| self.ended.contains(uid))
     }
@@ -210,7 +211,7 @@ impl AgentState {
         self.doubted = doubted.clone();
     }
 
-    /// It stays as it is known, though the API server's list says otherwise.
+    /// It is kept as it is known, although the API server's list differs.
     fn is_doubted(&self, pod: &Pod) -> bool {
         self.index.doubted().pods.contains(&pod.name())
     }
@@ -228,7 +229,7 @@ impl AgentState {
         self.notices.begin();
         for pod in self.index.pods() {
             if self.is_gone(pod) {
-                continue; // nobody asks about it any more
+                continue; // it is not reported any more
             }
             let standing = self.standing(pod);
             let (is_member, status) = match &standing {
@@ -283,7 +284,7 @@ impl AgentState {
         }
     }
 
-    /// A copy of all that people may ask for.
+    /// A copy of all that the debug state shows.
     pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> AgentSnapshot {
         let known = |pod: &Pod| KnownPod {
             standing: self.standing(pod),
@@ -305,7 +306,7 @@ impl AgentState {
         }
     }
 
-    /// Tells marks that the API does not show, each once, and again when it still does not.
+    /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
     fn tell_marks(&mut self, marks: Vec<AnnotationUpdate>) {
         let wanted: BTreeMap<&PodUid, Redirection> =
             marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
@@ -329,7 +330,7 @@ impl AgentState {
         self.notices.end();
     }
 
-    /// Marks every pod as not captured: nothing of us will be left.
+    /// Marks every pod as not captured: none of our rules will be left.
     pub(crate) fn unmark_all(&self) {
         let unmark = |pod: &Pod| mark(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
@@ -339,7 +340,7 @@ impl AgentState {
 /// `None` if the annotation has this value already.
 fn mark(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-    // A value that is not ours is the user's, and says something else.
+    // Another value was set by the user, and has another meaning.
     let shown = shown.filter(|value| Redirection::VALUES.contains(value));
     (shown != redirection.value()).then(|| AnnotationUpdate {
         pod: pod.name(),

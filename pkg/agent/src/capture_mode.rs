@@ -23,9 +23,9 @@ pub struct PodEnrolment {
     pub container: ContainerId,
     /// UID and addresses.
     pub attachment: PodAttachment,
-    /// The pod's network namespace, where the caller told it.
+    /// The pod's network namespace, if the caller passed it.
     pub netns: Option<Netns>,
-    /// When it has failed if it is not done.
+    /// When it fails unless it has completed.
     pub deadline: Instant,
     /// The pod, as the API knows it.
     pub pod: Box<model::Pod>,
@@ -33,21 +33,21 @@ pub struct PodEnrolment {
 
 /// A capture mode. All runs on the reconciler's thread, in the node's network namespace.
 pub trait CaptureMode: Send {
-    /// Looks, does, and looks again. Answers with what is wrong although pods can be enrolled, if anything; an error
-    /// means that they cannot.
+    /// Observes, applies and verifies. Returns what is wrong although pods can be enrolled, if anything; an error means
+    /// that they cannot.
     fn reconcile(&mut self, core: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason>;
 
-    /// Whether somebody waits for the next turn.
+    /// Whether a request waits for the next pass.
     fn is_awaited(&self) -> bool;
 
-    /// Answers those who wait for a turn; `trouble`: why nobody can be enrolled.
+    /// Answers the requests that wait for a pass; `trouble`: why no pod can be enrolled.
     fn answer(&mut self, trouble: Option<&Reason>);
 
     /// Enrols a pod.
     fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);
 
-    /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, this
-    /// ends that.
+    /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, that
+    /// capture ends.
     fn skip(
         &mut self,
         core: &mut AgentState,
@@ -56,7 +56,7 @@ pub trait CaptureMode: Send {
         reply: CaptureReply,
     );
 
-    /// A container has gone, and these addresses are nobody's any more.
+    /// A container was deleted, and these addresses belong to no pod any more.
     fn release(
         &mut self,
         core: &mut AgentState,
@@ -67,21 +67,21 @@ pub trait CaptureMode: Send {
     /// Compares with the kernel.
     fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);
 
-    /// Ends what was begun: when this returns, nothing changes the kernel any more. After it, the way is only dropped, or
-    /// forgets all pods.
+    /// Completes what has begun: when this returns, nothing changes the kernel any more. Afterwards the mode is only
+    /// dropped, or forgets all pods.
     fn settle(&mut self);
 
-    /// What happens while no ztunnel is ready. True if that is another thing than before.
+    /// Sets what happens while no ztunnel is ready. Returns whether that is a change.
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool;
 
-    /// Takes one result of work on another thread, for which [`AgentHandle::work_completed`] was called.
+    /// Handles one result of work on another thread, for which [`AgentHandle::work_completed`] was called.
     ///
     /// [`AgentHandle::work_completed`]: crate::AgentHandle::work_completed
     fn work_completed(&mut self, core: &mut AgentState);
 
-    /// What it knows, for people who ask.
+    /// What it knows, for the debug state.
     fn snapshot(&self) -> CaptureSnapshot;
 
-    /// When it wants a turn without anything having come.
+    /// When it needs a pass even if no event occurs.
     fn due(&self) -> Option<Instant>;
 }

@@ -1,4 +1,4 @@
-//! The last changes, and what set each of them off.
+//! The last changes, and the cause of each.
 
 use std::{
     collections::VecDeque,
@@ -7,9 +7,9 @@ use std::{
 
 use report::{ChangeRecord, ChangeStatus};
 
-/// As many changes are remembered.
+/// How many changes are remembered.
 const MOST: usize = 400;
-/// As many causes of one turn are named.
+/// How many causes of one pass are named.
 const MOST_CAUSES: usize = 3;
 /// Longer lists are cut in an entry.
 const MOST_STEPS: usize = 6;
@@ -44,7 +44,7 @@ pub struct HistoryEntry<'a> {
 }
 
 impl ChangeHistory {
-    /// Something came that the next turn acts on.
+    /// An event that the next pass handles.
     pub(crate) fn because(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
             self.more = self.more.saturating_add(1);
@@ -66,7 +66,7 @@ impl ChangeHistory {
         }
     }
 
-    /// The turn has ended.
+    /// The pass has ended.
     pub(crate) fn turned(&mut self) {
         self.causes.clear();
         self.more = 0;
@@ -83,7 +83,7 @@ impl ChangeHistory {
             outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
             error: entry.error.map(str::to_owned),
         };
-        // What fails again and again is one line, with the time of the last attempt.
+        // Repeated failures are one entry, with the time of the last attempt.
         let same = |last: &&mut ChangeRecord| {
             last.error.is_some()
                 && (&last.error, &last.what, &last.pod) == (&change.error, &change.what, &change.pod)

@@ -1,8 +1,8 @@
-//! Whose an address is.
+//! Which pod an address belongs to.
 //!
-//! The API tells late: a pod's address appears there seconds after its first packet, and stays for as long after its
-//! last one, when another pod may have it. The plugin's calls tell at once, in the order in which it happens. So they
-//! count more, and the newest most.
+//! The API is late: it shows a pod's address seconds after the pod's first packet, and for as long after the last one, when
+//! another pod may have the address. The plugin's calls arrive at once and in order. So they take precedence, the newest
+//! first.
 //!
 //! Pure.
 
@@ -16,7 +16,7 @@ use planner::{
     AmbientStanding, EnrolmentPolicy, SkipReason, ambient::standing, facts::FactIndex, node::MemberAddresses,
 };
 
-/// What an ADD told.
+/// What an ADD reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAttachment {
     /// The pod's UID, as the API knows it.
@@ -33,7 +33,7 @@ struct AttachmentRecord {
     seen: bool,
 }
 
-/// An address that a pod gave back, and that the API may still show it with, or only begin to.
+/// An address that a pod released. The API may still show the pod with it, or only begin to.
 #[derive(Debug)]
 struct AddressRelease {
     order: u64,
@@ -41,13 +41,13 @@ struct AddressRelease {
     seen: bool,
 }
 
-/// After so many calls more, the API will not begin to show a pod.
+/// After this many further calls, the API will not begin to show a pod.
 const FORGOTTEN: u64 = 1024;
 
-/// Somebody's claim to an address; the greatest counts.
+/// The claim of a pod to an address; the greatest wins.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct AddressClaim {
-    /// Of the plugin's call; 0 without one.
+    /// The number of the plugin's call; 0 without one.
     order: u64,
     /// The kernel's set has the address with this UID.
     held: bool,
@@ -55,11 +55,11 @@ struct AddressClaim {
     uid: PodUid,
 }
 
-/// No runtime's name for a container begins so.
+/// No runtime's container ID begins so.
 const UNNAMED: &str = "pod:";
 
-/// What stands for the container of a pod whose ADD did not name it, as Istio's own plugin does. No DEL will name it
-/// either: the next ADD of the pod takes its place, and it goes when the API shows the pod no more.
+/// Stands for the container of a pod whose ADD did not name it, as with Istio's own plugin. No DEL will name it either: the
+/// next ADD of the pod replaces it, and it is dropped when the API no longer shows the pod.
 pub(crate) fn unnamed(uid: &PodUid) -> ContainerId {
     format!("{UNNAMED}{uid}").into()
 }
@@ -69,7 +69,7 @@ fn is_unnamed(container: &ContainerId) -> bool {
     container.as_str().starts_with(UNNAMED)
 }
 
-/// What the plugin told, by container.
+/// What the plugin reported, by container.
 #[derive(Debug, Default)]
 pub struct AttachmentLedger {
     records: BTreeMap<ContainerId, AttachmentRecord>,
@@ -78,8 +78,8 @@ pub struct AttachmentLedger {
 }
 
 impl AttachmentLedger {
-    /// A container has these addresses, from now on. Another pod that had one has it no more, though its own end may be
-    /// told later, or never.
+    /// A container has these addresses from now on. Another pod that had one of them no longer has it, although its own end
+    /// may be reported later, or never.
     pub fn added(&mut self, container: &ContainerId, attachment: PodAttachment) {
         self.last += 1;
         let PodAttachment { uid, ips, .. } = &attachment;
@@ -98,9 +98,9 @@ impl AttachmentLedger {
         self.records.insert(container.clone(), record);
     }
 
-    /// An agent before this one was told that a container has these addresses; the API has shown the pod since. That counts
-    /// less than all that was told to this one, and no more than what the API shows. Answers with the addresses that are
-    /// the pod's still.
+    /// An earlier agent received the ADD of a container with these addresses; the API has shown the pod since. That counts
+    /// less than all reports to this agent, and no more than what the API shows. Returns the addresses that still belong to
+    /// the pod.
     pub fn inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
         let PodAttachment { uid, mut ips } = attachment;
         let is_newer = |(name, known): (&ContainerId, &AttachmentRecord)| {
@@ -122,8 +122,8 @@ impl AttachmentLedger {
         ips
     }
 
-    /// A container has gone. Answers with its addresses that are nobody else's, and the UID that they were added with;
-    /// `told` is what the call itself says, for an agent that was not there at the ADD.
+    /// A container was deleted. Returns its addresses that belong to no other pod, and the UID that they were added with;
+    /// `told` is what the call itself reports, for an agent that did not receive the ADD.
     pub fn deleted(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
@@ -147,14 +147,14 @@ impl AttachmentLedger {
         self.records.retain(|_, record| record.seen || record.attachment.uid != *uid);
     }
 
-    /// The containers that are known and not among these; none that was never told.
+    /// The known containers that are not among these, except those that no ADD named.
     #[must_use]
     pub fn without(&self, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
         let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
         self.records.keys().filter(gone).cloned().collect()
     }
 
-    /// An ADD told of the pod with this UID, and the API has not shown it yet.
+    /// An ADD reported the pod with this UID, and the API has not shown it yet.
     #[must_use]
     pub fn is_expected(&self, uid: &PodUid) -> bool {
         self.records.values().any(|record| record.attachment.uid == *uid && !record.seen)
@@ -167,13 +167,13 @@ impl AttachmentLedger {
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }
 
-    /// The pod with this UID gave the address back.
+    /// The pod with this UID released the address.
     #[must_use]
     pub fn has_released(&self, uid: &PodUid, ip: IpAddr) -> bool {
         self.released.contains_key(&(uid.clone(), ip))
     }
 
-    /// Who is enrolled, address by address.
+    /// Which pod is enrolled with each address.
     ///
     /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows
     /// without an address.
@@ -186,7 +186,7 @@ impl AttachmentLedger {
         self.tidy(index);
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
         let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid| {
-            // The kernel has it from the plugin, in its order: that counts more than what the API tells.
+            // The kernel has it from the plugin, in order: that takes precedence over the API.
             let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
             let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone() };
             let entry = claims.entry(ip).or_insert_with(|| new.clone());
@@ -200,7 +200,7 @@ impl AttachmentLedger {
             let namespace = index.namespace(&meta.namespace);
             let ips = match standing(pod, namespace, policy) {
                 AmbientStanding::Member { ips, .. } => ips,
-                // Its namespace is told by another source, and may be told later.
+                // Its namespace comes from another source, and may arrive later.
                 AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
                     inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
                 }
@@ -208,7 +208,7 @@ impl AttachmentLedger {
                     gone.insert(&meta.uid);
                     continue;
                 }
-                // Its addresses are no earlier pod's any more, though none of it is captured.
+                // Its addresses no longer belong to an earlier pod, although the pod is not captured.
                 AmbientStanding::Out(_) => {
                     out.insert(&meta.uid);
                     pod.status.ips()
@@ -227,7 +227,7 @@ impl AttachmentLedger {
         enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 
-    /// Drops what the API has overtaken.
+    /// Drops what the API has caught up with.
     fn tidy(&mut self, index: &FactIndex) {
         if !index.is_synced() {
             return;
@@ -238,7 +238,7 @@ impl AttachmentLedger {
             record.seen |= there;
             there || !record.seen
         });
-        // The API may show a pod's address only after the pod gave it back.
+        // The API may begin to show a pod's address only after the pod released it.
         self.released.retain(|(uid, _), release| {
             let there = uids.contains(uid);
             release.seen |= there;

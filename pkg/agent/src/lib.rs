@@ -4,7 +4,7 @@
 //! applies, verifies and reports. It never waits for the API server. The plugin's socket has threads of its own, which wait
 //! so that the reconciler need not.
 //!
-//! How pods are captured is a [`CaptureMode`], which the daemon's wiring hands in; this crate knows no implementation.
+//! How pods are captured is a [`CaptureMode`], which the daemon's wiring passes in; this crate knows no implementation.
 
 mod agent_state;
 mod annotation;

@@ -1,4 +1,4 @@
-//! What Prometheus sees of the ambient node.
+//! The agent's Prometheus metrics.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(crate) struct PlaceLabel {
 /// Upper bounds in seconds, from an enrolment to a tool that hangs.
 const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
 
-/// The agent's metrics; clones count together.
+/// The agent's metrics; clones share their values.
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
     pods: Family<StateLabel, Gauge>,
@@ -137,7 +137,10 @@ impl AgentMetrics {
             "Pods and namespaces that are kept although the API server's list lacks them or is older",
         );
         registry.register(name, help, metrics.doubted.clone());
-        let (name, help) = add("doubted", "Times that this began");
+        let (name, help) = add(
+            "doubted",
+            "Times that a pod or namespace was kept although the API server's list lacked it or was older",
+        );
         registry.register(name, help, metrics.doubts.clone());
         let (name, help) = add("set_size", "Addresses in the node's sets");
         registry.register(name, help, metrics.members.clone());

@@ -16,12 +16,12 @@ use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEviden
 
 use crate::pod_life::life;
 
-/// How grave a notice is.
+/// The severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeLevel {
-    /// Told for the record.
+    /// For the record.
     Normal,
-    /// Somebody should look.
+    /// An operator should look into it.
     Warning,
 }
 
@@ -39,34 +39,35 @@ pub enum NoticeSubject {
     },
 }
 
-/// Something that people should know.
+/// A notice for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNotice {
     /// What it is about.
     pub about: NoticeSubject,
-    /// How grave it is.
+    /// Its severity.
     pub level: NoticeLevel,
-    /// One word in CamelCase, for filters.
+    /// The reason: one word in CamelCase, for filters.
     pub reason: &'static str,
-    /// Sentences.
+    /// The message, in sentences.
     pub message: String,
 }
 
-/// Takes notices to those who publish them; must not wait.
+/// Passes notices to the component that publishes them; must not block.
 pub type NoticeSink = Box<dyn Fn(AgentNotice) + Send>;
 
-/// A pod that runs may be on its way into the mesh for so long, and the node without a ztunnel.
+/// How long a running pod may take to join the mesh, and how long the node may be without a ztunnel, before that is
+/// reported.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What is still wrong is said again after this time: the API server forgets Events after an hour.
+/// What is still wrong is reported again after this time: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
-/// What was seen of a pod, and said.
+/// What was observed and reported of a pod.
 #[derive(Debug)]
 struct PodHistory {
     name: PodName,
-    /// It was captured when it was last looked at.
+    /// It was captured when it was last observed.
     captured: bool,
-    /// It ran outside of the mesh, or bypassed it, and this was known: to join now is news.
+    /// It ran outside of the mesh, or bypassed it, and this was known: that it joins is reported.
     ran_outside: bool,
     refused: Option<SkipReason>,
     missing: Option<UncapturedPod>,
@@ -86,7 +87,7 @@ struct UncapturedPod {
 #[derive(Debug, Default)]
 struct ZtunnelAbsence {
     known: bool,
-    /// When to say that it is gone, and what happens meanwhile.
+    /// When to report that it is gone, and what happens meanwhile.
     gone: Option<(Instant, String)>,
     said: bool,
 }
@@ -125,17 +126,17 @@ impl NoticeTracker {
         }
     }
 
-    /// A look at all pods begins.
+    /// An observation of all pods begins.
     pub(crate) fn begin(&mut self) {
         self.round += 1;
     }
 
-    /// It has ended: of whoever was not seen nothing is remembered.
+    /// The observation has ended: pods that were not among the observed ones are forgotten.
     pub(crate) fn end(&mut self) {
         self.pods.retain(|_, seen| seen.round == self.round);
     }
 
-    /// A pod, and its status. `why` is asked for a pod that should be captured and is not.
+    /// A pod, and its status. `why` is called for a pod that should be captured and is not.
     pub(crate) fn saw(
         &mut self,
         pod: &Pod,
@@ -158,7 +159,7 @@ impl NoticeTracker {
         });
         seen.round = round;
         let runs = pod.status.phase == "Running";
-        // An outage of ztunnel is the node's news, not that of each of its pods.
+        // An outage of ztunnel is reported for the node, not for each of its pods.
         let captured =
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
@@ -181,7 +182,7 @@ impl NoticeTracker {
         }
     }
 
-    /// The turn failed: who was captured still is, as far as is known, and who was not is not.
+    /// The pass failed: as far as is known, pods that were captured still are, and others are not.
     pub(crate) fn failed(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
         let before = self.pods.get_mut(&pod.metadata.uid);
         if let Some(seen) = before.filter(|seen| seen.captured && !has_ended(pod)) {
@@ -232,7 +233,7 @@ impl NoticeTracker {
         };
     }
 
-    /// Says what is due.
+    /// Reports what is due.
     pub(crate) fn tick(&mut self, now: Instant) {
         if matches!(self.unknown_ztunnel, UnknownZtunnel::Due(when) if when <= now) {
             self.unknown_ztunnel = UnknownZtunnel::Reported;
@@ -257,7 +258,7 @@ impl NoticeTracker {
         due.into_iter().for_each(|(about, what)| self.say(about, what));
     }
 
-    /// When something will have to be said.
+    /// When the next report is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         let pods = self.pods.values().filter_map(|seen| seen.missing.as_ref()).map(|missing| missing.next);
         let unknown = match self.unknown_ztunnel {
@@ -300,7 +301,7 @@ impl PodHistory {
         });
         missing.reason = reason;
         missing.why = why();
-        // What is wrong is another thing now.
+        // The cause has changed.
         if missing.said.is_some_and(|said| said != reason) {
             missing.next = missing.next.min(now + PATIENCE);
         }
@@ -332,18 +333,18 @@ impl UncapturedPod {
     }
 }
 
-/// How grave it is that a pod is kept out; `None`: nobody wants to hear of it.
+/// The severity of a pod's exclusion; `None`: it is not reported.
 fn refusal(reason: SkipReason) -> Option<NoticeLevel> {
     match reason {
-        // Whoever writes its annotations says that it has a sidecar, and nothing takes its traffic.
+        // The pod's annotations claim a sidecar, and nothing redirects its traffic.
         SkipReason::HostNetwork | SkipReason::NoProxy => Some(NoticeLevel::Warning),
-        // Somebody chose so, for the pod or with its sidecar.
+        // An operator chose so, for the pod or with its sidecar.
         SkipReason::OptedOut | SkipReason::HasSidecar => Some(NoticeLevel::Normal),
         _ => None,
     }
 }
 
-/// Nobody asks about a pod that has ended, or is about to.
+/// A pod that has ended, or is about to, is not reported.
 fn has_ended(pod: &Pod) -> bool {
     pod.metadata.deleted.is_some() || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }

@@ -29,24 +29,25 @@ use crate::{
     status::AgentStatus,
 };
 
-/// Without any event, everything is looked at this often.
+/// Without any event, everything is observed this often.
 const REGULAR: Duration = Duration::from_secs(30);
-/// What is new brings that forward, but not to sooner than this after the last time: whoever makes news must not make work.
+/// An event brings that forward, but not to sooner than this after the last time: frequent events must not cause constant
+/// work.
 const AFTER_NEWS: Duration = Duration::from_secs(5);
-/// After a failure, the next try; twice as long after each further one, up to the last.
+/// The delay before the next attempt after a failure; it doubles with each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
 
-/// After a start, facts may take so long to come.
+/// How long facts may take to arrive after a start.
 const STARTING: Duration = Duration::from_secs(10);
 
-/// What an answer is sent through. Nobody may wait for it any more.
+/// Where an answer is sent. The receiver may have given up.
 pub(crate) type ReplySender<T> = Sender<T>;
 /// A pod with its namespace.
 pub(crate) type PodWithNamespace = (Box<Pod>, Option<Namespace>);
 
-/// Somebody who asked for a pod that was not known, and when.
+/// A request for a pod that was not known, and when it was made.
 #[derive(Debug)]
 pub(crate) struct PodWaiter {
     pub(crate) name: PodName,
@@ -59,18 +60,18 @@ pub(crate) struct PodWaiter {
 #[derive(Debug)]
 pub(crate) struct PodArrival {
     pub(crate) name: PodName,
-    /// As the runtime says it.
+    /// As the runtime passes it.
     pub(crate) uid: PodUid,
     pub(crate) container: ContainerId,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) netns: Option<Netns>,
-    /// When it has failed if it is not done.
+    /// When it fails unless it has completed.
     pub(crate) deadline: Instant,
-    /// The pod, if somebody else was asked for it.
+    /// The pod, if the API server was asked for it.
     pub(crate) known: Option<PodWithNamespace>,
 }
 
-/// What is done with it.
+/// What was decided on it.
 #[derive(Debug)]
 pub(crate) struct AddDecision {
     pub(crate) known: PodWithNamespace,
@@ -81,7 +82,7 @@ pub(crate) struct AddDecision {
 pub(crate) enum ReconcilerMessage {
     Fact(Box<Fact>, Instant),
     Pod(PodName, PodUid, ReplySender<PodWithNamespace>),
-    /// A pod that is not known comes back.
+    /// A pod that is not known is returned.
     Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
     Release(ContainerId, PodAttachment, CaptureReply),
     Check(PodUid, Vec<IpAddr>, CaptureReply),
@@ -92,8 +93,8 @@ pub(crate) enum ReconcilerMessage {
     Stop,
 }
 
-/// Sends to the reconciler; clones send to the same one. When the reconciler has ended, what is sent is lost, and questions get
-/// no answer.
+/// Sends to the reconciler; clones send to the same one. When the reconciler has ended, messages are dropped, and requests
+/// get no answer.
 #[derive(Clone, Debug)]
 pub struct AgentHandle(Sender<ReconcilerMessage>);
 
@@ -102,13 +103,13 @@ impl AgentHandle {
         drop(self.0.send(message)); // the process ends when the reconciler has
     }
 
-    /// Has the capture mode take one result of its work on other threads. Called once for each result, after the mode can
+    /// Has the capture mode handle one result of its work on other threads. Called once for each result, after the mode can
     /// find it.
     pub fn work_completed(&self) {
         self.send(ReconcilerMessage::WorkCompleted);
     }
 
-    /// Tells a fact.
+    /// Passes a fact.
     pub fn tell(&self, fact: Fact) {
         self.send(ReconcilerMessage::Fact(Box::new(fact), Instant::now()));
     }
@@ -126,7 +127,7 @@ impl AgentHandle {
         answer.recv_timeout(within).ok()
     }
 
-    /// Ends the loop after what it is doing. Nothing is taken away.
+    /// Ends the loop after the current message. Removes nothing.
     pub fn stop(&self) {
         self.send(ReconcilerMessage::Stop);
     }
@@ -150,7 +151,7 @@ impl ReconcilerInbox {
 /// What a pass compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReconcileScope {
-    /// What has become due; no fact has changed.
+    /// Only what has become due; no fact has changed.
     Timers,
     /// Addresses, their sets and routes.
     Membership,
@@ -164,12 +165,12 @@ pub struct Reconciler {
     mode: Box<dyn CaptureMode>,
     attempts: Attempts,
     due: Instant,
-    /// When everything was looked at last.
+    /// When everything was last observed.
     whole: Option<Instant>,
     oldest: Option<Instant>,
     inbox: Receiver<ReconcilerMessage>,
     started: Instant,
-    /// The trouble that was logged last.
+    /// The error that was logged last.
     logged: Option<String>,
 }
 
@@ -200,7 +201,7 @@ impl Reconciler {
         }
     }
 
-    /// Works until it is stopped.
+    /// Runs until it is stopped.
     pub fn run(&mut self) {
         loop {
             self.core.status.turned();
@@ -210,7 +211,7 @@ impl Reconciler {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            // What came meanwhile is one change.
+            // What arrived meanwhile is one change.
             while let Ok(message) = self.inbox.try_recv() {
                 if matches!(message, ReconcilerMessage::Stop) {
                     return;
@@ -221,7 +222,7 @@ impl Reconciler {
         }
     }
 
-    /// When there is something to do although nothing comes.
+    /// When there is work even if no message arrives.
     fn rest(&self) -> Instant {
         // After a failure the capture mode has to wait.
         let mode = self.mode.due().filter(|_| self.attempts.failures() == 0);
@@ -230,7 +231,7 @@ impl Reconciler {
 
     fn reconcile_if_due(&mut self) {
         let now = Instant::now();
-        // Both also when messages come so often that nothing is ever waited for.
+        // Both also when messages arrive so often that the loop never waits.
         if self.mode.due().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
         }
@@ -238,7 +239,7 @@ impl Reconciler {
             self.core.mark_dirty(ReconcileScope::Full);
         }
         let Some(scope) = self.core.dirty else { return };
-        // After a failure something new makes it work sooner, but not at once, except what is waited for.
+        // After a failure an event brings the next attempt forward, but not to now, unless a request waits for it.
         if self.attempts.failures() > 0 && now < self.due && !self.mode.is_awaited() {
             return;
         }
@@ -248,7 +249,7 @@ impl Reconciler {
         match self.reconcile(scope) {
             Ok(()) => {
                 self.attempts.succeeded();
-                // A turn over some things does not put off the one over all.
+                // A pass of smaller scope does not postpone the full one.
                 if scope == ReconcileScope::Full {
                     self.whole = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
@@ -261,14 +262,14 @@ impl Reconciler {
         }
     }
 
-    /// One turn, and everybody is told what came of it.
+    /// One pass, and reports its result.
     fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         let done = if self.core.index.is_synced() {
             self.mode.reconcile(&mut self.core, scope)
         } else {
             Err(Reason::from("pods and namespaces are not known yet"))
         };
-        // Pods that belong to the mesh are enrolled, and held, also when a ztunnel cannot be used.
+        // Pods that belong to the mesh are enrolled, and held, also while no ztunnel can be used.
         let refused = done.as_ref().err().cloned();
         if let Some(refused) = refused.as_ref().filter(|_| self.core.index.is_synced()) {
             self.core.tell_failure(refused.as_str());
@@ -279,14 +280,14 @@ impl Reconciler {
         self.core.history.turned();
         self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());
-        // Before the facts are in sync nobody can be told; whoever asks has a deadline.
+        // Before the facts are in sync nothing can be answered; each request has a deadline.
         if self.core.index.is_synced() {
             self.mode.answer(refused.as_ref());
         }
         trouble.map_or(Ok(()), |_| Err(()))
     }
 
-    /// What is new of it. At each start it takes a moment until the facts are there, which is no trouble.
+    /// Logs only changes. After each start the facts take a moment to arrive, which is no failure.
     fn log_trouble(&mut self, trouble: Option<&str>) {
         if trouble.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
             return;
@@ -312,7 +313,7 @@ impl Reconciler {
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
                     core.mark_dirty(ReconcileScope::Membership);
-                    // What failed may have failed for want of this.
+                    // An earlier failure may be due to the lack of this fact.
                     let soonest = Instant::now() + FIRST_RETRY;
                     let calm =
                         self.whole.filter(|_| self.attempts.failures() == 0).map(|whole| whole + AFTER_NEWS);
@@ -341,7 +342,7 @@ impl Reconciler {
         }
     }
 
-    /// Decides on a pod that starts, and begins what follows; `reply` is told when that has ended.
+    /// Decides on a pod that starts, and begins what follows; `reply` gets the result.
     fn add(
         &mut self,
         mut arrival: Box<PodArrival>,
@@ -390,18 +391,18 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Ends what was begun: nothing is changed any more. Ahead of an uninstallation, which it would undo.
+    /// Completes what has begun: nothing is changed any more. Precedes an uninstallation, which it would undo.
     pub fn settle(&mut self) {
         self.mode.settle();
     }
 
-    /// Marks every pod as not captured: nothing of us will be left.
+    /// Marks every pod as not captured: none of our rules will be left.
     pub fn unmark_all(&self) {
         self.core.unmark_all();
     }
 }
 
-/// A fact in a few words.
+/// A short description of a fact.
 fn cause(fact: &Fact) -> String {
     match fact {
         Fact::Pods(pods) => format!("list of {} pods", pods.len()),

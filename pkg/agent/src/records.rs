@@ -1,4 +1,4 @@
-//! What the plugin noted of its ADDs.
+//! The plugin's records of ADDs.
 
 use std::{
     fs,
@@ -8,9 +8,9 @@ use std::{
 
 use wire::{FAILED, MAX_RECORD, PodRecord};
 
-/// After this time nobody tries any more to start a pod whose ADD failed.
+/// After this time no runtime retries a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
-/// No node has more pods, and a directory full of something else is not read whole.
+/// No node has more pods. A directory with more files is not read completely.
 const MOST: usize = 2000;
 
 /// All records of a directory; what cannot be read is skipped, and so are records of failures older than a day.
@@ -27,7 +27,7 @@ pub fn prune(directory: &Path) {
     }
 }
 
-/// The files of the directory, and whether each is of a failure so old that nobody tries any more to start the pod.
+/// The files of the directory, and whether each is a record of a failure so old that the pod is not retried any more.
 fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, bool)> {
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok).take(MOST);
     entries.map(|entry| {

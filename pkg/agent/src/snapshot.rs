@@ -1,4 +1,4 @@
-//! A copy of what the reconciler knows, for those who show it.
+//! A copy of what the reconciler knows, for the debug state.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
@@ -41,51 +41,54 @@ pub struct KnownPod {
     pub namespace: Option<Namespace>,
     /// Whether it belongs to ambient mode, and why.
     pub standing: AmbientStanding,
-    /// Addresses that the plugin told.
+    /// Addresses that the plugin reported.
     pub told: Vec<IpAddr>,
-    /// Its sandbox was deleted, and there is no other.
+    /// Its sandbox was deleted, and there is no other one.
     pub ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
     pub doubted: bool,
-    /// Since when it is captured, or not, as the reconciler has it.
+    /// Since when it is captured, or not, as far as the reconciler knows.
     pub since: Option<SystemTime>,
 }
 
 /// What a capture mode knows.
+///
+/// The agent only passes it on. It is defined here, because the reconciler's messages carry it: with a type of
+/// `capture_modes`, the handle, the socket and all that hold these would need a type parameter.
 #[derive(Debug)]
 pub enum CaptureSnapshot {
-    /// On the node.
+    /// Node-level capture.
     Node {
-        /// What the last turn wanted; `None`: none has come that far.
+        /// The desired state of the last pass; `None`: no pass has come that far.
         desired: Option<DesiredState>,
         /// What happens while no ztunnel is ready.
         fallback: ZtunnelFallback,
     },
-    /// From within.
+    /// In-pod redirection.
     InPod {
-        /// Whose probes are to be exempt.
+        /// The pods whose probes are to be exempt.
         members: MemberAddresses,
         /// Pods, by UID.
         enrolled: BTreeMap<PodUid, EnrolledPodView>,
-        /// Those that are connected.
+        /// Connected ztunnels.
         ztunnels: Vec<zds::ConnectionState>,
     },
-    /// The way that ztunnel speaks could not be opened.
+    /// The capture mode that ztunnel supports could not be opened.
     None,
 }
 
-/// What the reconciler knows of a pod that is captured in-pod, or is to be.
+/// What the reconciler knows of a pod with in-pod redirection, or one that is to have it.
 #[derive(Clone, Debug)]
 pub struct EnrolledPodView {
     /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// The rules that it asks for.
+    /// The rules that its annotations request.
     pub options: rules::inpod::PodOptions,
     /// Its network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
-    /// Its rules were put in place, and not found otherwise since.
+    /// Its rules were applied, and have not been found changed since.
     pub ruled: bool,
-    /// They were seen there.
+    /// They were verified.
     pub verified: bool,
     /// It is to leave the mesh.
     pub leaving: bool,
@@ -93,16 +96,16 @@ pub struct EnrolledPodView {
     pub refused: Option<String>,
     /// When its rules were observed last.
     pub looked: Option<SystemTime>,
-    /// What was seen then.
+    /// What was observed then.
     pub seen: Option<Arc<PodRulesSnapshot>>,
     /// What failed last.
     pub trouble: Option<String>,
-    /// The same, as evidence of whether it is captured; its life is filled in by who knows it.
+    /// The same, as evidence of whether it is captured; the caller, who knows it, adds the pod's phase.
     pub evidence: Evidence,
 }
 
 impl EnrolledPodView {
-    /// Rules of other components that precede ours, as they were seen.
+    /// Rules of other components that precede ours, as they were observed.
     pub fn overruling(&self) -> impl Iterator<Item = &str> {
         self.seen.iter().flat_map(|seen| seen.bypasses())
     }

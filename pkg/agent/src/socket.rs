@@ -1,9 +1,8 @@
-//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits in the place of the reconciler.
+//! `agent.sock`: the plugin's requests. Each connection has a thread, which waits so that the reconciler need not.
 
 use std::{
     collections::BTreeSet,
-    io::{self, IoSliceMut, Write as _},
-    mem::MaybeUninit,
+    io::{self, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
     sync::{
@@ -18,11 +17,8 @@ use std::{
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
 use planner::{EnrolmentPolicy, ambient::membership};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
-};
-use socketfile::{SocketError, SocketFile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socketfile::{SocketError, SocketFile, receive_with_descriptor};
 use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
@@ -33,23 +29,23 @@ use crate::{
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
 };
 
-/// Only root may ask: an answer holds pods, and a request changes the node.
+/// Only root may connect: an answer contains pods, and a request changes the node.
 const MODE: u32 = 0o600;
-/// Requests at a time; more wait in the kernel.
+/// Concurrent requests; more wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
 /// How long a client may take for the whole of its request: the plugin has it ready when it connects.
 const REQUEST: Duration = Duration::from_secs(2);
-/// How long a client may take to hear the answer.
+/// How long a client may take to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a pod is waited for that the API has not told of; then it is asked.
+/// How long to wait for a pod that the API has not shown; then the API server is asked.
 const UNSEEN: Duration = Duration::from_millis(300);
-/// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent may
-/// be switching ztunnels, or starting.
+/// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
+/// may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
-/// A pod's capture is given up so long before that, so that the answer can say why.
+/// A pod's capture is given up this long before that, so that the answer can give the reason.
 const MARGIN: Duration = Duration::from_millis(200);
 
-const LATE: &str = "the agent did not get to it in time";
+const LATE: &str = "the agent did not complete the request in time";
 
 /// Asks the API server for a pod and its namespace; returns by the deadline.
 pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;
@@ -69,7 +65,7 @@ pub struct AgentServer {
 pub struct AgentService(Arc<ConnectionContext>);
 
 impl AgentService {
-    /// `lookup`: asks the API server about a pod that nobody has told of.
+    /// `lookup`: asks the API server for a pod that no fact has shown.
     #[must_use]
     pub fn new(
         owner: AgentHandle,
@@ -81,21 +77,21 @@ impl AgentService {
         AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, connections }))
     }
 
-    /// Answers one request; waits for as long as that takes, at most some seconds. `netns`: the namespace of the pod that
-    /// it is about, for an ADD.
+    /// Answers one request; blocks until it is done, at most for some seconds. `netns`: for an ADD, the pod's network
+    /// namespace.
     #[must_use]
     pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
         self.answer_by(request, netns, Instant::now() + ANSWER)
     }
 
-    /// The same for a caller that does not wait as long: what is not done by then has failed, and the answer says why.
+    /// The same for a caller with a shorter deadline: what is not done by then has failed, and the answer gives the reason.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer(request, RequestContext { netns, deadline }, || false, &self.0)
     }
 }
 
-/// What comes with a request, beside its text.
+/// What accompanies a request, beside its text.
 struct RequestContext {
     netns: Option<Netns>,
     deadline: Instant,
@@ -134,13 +130,13 @@ impl AgentServer {
             let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
             let full = shared.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS;
             if full {
-                thread::sleep(Duration::from_millis(1)); // whoever is served now must end first
+                thread::sleep(Duration::from_millis(1)); // a connection must end first
                 continue;
             }
-            // Without a time limit: a new connection is all that there is to wait for.
+            // Without a time limit: there is only a new connection to wait for.
             if let Err(error) = poll(&mut ready, None::<&Timespec>) {
                 warn!(target: "ambient", %error, "cannot wait for the plugin");
-                thread::sleep(PATIENCE); // nothing else can be done about it
+                thread::sleep(PATIENCE); // no other remedy
                 continue;
             }
             match self.listener.accept() {
@@ -176,7 +172,10 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let user = socketfile::peer_user(client)?;
     if user != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {user} asks, not root")));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("rejected a request of user {user}: root only"),
+        ));
     }
     let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
     let answer = match serde_json::from_slice(&line) {
@@ -189,26 +188,20 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     client.write_all(&text)
 }
 
-/// A line, or as much of one as a request may be long; and the namespace that came with it.
+/// A line, or as much of one as a request may be long; and the namespace that accompanied it.
 fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Option<Netns>)> {
     let (mut line, mut piece, mut netns) = (Vec::new(), [0; 4096], None);
     while line.len() < MAX_REQUEST && !line.ends_with(b"\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not come to its end"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the request is not complete"));
         }
         client.set_read_timeout(Some(left))?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            recvmsg(client, &mut [IoSliceMut::new(&mut piece)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                let opened = descriptors.map(|fd| Netns::from_fd(fd).map_err(io::Error::other));
-                netns = opened.last().transpose()?.or(netns);
-            }
+        let (length, descriptor) = receive_with_descriptor(client, &mut piece)?;
+        if let Some(descriptor) = descriptor {
+            netns = Some(Netns::from_fd(descriptor).map_err(io::Error::other)?);
         }
-        match received.bytes {
+        match length {
             0 => break,
             length => line.extend(piece.iter().take(length)),
         }
@@ -216,14 +209,14 @@ fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Opt
     Ok((line, netns))
 }
 
-/// The client waits no more: its time is up, or it was killed. It has found another way since, or its pod has none.
+/// The client no longer waits: its time is up, or it was killed. It has another answer, or its pod needs none.
 fn is_gone(client: &UnixStream) -> bool {
     let mut end = [PollFd::new(client, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut end, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// `is_gone`: nobody waits for the answer any more.
+/// `is_gone`: the client no longer waits for the answer.
 fn answer(
     request: AgentRequest,
     with: RequestContext,
@@ -308,7 +301,8 @@ fn add(
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
-/// Has the reconciler decide on a pod and begin what follows. One that it does not know is waited for, and asked for.
+/// Has the reconciler decide on a pod and begin what follows. If it does not know the pod, waits for it, and asks the API
+/// server.
 fn decide(
     arrival: Box<PodArrival>,
     reply: &CaptureReply,
@@ -318,7 +312,7 @@ fn decide(
 ) -> Result<AddDecision, Reason> {
     let decided = |arrival| {
         if is_gone() {
-            return Err("nobody waits for the answer any more".into());
+            return Err("the client no longer waits for the answer".into());
         }
         ask(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
     };
@@ -360,11 +354,11 @@ fn facts(
     if let Ok(known) = answer.recv_timeout(UNSEEN.min(left)) {
         return Ok(known);
     }
-    drop(answer); // who is answered no more is forgotten at the next fact
+    drop(answer); // without a receiver, the reconciler forgets the request at the next fact
     look_up(name, deadline, shared)
 }
 
-/// Nothing of it is kept that the index would not keep.
+/// Keeps nothing of it that the index would not keep.
 fn look_up(
     name: &PodName,
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! What others may know of the agent: probes, for now.
+//! The agent's status for other threads, such as probes.
 
 use model::Reason;
 use std::{
@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A turn of the loop takes less than a second; one that hangs in a tool has that tool's time limit.
+/// An iteration of the loop takes less than a second; one that waits for a tool has that tool's time limit.
 const STUCK: Duration = Duration::from_secs(90);
 
 #[derive(Debug)]
 struct ReconcilerHealth {
     turned: Instant,
-    /// The workers do nothing any more.
+    /// The workers make no progress any more.
     standstill: bool,
     trouble: Option<String>,
 }
@@ -26,7 +26,7 @@ pub struct AgentStatus(Mutex<ReconcilerHealth>, AtomicU64);
 
 impl Default for AgentStatus {
     fn default() -> AgentStatus {
-        let trouble = Some("the node has not been looked at yet".to_owned());
+        let trouble = Some("the node has not been observed yet".to_owned());
         AgentStatus(
             Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, trouble }),
             AtomicU64::new(0),
@@ -56,40 +56,36 @@ impl AgentStatus {
         }
     }
 
-    /// The debug state differs from before.
+    /// The debug state has changed.
     pub fn changed(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was so.
+    /// How often it has changed.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.1.load(Ordering::Relaxed)
     }
 
-    /// The loop has turned recently, and the workers work.
+    /// The loop has run recently, and the workers make progress.
     ///
     /// # Errors
-    /// It has not, in a sentence.
+    /// It has not; the message says which.
     pub fn live(&self) -> Result<(), Reason> {
         let (since, standstill) = {
             let state = self.state();
             (state.turned.elapsed(), state.standstill)
         };
         if standstill {
-            return Err("the agent's workers have stood still for minutes".into());
+            return Err("the agent's workers have made no progress for minutes".into());
         }
-        if since < STUCK {
-            Ok(())
-        } else {
-            Err(format!("the agent's loop has stood still for {since:?}").into())
-        }
+        if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has not run for {since:?}").into()) }
     }
 
-    /// The facts are known, and the kernel shows what they want.
+    /// The facts are known, and the kernel matches the desired state.
     ///
     /// # Errors
-    /// What is missing, in a sentence.
+    /// What is missing.
     pub fn ready(&self) -> Result<(), Reason> {
         self.state().trouble.clone().map_or(Ok(()), |why| Err(why.into()))
     }

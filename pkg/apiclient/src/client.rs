@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use http_response::{HttpError, HttpResponse};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::http::{self, HttpError, HttpResponse};
 use crate::kubeconfig::{LoadedKubeconfig, load};
 use crate::retry::{RetrySeries, random};
 use crate::transport::{Deadline, DeadlineStream};
 use crate::{Error, FailureReason, Resolver, RetryPolicy, Secret, ServerHost, tls};
+
+/// The greatest body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
+pub const MAX_BODY: usize = 4 * 1024 * 1024;
 
 /// How new an answer has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,10 +146,10 @@ impl ApiClient {
             .map_err(|error| tls::reason(&error, "connecting"))?;
         let request = request(loaded, path);
         let response = if loaded.server.https {
-            http::receive(&mut tls::send(loaded, connection, &request)?)
+            http_response::receive::<MAX_BODY>(&mut tls::send(loaded, connection, &request)?)
         } else {
             connection.write_all(&request).map_err(|error| tls::reason(&error, "the request"))?;
-            http::receive(&mut connection)
+            http_response::receive::<MAX_BODY>(&mut connection)
         };
         response.map_err(|error| match error {
             HttpError::Io(error) => tls::reason(&error, "the exchange"),

@@ -1,19 +1,8 @@
 //! What fuzz targets feed; nobody else calls it.
 
-use std::io::Read;
 use std::net::IpAddr;
 
-use crate::http;
 use crate::names::{DnsAnswer, RecordType, ResolvConf, in_hosts, parse, query};
-
-/// An answer over HTTP that comes in whatever pieces the stream gives: its status and body.
-///
-/// # Errors
-/// Why it is none.
-pub fn http_response(stream: &mut impl Read) -> Result<(u16, Vec<u8>), String> {
-    let response = http::receive(stream).map_err(|error| error.to_string())?;
-    Ok((response.status, response.body))
-}
 
 /// A question for the addresses of a name, of IPv6 or IPv4.
 #[must_use]

@@ -11,7 +11,6 @@ mod client;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod http;
 mod kubeconfig;
 mod names;
 mod retry;
@@ -20,9 +19,8 @@ mod server;
 mod tls;
 mod transport;
 
-pub use client::{ApiClient, Freshness, RetryDecision};
+pub use client::{ApiClient, Freshness, MAX_BODY, RetryDecision};
 pub use error::{Error, FailureReason};
-pub use http::MAX_BODY;
 pub use kubeconfig::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
 pub use names::Resolver;
 pub use retry::RetryPolicy;

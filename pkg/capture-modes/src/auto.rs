@@ -1,8 +1,8 @@
-//! The capture mode that the node's ztunnel speaks: one that is connected speaks from within; else the newest ztunnel
-//! pod decides. Until there is one, [`CaptureSettings::starts_in_pod`] does.
+//! The capture mode that the node's ztunnel supports. A connected ztunnel supports in-pod redirection; else the newest
+//! ztunnel pod decides. Until there is one, [`CaptureSettings::starts_in_pod`] does.
 //!
-//! A change of the mode lets nothing bypass the mesh: the new mode is in place before the old one goes, on the node as a
-//! whole, in pods one by one.
+//! During a change of the mode no traffic bypasses the mesh: the new mode is in place before the old one is removed, on the
+//! node as a whole, in pods one by one.
 
 use std::{
     collections::BTreeSet,
@@ -24,16 +24,16 @@ use agent::{
     HistoryEntry, PodAttachment, PodEnrolment, ReconcileScope,
 };
 
-/// How long one that was connected counts more than what pods say of themselves.
+/// How long an earlier connection takes precedence over what ztunnel pods declare.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// A pod that has no rules of its own after this time is worth a word.
+/// A pod that has no rules of its own after this time is reported.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The node path is there still, while pods get rules of their own.
+/// The node path, which remains while pods get rules of their own.
 struct HandOver {
     began: Instant,
-    /// UIDs of pods that were taken off it.
+    /// UIDs of pods that were removed from it.
     done: BTreeSet<PodUid>,
 }
 
@@ -43,20 +43,20 @@ impl HandOver {
     }
 }
 
-/// Both ways, of which one is in use.
+/// Both modes, one of which is in use.
 pub(crate) struct AutoCapture {
     settings: Arc<CaptureSettings>,
     node: Option<NodeCapture>,
-    /// Once opened, it stays: ztunnels may be connected.
+    /// Once opened, it remains: ztunnels may be connected.
     in_pod: Option<InPodCapture>,
     chosen: InPodConfig,
     owner: AgentHandle,
     metrics: AgentMetrics,
     is_in_pod: bool,
-    /// From the node to within pods.
+    /// The transition from node-level capture to in-pod redirection.
     handing_over: Option<HandOver>,
     fallback: ZtunnelFallback,
-    /// When the last pass began: it has decided on the mode.
+    /// When the last pass that decided on the mode began.
     reconciled: Instant,
 }
 
@@ -103,8 +103,9 @@ impl AutoCapture {
         Ok(())
     }
 
-    /// Goes on with the other capture mode. The new one comes first, so that no packet of a captured pod bypasses the mesh in
-    /// between: until what the old one has made is gone, a pod's traffic goes through the new one, or nowhere.
+    /// Continues with the other capture mode. The new one is applied first, so that no packet of a captured pod bypasses
+    /// the mesh meanwhile: until everything of the old one is removed, a pod's traffic goes through the new one, or
+    /// nowhere.
     fn turn_to(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
@@ -134,7 +135,7 @@ impl AutoCapture {
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.take_over(false);
-            in_pod.settle(); // what is on its way would put rules where there are to be none
+            in_pod.settle(); // a pending job would add rules where there are to be none
             in_pod.forget_all();
         }
         uninstall::log_errors(&in_pod::uninstall(&self.settings));
@@ -142,7 +143,7 @@ impl AutoCapture {
         Ok(())
     }
 
-    /// Takes those pods off the node path whose own rules are in place, and at last the node path itself. Answers with what
+    /// Removes those pods from the node path whose own rules are in place, and finally the node path itself. Returns what
     /// is still wrong.
     fn hand_over(&mut self, state: &mut AgentState) -> Option<Reason> {
         let (Some(in_pod), Some(node), Some(handing)) =
@@ -164,7 +165,7 @@ impl AutoCapture {
             let began = handing.began;
             in_pod.take_over(false);
             (self.node, self.handing_over) = (None, None);
-            self.metrics.switched(None, Duration::ZERO); // no slot takes connections any more
+            self.metrics.switched(None, Duration::ZERO); // no slot accepts connections any more
             uninstall::log_errors(&node::uninstall(&self.settings));
             note(state, true, began.elapsed());
             return None;
@@ -175,8 +176,8 @@ impl AutoCapture {
         })
     }
 
-    /// Who speaks with us is the best evidence, and was until a moment ago: a ztunnel that starts again is not ready
-    /// meanwhile.
+    /// A connected ztunnel is the best evidence, and so is one that was connected a moment ago: a ztunnel that restarts is
+    /// not ready meanwhile.
     fn spoken(&self, state: &AgentState) -> Option<bool> {
         let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
@@ -250,7 +251,7 @@ impl CaptureMode for AutoCapture {
         gone: PodAttachment,
     ) -> CaptureResult {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
-            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may be another pod's soon
+            node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may soon belong to another pod
         }
         self.way()?.release(state, container, gone)
     }
@@ -291,7 +292,7 @@ impl CaptureMode for AutoCapture {
         let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
             return self.node.as_ref().and_then(CaptureMode::due);
         };
-        // When who was connected is believed no more, the mode has to be decided on once more.
+        // When an earlier connection no longer counts, the mode has to be decided again.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
         in_pod.due().into_iter().chain(again).min()
@@ -303,12 +304,12 @@ fn announce(is_in_pod: bool) {
 }
 
 fn place(is_in_pod: bool) -> &'static str {
-    if is_in_pod { "from within each pod" } else { "on the node" }
+    if is_in_pod { "in each pod's network namespace" } else { "on the node" }
 }
 
 fn note(state: &mut AgentState, is_in_pod: bool, took: Duration) {
     let what = format!(
-        "pods are captured {} from now on; what the other capture mode had made was removed after that",
+        "pods are captured {} from now on; what the other capture mode had made was removed afterwards",
         place(is_in_pod)
     );
     state.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });

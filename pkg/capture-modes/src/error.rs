@@ -1,12 +1,12 @@
-//! Why a reconciler cannot work.
+//! Why a capture mode cannot be opened.
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What the node path needs.
+    /// A part of the node path.
     #[error(transparent)]
     Node(#[from] nodepath::Error),
-    /// What in-pod capture needs.
+    /// A part of in-pod redirection.
     #[error(transparent)]
     InPod(#[from] inpod::Error),
     /// The node's network namespace.

@@ -1,9 +1,10 @@
-//! In-pod capture: rules in each pod's own network namespace, which is handed to ztunnel.
+//! In-pod redirection: rules in each pod's own network namespace, which is passed to ztunnel.
 //!
-//! The reconciler decides; what takes time is done elsewhere and comes back as [`JobResult`]: work in pods' namespaces by a few
-//! workers, ztunnel's answers by the threads of its connections. So a pod that is refused, or a tool that hangs, keeps
-//! nobody else waiting. A pod's way into the mesh: its addresses into the set of probes, its rules, ztunnel, the answer
-//! to an ADD; then a second look at its rules, and its annotation. And out of it: rules, ztunnel, set, annotation.
+//! The reconciler decides. What takes time is done elsewhere and returns as [`JobResult`]: work in pods' namespaces by a
+//! few workers, ztunnel's answers by the threads of its connections. So neither a pod that is refused nor a tool that hangs
+//! delays other pods. A pod joins the mesh in this order: its addresses in the set of probes, its rules, ztunnel, the
+//! answer to an ADD; then the verification of its rules, and its annotation. It leaves in this order: rules, ztunnel, set,
+//! annotation.
 
 mod bypass;
 mod done;
@@ -49,7 +50,7 @@ use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
 
 pub(crate) use uninstall::uninstall;
 
-/// How long an ADD waits for ztunnel. The plugin, and whoever asks for it, wait a little longer.
+/// How long an ADD waits for ztunnel. The plugin, and its caller, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
 
 /// Pods that are captured in-pod.
@@ -64,24 +65,24 @@ pub(crate) struct InPodCapture {
     /// The node's own namespace.
     node: NetnsId,
     enrolled: BTreeMap<PodUid, EnrolledPod>,
-    /// Namespaces of running pods are being looked for.
+    /// A search for namespaces of running pods is in progress.
     seeking: bool,
-    /// Whose processes are being looked for, by UID.
+    /// Pods whose processes are searched for, by UID.
     sought: BTreeSet<PodUid>,
-    /// When to look for them again among processes.
+    /// When to search among processes again.
     processes: SearchSchedule,
-    /// And among the plugin's records.
+    /// When to search among the plugin's records again.
     records: SearchSchedule,
-    /// Pods of the mesh of which neither address nor namespace is known, by UID.
+    /// Pods of the mesh whose addresses and namespace are unknown, by UID.
     unplaced: BTreeSet<PodUid>,
-    /// The first search is over: ztunnels can be told of all pods.
+    /// The first search is over: ztunnels can be sent all pods.
     searched: bool,
     open: bool,
     /// Ztunnels that are connected.
     connections: usize,
     /// Of these, those that have acknowledged their snapshot.
     synced: usize,
-    /// When the last one went.
+    /// When the last one disconnected.
     disconnected: Option<Instant>,
     started: Instant,
     /// The rules for the node's probes.
@@ -89,9 +90,9 @@ pub(crate) struct InPodCapture {
     /// What is wrong with the search for running pods.
     search_trouble: Option<Reason>,
     due: Option<Instant>,
-    /// Whose probes are to be exempt.
+    /// The pods whose probes are to be exempt.
     addresses: MemberAddresses,
-    /// Pods come from capture on the node.
+    /// Pods come from node-level capture.
     takes_over: bool,
 }
 
@@ -113,7 +114,7 @@ impl InPodCapture {
         let zds_sender = sender.clone();
         let tell = move |event| zds_sender.send(JobResult::Zds(event));
         allow_many_files();
-        // Of capture on the node: by it, the plugin would enrol pods alone while no agent runs.
+        // It belongs to node-level capture: the plugin would use it to enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
@@ -153,13 +154,13 @@ impl InPodCapture {
         })
     }
 
-    /// From now on, or no longer, pods come from capture on the node: connections that went through a ztunnel there are closed,
-    /// because without it they would go on in plaintext.
+    /// Sets whether pods come from node-level capture: connections that went through a ztunnel there are closed then,
+    /// because without it they would continue in plaintext.
     pub(crate) fn take_over(&mut self, takes_over: bool) {
         self.takes_over = takes_over;
     }
 
-    /// When a ztunnel was connected last: now, if one is.
+    /// When a ztunnel was last connected: now, if one is.
     pub(crate) fn last_connected(&self) -> Option<Instant> {
         if self.connections > 0 { Some(Instant::now()) } else { self.disconnected }
     }
@@ -172,8 +173,8 @@ impl InPodCapture {
         ruled.map(|(uid, enrolled_pod)| PodAttachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
     }
 
-    /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: that is not known yet. Those that wait for
-    /// their ADD do not run.
+    /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: unknown. Pods that wait for their ADD do
+    /// not run.
     pub(crate) fn bare(&self) -> Option<usize> {
         let is_bare = |enrolled_pod: &&EnrolledPod| {
             let lifecycle = &enrolled_pod.lifecycle;
@@ -184,7 +185,7 @@ impl InPodCapture {
 
     fn refuse(&self, enrolment: &PodEnrolment) -> CaptureResult {
         let Some(netns) = &enrolment.netns else {
-            return Err("nobody handed over its network namespace: the plugin is of another version".into());
+            return Err("the request has no network namespace: the plugin is of another version".into());
         };
         if netns.id() == self.node {
             return Err("its network namespace is the node's own".into());
@@ -197,7 +198,7 @@ impl InPodCapture {
     }
 }
 
-/// Where the peer of a connection is.
+/// The namespace of a connection's peer.
 fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
     peer_addresses(&connection).unwrap_or_else(|error| {
         tracing::warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
@@ -205,7 +206,7 @@ fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
     })
 }
 
-/// Each captured pod's namespace is held open, and container runtimes give a process as few as 1024 files at first.
+/// Each captured pod's namespace is held open, and container runtimes set a limit as low as 1024 open files.
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -230,7 +231,7 @@ impl CaptureMode for InPodCapture {
             drop(reply.send(Err(why)));
             return;
         }
-        // A probe that comes before its exemption would be taken for traffic of the mesh.
+        // A probe that arrives before its exemption would be treated as traffic of the mesh.
         let PodAttachment { uid, ips } = enrolment.attachment.clone();
         if let Err(error) = self.probes.add(&ips, &uid) {
             drop(reply.send(Err(error.to_string().into())));
@@ -246,7 +247,7 @@ impl CaptureMode for InPodCapture {
         state.ledger.added(&enrolment.container, enrolment.attachment);
         let until = deadline.saturating_duration_since(self.started);
         self.handle(&uid, PodEvent::Added { netns, deadline: until });
-        // Nothing else is to be done before ztunnel has answered, or its time is up.
+        // There is nothing else to do before ztunnel has answered, or the time is up.
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 
@@ -257,7 +258,7 @@ impl CaptureMode for InPodCapture {
         attachment: PodAttachment,
         reply: CaptureReply,
     ) {
-        // The set of probes follows with the next turn; nothing else knows pods by their addresses.
+        // The set of probes follows in the next pass; nothing else identifies pods by their addresses.
         state.ledger.added(container, attachment);
         state.mark_dirty(ReconcileScope::Membership);
         drop(reply.send(Ok(())));
@@ -285,7 +286,7 @@ impl CaptureMode for InPodCapture {
             Ok((enrolled_pod.served_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
         });
         match known {
-            // Its rules are compared by tools, for which nobody else is to wait.
+            // Its rules are compared by tools, for which no other request should wait.
             Ok((netns, pod, before)) => {
                 self.workers.send(CaptureJob::Check { netns, pod, before, reply }, false);
             }
@@ -295,12 +296,12 @@ impl CaptureMode for InPodCapture {
 
     fn settle(&mut self) {
         self.workers.settle();
-        self.seeking = false; // the search may be one of those that were dropped
+        self.seeking = false; // the search may be one of the dropped jobs
         self.exemption.settled();
     }
 
     fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
-        false // a pod's own rules hold its traffic while ztunnel is away
+        false // a pod's own rules hold its traffic while ztunnel is unavailable
     }
 
     fn work_completed(&mut self, state: &mut AgentState) {

@@ -1,5 +1,5 @@
-//! Capture at the scope of the node: rules, sets, links and routes in its namespace lead the traffic of enrolled pods
-//! through the ztunnel of a slot.
+//! Node-level capture: rules, sets, links and routes in the node's namespace redirect the traffic of enrolled pods through
+//! the ztunnel of a slot.
 
 mod enrol;
 mod pass;
@@ -24,7 +24,7 @@ use agent::{AgentState, CaptureReply, PodAttachment, life};
 pub use uninstall::found;
 pub(crate) use uninstall::uninstall;
 
-/// What the kernel showed when it last was as desired.
+/// What the kernel showed when it last matched the desired state.
 #[derive(Debug)]
 struct VerifiedState {
     desired: DesiredState,
@@ -38,15 +38,15 @@ pub(crate) struct NodeCapture {
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
     verified: Option<VerifiedState>,
-    /// It was seen to that the iptables backend that is not in use has nothing of ours.
+    /// The iptables backend that is not in use has been cleared of our rules.
     alone: bool,
-    /// What the last turn wanted, whatever came of it.
+    /// The desired state of the last pass, whether or not it was reached.
     wanted: Option<DesiredState>,
-    /// ADDs that wait until the next turn has enrolled their pods.
+    /// ADDs that wait until the next pass has enrolled their pods.
     joining: Vec<CaptureReply>,
-    /// Addresses that were enrolled at once: no turn has looked at them yet.
+    /// Addresses that were enrolled at once: no pass has verified them yet.
     fresh: BTreeSet<IpAddr>,
-    /// When the next turn is to look at them.
+    /// When the next pass is to verify them.
     look: Option<Instant>,
 }
 
@@ -69,16 +69,17 @@ impl NodeCapture {
 }
 
 impl NodeCapture {
-    /// A pod's own rules capture it by now, or it has ended: its addresses go off the node path, whose other pods keep theirs.
+    /// A pod's own rules capture it by now, or it has ended: its addresses are removed from the node path, which keeps
+    /// other pods.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
         self.members.release(&pod.ips, &pod.uid).map(drop)
     }
 }
 
-/// The node path as it is chosen, for the calling thread's network namespace.
+/// The configured node path, for the calling thread's network namespace.
 ///
 /// # Errors
-/// It cannot be opened, and why.
+/// It cannot be opened.
 pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error> {
     NodePath::open(
         settings.node.clone(),
@@ -88,7 +89,7 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
     )
 }
 
-/// Marks pods by what the kernel showed just now, and counts them.
+/// Reports pods by what the kernel just showed, and counts them.
 fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
     state.report_pods(
         |pod, ips| {
@@ -118,7 +119,7 @@ fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState
     }
 }
 
-/// The pass has just verified all rules and routes: what is left to compare are the sets.
+/// The pass has just verified all rules and routes: only the sets are left to compare.
 fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
         let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));

@@ -9,7 +9,7 @@ use crate::{
 use agent::{AgentHandle, AgentMetrics, CaptureMode};
 
 /// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and removes
-/// what the other mode has left there.
+/// what the other mode left there.
 ///
 /// `agent` is woken when work on other threads is completed. The mode must be used on a thread in the same namespace.
 ///
@@ -22,12 +22,12 @@ pub fn open(
 ) -> Result<Box<dyn CaptureMode>, Error> {
     Ok(match &settings.capture {
         CaptureConfig::Node => {
-            // Without ztunnel in there, a pod's own rules cut it off.
+            // Without ztunnel, a pod's own rules cut it off.
             uninstall::log_errors(&in_pod::uninstall(settings));
             Box::new(NodeCapture::open(settings)?)
         }
         CaptureConfig::InPod(chosen) => {
-            // An agent before this one may have captured on the node, whose routes lead nowhere now.
+            // An earlier agent may have used node-level capture, whose routes now lead nowhere.
             uninstall::log_errors(&node::uninstall(settings));
             Box::new(InPodCapture::open(settings, chosen, agent, metrics.clone())?)
         }

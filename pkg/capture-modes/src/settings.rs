@@ -11,16 +11,16 @@ use planner::{
 /// How pods of ambient mode are captured.
 #[derive(Clone, Debug)]
 pub enum CaptureConfig {
-    /// By rules and links of the node; ztunnel up to 1.22.
+    /// Node-level capture, by rules and links of the node; ztunnel up to 1.22.
     Node,
-    /// From within each pod; ztunnel since 1.23.
+    /// In-pod redirection; ztunnel since 1.23.
     InPod(InPodConfig),
-    /// The mode that the node's ztunnel speaks.
+    /// The mode that the node's ztunnel supports.
     Auto(InPodConfig),
 }
 
 impl CaptureConfig {
-    /// What was chosen for in-pod capture, if it may come to that.
+    /// The settings of in-pod redirection, if it may be used.
     #[must_use]
     pub fn in_pod(&self) -> Option<&InPodConfig> {
         match self {
@@ -30,16 +30,16 @@ impl CaptureConfig {
     }
 }
 
-/// What the operator chose for in-pod capture.
+/// The settings of in-pod redirection.
 #[derive(Clone, Debug)]
 pub struct InPodConfig {
     /// Marks, ports and addresses.
     pub rules: rules::inpod::InPodRulesConfig,
-    /// Where ztunnel connects to.
+    /// The socket to which ztunnel connects.
     pub socket: PathBuf,
-    /// ztunnel answers the DNS of pods that do not say otherwise.
+    /// ztunnel answers the DNS queries of pods that do not request otherwise.
     pub dns_capture: bool,
-    /// What becomes of connections that a pod has when it joins, if it does not say otherwise.
+    /// What happens to connections that a pod has when it joins, unless the pod requests otherwise.
     pub existing: ExistingConnections,
     /// IPv6 is captured, too.
     pub ipv6: bool,
@@ -61,11 +61,11 @@ impl InPodConfig {
 pub struct CaptureSettings {
     /// How pods are captured.
     pub capture: CaptureConfig,
-    /// With [`CaptureConfig::Auto`]: until the node has a ztunnel, pods are captured in the pod, and not on the node.
+    /// With [`CaptureConfig::Auto`]: in-pod redirection until the node has a ztunnel, instead of node-level capture.
     pub starts_in_pod: bool,
     /// Names, numbers and marks of the node path.
     pub node: NodeConfig,
-    /// Who is enrolled.
+    /// Which pods are enrolled.
     pub policy: EnrolmentPolicy,
     /// What happens while no ztunnel is ready, at the start.
     pub fallback: ZtunnelFallback,

@@ -2,19 +2,19 @@
 
 mod agents;
 mod labels;
+mod lookup;
 mod mesh_pods;
 mod nodes;
 mod policies;
 
-use std::collections::BTreeMap;
-
 use report::CaptureState;
 use serde::Serialize;
+
+use lookup::Lookup;
 
 use crate::{
     cluster::{Cluster, Unanswered},
     finding::{Code, Finding, ObjectName, Section, Severity},
-    objects::{Namespace, Node, Pod},
 };
 
 /// What it amounts to.
@@ -90,35 +90,6 @@ pub struct CheckLine {
     pub findings: usize,
 }
 
-/// Everything that is looked up by name more than once.
-pub(crate) struct Lookup<'a> {
-    pub(crate) cluster: &'a Cluster,
-    namespaces: BTreeMap<&'a str, &'a Namespace>,
-    nodes: BTreeMap<&'a str, &'a Node>,
-}
-
-impl<'a> Lookup<'a> {
-    pub(crate) fn new(cluster: &'a Cluster) -> Lookup<'a> {
-        let namespaces = cluster.namespaces.iter().map(|it| (it.metadata.name.as_str(), it));
-        let nodes = cluster.nodes.iter().map(|it| (it.metadata.name.as_str(), it));
-        Lookup { cluster, namespaces: namespaces.collect(), nodes: nodes.collect() }
-    }
-
-    pub(crate) fn namespace_of(&self, pod: &Pod) -> Option<&'a Namespace> {
-        self.namespaces.get(pod.metadata.namespace.as_str()).copied()
-    }
-
-    pub(crate) fn node(&self, name: &str) -> Option<&'a Node> {
-        self.nodes.get(name).copied()
-    }
-
-    /// Pods that take part in the mesh, as far as labels say.
-    pub(crate) fn mesh_pods(&self) -> impl Iterator<Item = &'a Pod> {
-        let cluster = self.cluster;
-        cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.namespace_of(pod)).is_some())
-    }
-}
-
 /// Checks everything.
 #[must_use]
 pub fn check(cluster: &Cluster) -> CheckReport {
@@ -179,16 +150,6 @@ fn lines(findings: &[Finding]) -> Vec<CheckLine> {
         }
     };
     Code::ALL.iter().map(line).collect()
-}
-
-/// `1 other`, `5 others`: how a list of which only the beginning is shown goes on.
-pub(crate) fn shortened(all: &[String], most: usize) -> String {
-    let shown: Vec<&str> = all.iter().take(most).map(String::as_str).collect();
-    match all.len().saturating_sub(most) {
-        0 => shown.join(", "),
-        1 => format!("{} and 1 other", shown.join(", ")),
-        rest => format!("{} and {rest} others", shown.join(", ")),
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! optional `=value`; most also by an environment variable. A flag wins over the environment, and that over the
 //! default.
 //!
-//! It reads words and gives texts; what they mean is the business of the program, and so is where the environment comes
-//! from. Called by the programs in `cmd/`.
+//! It reads words and gives texts. The program interprets them, with `duration` for what all of them take, and passes the
+//! environment. Called by the programs in `cmd/`.
+
+mod duration;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,6 +14,8 @@ use std::{
 };
 
 use lexopt::{Arg, Parser};
+
+pub use duration::{duration, duration_or_seconds};
 
 /// One flag.
 #[derive(Clone, Copy, Debug)]

@@ -14,15 +14,17 @@ mod error;
 mod exchange;
 #[doc(hidden)]
 pub mod fuzzing;
+mod list_bounds;
 mod message;
 mod parse;
 mod socket;
 
 pub use errno::Errno;
 pub use error::{Error, Malformed};
+pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
-pub use socket::{DEFAULT_TIMEOUT, ListBounds, NetlinkProtocol, ReplyMessages, Socket};
+pub use socket::{DEFAULT_TIMEOUT, NetlinkProtocol, ReplyMessages, Socket};
 
 /// Size of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;

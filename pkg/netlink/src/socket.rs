@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::exchange::{Batch, Exchange, ExchangeProgress};
 use crate::parse::ReceivedMessage;
-use crate::{Error, MessageFlags, NetlinkRequest};
+use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
 
 mod options;
 
@@ -25,23 +25,6 @@ const DUMP_ATTEMPTS: u32 = 8;
 /// Changes that go out together. Should the kernel refuse each, it needs about 1 KiB of the receive buffer to say so,
 /// and that holds 208 KiB.
 const BATCH: usize = 64;
-
-/// How much of a list is taken: the kernel sends as much as whoever may configure the namespace has put there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListBounds {
-    /// How long it may take in all, with every repetition.
-    pub time: Duration,
-    /// How many bytes its messages may have.
-    pub bytes: usize,
-}
-
-impl ListBounds {
-    /// For the node, whose administrator may have it hold all routes of the Internet in several tables.
-    pub const NODE: ListBounds = ListBounds { time: Duration::from_secs(60), bytes: 512 << 20 };
-    /// For a pod's namespace. Tens of thousands of routes or addresses, or thousands of links, are no pod's, unless it means
-    /// to keep us busy.
-    pub const POD: ListBounds = ListBounds { time: Duration::from_secs(2), bytes: 4 << 20 };
-}
 
 /// What surely fits into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
 const SEND_BUFFER: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! A look without an agent: what can be told from the kernel, and from what the last agent wrote down.
+//! An observation without an agent: what the kernel shows, and what the last agent recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,7 @@ pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<
     state.node.started = None;
     compare(&mut state.network, seen.network);
     if !is_known {
-        forget_differences(&mut state.network); // all that is there may be wanted
+        forget_differences(&mut state.network); // everything that is there may be desired
     }
     let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
     match pods {
@@ -70,11 +70,11 @@ pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<
 struct NodeObservation {
     network: NetworkState,
     blind: Vec<Unobserved>,
-    /// The slot that new connections go to, with capture on the node; `None`: the kernel was not asked.
+    /// The slot that new connections go to in node-level capture; `None`: the kernel was not asked.
     active: Option<Option<u32>>,
 }
 
-/// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote that down.
+/// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote its record.
 fn show_active(state: &mut StateReport, active: Option<u32>) {
     state.node.active_slot = active;
     for ztunnel in &mut state.ztunnels {
@@ -112,7 +112,7 @@ fn observe(settings: &CaptureSettings, way: Option<RedirectionMode>) -> NodeObse
     NodeObservation { network: state.network, blind, active }
 }
 
-/// All settings that were looked at: which of them are ours is told by the last agent's record.
+/// All settings that were observed: the last agent's record shows which of them are ours.
 fn sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
         let show = |(name, value): (&String, &String)| {
@@ -143,12 +143,12 @@ fn all(settings: &CaptureSettings) -> Result<ObservedState, String> {
     Ok(found(settings, &mut path)?)
 }
 
-/// What was desired last, against what is there now; a network without a look has nothing observed.
+/// The last desired state, compared with what is there now; a network that was not observed has nothing observed.
 fn compare(network: &mut NetworkState, seen: NetworkState) {
     network.ipsets = against(&mut network.ipsets, seen.ipsets);
     network.rules = against(&mut network.rules, seen.rules);
     network.routes = against(&mut network.routes, seen.routes);
-    // Where a link leads is told only by an agent that knows where it should.
+    // Where a link leads is known only to an agent that knows where it should.
     let links = seen
         .links
         .observed
@@ -175,7 +175,7 @@ fn against<T: Ord + report::OfFamily + std::fmt::Display>(
     }
 }
 
-/// The same for rules, which a save writes in other words than we do.
+/// The same for rules, which a save prints in another form than we do.
 fn against_rules(
     before: &mut Comparison<FirewallRule>,
     seen: Comparison<FirewallRule>,
@@ -194,7 +194,7 @@ fn in_our_words(rule: &FirewallRule) -> FirewallRule {
     FirewallRule { rule: read.map_or_else(|| rule.rule.clone(), |read| read.to_string()), ..rule.clone() }
 }
 
-/// A pod that the last agent knew. Whether it is still there nobody says.
+/// A pod that the last agent knew. Whether it is still there is unknown.
 fn look_at(
     settings: &CaptureSettings,
     node: &NodeState,
@@ -214,7 +214,7 @@ fn look_at(
     pod.since = pod.since.take().filter(|_| pod.capture == was);
 }
 
-/// With capture on the node all is there to be seen, but for whether ztunnel is ready.
+/// In node-level capture everything can be observed, except whether ztunnel is ready.
 fn enrolled(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.fallback == Some(ZtunnelFallback::Open.to_string());
     let mut seen = NodeView::of(network);
@@ -224,7 +224,7 @@ fn enrolled(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     pod.capture = evidence.classify().state;
 }
 
-/// As the last agent noted it.
+/// As the last agent recorded it.
 fn life(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
@@ -257,7 +257,7 @@ fn captured(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut Pod
     }
 }
 
-/// Whether ztunnel serves it the kernel shows: without a listener there its traffic goes nowhere.
+/// The kernel shows whether ztunnel serves it: without a listener there its traffic goes nowhere.
 fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
@@ -265,7 +265,7 @@ fn served(netns: &Netns, port: Port, pod: &mut PodState) {
             let rules = RulesEvidence::Verified;
             pod.capture = Evidence { life: life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { serves, refused: None });
-            pod.trouble = None; // of then
+            pod.trouble = None; // of that time
             let word = if serves { "listens" } else { "does not listen" };
             pod.kernel.seen.push(format!("ztunnel {word} in its network namespace (port {port})"));
         }

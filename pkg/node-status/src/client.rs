@@ -1,7 +1,7 @@
 //! The state document for a command: from the agent's socket, or from the node itself where no agent answers.
 
 use std::{
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     sync::mpsc,
@@ -11,22 +11,21 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use daemon_settings::DaemonSettings;
-use report::{Explanation, SCHEMA, StatePart, StateReport, Unobserved};
+use http_response::{HttpError, HttpResponse};
+use report::{Explanation, MAX_DOCUMENT, SCHEMA, StatePart, StateReport, Unobserved};
 
 use crate::standalone;
 
-/// For the whole exchange with the agent: it may be in the middle of a pass, and looks at the kernel then.
+/// For the whole exchange with the agent: it may be in the middle of a pass, and observes the kernel then.
 pub const LIMIT: Duration = Duration::from_secs(25);
-/// A document of a node with thousands of pods has a few megabytes.
-pub const MAX_DOCUMENT: u64 = 64 * 1024 * 1024;
-/// Where the agent has the document.
+/// The path of the document.
 const STATE: &str = "/debug/state";
 
 /// Why the agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No agent runs.
-    #[error("no agent runs here: nobody serves {socket}", socket = .socket.display())]
+    #[error("no agent runs here: nothing serves {socket}", socket = .socket.display())]
     NoAgent {
         /// Its socket.
         socket: PathBuf,
@@ -44,12 +43,12 @@ pub enum FetchError {
     /// It did not answer within the limit.
     #[error("the agent runs, but has not answered within {0:?}")]
     Late(Duration),
-    /// The connection broke.
-    #[error("the exchange with the agent was broken off")]
+    /// The connection broke, or ended before the answer was complete.
+    #[error("the exchange with the agent was interrupted")]
     Exchange(#[source] io::Error),
-    /// The answer is not HTTP.
-    #[error("the agent's answer cannot be understood")]
-    NotHttp,
+    /// The answer is not HTTP, or longer than [`MAX_DOCUMENT`].
+    #[error("the agent's answer is not usable: {0}")]
+    Malformed(String),
     /// It answered with an error.
     #[error("the agent refused: HTTP status {status}: {body}")]
     Refused {
@@ -58,9 +57,6 @@ pub enum FetchError {
         /// The first 200 characters of the body.
         body: String,
     },
-    /// The answer is longer than [`MAX_DOCUMENT`], or incomplete.
-    #[error("the agent's answer is longer than {MAX_DOCUMENT} bytes, or shorter than it says")]
-    Length,
 }
 
 /// The node's document: the agent's, if there is one, else what can be known without.
@@ -93,8 +89,8 @@ pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
     parse(&fetch(socket, STATE, limit)?)
 }
 
-/// What is to be said of a pod: the agent's word, which rests on a closer look at this pod than the document does; else
-/// what can be said without.
+/// The explanation of a pod: the agent's, which rests on a closer observation of this pod than the document does; else what
+/// can be determined without an agent.
 ///
 /// # Errors
 /// As [`obtain`].
@@ -130,7 +126,7 @@ pub fn parse(body: &[u8]) -> Result<StateReport> {
 }
 
 /// A `GET` on a thread of its own, which ends with the process if it is late: connecting has no limit by itself, and a byte
-/// now and then would begin a limit of the socket anew.
+/// now and then would restart a limit of the socket.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -142,7 +138,7 @@ pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, Fetc
     told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
 }
 
-/// In HTTP/1.0, so that the answer comes in one piece and ends with the connection.
+/// In HTTP/1.0, so that the agent closes the connection after the answer.
 fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let mut stream = UnixStream::connect(socket).map_err(|source| {
         let socket = socket.to_owned();
@@ -153,43 +149,27 @@ fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, Fe
             _ => FetchError::Connect { socket, source },
         }
     })?;
-    let read = |mut stream: &mut UnixStream| -> io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(limit))?; // so that a thread that is late ends at last
-        stream.set_write_timeout(Some(limit))?;
-        stream.write_all(request.as_bytes())?;
-        let mut answer = Vec::new();
-        (&mut stream).take(MAX_DOCUMENT + 1).read_to_end(&mut answer)?;
-        Ok(answer)
-    };
-    body_of(read(&mut stream).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::Late(limit),
-        _ => FetchError::Exchange(error),
-    })?)
-}
-
-fn body_of(mut answer: Vec<u8>) -> Result<Vec<u8>, FetchError> {
-    if answer.len() as u64 > MAX_DOCUMENT {
-        return Err(FetchError::Length);
-    }
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(FetchError::NotHttp)?;
-    let body = answer.split_off(end + 4);
-    let head = String::from_utf8_lossy(&answer);
-    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-    let status: u16 = status.and_then(|status| status.trim().parse().ok()).ok_or(FetchError::NotHttp)?;
-    let length = head.lines().filter_map(|line| line.split_once(':'));
-    let length = length.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    let length = length.filter_map(|(_, value)| value.trim().parse::<usize>().ok()).next();
-    match status {
-        200 if length.is_some_and(|length| length != body.len()) => Err(FetchError::Length),
-        200 => Ok(body),
-        _ => {
-            let body = String::from_utf8_lossy(&body);
-            Err(FetchError::Refused { status, body: report::clean(body.trim()).chars().take(200).collect() })
-        }
+    let response = request_on(&mut stream, request, limit).map_err(|error| match error {
+        HttpError::Io(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::Late(limit),
+            _ => FetchError::Exchange(error),
+        },
+        HttpError::Malformed(what) => FetchError::Malformed(what),
+    })?;
+    match response.status {
+        200 => Ok(response.body),
+        status => Err(FetchError::Refused { status, body: report::excerpt(&response.body) }),
     }
 }
 
-/// An error with its causes, each only when it says something new: many print their cause themselves.
+fn request_on(stream: &mut UnixStream, request: &str, limit: Duration) -> Result<HttpResponse, HttpError> {
+    stream.set_read_timeout(Some(limit))?; // so that a late thread ends, too
+    stream.set_write_timeout(Some(limit))?;
+    stream.write_all(request.as_bytes())?;
+    http_response::receive::<MAX_DOCUMENT>(stream)
+}
+
+/// An error with its causes, each only if it adds something: many print their cause themselves.
 #[must_use]
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {

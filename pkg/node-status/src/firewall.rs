@@ -1,4 +1,4 @@
-//! Firewall rules, compared by what they say and shown in the words of a save.
+//! Firewall rules, compared by meaning and shown in the form of a save.
 
 use model::Family;
 use report::{Comparison, FirewallRule};
@@ -6,7 +6,7 @@ use rules::{RuleLine, SeenLine};
 
 use crate::node::number;
 
-/// A rule of the firewall in the words of a save, and in ours.
+/// A rule of the firewall in the form of a save, and in ours.
 pub(super) struct ShownRule {
     shown: FirewallRule,
     ours: String,
@@ -23,12 +23,12 @@ pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
     ShownRule { shown, ours: seen.line.rule.clone() }
 }
 
-/// What is wanted, in the form of what was seen.
+/// The desired rule, in the form of the observed one.
 pub(super) fn as_seen(line: RuleLine) -> SeenLine {
     SeenLine { text: line.rule.clone(), line }
 }
 
-/// Compares what the rules say, whatever the words, and shows the words.
+/// Compares the meaning of rules, whatever their form, and shows the form.
 pub(super) fn firewall(desired: Vec<ShownRule>, observed: Vec<ShownRule>) -> Comparison<FirewallRule> {
     let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()

@@ -1,4 +1,4 @@
-//! In-pod capture: the node's probes, and single pods.
+//! In-pod redirection: the node's probes, and single pods.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -28,7 +28,7 @@ pub(super) fn show(
     blind: &mut Vec<Unobserved>,
 ) {
     let Some(chosen) = settings.capture.in_pod() else { return };
-    // The node has no links, routes and policy rules for this way, and no settings are changed.
+    // The node has no links, routes and policy rules in this mode, and no settings are changed.
     state.network = NetworkState {
         ipsets: Comparison::unseen(Vec::new()),
         firewall: Comparison::unseen(Vec::new()),
@@ -65,7 +65,7 @@ fn show_firewall(
     });
     let mut shown = firewall(wanted.collect(), seen.collect());
     if shown.difference.is_empty() {
-        // What stands in the wrong place is no other rule.
+        // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
         let changes = probes.changes(&observed);
         let differs = changes.reasons().map(|(family, reason)| StateDifference {
@@ -129,7 +129,7 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
     NetnsRef { device: id.dev, inode: id.ino }
 }
 
-/// What the reconciler saw last.
+/// The reconciler's last observation.
 pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
         looked: enrolled_pod.looked.map(wire::rfc3339),
@@ -147,7 +147,7 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     } else if enrolled_pod.verified {
         view.seen.push("its rules and its policy route were in place".to_owned());
     } else if enrolled_pod.ruled {
-        view.seen.push("its rules were put in place, and will be verified".to_owned());
+        view.seen.push("its rules were applied, and will be verified".to_owned());
     }
     view
 }
@@ -157,7 +157,7 @@ fn outside(found: &OutsideConnections) -> OutsideView {
     OutsideView { count: found.count, connections: connections.collect() }
 }
 
-/// Looks closely: rule by rule.
+/// Observes rule by rule.
 pub(super) fn verify(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
@@ -165,7 +165,7 @@ pub(super) fn verify(
     life: PodLife,
     pod: &mut PodState,
 ) {
-    // One that is on its way in or out has none of them, or not all, and that is no news.
+    // A pod that is joining or leaving has none of them, or not all, which is no difference.
     let Some(netns) = enrolled_pod.netns.as_ref().filter(|_| enrolled_pod.ruled && !enrolled_pod.leaving)
     else {
         return;
@@ -202,7 +202,7 @@ pub(super) fn verify(
             let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };
             pod.capture = evidence.classify().state;
             if !is_complete {
-                pod.since = None; // nobody saw it change
+                pod.since = None; // the change was not observed
             }
             pod.kernel.differences.splice(..0, report.differences);
         }

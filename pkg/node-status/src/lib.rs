@@ -1,7 +1,7 @@
 //! What the agent knows and what the kernel shows, side by side: the document that all diagnostics show.
 //!
-//! The reconciler only hands over a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of whoever
-//! asks, so nobody's pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
+//! The reconciler only provides a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of
+//! the caller, so no pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
 
 mod alone;
 mod client;
@@ -32,16 +32,16 @@ use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
-pub use client::{FetchError, LIMIT, MAX_DOCUMENT, error_text, explain, fetch, from_agent, obtain, parse};
+pub use client::{FetchError, LIMIT, error_text, explain, fetch, from_agent, obtain, parse};
 pub use local::{complete, empty, look_plain, shared_config};
 pub use records::{add_failures, recorded_rules};
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{open_node, state as standalone_state};
 
-/// The reconciler answers between two messages; a turn takes less than a second, unless a tool hangs.
+/// The reconciler answers between two messages; a pass takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Collects the state of a node that has an agent, one look at a time.
+/// Collects the state of a node that has an agent, one observation at a time.
 #[derive(Debug)]
 pub struct NodeInspector {
     settings: Arc<CaptureSettings>,
@@ -57,9 +57,9 @@ impl NodeInspector {
         NodeInspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
-    /// What the reconciler knows, compared with the kernel: everything of [`StateReport`] but for version, health, installation and
-    /// configuration, which others know. It takes one look at the node, and at each pod with a sidecar one glance; of
-    /// pods that are captured in-pod it tells what the reconciler saw last. Blocks.
+    /// What the reconciler knows, compared with the kernel: everything of [`StateReport`] but version, health, installation
+    /// and configuration, which the caller adds. It observes the node once, and each pod with a sidecar briefly; of pods
+    /// with in-pod redirection it shows the reconciler's last observation. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer.
@@ -76,8 +76,8 @@ impl NodeInspector {
         Ok(state)
     }
 
-    /// Looks closely at a pod of a [`NodeInspector::look`] just now: at its rules, one by one, if it is captured in-pod; of
-    /// others that look told all. Blocks.
+    /// Observes a pod of the last [`NodeInspector::look`] more closely: with in-pod redirection, its rules one by one; for
+    /// others that observation was complete. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer.
@@ -119,7 +119,7 @@ impl NodeInspector {
                 let seen = node::look(&self.settings, desired.as_ref());
                 let active = seen.observed.as_ref().and_then(|seen| node::active(&self.settings, seen));
                 state.node.active_slot = active.map(planner::node::ZtunnelSlot::number);
-                // A slot that could not be built is none that anything goes through, and nothing leaks for want of it.
+                // A slot that could not be built carries no traffic, and nothing bypasses the mesh for lack of it.
                 if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
                     let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };
                     let mut without = StateReport::default();
@@ -161,7 +161,7 @@ impl NodeInspector {
             way,
             chosen: chosen(&self.settings).to_owned(),
             fallback,
-            active_slot: None, // the kernel says
+            active_slot: None, // the kernel shows it
             trouble: snapshot.trouble.clone(),
             synced: snapshot.synced,
         }
@@ -176,8 +176,8 @@ fn chosen(settings: &CaptureSettings) -> &'static str {
     }
 }
 
-/// The pods of a node whose agent takes no part in ambient mode: what the plugin noted of its ADDs, and what the kernel
-/// shows of those with a sidecar. Remembers what it saw, so that looking again is cheap.
+/// The pods of a node whose agent takes no part in ambient mode: the plugin's records of ADDs, and what the kernel shows of
+/// pods with a sidecar. Remembers its observations, so that repeating them is cheap.
 #[derive(Debug)]
 pub struct SidecarNodeInspector {
     places: sidecar::NetnsPaths,
@@ -186,8 +186,8 @@ pub struct SidecarNodeInspector {
 }
 
 impl SidecarNodeInspector {
-    /// `netns_directory`: where the container runtime binds network namespaces; `proc`: where the node's processes are seen,
-    /// for want of that directory.
+    /// `netns_directory`: where the container runtime binds network namespaces; `proc`: where the node's processes are
+    /// seen, if that directory is missing.
     #[must_use]
     pub fn new(
         netns_directory: PathBuf,
@@ -198,7 +198,7 @@ impl SidecarNodeInspector {
         SidecarNodeInspector { places, tools, sidecars: Mutex::default() }
     }
 
-    /// What is there, and what nobody can know. Blocks.
+    /// What is there, and what cannot be determined. Blocks.
     #[must_use]
     pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Unobserved>) {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,9 +206,9 @@ impl SidecarNodeInspector {
     }
 }
 
-/// Looks at the node without an agent: compares the kernel with what the last agent wrote down, as far as that goes, and
-/// says what it cannot know. `last`: the last agent's document; `node`: the node's network namespace; `None`: the
-/// process's own. Blocks.
+/// Observes the node without an agent: compares the kernel with the last agent's record, as far as that goes, and lists
+/// what it cannot determine. `last`: the last agent's document; `node`: the node's network namespace; `None`: the process's
+/// own. Blocks.
 #[must_use]
 pub fn look_alone(
     settings: &CaptureSettings,

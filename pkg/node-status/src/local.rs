@@ -7,7 +7,7 @@ use report::{InstalledFile, NetworkState, Observer, Provenance, StateReport};
 
 use crate::SidecarNodeInspector;
 
-/// The document of a node without ambient mode, where only the plugin's records tell of pods. Blocks.
+/// The document of a node without ambient mode, where only the plugin's records show pods. Blocks.
 #[must_use]
 pub fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
     let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
@@ -42,8 +42,8 @@ pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
         path: path.display().to_string(),
         ok: read.is_ok(),
         detail: match read {
-            Ok(config) if config.ztunnel_ready => "it says that a ztunnel takes traffic".to_owned(),
-            Ok(_) => "it says that no ztunnel takes traffic".to_owned(),
+            Ok(config) if config.ztunnel_ready => "it states that a ztunnel accepts traffic".to_owned(),
+            Ok(_) => "it states that no ztunnel accepts traffic".to_owned(),
             Err(error) => format!("it cannot be read: {error}"),
         },
     })

@@ -1,4 +1,4 @@
-//! The node path: what is wanted of it and what is there, object by object.
+//! The node path: desired and observed, object by object.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ pub(super) struct KernelLook {
     pub(super) blind: Vec<Unobserved>,
 }
 
-/// Looks at everything, in the calling thread's namespace, and changes nothing.
+/// Observes everything, in the calling thread's namespace, and changes nothing.
 pub(super) fn look(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelLook {
     let mut look = KernelLook::default();
     let observed =
@@ -78,7 +78,7 @@ pub(super) fn show(
     }
 }
 
-/// What stands in the wrong place is no other rule: the plan knows better than a comparison of lists.
+/// A rule at the wrong place is not another rule: the plan shows that better than a comparison of lists.
 fn judge_firewall(steps: &[Operation], network: &mut NetworkState) {
     let reasons = steps.iter().filter_map(|step| match step {
         Operation::Firewall { place: at, why, .. } => Some((at, why)),
@@ -107,7 +107,7 @@ pub(super) fn place(place: &NetnsPlace) -> String {
     }
 }
 
-/// A member without a comment is as good as one with the right one: an older kernel keeps none.
+/// A member without a comment counts like one with the right comment: an older kernel keeps none.
 pub(super) fn members(
     desired: &MemberAddresses,
     observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
@@ -186,7 +186,7 @@ impl ComparedLists {
         self.add_sysctls(place, want, have);
     }
 
-    /// Of the settings that are looked at, only those that we want otherwise, or have changed, are ours.
+    /// Of the observed settings, only those are ours that we want to be different, or have changed.
     fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         let show = |name: &String, value: &String| SysctlState {
             place: place.to_owned(),
@@ -235,7 +235,7 @@ fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, SeenLine)> 
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
-/// Without those that the kernel gives each link.
+/// Without those that the kernel adds to each link.
 fn given(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()

@@ -70,7 +70,7 @@ fn connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
 /// How pods with a sidecar are to be redirected, by UID.
 pub(super) type PodRedirects = BTreeMap<PodUid, Box<SidecarRedirect>>;
 
-/// All pods, and how those with a sidecar are to be redirected. The network must have been looked at. `holding`: the network
+/// All pods, and how those with a sidecar are to be redirected. The network must have been observed. `holding`: the network
 /// compared with what holds traffic back without a ztunnel, where the desired one could not be made.
 pub(super) fn pods(
     snapshot: &AgentSnapshot,
@@ -86,16 +86,16 @@ pub(super) fn pods(
     (pods.collect(), redirects)
 }
 
-/// What matters of the node's network for single pods.
+/// What concerns single pods in the node's network.
 pub(super) struct NodeNetwork<'a> {
     members: Option<&'a [SetMember]>,
     /// Rules of the node that are missing or changed.
     broken: Vec<&'a StateDifference>,
     /// Routes of the node that are missing.
     lost: Vec<&'a RouteState>,
-    /// A ztunnel takes new connections.
+    /// A ztunnel accepts new connections.
     pub(super) active: bool,
-    /// The same by what holds traffic back, where that is not what is desired.
+    /// The same in what holds traffic back, where that is not the desired state.
     holding: Option<Box<NodeNetwork<'a>>>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> NodeNetwork<'a> {
         self.lost.iter().filter(concerns).copied()
     }
 
-    /// Something is missing that keeps an address's traffic from going past the mesh.
+    /// Something is missing, so that an address's traffic may bypass the mesh.
     fn leaks(&self, ip: IpAddr) -> bool {
         let of = number(Family::of(ip));
         self.broken.iter().any(|rule| rule.concerns(of))
@@ -143,8 +143,8 @@ fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
 }
 
-const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not said that it is \
-                     gone: it stays as it was";
+const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not reported that \
+                     it is gone: it stays as it was";
 
 fn pod(
     snapshot: &AgentSnapshot,
@@ -203,7 +203,7 @@ fn pod(
             } else if shown.way == Some(RedirectionMode::InPod) {
                 evidence.membership = MeshMembership::Member;
                 evidence.rules = RulesEvidence::Absent { failing: false };
-                evidence.awaited = true; // the next pass takes it in
+                evidence.awaited = true; // the next pass handles it
             }
         }
         CaptureSnapshot::None => {}
@@ -224,7 +224,7 @@ fn pod(
         CaptureSnapshot::InPod { .. } => of_probes(seen, settings, &mut shown),
         _ => {}
     }
-    // The reconciler knows since when a pod is enrolled, and not since when something is wrong with it.
+    // The reconciler knows since when a pod is enrolled, but not since when something is wrong with it.
     let is_owners = match shown.capture {
         CaptureState::Captured | CaptureState::Pending | CaptureState::Outside => true,
         CaptureState::Held => shown.way == Some(RedirectionMode::InPod),
@@ -234,7 +234,7 @@ fn pod(
     shown
 }
 
-/// How far its life is, by the API server and its sandbox.
+/// The phase of its life, by the API server and its sandbox.
 pub(super) fn life_of(known: &KnownPod) -> PodLife {
     if known.ended { PodLife::Ending } else { life(&known.pod) }
 }
@@ -253,8 +253,8 @@ fn reason(standing: &AmbientStanding) -> StateReason {
     StateReason { code: code.to_owned(), words }
 }
 
-/// A pod that is none of ambient mode's: it may have a sidecar. What the plugin decides at its ADD is decided here from
-/// the same facts; if that is to redirect it, how.
+/// A pod outside of ambient mode: it may have a sidecar. The plugin's decision at its ADD is made here from the same facts;
+/// returns how the pod is redirected, if it is.
 fn outside(
     known: &KnownPod,
     policy: &EnrolmentPolicy,
@@ -262,7 +262,7 @@ fn outside(
     evidence: &mut Evidence,
 ) -> Option<Box<SidecarRedirect>> {
     let show = |reason: SkipReason| StateReason { code: reason.code().to_owned(), words: reason.to_string() };
-    // Labels are looked at first. Who is advised to change them shall not find that it was of no use.
+    // Labels come first, so that a user who is advised to change them does not do so in vain.
     let never = match () {
         () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(SkipReason::Terminated),
         () if policy.ztunnel.matches(&known.pod) => Some(SkipReason::Ztunnel),
@@ -295,9 +295,9 @@ fn outside(
     None
 }
 
-/// With capture on the node the sets, routes and rules there are all that there is.
+/// In node-level capture the sets, routes and rules of the node are all that there is.
 ///
-/// `open`: without a ztunnel, traffic goes past the mesh.
+/// `open`: without a ztunnel, traffic bypasses the mesh.
 pub(super) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
@@ -323,7 +323,7 @@ pub(super) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, 
         let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
-        // Under a way that is missing lies what holds its traffic, unless that is missing, too.
+        // Where a route is missing, what holds its traffic applies, unless that is missing, too.
         leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).leaks(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
@@ -351,7 +351,7 @@ fn is_open(snapshot: &AgentSnapshot) -> bool {
     matches!(snapshot.way, CaptureSnapshot::Node { fallback: planner::node::ZtunnelFallback::Open, .. })
 }
 
-/// With in-pod capture the reconciler knows how far a pod is.
+/// In in-pod redirection the reconciler knows the state of each pod.
 fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
     if shown.ips.is_empty() {
         shown.ips.clone_from(&enrolled_pod.ips);
@@ -362,7 +362,7 @@ fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
     shown.trouble.clone_from(&enrolled_pod.trouble);
 }
 
-/// An address that is missing in the set of probed pods keeps the kubelet's probes out, and nothing else.
+/// An address that is missing in the set of probed pods blocks the kubelet's probes, and nothing else.
 fn of_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
     let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {

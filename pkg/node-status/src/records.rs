@@ -1,4 +1,4 @@
-//! Pods by what the plugin noted of their ADDs.
+//! Pods by the plugin's records of ADDs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use wire::{NetnsFile, PodRecord};
 
 use crate::sidecar::{self, NetnsPaths, SIDECAR};
 
-/// Adds to each pod why its last ADD failed, if it did; a pod that nobody else tells of is added.
+/// Adds to each pod why its last ADD failed, if it did; a pod that is known from no other source is added.
 pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
     for record in records {
         let Some(error) = &record.error else { continue };
@@ -38,7 +38,8 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
     }
 }
 
-/// A pod that has a network namespace and no record started before the plugin was there, or was one of another version's.
+/// A pod that has a network namespace and no record started before the plugin was installed, or under another version of
+/// it.
 fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
@@ -68,7 +69,7 @@ fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> 
     (number > 0).then(|| unrecorded(why))
 }
 
-/// The pods of a node whose agent takes no part in ambient mode, by what the plugin noted, compared with the kernel.
+/// The pods of a node whose agent takes no part in ambient mode, by the plugin's records, compared with the kernel.
 pub(super) fn pods(
     records: &[PodRecord],
     places: &NetnsPaths,
@@ -108,13 +109,13 @@ fn key(record: &PodRecord) -> PodUid {
 
 fn from(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
-    let blind = is_sidecar.then(|| "its rules have not been looked at".to_owned());
+    let blind = is_sidecar.then(|| "its rules have not been observed".to_owned());
     PodState {
         namespace: record.namespace.clone(),
         name: record.name.clone(),
         uid: key(record),
         ips: record.ips.clone(),
-        // It was about to run then; that it has ended its DEL would have told.
+        // It was about to run then; a DEL would have reported that it has ended.
         phase: "Running".to_owned(),
         capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
         way: is_sidecar.then_some(RedirectionMode::Sidecar),
@@ -129,7 +130,7 @@ fn from(record: &PodRecord) -> PodState {
     }
 }
 
-/// Why the plugin did what it did. The sentence of a decision that another version has made is its own.
+/// The reason of the plugin's decision. A decision of another version has its own message.
 fn words(record: &PodRecord) -> String {
     if ALL_ENROLLED.iter().any(|reason| reason.code() == record.decision) {
         return "it was enrolled in ambient mode, which is off now".to_owned();

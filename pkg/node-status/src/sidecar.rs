@@ -1,4 +1,5 @@
-//! Pods with a sidecar: the plugin redirects them at ADD, and nobody keeps their rules. So each look asks the kernel.
+//! Pods with a sidecar: the plugin redirects them at ADD, and does not maintain their rules. So each observation asks the
+//! kernel.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,21 +21,21 @@ use rules::ChainSet;
 
 use crate::{inpod::netns_ref, pods::PodRedirects};
 
-/// A look at rules starts two tools. On a node with very many such pods the first look does not get to all of them.
+/// Observing rules starts two tools. On a node with very many such pods the first observation does not reach all of them.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// Why nothing can be said of a pod that an earlier version of the plugin redirected.
+/// Why nothing can be determined of a pod that an earlier version of the plugin redirected.
 const UNRECORDED: &str = "its ADD left no record of its rules, as earlier versions of the plugin do, and there are no iptables tools \
                           here to compare them with its annotations; a restart of the pod leaves one";
 
-/// A pod that has a sidecar and runs: its sidecar is not asked, and its rules are yet to be observed.
+/// A pod that has a sidecar and runs: its rules are yet to be observed; its sidecar is not asked.
 pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..Evidence::UNKNOWN };
 
-/// What was seen before, namespace by namespace.
+/// Earlier observations, namespace by namespace.
 #[derive(Debug, Default)]
 pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
-    /// With what the kernel told of them by then.
+    /// What the kernel had shown of them by then.
     rules: BTreeMap<NetnsId, (RulesFingerprint, Vec<String>)>,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct SidecarCache {
 pub(super) struct NetnsPaths {
     /// Where the container runtime binds them.
     pub(super) netns_directory: PathBuf,
-    /// The node's processes, in place of a directory that is not there.
+    /// The node's processes, if that directory is missing.
     pub(super) proc: Option<PathBuf>,
 }
 
@@ -56,12 +57,12 @@ impl NetnsPaths {
         self.proc.as_deref().filter(|proc| !self.netns_directory.is_dir() && proc.is_dir())
     }
 
-    /// Whether nobody can say which there are.
+    /// Whether it is unknown which there are.
     pub(super) fn are_unknown(&self) -> bool {
         !self.netns_directory.is_dir() && self.by_process().is_none()
     }
 
-    /// All that there are, and where.
+    /// All that there are, and their addresses.
     pub(super) fn namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
             Some(proc) => ::inpod::namespaces_of_pods(proc),
@@ -70,8 +71,8 @@ impl NetnsPaths {
     }
 }
 
-/// How a pod's rules are compared: with what its ADD left, by its UID, which needs no tool; or, where there is no record of
-/// that, with what its annotations ask for, by the iptables tools.
+/// How a pod's rules are compared: with what its ADD left, by its UID, which needs no tool; or, without a record of that,
+/// with what its annotations request, by the iptables tools.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompareContext<'a> {
     pub(super) places: &'a NetnsPaths,
@@ -137,7 +138,7 @@ fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
             if is_complete {
                 pod.kernel.seen.push("all rules that redirect to its sidecar are in place".to_owned());
             } else {
-                pod.since = None; // nobody saw the rules go
+                pod.since = None; // the change was not observed
             }
             pod.kernel.differences = differences;
         }
@@ -154,7 +155,7 @@ impl SidecarCache {
         for (_, netns) in all {
             let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
             let asked = known.map_or_else(|| addresses(&netns), Ok);
-            // One that ends meanwhile is no pod's any more.
+            // A pod that ends meanwhile has none any more.
             let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
             self.addresses.insert(netns.id(), ips.clone());
             let netns = Arc::new(netns);
@@ -163,8 +164,8 @@ impl SidecarCache {
         found
     }
 
-    /// Differences from the desired state. Where nothing was changed since the last look, that tells. What the policy route of
-    /// TPROXY needs is no part of it, so a look at a pod that uses it may be as old as its rules.
+    /// Differences from the desired state, from the last observation if nothing has changed since. What the policy route of
+    /// TPROXY needs is no part of it, so an observation of a pod that uses it may be as old as its rules.
     fn differences(
         &mut self,
         netns: &Netns,
@@ -179,7 +180,7 @@ impl SidecarCache {
             return Ok(differences.clone());
         }
         if late() {
-            return Err("there was no time to observe it; the next attempt continues from here".to_owned());
+            return Err("there was no time to observe it; the next attempt continues here".to_owned());
         }
         let differences = compare(netns)?;
         if let Some(now) = now {
@@ -214,7 +215,7 @@ fn compare(
 #[derive(Debug, Default)]
 pub(super) struct NetnsByAddress {
     pub(super) by_address: BTreeMap<IpAddr, Arc<Netns>>,
-    /// Why one of them could not be observed, at least.
+    /// Why at least one of them could not be observed.
     refused: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and nobody keeps them but repair in
-//! place: so each periodic look at the node counts such pods, and reports them.
+//! Pods with a sidecar whose rules are gone. The plugin made them when the pod started, and only repair in place maintains
+//! them: so each periodic observation of the node counts such pods, and reports them.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,10 @@ use prometheus_client::{
 };
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
-/// A pod is told of when it was seen so in as many looks in a row: one that starts or ends is seen half made.
+/// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
+/// done.
 const LOOKS: u32 = 2;
-/// What is still wrong is said again after this time: the API server forgets Events after an hour.
+/// What is still wrong is reported again after this time: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -30,10 +31,10 @@ pub(crate) struct DriftLabel {
 pub struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
 
 impl SidecarDriftMetrics {
-    /// Registers them; 0 before the first look.
+    /// Registers them; 0 before the first observation.
     pub fn register(registry: &mut Registry) -> SidecarDriftMetrics {
         let metrics = SidecarDriftMetrics(Family::default());
-        let help = "Pods with a sidecar on this node, by whether all rules that lead to it are in place";
+        let help = "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
         registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
         STATES.iter().for_each(|state| metrics.set(*state, 0));
         metrics
@@ -45,10 +46,10 @@ impl SidecarDriftMetrics {
     }
 }
 
-/// What a pod with a sidecar can be, but for one that is starting.
+/// The states of a pod with a sidecar, except one that is starting.
 const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassing, CaptureState::Unknown];
 
-/// What was seen of a pod that bypasses the mesh.
+/// What was observed of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
 struct BypassRecord {
     looks: u32,

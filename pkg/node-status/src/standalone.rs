@@ -5,15 +5,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
-use report::{NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved};
-
-use crate::{
-    SidecarNodeInspector, add_failures,
-    client::{self, MAX_DOCUMENT},
-    local, look_alone,
+use report::{
+    MAX_DOCUMENT, NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved,
 };
 
-/// What the kernel and the files of this node show, beside what the last agent wanted of them. Blocks.
+use crate::{SidecarNodeInspector, add_failures, client, local, look_alone};
+
+/// The kernel and the files of this node, compared with the last agent's desired state. Blocks.
 ///
 /// # Errors
 /// There is a record of the last agent, and it cannot be read.
@@ -22,7 +20,10 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let why = match &last {
         Some(last) => {
-            format!("the agent does not answer; what it wanted is in its last record, of {}", last.seen.at)
+            format!(
+                "the agent does not answer; its desired state is from its last record, of {}",
+                last.seen.at
+            )
         }
         None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
     };
@@ -53,7 +54,7 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     Ok(state)
 }
 
-/// In a shell on the node the files are elsewhere than in the agent's container.
+/// In a shell on the node the files are at other paths than in the agent's container.
 fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
@@ -82,20 +83,20 @@ fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     }
 }
 
-/// The last agent took part in ambient mode, and here is nothing of its settings: so its record is all that there is.
+/// The last agent took part in ambient mode, and its settings are missing here: so its record is all that there is.
 fn told(last: StateReport) -> StateReport {
-    let why = "the command was called without the agent's settings (ambient-enabled), so it has not looked"
-        .to_owned();
+    let why =
+        "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
+            .to_owned();
     let blind = vec![Unobserved::new(StatePart::Network, why)];
     let node = NodeState { started: None, ..last.node };
     let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
     StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
 }
 
-/// None: there is no such file.
+/// `None`: there is no such file.
 fn read(path: &Path) -> Result<Option<StateReport>> {
-    let limit = usize::try_from(MAX_DOCUMENT).unwrap_or(usize::MAX);
-    match hostfs::read(path, limit) {
+    match hostfs::read(path, MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
         text => client::parse(&text?).map(Some),
     }

@@ -1,4 +1,4 @@
-//! Steps of a plan, as a person would do them by hand.
+//! Steps of a plan as commands.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
     }
 }
 
-/// As a person would do it by hand. What happens in a ztunnel's namespace says so.
+/// As commands. A command in a ztunnel's namespace is marked as such.
 fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     let at = |at: &NetnsPlace| match at {
         NetnsPlace::Node => String::new(),
@@ -67,7 +67,7 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
                 [head].into_iter().chain(lines)
             })
             .collect(),
-        // There is no command for "if it is empty"; who wants to know which looks at `nft list tables`.
+        // There is no command for "if it is empty"; `nft list tables` shows which is.
         Operation::RemoveChains(_) => Vec::new(),
     }
 }

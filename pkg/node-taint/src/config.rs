@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::{SelectorError, selector::split_selector};
 
-/// Longest value of a key, in bytes.
+/// The longest value of a key, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// Most selectors: each costs a watch.
+/// The greatest number of selectors: each costs a watch.
 const MAX_SELECTORS: usize = 32;
 
 /// Pods of which each node needs a ready one.
@@ -27,7 +27,7 @@ impl std::fmt::Display for PodRequirement {
     }
 }
 
-/// What each node needs; none: only to be ready itself.
+/// What each node needs; empty: only to be ready itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadinessConfig {
     requirements: Vec<PodRequirement>,
@@ -52,10 +52,10 @@ pub enum ConfigMistake {
     /// It cannot be parsed.
     #[error("the value is no YAML: {0}")]
     NotYaml(String),
-    /// It is something else than a list of entries.
+    /// It is not a list of entries.
     #[error("the value is no list of entries with name, selector and namespace")]
     NotAList,
-    /// A member of an entry is no text.
+    /// A member of an entry is not a text.
     #[error("{member} of entry {entry:?} is no text")]
     NotText {
         /// The entry's name or number.
@@ -80,7 +80,8 @@ impl ReadinessConfig {
     /// Reads all keys of a ConfigMap's `data`. A value is a list of entries, or one entry, as before Istio 1.10.
     ///
     /// # Errors
-    /// The first mistake; a configuration with one is none, because what it leaves out would let pods start too early.
+    /// The first mistake. A configuration with a mistake is rejected as a whole, because what it leaves out would let pods
+    /// start too early.
     pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, ConfigError> {
         let mut all = BTreeSet::new();
         for (key, text) in data {

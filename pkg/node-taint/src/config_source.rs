@@ -1,4 +1,4 @@
-//! The ConfigMap, asked for again and again: Istio's role allows no watch.
+//! The ConfigMap, which is polled: Istio's role allows no watch.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigReadError {
-    /// It cannot be had.
+    /// It cannot be read.
     #[error(transparent)]
     Api(#[from] kubeio::Error),
     /// It cannot be used.
@@ -62,8 +62,8 @@ impl<'a> ConfigSource<'a> {
         ReadinessConfig::parse(&map.data).map_err(|cause| ConfigReadError::Invalid { name, cause })
     }
 
-    /// The first configuration that is valid and not `known`. One that is invalid or cannot be had is logged, and what is
-    /// known stays.
+    /// The first configuration that is valid and not `known`. One that is invalid or cannot be read is logged, and the
+    /// known one remains in effect.
     pub(crate) async fn next(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
         if known.is_some() {
             pause(POLL).await;

@@ -17,18 +17,18 @@ const ONCE: Duration = Duration::from_secs(300);
 /// Nodes that an error names.
 const NAMED: usize = 10;
 
-/// How the operator wants it.
+/// The operator's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintOptions {
     /// Namespace of the ConfigMap.
     pub config_namespace: String,
     /// Its name.
     pub config_name: String,
-    /// Label selector of the nodes that it is about; empty: all.
+    /// Label selector of the nodes that it handles; empty: all.
     pub node_selector: String,
 }
 
-/// Why a single pass did not do all.
+/// Why a single pass is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError {
     /// There is no configuration.
@@ -61,8 +61,7 @@ impl TaintController {
         TaintController { client, options }
     }
 
-    /// Keeps the taints of all nodes as they should be for as long as it is polled. Without a valid configuration it changes
-    /// none.
+    /// Maintains the taints of all nodes for as long as it is polled. Without a valid configuration it changes none.
     pub async fn run(&self) {
         let mut source = self.source();
         let mut config = source.next(None).await;
@@ -70,17 +69,17 @@ impl TaintController {
             log_config(&config);
             let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
             let next = tokio::select! {
-                () = pass.run() => return, // it does not end by itself
+                () = pass.run() => return, // the pass does not end by itself
                 next = source.next(Some(&config)) => next,
             };
             config = next;
         }
     }
 
-    /// Evaluates every node once, and returns when each is as it should be.
+    /// Evaluates every node once, and returns when each has the taint that it should have, or none.
     ///
     /// # Errors
-    /// There is no valid configuration, or it was not done within five minutes.
+    /// There is no valid configuration, or the pass took longer than five minutes.
     pub async fn run_once(&self) -> Result<(), OnceError> {
         let config = self.source().read().await?;
         log_config(&config);

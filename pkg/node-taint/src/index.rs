@@ -1,4 +1,4 @@
-//! What each node lacks, from what was observed of nodes and pods. Pure: state enters by [`NodeIndex::observe`].
+//! What each node lacks, from observed nodes and pods. Pure: state enters by [`NodeIndex::observe`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use model::PodName;
 
 use crate::{ObservedNode, PodRequirement, ReadinessConfig, ReadinessPod};
 
-/// Something that a watch reported.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeObservation {
     /// Of the nodes.
@@ -101,7 +101,8 @@ impl NodeIndex {
         NodeIndex { nodes: BTreeMap::new(), are_nodes_listed: false, required }
     }
 
-    /// Takes an observation in. Returns the nodes whose verdict or taint it may have changed: all when the last list is there.
+    /// Applies an observation. Returns the nodes whose verdict or taint it may have changed: all when the last list has
+    /// arrived.
     pub fn observe(&mut self, observation: NodeObservation) -> BTreeSet<String> {
         let was_complete = self.is_complete();
         let concerned = match observation {
@@ -152,7 +153,7 @@ impl NodeIndex {
         lacking.map_or(NodeVerdict::Pass, |pods| NodeVerdict::Lacks(pods.requirement.clone()))
     }
 
-    /// What is to be done with a node's taint; `None`: it is as it should be, or nothing can be said.
+    /// The change that a node's taint needs; `None`: none, or it could not be determined.
     #[must_use]
     pub fn change(&self, node: &str) -> Option<TaintChange> {
         let is_tainted = self.nodes.get(node)?.is_tainted;

@@ -9,9 +9,9 @@ use tracing::{info, warn};
 
 /// Namespace of the Lease.
 pub const LEASE_NAMESPACE: &str = "kube-system";
-/// How long the others wait when the leader is gone without a word.
+/// How long other replicas wait when the leader stops renewing the Lease.
 const LEASE: Duration = Duration::from_secs(60);
-/// A leader that has not renewed the Lease for so long stops: long before another may begin.
+/// A leader that has not renewed the Lease for so long stops: long before another replica may begin.
 const RENEW_DEADLINE: Duration = Duration::from_secs(15);
 /// Between two attempts to take or renew it.
 const RETRY: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
     }
 }
 
-/// Does `work` whenever and for as long as this replica leads. It never ends; whoever drops it releases the Lease.
+/// Does `work` whenever and for as long as this replica leads. It never ends; dropping it releases the Lease.
 pub async fn lead<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
     loop {
         let since = acquire(elector).await;

@@ -1,7 +1,7 @@
 //! The node taint controller of Istio up to 1.17: a node has the taint [`TAINT`] until it is ready and every configured
 //! selector has a ready pod on it.
 //!
-//! [`ReadinessConfig`] says which pods those are, [`NodeIndex`] what each node lacks, [`TaintQueue`] when each node is
+//! [`ReadinessConfig`] defines which pods those are, [`NodeIndex`] what each node lacks, [`TaintQueue`] when each node is
 //! handled (these compute only). [`TaintController`] follows nodes, pods and the ConfigMap at the API server and changes
 //! taints; [`lead`] lets one replica at a time do so. Called by `install-cni` when it is started as `istio-cni-taint`.
 

@@ -1,4 +1,4 @@
-//! What follows from one configuration: the watches, and the changes of taints.
+//! The work under one configuration: the watches, and the changes of taints.
 
 use std::time::Instant;
 
@@ -67,7 +67,7 @@ impl<'a> TaintPass<'a> {
         }
     }
 
-    /// Returns when each node was listed and is as it should be.
+    /// Returns when every node was listed and has the taint that it should have, or none.
     pub(crate) async fn settle(&mut self) {
         while !(self.index.is_complete() && self.queue.is_empty()) {
             self.step().await;
@@ -79,12 +79,12 @@ impl<'a> TaintPass<'a> {
         self.index.counts()
     }
 
-    /// The nodes that are not as they should be; `None`: that is not known.
+    /// The nodes that need a change; `None`: unknown.
     pub(crate) fn unsettled(&self) -> Option<Vec<&str>> {
         self.index.is_complete().then(|| self.queue.nodes().collect())
     }
 
-    /// Waits for something to happen, and acts on it.
+    /// Waits for an event, and handles it.
     async fn step(&mut self) {
         let has_room = self.changes.len() < MAX_CHANGES;
         tokio::select! {
@@ -161,8 +161,8 @@ impl<'a> TaintPass<'a> {
         }
     }
 
-    /// After a change that was made: only the watch says what a node has, for it may show a later change of someone else
-    /// before we are told of ours.
+    /// After a change that was made: only the watch shows what a node has, because it may show a later change by another
+    /// component before the answer to ours arrives.
     fn look_again(&mut self, node: &str, made: TaintChange) {
         match self.index.change(node) {
             None => self.queue.succeeded(node),

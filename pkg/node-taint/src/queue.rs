@@ -1,4 +1,4 @@
-//! Which nodes are handled next, and when a failed one is again. Pure: the time comes from outside.
+//! Which nodes are handled next, and when a failed one is handled again. Pure: the caller passes the time.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use retry::{Attempts, Backoff};
 
-/// After a failure, the next attempt; twice as long after each further one, up to the last.
+/// The delay before the next attempt after a failure; it doubles with each further one, up to the last.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
@@ -24,8 +24,8 @@ struct QueuedNode {
 }
 
 impl TaintQueue {
-    /// A node needs a change. One that waits after a failure goes on waiting; of one that is being handled, whoever handles it
-    /// looks at it once more.
+    /// A node needs a change. One that waits after a failure continues to wait; one that is being handled is handled once
+    /// more.
     pub fn mark(&mut self, node: &str, now: Instant) {
         let new = || QueuedNode { due: Some(now), attempts: BACKOFF.attempts() };
         if !self.0.contains_key(node) {
@@ -55,7 +55,7 @@ impl TaintQueue {
         self.0.remove(node);
     }
 
-    /// An attempt has failed, or a watch has not shown yet what came of it: the next look at the node is later.
+    /// An attempt has failed, or a watch has not shown its result yet: the node is handled again later.
     pub fn again(&mut self, node: &str, now: Instant) {
         if let Some(queued) = self.0.get_mut(node) {
             queued.due = Some(now + queued.attempts.failed());

@@ -1,5 +1,5 @@
 //! The text of label selectors, as far as it must be checked before the API server is asked to evaluate it: a watch with an
-//! invalid one would fail for ever.
+//! invalid one would fail permanently.
 
 /// Longest selector, in bytes.
 const MAX_LENGTH: usize = 2048;
@@ -9,7 +9,7 @@ const MAX_WORD: usize = 317;
 /// Why a text is no label selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// It says nothing, so that every pod would match.
+    /// It is empty, so that every pod would match.
     #[error("the selector is empty")]
     Empty,
     /// It is too long.
@@ -20,8 +20,7 @@ pub enum SelectorError {
     Invalid(String),
 }
 
-/// Splits a selector at its commas, as Istio does, but not within parentheses. Each part is to be used as a selector of its
-/// own.
+/// Splits a selector at its commas, as Istio does, but not within parentheses. Each part is a selector of its own.
 pub(crate) fn split_selector(text: &str) -> Result<Vec<String>, SelectorError> {
     if text.len() > MAX_LENGTH {
         return Err(SelectorError::TooLong);

@@ -21,14 +21,14 @@ use crate::{
     sidecar_pods::{SidecarPod, SidecarPods},
 };
 
-/// How the operator wants it.
+/// The operator's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairOptions {
     /// What is done with a broken pod.
     pub mode: RepairMode,
     /// Which pods are broken.
     pub criteria: RepairCriteria,
-    /// The node whose pods are looked at.
+    /// The node whose pods are repaired.
     pub node: String,
     /// Label selector of these pods; empty: all.
     pub label_selector: String,
@@ -36,9 +36,9 @@ pub struct RepairOptions {
     pub field_selector: String,
     /// Nothing is changed; what would be done is logged and counted as skipped.
     pub dry_run: bool,
-    /// What becomes of connections of a pod that is repaired in place, if its annotation does not say otherwise.
+    /// What happens to connections of a pod that is repaired in place, unless its annotation requests otherwise.
     pub existing: ExistingConnections,
-    /// The plugin's: whom it does not redirect is not redirected by a repair either.
+    /// The plugin's: a pod that it does not redirect is not redirected by a repair either.
     pub policy: EnrolmentPolicy,
 }
 
@@ -58,25 +58,25 @@ impl RepairOptions {
     }
 }
 
-/// Something that people should read about a pod.
+/// An Event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairEvent {
     /// The pod.
     pub name: PodName,
     /// Its UID.
     pub uid: PodUid,
-    /// It did not work, or cannot.
+    /// The attempt failed, or none can succeed.
     pub is_warning: bool,
-    /// One word in CamelCase.
+    /// The reason: one word in CamelCase.
     pub reason: &'static str,
-    /// A sentence.
+    /// The message.
     pub message: String,
 }
 
-/// While the plugin is not installed, a pod that is replaced would be broken again: so often that is asked.
+/// While the plugin is not installed, a pod that is replaced would be broken again: how often that is checked.
 const GATE: Duration = Duration::from_secs(1);
-/// From one look at the rules of running pods to the next. One that finds no change costs a few questions to the kernel for
-/// each pod, and one look at each process of the node.
+/// Between two observations of the rules of running pods. One that finds no change costs a few requests to the kernel for
+/// each pod, and reads each process of the node once.
 const PASS: Duration = Duration::from_secs(30);
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -90,12 +90,12 @@ pub struct RepairController {
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
     last: LastError,
-    /// What is known of running pods; none before the first pass, and after a defect.
+    /// What is known of running pods; empty before the first pass, and after a panic.
     keeper: Option<RuleKeeper>,
     last_pass: LastError,
 }
 
-/// What came of an attempt, and what is told of it.
+/// The result of an attempt.
 enum Attempt {
     Done { reason: &'static str, message: String },
     Unchanged,
@@ -105,7 +105,7 @@ enum Attempt {
 }
 
 impl RepairController {
-    /// `in_place` and `recorded` are only used in that mode; `events` are for whoever publishes them.
+    /// `in_place` and `recorded` are only used in that mode; `events` go to a publisher.
     #[must_use]
     pub fn new(
         client: KubeClient,
@@ -129,7 +129,8 @@ impl RepairController {
         }
     }
 
-    /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before, no broken pod
+    /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
+    /// pod
     /// is repaired.
     pub async fn run(&mut self, is_installed: impl Fn() -> bool) {
         let mut queue = RepairQueue::new(self.options.criteria.clone(), std::time::Instant::now());
@@ -150,7 +151,7 @@ impl RepairController {
                     Some(Err(error)) => if self.last.replace(&error) {
                         warn!(target: "repair", %error, "cannot watch pods");
                     },
-                    None => return, // it does not end by itself
+                    None => return, // the stream does not end by itself
                 },
                 () = wait_until(due) => {
                     if !is_installed() {
@@ -176,7 +177,7 @@ impl RepairController {
         queue.observe(event, std::time::Instant::now());
     }
 
-    /// Handles a pod: logs, counts and tells what came of it.
+    /// Handles a pod: logs, counts and reports the result.
     async fn handle(&self, task: &RepairTask) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
@@ -275,7 +276,7 @@ impl RepairController {
         let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
         let pod = match self.client.get::<Pod>(&format!("pod {name}"), &path, LIMIT).await {
             Ok(pod) if pod.metadata.uid == *uid => pod,
-            Ok(_) => return Attempt::Gone, // its name is another pod's
+            Ok(_) => return Attempt::Gone, // another pod has its name
             Err(error) => return failed(&error),
         };
         let in_place = self.in_place.clone();
@@ -359,9 +360,9 @@ impl RepairController {
         self.publish(RepairEvent { name, uid, is_warning, reason, message }).await;
     }
 
-    /// The publisher may lag behind; that slows repairs down instead of losing what is told.
+    /// The publisher may lag behind; that slows repairs down, and no Event is lost.
     async fn publish(&self, event: RepairEvent) {
-        drop(self.events.send(event).await); // nobody publishes any more when the process ends
+        drop(self.events.send(event).await); // nothing is published any more when the process ends
     }
 }
 

@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::observed_pod::{ObservedInitContainer, ObservedPod, Termination};
 
-/// What tells a broken pod. An empty text, and exit code 0, match anything.
+/// The signs of a broken pod. An empty text, and exit code 0, match anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairCriteria {
     /// Key of an annotation that the pod must have.
     pub sidecar_annotation: String,
     /// Name of the init container that must have failed.
     pub init_container: String,
-    /// What it must have left as its termination message.
+    /// The termination message that it must have left.
     pub termination_message: String,
     /// The exit code that it must have failed with.
     pub exit_code: i32,
 }
 
-/// How a broken pod shows that it is.
+/// The signs that a broken pod shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakage {
     /// The init container that failed.
@@ -26,7 +26,7 @@ pub struct Breakage {
     pub exit_code: i32,
 }
 
-/// Half a sentence.
+/// As a clause.
 impl fmt::Display for Breakage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "its init container {} failed with exit code {}", self.container, self.exit_code)
@@ -34,7 +34,7 @@ impl fmt::Display for Breakage {
 }
 
 impl RepairCriteria {
-    /// How a pod is broken; none if it is not, or is being deleted already.
+    /// The signs that a pod is broken; `None` if it is not, or is being deleted already.
     ///
     /// Beside an init container that failed and was restarted, as in Istio, this sees one in its first failure, and one
     /// that is never restarted.
@@ -51,7 +51,7 @@ impl RepairCriteria {
         if !(self.init_container.is_empty() || container.name == self.init_container) {
             return None;
         }
-        // Once it has succeeded, earlier failures mean nothing.
+        // Once it has succeeded, earlier failures do not count.
         if container.ended.as_ref().is_some_and(Termination::is_success) {
             return None;
         }

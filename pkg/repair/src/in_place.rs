@@ -25,9 +25,9 @@ pub struct InPlaceRepair {
     /// Where the processes of the whole node are seen.
     proc: PathBuf,
     firewall: FirewallOptions,
-    /// The plugin's.
+    /// The plugin's policy.
     policy: EnrolmentPolicy,
-    /// What becomes of connections of pods that do not say.
+    /// What happens to connections of pods that do not request anything.
     existing: ExistingConnections,
 }
 
@@ -38,9 +38,9 @@ pub enum InPlaceError {
     #[error("cannot open the node's network namespace: {0}")]
     Node(netns::Error),
     /// The node's processes cannot be listed.
-    #[error("cannot look for its network namespace: {0}")]
+    #[error("cannot search for its network namespace: {0}")]
     Search(#[from] inpod::Error),
-    /// No process of it was found, or none in a namespace with its address.
+    /// None of its processes was found, or none in a namespace with its address.
     #[error(
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"
     )]
@@ -48,7 +48,7 @@ pub enum InPlaceError {
     /// One of its annotations cannot be read.
     #[error("{0}")]
     Annotation(#[from] InvalidAnnotation),
-    /// Its namespace cannot be worked in.
+    /// Its namespace cannot be used.
     #[error("cannot redirect it: {0}")]
     Redirect(#[from] redirect::Error),
     /// Rules were applied, and the kernel does not show them.
@@ -68,20 +68,21 @@ impl From<netns::Error> for InPlaceError {
     }
 }
 
-/// What repair in place did.
+/// The result of a repair in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InPlaceReport {
     /// Rules are in place; what had differed.
     Repaired(Vec<String>),
     /// Nothing was missing.
     Unchanged,
-    /// The pod has no sidecar to be redirected to, and why.
+    /// The pod has no sidecar to which it could be redirected, with the reason.
     NotRedirected(SkipReason),
 }
 
 impl InPlaceRepair {
-    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; whom it does not
-    /// redirect is not repaired either. `existing`: what becomes of connections of pods whose annotation does not say.
+    /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; a pod that it
+    /// does not redirect is not repaired either. `existing`: what happens to connections of pods without an annotation for
+    /// that.
     #[must_use]
     pub fn new(
         proc: &Path,
@@ -96,7 +97,7 @@ impl InPlaceRepair {
     /// milliseconds.
     ///
     /// # Errors
-    /// The step that failed. What was done before it stays and counts in the next attempt.
+    /// The step that failed. The effect of earlier steps remains and counts in the next attempt.
     pub fn repair(&self, pod: &Pod) -> Result<InPlaceReport, InPlaceError> {
         let redirect = match planner::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
@@ -113,7 +114,7 @@ impl InPlaceRepair {
         })
     }
 
-    /// Restores a pod's rules in its namespace, and answers with what had differed.
+    /// Restores a pod's rules in its namespace, and returns what had differed.
     pub(crate) fn restore(
         &self,
         netns: &Netns,
@@ -135,7 +136,7 @@ impl InPlaceRepair {
         Ok(missing)
     }
 
-    /// Where pods are; those that are still where they were known to be are absent.
+    /// The namespaces of pods; pods that are still where they were known to be are absent.
     pub(crate) fn find<K: Ord + Clone>(
         &self,
         queries: &BTreeMap<K, NetnsQuery>,

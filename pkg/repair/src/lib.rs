@@ -1,9 +1,9 @@
-//! Repair of pods that lost the race: they started before the plugin was installed, and their validation container has
-//! found that nobody redirects their traffic.
+//! Repair of pods that started before the plugin was installed: their validation container has found that nothing redirects
+//! their traffic.
 //!
-//! [`RepairCriteria`] says which pods those are, [`RepairQueue`] when each is handled (both compute only), and
+//! [`RepairCriteria`] defines which pods those are, [`RepairQueue`] when each is handled (both compute only), and
 //! [`RepairController`] follows the node's pods at the API server and labels them, deletes them, or repairs them in place.
-//! In the last case it also keeps the rules of pods that run (`rule_keeper`), whoever removed them.
+//! In the last case it also maintains the rules of running pods (`rule_keeper`), whatever removed them.
 
 mod controller;
 mod criteria;
@@ -29,7 +29,7 @@ pub enum RepairMode {
     InPlace,
     /// It is deleted, so that its controller replaces it.
     Delete,
-    /// It is labelled, for others to act on.
+    /// It is labelled, so that another component can act on it.
     Label {
         /// The label's key.
         key: String,

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The metrics of repair.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -13,13 +13,13 @@ pub struct ObservedPod {
     pub name: PodName,
     /// Its UID.
     pub uid: PodUid,
-    /// Its version: whoever changes it names the one that was seen.
+    /// Its version: a change of the pod names the version that was observed.
     pub version: String,
     /// It is being deleted.
     pub is_terminating: bool,
     /// Its phase is `Succeeded` or `Failed`: no container of it starts again.
     pub is_finished: bool,
-    /// Somebody replaces it when it is gone.
+    /// A controller replaces it when it is gone.
     pub has_controller: bool,
     /// Keys of its labels.
     pub labels: Vec<String>,
@@ -36,9 +36,9 @@ pub struct ObservedPod {
 pub struct ObservedInitContainer {
     /// Its name.
     pub name: String,
-    /// How it has ended, if it does not run and will not wait for its next start.
+    /// How it has ended, if it does not run and is not waiting for a restart.
     pub ended: Option<Termination>,
-    /// How it ended the time before.
+    /// How it ended the time before that.
     pub ended_before: Option<Termination>,
 }
 
@@ -51,16 +51,16 @@ pub struct Termination {
     /// Such as `Completed` or `Error`.
     #[serde(deserialize_with = "null_is_empty")]
     pub reason: String,
-    /// What it wrote to its termination log.
+    /// Its termination message.
     #[serde(deserialize_with = "null_is_empty")]
     pub message: String,
 }
 
-/// Longest message that is kept; the kubelet cuts at this length, too.
+/// The longest message that is kept; the kubelet cuts at this length, too.
 const MAX_MESSAGE: usize = 4096;
 
 impl Termination {
-    /// It did what it was to do.
+    /// It succeeded.
     pub(crate) fn is_success(&self) -> bool {
         self.exit_code == 0 || self.reason == "Completed"
     }

@@ -1,4 +1,4 @@
-//! When which broken pod is handled: one at a time, at a bounded rate, and again after a failure.
+//! Decides when each broken pod is handled: one at a time, at a bounded rate, and again after a failure.
 
 use std::{
     collections::BTreeMap,
@@ -14,36 +14,36 @@ use crate::{
     observed_pod::ObservedPod,
 };
 
-/// From one pod to the next: no more than ten a second, however many fail at once.
+/// Between two pods: no more than ten a second, however many fail at once.
 const PACE: Duration = Duration::from_millis(100);
-/// After a failed attempt.
+/// The delay after a failed attempt.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 const RETRY: Backoff = Backoff::new(FIRST_RETRY, LAST_RETRY);
-/// A pod that was handled and is still broken is looked at again: its rules may have been removed anew.
+/// A pod that was handled and is still broken is handled again after this time: its rules may have been removed again.
 const FIRST_RECHECK: Duration = Duration::from_secs(60);
 const LAST_RECHECK: Duration = Duration::from_secs(600);
 const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
 
-/// A broken pod whose turn it is.
+/// A broken pod that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairTask {
-    /// As it was last seen.
+    /// As it was last observed.
     pub pod: ObservedPod,
-    /// How it shows that it is broken.
+    /// The signs that it is broken.
     pub breakage: Breakage,
-    /// An earlier attempt was successful, or was skipped: there is news only if this one differs.
+    /// An earlier attempt was successful, or was skipped: this one is reported only if its result differs.
     pub is_recheck: bool,
 }
 
-/// What became of a task.
+/// The result of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairOutcome {
-    /// Done. The pod should recover, or go.
+    /// Done. The pod should recover, or be deleted.
     Done,
-    /// There is nothing that can, or has to, be done for it.
+    /// Nothing can, or has to, be done for it.
     Skipped,
-    /// It did not work; another attempt follows.
+    /// It failed; another attempt follows.
     Failed,
     /// There is no such pod any more.
     Gone,
@@ -75,7 +75,7 @@ impl RepairQueue {
         RepairQueue { criteria, broken: BTreeMap::new(), next: now }
     }
 
-    /// Takes in what the API server tells.
+    /// Applies what the API server reports.
     pub fn observe(&mut self, event: ListEvent<ObservedPod>, now: Instant) {
         match event {
             ListEvent::Reset(pods) => {
@@ -90,7 +90,7 @@ impl RepairQueue {
                 self.put(pod, known, now);
             }
             ListEvent::Deleted(pod) => {
-                // Its name may be another pod's already.
+                // Another pod may have its name already.
                 if self.broken.get(&pod.name).is_some_and(|known| known.pod.uid == pod.uid) {
                     self.broken.remove(&pod.name);
                 }
@@ -109,13 +109,13 @@ impl RepairQueue {
         self.broken.insert(entry.pod.name.clone(), entry);
     }
 
-    /// When the next task is due; none: nothing is broken.
+    /// When the next task is due; `None`: no pod is broken.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.broken.values().map(|broken| broken.due).min().map(|due| due.max(self.next))
     }
 
-    /// The task whose turn it is, of several the one that has waited longest. [`RepairQueue::finish`] has to follow.
+    /// The task that is due; of several, the one that has waited longest. [`RepairQueue::finish`] has to follow.
     pub fn take(&mut self, now: Instant) -> Option<RepairTask> {
         if now < self.next {
             return None;
@@ -130,7 +130,7 @@ impl RepairQueue {
         })
     }
 
-    /// Tells what became of a task.
+    /// Records the result of a task.
     pub fn finish(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
         let name = &task.pod.name;
         let Some(broken) = self.broken.get_mut(name).filter(|broken| broken.pod.uid == task.pod.uid) else {

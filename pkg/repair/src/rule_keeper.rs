@@ -1,8 +1,8 @@
-//! Keeps the rules of running pods: compares them with what the plugin left, and restores what is missing.
+//! Maintains the rules of running pods: compares them with what the plugin left, and restores what is missing.
 //!
-//! What a pod's rules have to be its ADD has recorded. Of a pod without a record, which another version of the plugin
-//! redirected or none, the rules count that are found first, if traffic meets them: they may be those of another version,
-//! and to replace them under a running pod would serve nobody.
+//! A pod's ADD has recorded what its rules have to be. For a pod without a record, which another version of the plugin
+//! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
+//! version, and replacing them under a running pod would help no one.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -15,7 +15,7 @@ use tracing::debug;
 
 use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
 
-/// What the plugin's ADDs recorded of the rules that they left, by pod. It is asked for once in a pass, and only if some pod is
+/// What the plugin's ADDs recorded of the rules that they left, by pod. It is called once in a pass, and only if a pod is
 /// not known.
 #[derive(Clone)]
 pub struct RecordedRules(pub Arc<dyn Fn() -> BTreeMap<PodUid, RuleDigest> + Send + Sync>);
@@ -26,28 +26,29 @@ impl fmt::Debug for RecordedRules {
     }
 }
 
-/// What a pass found of a pod, if it was not as it should be.
+/// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
 pub(crate) struct RulesReport {
     pub(crate) name: PodName,
     pub(crate) uid: PodUid,
-    /// What had differed, and is restored unless this is a dry run; or why that failed.
+    /// What had differed, which is restored unless this is a dry run; or why that failed.
     pub(crate) result: Result<Vec<String>, String>,
 }
 
-/// Where a pod is, and what is known of its rules.
+/// A pod's namespace, and what is known of its rules.
 #[derive(Debug)]
 struct KnownPod {
     netns: Netns,
-    /// What its rules have to be; none before they were found in use.
+    /// What its rules have to be; `None` before they were found in use.
     baseline: Option<RuleDigest>,
-    /// What its tables were when all was in place.
+    /// What its tables were when all rules were in place.
     verified: Option<RulesFingerprint>,
-    /// What was reported last: it is reported again only after the pod was well, or when it changes.
+    /// What was last reported: it is reported again only after all rules were in place, or when it changes.
     reported: Option<Result<Vec<String>, String>>,
 }
 
-/// Remembers where pods are, so that a pass costs a few questions to the kernel for a pod whose tables have not changed.
+/// Remembers the pods' namespaces, so that a pass costs a few requests to the kernel for a pod whose tables have not
+/// changed.
 #[derive(Debug)]
 pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
@@ -61,8 +62,8 @@ impl RuleKeeper {
         RuleKeeper { in_place, recorded, dry_run, known: BTreeMap::new() }
     }
 
-    /// Looks at all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
-    /// pod that is repaired. A pod of which no process is found is passed over; the next pass looks for it again.
+    /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
+    /// pod that is repaired. A pod without a process is skipped; the next pass looks for it again.
     ///
     /// # Errors
     /// The node's processes cannot be listed.
@@ -84,7 +85,7 @@ impl RuleKeeper {
         Ok(reports)
     }
 
-    /// Pods that are new, or have another network namespace than before.
+    /// Pods that are new, or whose network namespace is another one than before.
     fn find(&mut self, pods: &BTreeMap<PodUid, Arc<SidecarPod>>) -> Result<(), InPlaceError> {
         self.known.retain(|uid, _| pods.contains_key(uid));
         let query = |pod: &SidecarPod| {
@@ -107,7 +108,7 @@ impl RuleKeeper {
 }
 
 impl KnownPod {
-    /// None: all is as it should be, or as it was reported before. `repair`: none in a dry run.
+    /// `None`: all rules are in place, or the difference was reported before. `repair`: `None` in a dry run.
     fn look(
         &mut self,
         pod: &SidecarPod,

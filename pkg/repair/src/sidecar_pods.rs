@@ -1,4 +1,4 @@
-//! Which running pods have a sidecar that their traffic is to be redirected to.
+//! Which running pods have a sidecar to which their traffic is to be redirected.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -13,19 +13,19 @@ use crate::ObservedPod;
 pub(crate) struct SidecarPod {
     pub(crate) name: PodName,
     pub(crate) uid: PodUid,
-    /// By which the container runtime may know it.
+    /// The UIDs by which the container runtime may know it.
     pub(crate) runtime_uids: Vec<PodUid>,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) redirect: SidecarRedirect,
-    /// What becomes of its connections, if its annotation says it.
+    /// What happens to its connections, if its annotation requests something.
     pub(crate) existing: Option<ExistingConnections>,
 }
 
 impl SidecarPod {
-    /// None: it has no sidecar that the plugin would redirect it to, or no address yet.
+    /// `None`: it has no sidecar to which the plugin would redirect it, or no address yet.
     fn of(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
         let ips = pod.status.ips();
-        // With an annotation that cannot be read no ADD succeeds, so that no such pod runs.
+        // With an annotation that cannot be read no ADD succeeds, so no such pod runs.
         let Ok(PodDecision::Sidecar(redirect)) = planner::decide(pod, None, policy) else { return None };
         (!ips.is_empty()).then(|| SidecarPod {
             name: pod.name(),
@@ -52,7 +52,7 @@ impl SidecarPods {
         SidecarPods { policy, ..SidecarPods::default() }
     }
 
-    /// Takes in what the API server tells, and with it the part of the event that nobody else needs.
+    /// Applies what the API server reports, and takes from the event the part that no other component needs.
     pub(crate) fn observe(&mut self, event: &mut ListEvent<ObservedPod>) {
         match event {
             ListEvent::Reset(pods) => {

@@ -1,6 +1,7 @@
 //! One question, one answer: whether a pod is captured, and why or why not.
 
 mod faults;
+mod finding;
 mod known;
 mod outside;
 mod sentences;
@@ -8,8 +9,11 @@ mod unknown;
 
 use std::fmt;
 
+use finding::Finding;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
+
+pub use finding::PodVerdict;
 
 use crate::{state::StateReport, text::clean};
 
@@ -37,61 +41,6 @@ pub struct Explanation {
     pub advice: Vec<String>,
     /// What is wrong with the node, its agent or its ztunnel, whether or not this pod suffers from it.
     pub trouble: Vec<String>,
-}
-
-/// What it amounts to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PodVerdict {
-    /// The pod is captured as it should be, or is rightly outside.
-    Well,
-    /// Something is wrong with it, or with what it depends on, or it is not finished yet.
-    Wrong,
-    /// That cannot be said.
-    Unknown,
-    /// The node has no such pod.
-    NoSuchPod,
-}
-
-impl PodVerdict {
-    /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
-    #[must_use]
-    pub fn status(self) -> u8 {
-        match self {
-            PodVerdict::Well => 0,
-            PodVerdict::Wrong => 1,
-            PodVerdict::Unknown => 2,
-            PodVerdict::NoSuchPod => 3,
-        }
-    }
-}
-
-/// A situation, of the pod or of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Finding {
-    code: String,
-    verdict: PodVerdict,
-    says: String,
-    advice: Vec<String>,
-}
-
-impl Finding {
-    fn new(code: &str, verdict: PodVerdict, says: impl Into<String>, advice: &[&str]) -> Finding {
-        let advice = advice.iter().map(|advice| (*advice).to_owned()).collect();
-        Finding { code: code.to_owned(), verdict, says: says.into(), advice }
-    }
-
-    fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Well, says, advice)
-    }
-
-    fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Wrong, says, advice)
-    }
-
-    fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Unknown, says, advice)
-    }
 }
 
 /// Explains one pod, also one that the document does not have.

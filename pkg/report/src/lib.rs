@@ -25,8 +25,8 @@ pub use page::page;
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use state::{
-    ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, NodeState, Observer, PartHealth, PlanStep,
-    Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
+    ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NodeState, Observer,
+    PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
-pub use text::clean;
+pub use text::{clean, excerpt};
 pub use yaml::to_yaml;

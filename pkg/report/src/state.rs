@@ -11,6 +11,8 @@ use crate::{network::NetworkState, pod::PodState};
 /// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
 /// means another thing, raises it.
 pub const SCHEMA: &str = "millrace.state/v1";
+/// The greatest size of a document as JSON, in bytes. That of a node with thousands of pods has a few megabytes.
+pub const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
 
 /// Everything. Times are RFC 3339 in UTC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -19,6 +19,12 @@ pub fn clean(text: &str) -> String {
     clean
 }
 
+/// The first 200 characters of what an agent answered in place of a document, as [`clean`].
+#[must_use]
+pub fn excerpt(body: &[u8]) -> String {
+    clean(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
+}
+
 /// One sentence with a great letter and a period, on one line.
 pub(crate) fn sentence(text: &str) -> String {
     let text = clean(text);
@@ -63,6 +69,8 @@ mod tests {
 
     #[test]
     fn nothing_steers_a_terminal() {
+        assert_eq!(excerpt(b" root\nonly\xff\x1b\n"), "root only\u{fffd}\\u{1b}");
+        assert_eq!(excerpt(&[b'a'; 1000]).len(), 200);
         assert_eq!(clean("a\x1b[31mb\u{9b}1m\u{202e}\tc"), "a\\u{1b}[31mb\\u{9b}1m\\u{202e} c");
     }
 }

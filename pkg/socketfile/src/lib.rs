@@ -1,8 +1,10 @@
-//! Puts a socket into a directory without a moment in which it is missing, or has the wrong mode.
+//! Unix sockets: puts one into a directory without a moment in which it is missing or has the wrong mode, reads the
+//! peer's credentials, and passes file descriptors.
 //!
-//! Called by whoever serves one: the agent, the server of the plugin's log lines, ZDS. It must not accept connections
-//! or know what is said on them.
+//! Called by the servers (the agent, the server of the plugin's log lines, ZDS) and by the plugin, which sends its pod's
+//! network namespace. It must not accept connections or know the protocols.
 
+mod descriptors;
 mod peer;
 
 use std::ffi::{OsStr, OsString};
@@ -20,6 +22,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, stata
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+pub use descriptors::{receive_with_descriptor, send_with_descriptor};
 pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;

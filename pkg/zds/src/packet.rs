@@ -1,16 +1,12 @@
 //! Packets of a connection: each with a deadline, no file descriptor ever taken.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSliceMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg};
+use socketfile::send_with_descriptor;
 
 use crate::error::ConversationEnd;
 
@@ -28,7 +24,7 @@ pub(crate) fn send(
 ) -> Result<(), ConversationEnd> {
     let deadline = Instant::now() + limit;
     loop {
-        match try_send(socket, bytes, fd) {
+        match send_with_descriptor(socket, bytes, fd, SendFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !is_ready(socket, PollFlags::OUT, deadline)? {
@@ -40,18 +36,6 @@ pub(crate) fn send(
             sent => return sent.map(drop).map_err(ConversationEnd::Send),
         }
     }
-}
-
-fn try_send(socket: &OwnedFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if let Some(fd) = &fd
-        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)))
-    {
-        return Err(Errno::NOBUFS);
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
 /// A packet, or `None` when none comes in time.

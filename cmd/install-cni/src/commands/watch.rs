@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use report::{StateChange, StateReport, changes};
 
 use super::{
@@ -78,21 +78,13 @@ impl StateWatcher {
     }
 }
 
-/// `500ms`, `30s`, `5m`, `1h`, at most a year.
+/// At most a year.
 fn duration(text: &str) -> Result<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit: u64 = match unit {
-        "ms" => 1,
-        "s" | "" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => bail!("--for: {text:?} is no time such as 500ms, 30s, 5m or 1h"),
-    };
-    let number: u64 =
-        number.parse().with_context(|| format!("--for: {text:?} is no time such as 500ms, 30s, 5m or 1h"))?;
-    let millis = number.checked_mul(unit).filter(|millis| *millis <= 365 * 24 * 3_600_000);
-    millis.map(Duration::from_millis).with_context(|| format!("--for: {text:?} is too long"))
+    let duration = flags::duration_or_seconds(text);
+    let duration =
+        duration.with_context(|| format!("--for: {text:?} is no time such as 500ms, 30s, 1m30s or 1h"))?;
+    ensure!(duration <= Duration::from_hours(365 * 24), "--for: {text:?} is too long");
+    Ok(duration)
 }
 
 #[cfg(test)]
@@ -100,12 +92,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_their_units() {
-        for (text, millis) in [("500ms", 500), ("2s", 2000), ("3", 3000), ("5m", 300_000), ("1h", 3_600_000)]
-        {
-            assert_eq!(duration(text).unwrap(), Duration::from_millis(millis));
+    fn it_watches_for_at_most_a_year() {
+        for (text, seconds) in [("3", 3), ("1m30s", 90), ("8760h", 31_536_000)] {
+            assert_eq!(duration(text).unwrap(), Duration::from_secs(seconds));
         }
-        for text in ["s", "1d", "-1s", "1.5s", "99999999999999999999s", "9000h", "100000000000h"] {
+        for text in ["s", "1.5s", "8760h1ms"] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! Pods that can bypass the mesh, and those that do by rules of their own.
+//! Pods that can bypass the mesh, and pods that do so by rules of their own.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -6,10 +6,10 @@ use model::{NetworkPrivilege, PodName, PodUid};
 
 use super::{AGAIN, NoticeLevel, NoticeSubject, NoticeTracker};
 
-/// So many characters of what was found are told.
+/// How many characters of the rules are reported.
 const LONGEST: usize = 500;
 
-/// What was said of them, by UID.
+/// What was reported, by UID.
 #[derive(Debug, Default)]
 pub(super) struct BypassNotices {
     privileges: BTreeMap<PodUid, NetworkPrivilege>,
@@ -23,7 +23,7 @@ struct OverruledPod {
 }
 
 impl NoticeTracker {
-    /// What a pod may do to its network namespace. Only what is uncommon is worth a notice.
+    /// What a pod may do to its network namespace. Only unusual privileges are reported.
     pub fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
         let by = match privilege {
             NetworkPrivilege::Privileged => "is privileged",
@@ -35,12 +35,12 @@ impl NoticeTracker {
         }
         self.bypasses.privileges.insert(uid.clone(), privilege);
         let message = format!(
-            "One of its containers {by}: with that, the pod can redirect its traffic past the mesh. Rules that do so are reported."
+            "One of its containers {by}, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
         );
         self.say(about(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
     }
 
-    /// Rules of other components that precede ours in a pod, in words; empty: none.
+    /// Rules of other components that precede ours in a pod, as text; empty: none.
     pub fn overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
         if what.is_empty() {
             self.bypasses.overruled.remove(uid);
@@ -61,7 +61,7 @@ impl NoticeTracker {
         self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
     }
 
-    /// Of all other pods nothing is remembered.
+    /// All other pods are forgotten.
     pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));

@@ -1,4 +1,4 @@
-//! Pods that bypass the mesh by rules of their own, and those that could: counted, and reported once.
+//! Pods that bypass the mesh by rules of their own, and pods that could: counted, and each reported once.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -19,7 +19,7 @@ impl InPodCapture {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.seen.is_none() {
-                continue; // what was found before counts until it is looked at again
+                continue; // the last result counts until the next observation
             }
             let found: Vec<&str> = enrolled_pod.bypasses().collect();
             overruled += usize::from(!found.is_empty());

@@ -1,4 +1,4 @@
-//! What workers and ztunnels say.
+//! Results of workers and ztunnels.
 
 use std::{
     sync::Arc,
@@ -63,7 +63,7 @@ impl InPodCapture {
                     .get(&uid)
                     .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refused().is_none());
                 if is_new {
-                    self.note_said(state, &uid, "it was told of the pod", Err(&error));
+                    self.note_said(state, &uid, "the pod was sent to ztunnel", Err(&error));
                 }
                 self.refused(&uid, netns, &error);
             }
@@ -77,13 +77,13 @@ impl InPodCapture {
         match result {
             Ok(report) if report.differences.is_empty() => {}
             Ok(report) => {
-                let mut what = format!("put in place: {}", summary(&report.differences));
+                let mut what = format!("applied: {}", summary(&report.differences));
                 if let Some(connections) = &report.connections {
                     what.push_str(&format!("; {connections}"));
                 }
                 self.note(state, uid, cause, &what, Ok(()));
             }
-            Err(why) => self.note(state, uid, cause, "its rules were to be put in place", Err(why.as_str())),
+            Err(why) => self.note(state, uid, cause, "its rules were to be applied", Err(why.as_str())),
         }
     }
 
@@ -91,14 +91,14 @@ impl InPodCapture {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
-                let what = format!("put back: {}", summary(&look.repaired));
+                let what = format!("restored: {}", summary(&look.repaired));
                 self.note(state, uid, "drift", &what, Ok(()));
             }
-            Err(why) => self.note(state, uid, "drift", "its rules were looked at", Err(why.as_str())),
+            Err(why) => self.note(state, uid, "drift", "its rules were to be verified", Err(why.as_str())),
         }
     }
 
-    /// Remembers work on a pod, which ends now.
+    /// Records work on a pod, which ends now.
     fn note(&self, state: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
@@ -112,15 +112,15 @@ impl InPodCapture {
         }
     }
 
-    /// Remembers what ztunnel said; how long that took it nobody knows.
+    /// Records an answer of ztunnel; how long that took is unknown.
     fn note_said(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             note_ztunnel(state, Some(enrolled_pod.name.to_string()), what, done);
         }
     }
 
-    /// Most looks show what was seen before; and with the rules of a pod that an ADD waits for, ztunnel comes next, whose
-    /// answer is not to wait for a turn.
+    /// Most verifications find no change; and after the rules of a pod that an ADD waits for, ztunnel comes next, whose
+    /// answer must not wait for a pass.
     fn is_nothing_new(&self, done: &JobResult) -> bool {
         let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
@@ -131,7 +131,7 @@ impl InPodCapture {
             JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
-            JobResult::Exempted { .. } => true, // a turn follows if it is
+            JobResult::Exempted { .. } => true, // a pass follows if it is
             _ => false,
         }
     }
@@ -252,7 +252,7 @@ impl InPodCapture {
     }
 }
 
-/// What became of connections that a pod had before it was captured.
+/// Logs what happened to connections that a pod had before it was captured.
 fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
     let PodName { namespace, name } = name;
     match report {

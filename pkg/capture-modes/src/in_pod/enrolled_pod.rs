@@ -1,4 +1,4 @@
-//! A pod that is captured in-pod, or about to be, or no longer to be: its life cycle, and what its actions need.
+//! A pod that has in-pod redirection, joins it or leaves it: its life cycle, and what its actions need.
 
 use std::{
     net::IpAddr,
@@ -26,23 +26,23 @@ pub(super) struct EnrolledPod {
     pub(super) uids: Vec<PodUid>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
-    /// What becomes of connections that it has when it joins.
+    /// What happens to connections that it has when it joins.
     pub(super) existing: ExistingConnections,
     /// What it may do to its own network namespace.
     pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
     pub(super) container: ContainerId,
-    /// Its network namespace, which [`Self::lifecycle`] knows by what identifies it.
+    /// Its network namespace. [`Self::lifecycle`] has only the identity of it.
     pub(super) netns: Option<Arc<Netns>>,
-    /// How far it is.
+    /// Its state.
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
     pub(super) begun: Instant,
-    /// What was last seen of its rules.
+    /// The last observation of its rules.
     pub(super) seen: Option<Arc<PodRulesSnapshot>>,
-    /// When its rules were last looked at.
+    /// When its rules were last observed.
     pub(super) looked: Option<SystemTime>,
-    /// Those who wait for its ADD.
+    /// The requests that wait for its ADD.
     pub(super) waiting: Vec<CaptureReply>,
 }
 
@@ -73,7 +73,7 @@ impl EnrolledPod {
         }
     }
 
-    /// Its namespace is this one: what identifies it, for the life cycle, which has to be told.
+    /// Sets its namespace, and passes its identity to the life cycle.
     pub(super) fn settle_in(&mut self, netns: Netns) -> NetnsId {
         let id = netns.id();
         if self.id() != Some(id) {
@@ -87,12 +87,12 @@ impl EnrolledPod {
         self.netns.as_ref().map(|netns| netns.id())
     }
 
-    /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is.
+    /// What is known of it: the evidence for everything that is reported of it. `connected`: a ztunnel is connected.
     pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
         self.lifecycle.evidence(life, connected, self.bypasses().next().is_some())
     }
 
-    /// Rules of other components that precede ours, as they were seen last.
+    /// Rules of other components that precede ours, as they were last observed.
     pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
         self.seen.iter().flat_map(|seen| seen.bypasses())
     }
@@ -141,7 +141,7 @@ impl EnrolledPod {
         }
     }
 
-    /// Answers all ADDs that wait.
+    /// Answers all waiting ADDs.
     pub(super) fn answer(&mut self, result: &CaptureResult) {
         for reply in std::mem::take(&mut self.waiting) {
             drop(reply.send(result.clone()));

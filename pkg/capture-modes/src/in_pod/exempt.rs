@@ -1,5 +1,5 @@
-//! The node's probes of captured pods: sets and rules on the node. Sets are quick; rules take tools that read all that the
-//! node's firewall holds, so a worker sees to them.
+//! The exemption of the node's probes of captured pods: sets and rules on the node. Changing a set is quick; rules take
+//! tools that read the node's whole firewall, so a worker maintains them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{InPodCapture, worker::CaptureJob};
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 impl InPodCapture {
-    /// Sees to sets and rules. The first time this waits: no pod is captured before its probes are exempt.
+    /// Maintains sets and rules. The first time this blocks: no pod is captured before its probes are exempt.
     pub(super) fn exempt_probes(&mut self, state: &mut AgentState) {
         self.exemption.sets = self.probes.ensure_sets().err().map(|error| error.to_string().into());
         if self.exemption.busy {
@@ -48,12 +48,12 @@ impl InPodCapture {
             Err(error) => self.exemption.rules = Some(error),
         }
         if self.exemption.rules != before {
-            state.mark_dirty(ReconcileScope::Membership); // whoever asks is told in the next turn
+            state.mark_dirty(ReconcileScope::Membership); // waiting requests are answered in the next pass
         }
     }
 
     fn note_exempted(&self, state: &mut AgentState, missing: &[String], took: Duration) {
-        let (cause, what) = (state.history.cause(), format!("put in place: {}", summary(missing)));
+        let (cause, what) = (state.history.cause(), format!("applied: {}", summary(missing)));
         state.history.note(HistoryEntry { cause, what, pod: None, took, error: None });
         if self.open {
             warn!(target: "ambient", rules = missing.join("; "), "probe rules of the node restored");

@@ -1,4 +1,4 @@
-//! Namespaces of pods that were here before this agent, and of pods whose namespace was replaced.
+//! Namespaces of pods that started before this agent, and of pods whose namespace was replaced.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use super::{
 use agent::AgentState;
 
 impl InPodCapture {
-    /// When a search is to begin, if there is anything to search for.
+    /// When the next search begins, if there is anything to search for.
     pub(super) fn search_due(&self) -> Option<Instant> {
         let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
         let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
@@ -65,13 +65,13 @@ impl InPodCapture {
         self.workers.send(CaptureJob::Search { processes, records }, !self.searched);
     }
 
-    /// A pod that has no namespace, or lost it, is looked for now.
+    /// A search begins now for a pod that has no namespace, or lost it.
     pub(super) fn search_soon(&mut self) {
         self.processes.within(Duration::ZERO, false);
     }
 
-    /// These pods belong to the mesh, and neither an ADD nor the API has told where they are. One that starts just now
-    /// will have an ADD in a moment; of another the plugin may have noted its ADD, or be about to.
+    /// These pods belong to the mesh, and neither an ADD nor the API has shown where they are. One that is just starting
+    /// will have an ADD in a moment; of another one the plugin may have recorded the ADD, or be about to.
     pub(super) fn set_without_netns(&mut self, uids: BTreeSet<PodUid>) {
         if !uids.is_subset(&self.unplaced) {
             self.records.within(SOON, self.unplaced.is_empty());
@@ -81,15 +81,15 @@ impl InPodCapture {
 
     pub(super) fn found(&mut self, state: &mut AgentState, result: Result<SearchResult, Reason>) {
         if !std::mem::take(&mut self.seeking) {
-            return; // all was settled meanwhile
+            return; // everything was settled meanwhile
         }
-        // One among records alone must not put off the next one among processes.
+        // A search among records alone must not postpone the next one among processes.
         let by_processes = !self.sought.is_empty() || !self.searched;
         let finds = match result {
             Ok(finds) => finds,
             Err(error) => {
                 self.search_trouble =
-                    Some(format!("cannot look for the network namespaces of running pods: {error}").into());
+                    Some(format!("cannot search for the network namespaces of running pods: {error}").into());
                 if by_processes {
                     self.processes.later();
                 }
@@ -105,7 +105,7 @@ impl InPodCapture {
         for (uid, found) in finds.processes {
             self.found_one(state, &uid, found);
         }
-        // After those: where a pod's processes are is newer than its ADD.
+        // After the records: where a pod's processes are is newer information than its ADD.
         for (uid, recorded) in finds.records {
             self.inherit(state, &uid, recorded);
         }
@@ -133,13 +133,13 @@ impl InPodCapture {
     }
 }
 
-/// Pods outside of the mesh that may have left it while no agent was here.
+/// Pods outside of the mesh that may have left it while no agent ran.
 fn suspects(state: &AgentState) -> impl Iterator<Item = &Pod> {
     let out = |pod: &&Pod| match state.standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
             false
         }
-        AmbientStanding::Out(SkipReason::NamespaceUnknown) => false, // its labels may be told later
+        AmbientStanding::Out(SkipReason::NamespaceUnknown) => false, // its labels may arrive later
         AmbientStanding::Out(_) => true,
         _ => false,
     };

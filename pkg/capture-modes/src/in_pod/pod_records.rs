@@ -1,9 +1,9 @@
-//! Namespaces of pods that were added to an agent before this one, by what the plugin noted of their ADDs.
+//! Namespaces of pods that were added while an earlier agent ran, from the plugin's records of their ADDs.
 //!
-//! Between an ADD and the pod's first process nothing else tells which namespace is the pod's, and before the API shows its
-//! addresses, nothing else tells those. A record may be old: its pod may have another sandbox by now, and its path may lead
-//! to another namespace. So it counts only if it names the pod by its UID, and the namespace there is the one that was
-//! there at the ADD, and has one of the pod's addresses.
+//! Between an ADD and the pod's first process there is no other source for the pod's namespace, and before the API shows
+//! the pod's addresses, none for those. A record may be old: the pod may have another sandbox by now, and the path may lead
+//! to another namespace. So it counts only if it has the pod's UID, and the namespace at its path is the one of the ADD and
+//! has one of the pod's addresses.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub(super) struct PodRecordStore {
     netns_directory: PathBuf,
 }
 
-/// What a record tells of a pod.
+/// What a record shows of a pod.
 #[derive(Debug)]
 pub(crate) struct RecordedPod {
     pub(super) found: NetnsMatch,
@@ -46,7 +46,7 @@ impl PodRecordStore {
         }
     }
 
-    /// What the records tell of these pods, by their newest ADDs. Pods without a record that counts are absent.
+    /// What the records show of these pods, by their newest ADDs. Pods without a valid record are absent.
     pub(super) fn find(
         &self,
         finder: &NetnsFinder,
@@ -72,7 +72,7 @@ impl PodRecordStore {
     /// `ips`: the pod's addresses, where the API shows any.
     fn recorded(&self, finder: &NetnsFinder, record: PodRecord, ips: &[IpAddr]) -> Option<RecordedPod> {
         let then = record.netns_file?;
-        // The runtime's directory may be somewhere else in our container.
+        // In the agent's container the runtime's directory may be mounted elsewhere.
         let netns = Netns::open(self.netns_directory.join(Path::new(&record.netns).file_name()?)).ok()?;
         if netns.id() != (NetnsId { dev: then.dev, ino: then.ino }) {
             return None;

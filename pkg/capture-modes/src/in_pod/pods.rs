@@ -12,12 +12,12 @@ use super::{InPodCapture, enrolled_pod::EnrolledPod, worker::CaptureJob};
 use agent::AgentState;
 
 impl InPodCapture {
-    /// The time of life cycles.
+    /// The clock of life cycles.
     pub(super) fn now(&self) -> AgentTime {
         self.started.elapsed()
     }
 
-    /// Something has happened to a pod: does what follows.
+    /// Passes an event to a pod's life cycle, and executes the actions that follow.
     pub(super) fn handle(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
         let now = self.now();
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
@@ -26,14 +26,14 @@ impl InPodCapture {
         }
     }
 
-    /// Does what there is to do for a pod.
+    /// Executes an action on a pod.
     pub(super) fn perform(&mut self, uid: &PodUid, action: PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
         match action {
             PodAction::Capture | PodAction::Observe | PodAction::Release => self.start(uid, &action),
-            // ztunnel hears of it when its rules are there, and of its end when they are gone, and not before: else its
-            // traffic would be redirected to nobody.
+            // ztunnel is sent the pod when its rules are in place, and its end when they are gone, and not before: else
+            // its traffic would be redirected where nothing listens.
             PodAction::Serve => self.hub.put(enrolled_pod.workload(uid)),
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
@@ -58,7 +58,7 @@ impl InPodCapture {
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
         let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
-        // A connection through the node's ztunnel must not go on without any.
+        // A connection through the node's ztunnel must not continue without any.
         let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
@@ -88,7 +88,7 @@ impl InPodCapture {
         let is_new = !self.enrolled.contains_key(uid);
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         let enrolled_pod = self.enrolled_pod_of(state, pod);
-        enrolled_pod.privilege = pod.network_privilege(); // a container for debugging may have come
+        enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
             enrolled_pod.ips = ips;
@@ -110,7 +110,7 @@ impl InPodCapture {
         self.handle(uid, PodEvent::Joined { changed });
     }
 
-    /// A pod does not belong to the mesh, or not any more.
+    /// A pod does not belong to the mesh, or no longer does.
     pub(super) fn pod_left(&mut self, state: &AgentState, pod: &Pod, why: &str) {
         let uid = &pod.metadata.uid;
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
@@ -123,7 +123,7 @@ impl InPodCapture {
         }
     }
 
-    /// A pod outside of the mesh has rules of ours: it left while no agent was here.
+    /// A pod outside of the mesh has rules of ours: it left while no agent ran.
     pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
         let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
         if let Some(pod) = pod.filter(|pod| matches!(state.standing(pod), AmbientStanding::Out(_))) {
@@ -140,9 +140,9 @@ impl InPodCapture {
         tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
     }
 
-    /// All pods are captured in another way from now on.
+    /// All pods are captured in the other mode from now on.
     pub(crate) fn forget_all(&mut self) {
         let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
-        uids.iter().for_each(|uid| self.forget(uid, "it is captured in another way"));
+        uids.iter().for_each(|uid| self.forget(uid, "it is captured in the other mode"));
     }
 }

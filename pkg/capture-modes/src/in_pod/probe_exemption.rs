@@ -1,4 +1,4 @@
-//! How far the exemption of the node's probes is.
+//! The state of the exemption of the node's probes.
 
 use model::Reason;
 use netfilter::RulesSnapshot;
@@ -6,11 +6,11 @@ use netfilter::RulesSnapshot;
 /// State of the sets and rules that exempt the node's probes.
 #[derive(Debug, Default)]
 pub(super) struct ProbeExemption {
-    /// The rules as a worker saw them last.
+    /// The rules as a worker last observed them.
     pub(super) seen: Option<RulesSnapshot>,
     /// A worker is applying them.
     pub(super) busy: bool,
-    /// They have been applied at least once, with whatever result.
+    /// They have been applied at least once, successfully or not.
     pub(super) was_tried: bool,
     /// Why the sets cannot be maintained.
     pub(super) sets: Option<Reason>,

@@ -1,4 +1,4 @@
-//! What waits for workers, and how many of them are at work.
+//! Jobs that wait for workers, and how many of them run.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A queue of jobs with a fast lane, on which some of the workers wait for nothing else.
+/// A queue of jobs with an urgent lane, which is all that some of the workers serve.
 #[derive(Debug)]
 pub(super) struct JobQueue<J> {
     state: Mutex<QueueState<J>>,
@@ -20,7 +20,7 @@ pub(super) struct JobQueue<J> {
 struct QueueState<J> {
     urgent: VecDeque<J>,
     other: VecDeque<J>,
-    /// When those that run began, by their numbers.
+    /// When each running job began, by its number.
     running: BTreeMap<u64, Instant>,
     last: u64,
     /// How many of these are not urgent.
@@ -28,7 +28,7 @@ struct QueueState<J> {
     ended: bool,
 }
 
-/// A job that was taken; it counts as running until this is dropped, also by a panic.
+/// A job that was taken from the queue; it counts as running until this is dropped, also by a panic.
 #[derive(Debug)]
 pub(super) struct RunningJob<'a, J> {
     queue: &'a JobQueue<J>,
@@ -37,7 +37,7 @@ pub(super) struct RunningJob<'a, J> {
 }
 
 impl<J> JobQueue<J> {
-    /// An empty one, of which at most so many jobs run at a time that are not urgent: what takes long in one pod keeps no
+    /// An empty one, of which at most so many jobs that are not urgent run at a time: long work in one pod keeps no other
     /// pod from starting.
     pub(super) fn new(others: usize) -> JobQueue<J> {
         let (urgent, other) = (VecDeque::new(), VecDeque::new());
@@ -50,7 +50,7 @@ impl<J> JobQueue<J> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a job; what is urgent goes before all else.
+    /// Adds a job; urgent jobs precede all others.
     pub(super) fn push(&self, job: J, urgent: bool) {
         let mut state = self.lock();
         let lane = if urgent { &mut state.urgent } else { &mut state.other };
@@ -90,7 +90,7 @@ impl<J> JobQueue<J> {
         self.lock().running.values().filter(|began| began.elapsed() > time).count()
     }
 
-    /// Drops what was not begun, and waits for what was.
+    /// Drops waiting jobs, and waits for running ones.
     pub(super) fn settle(&self) {
         let mut state = self.lock();
         state.urgent.clear();
@@ -100,7 +100,7 @@ impl<J> JobQueue<J> {
         }
     }
 
-    /// Nobody gets a job any more.
+    /// No worker gets a job any more.
     pub(super) fn end(&self) {
         self.lock().ended = true;
         self.more.notify_all();
@@ -115,7 +115,7 @@ impl<J> Drop for RunningJob<'_, J> {
             state.running_others = state.running_others.saturating_sub(1);
         }
         drop(state);
-        self.queue.more.notify_one(); // what had to wait for this one may be taken by another
+        self.queue.more.notify_one(); // a job that had to wait for this one may be taken by another worker
         self.queue.idle.notify_all();
     }
 }

@@ -1,4 +1,4 @@
-//! One turn: from facts to what is to be done, pod by pod.
+//! One pass: from facts to actions, pod by pod.
 
 use std::{
     collections::BTreeSet,
@@ -17,14 +17,14 @@ use zds::ZtunnelPod;
 use super::{EnrolledPod, InPodCapture};
 use agent::{AgentState, ReconcileScope, life};
 
-/// How many looks may be on their way at a time: a turn after a long sleep must not bring them all.
+/// How many verifications may run at a time: a pass after a long pause must not start all of them.
 const LOOKS: usize = 16;
-/// Looks are begun together, for each turn costs something, too.
+/// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
-/// How soon a look is begun that had to wait for others.
+/// How soon a verification begins that had to wait for others.
 const CROWDED: Duration = Duration::from_millis(50);
-/// A ztunnel that is connected and has not acknowledged its snapshot for so long is not ready, and will not be. Snapshots of
-/// 250 pods take less than a second, so no rollout comes near it.
+/// A connected ztunnel that has not acknowledged its snapshot for so long is not ready, and will not be. Snapshots of 250
+/// pods take less than a second, so no rollout comes near it.
 const UNSYNCED: Duration = Duration::from_secs(30);
 
 impl InPodCapture {
@@ -48,7 +48,7 @@ impl InPodCapture {
         self.announce_ztunnels(state);
         self.give_up_lost(state);
         self.take_in(state);
-        // Ahead of all work on rules, and with those that leave: a captured pod's probes are always exempt.
+        // Before all work on rules, and including pods that leave: a captured pod's probes are always exempt.
         let addresses = self.wanted_addresses(state)?;
         let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
         if added + left > 0 {
@@ -70,8 +70,8 @@ impl InPodCapture {
         self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
     }
 
-    /// Which of the connected ztunnels is the newest follows from their pods. The plugin knows their addresses before the
-    /// API does.
+    /// Which of the connected ztunnels is the newest is determined by their pods. The plugin knows their addresses before
+    /// the API does.
     fn announce_ztunnels(&self, state: &AgentState) {
         let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel).into_iter();
         let pods = candidates.map(|one| {
@@ -97,12 +97,12 @@ impl InPodCapture {
         )
     }
 
-    /// Whose probes are exempt, address by address.
+    /// The addresses whose probes are exempt, each with its pod.
     fn wanted_addresses(&mut self, state: &mut AgentState) -> Result<MemberAddresses, Reason> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
         let mut members = state.members(&inherited);
-        // One that leaves keeps its exemption until its rules are gone.
+        // A pod that leaves keeps its exemption until its rules are gone.
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving())
         {
@@ -127,7 +127,7 @@ impl InPodCapture {
         }
     }
 
-    /// Pods that belong to the mesh become enrolled; those that do not any more are to leave.
+    /// Enrols pods that belong to the mesh, and begins to release those that no longer do.
     fn take_in(&mut self, state: &AgentState) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in state.index.pods() {
@@ -135,7 +135,7 @@ impl InPodCapture {
             known.insert(uid);
             match state.standing(pod) {
                 AmbientStanding::Member { ips, .. } => self.pod_joined(state, pod, ips),
-                // Its address, or its namespace's labels, may be told later.
+                // Its address, or its namespace's labels, may arrive later.
                 AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
@@ -150,7 +150,7 @@ impl InPodCapture {
         self.set_without_netns(unplaced);
     }
 
-    /// Before ztunnels are told anything, all pods that they may serve must be known.
+    /// Before ztunnels are sent anything, all pods that they may serve must be known.
     fn open_if_searched(&mut self) {
         if self.open || !self.searched {
             return;
@@ -165,7 +165,7 @@ impl InPodCapture {
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
 
-    /// Begins what can be begun.
+    /// Begins what can begin.
     fn work(&mut self) {
         let now = self.now();
         let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
@@ -186,7 +186,7 @@ impl InPodCapture {
         }
     }
 
-    /// ADDs whose time is up are told why.
+    /// ADDs whose time is up are answered with the reason.
     fn give_up(&mut self) {
         let now = self.now();
         let late = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_late(now));
@@ -237,7 +237,7 @@ impl InPodCapture {
 
     fn next_due(&self) -> Option<Instant> {
         let now = self.now();
-        // What could not be begun is begun when others have ended.
+        // What cannot begin now begins when running jobs have ended.
         let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next(now, now + CROWDED);
         let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
         let now = Instant::now();
@@ -246,7 +246,7 @@ impl InPodCapture {
     }
 }
 
-/// Looks are begun together.
+/// Verifications begin together.
 fn batched(when: AgentTime) -> AgentTime {
     let batches = when.as_secs().div_ceil(BATCH.as_secs());
     BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))

@@ -1,4 +1,4 @@
-//! Pods that were added to an agent before this one, by the plugin's records of their ADDs.
+//! Pods that were added while an earlier agent ran, from the plugin's records of their ADDs.
 
 use agent::{AgentState, PodAttachment};
 use model::PodUid;
@@ -9,10 +9,10 @@ use tracing::info;
 use super::{InPodCapture, enrolled_pod::EnrolledPod, pod_records::RecordedPod};
 
 impl InPodCapture {
-    /// What an ADD told an agent before this one is known from now on, as if it had been told to this one.
+    /// Treats an ADD that an earlier agent handled as if this one had.
     pub(super) fn inherit(&mut self, state: &mut AgentState, uid: &PodUid, recorded: RecordedPod) {
         let RecordedPod { found, ips, container, file } = recorded;
-        // At its DEL the plugin removes the record before it tells us. So either we have not heard of a DEL, and shall, or the
+        // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or the
         // record is gone.
         if !file.exists() {
             return;
@@ -30,7 +30,7 @@ impl InPodCapture {
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
             AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, uid),
             AmbientStanding::Out(_) => return,
-            // Others have its addresses by now, or it has another container.
+            // Other pods have its addresses by now, or it has another container.
             AmbientStanding::Pending(_) if told.is_empty() => return,
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
                 self.enrolled_pod_of(state, &pod);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use retry::{Attempts, Backoff};
 
-/// Until the next search when a pod has none, at first, and when all have one.
+/// Until the next search: at first while a pod has no namespace, and while all have one.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 const REGULAR: Duration = Duration::from_secs(30);
 const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
@@ -13,7 +13,7 @@ const BACKOFF: Backoff = Backoff::new(SOON, REGULAR);
 #[derive(Debug)]
 pub(super) struct SearchSchedule {
     pub(super) next: Instant,
-    /// Searches that did not find all.
+    /// Searches in a row that did not find all.
     attempts: Attempts,
 }
 
@@ -27,14 +27,14 @@ impl SearchSchedule {
         Instant::now() >= self.next
     }
 
-    /// No later than after that time; `is_new`: nor earlier.
+    /// The next search begins no later than after that time; `is_new`: and no earlier.
     pub(super) fn within(&mut self, time: Duration, is_new: bool) {
         let next = Instant::now() + time;
         self.next = if is_new { next } else { self.next.min(next) };
         self.attempts.succeeded();
     }
 
-    /// Twice as long after each search that found not all.
+    /// The interval doubles after each search that did not find all.
     pub(super) fn later(&mut self) {
         self.next = Instant::now() + self.attempts.failed();
     }

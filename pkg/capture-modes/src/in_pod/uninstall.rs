@@ -1,4 +1,4 @@
-//! Takes everything of in-pod capture off the node and out of its pods, by what the kernel shows.
+//! Removes everything of in-pod redirection from the node and its pods, by what the kernel shows.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,7 +8,7 @@ use netns::{Netns, NetnsId};
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
 
-/// Removes it. Answers with what could not be removed, in sentences.
+/// Removes it. Returns what could not be removed, as sentences.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
     let mut troubles = Vec::new();
@@ -21,11 +21,11 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Ok(probes) => probes,
         Err(error) => return vec![error.to_string()],
     };
-    // Where pods are captured on the node, each start comes here: it is not to look into every pod for nothing.
+    // With node-level capture each start calls this: it must not examine every pod in vain.
     if settings.capture.in_pod().is_none() && matches!(probes.are_there(), Ok(false)) {
         return troubles;
     }
-    // Only in-pod capture needs a list of processes: where there is none, the runtime's directory has to do.
+    // Only in-pod redirection needs a list of processes: without one, the runtime's directory has to suffice.
     let chosen = settings.capture.in_pod();
     let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
@@ -41,14 +41,14 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         }
         Err(error) => troubles.push(error.to_string()),
     }
-    // Last: by them a next attempt knows that there is something left.
+    // Last: they show the next attempt that something is left.
     if let Err(error) = probes.remove() {
         troubles.push(error.to_string());
     }
     troubles
 }
 
-/// All namespaces but the node's own.
+/// All namespaces except the node's own.
 fn pods(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
     let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), namespaces)?;

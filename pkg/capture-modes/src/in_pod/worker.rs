@@ -28,17 +28,17 @@ use super::{
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use agent::{AgentHandle, CaptureReply};
 
-/// How many work at a time: children of two families run side by side already. Two are there for ADDs alone, however long
-/// others take.
+/// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
+/// other jobs take.
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
-/// A look, a change and another look, each in both families and with a lock to wait for, take a minute at most.
+/// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
 
-/// What is to be done.
+/// A kind of work.
 #[derive(Debug)]
 pub(super) enum CaptureJob {
-    /// Put a pod's rules in place.
+    /// Apply a pod's rules.
     Capture {
         uid: PodUid,
         netns: Arc<Netns>,
@@ -46,8 +46,8 @@ pub(super) enum CaptureJob {
         existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
     },
-    /// Look at a pod's rules, and put back what is missing. With a glance from before, the tools are asked only if
-    /// another glance tells a difference.
+    /// Verify a pod's rules, and restore what is missing. With an earlier snapshot, the tools are run only if a new
+    /// snapshot differs.
     Look {
         uid: PodUid,
         netns: Arc<Netns>,
@@ -55,26 +55,26 @@ pub(super) enum CaptureJob {
         existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
     },
-    /// Take a pod's rules away.
+    /// Remove a pod's rules.
     Release { uid: PodUid, netns: Arc<Netns> },
-    /// Compare a pod's rules, and tell who asked.
+    /// Compare a pod's rules, and answer the request.
     Check {
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
         before: Option<Arc<PodRulesSnapshot>>,
         reply: CaptureReply,
     },
-    /// Put the rules for the node's probes in place; with what was seen of them the last time.
+    /// Apply the rules for the node's probes; with their last snapshot.
     Exempt { before: Option<netfilter::RulesSnapshot> },
-    /// Find namespaces by processes, and by what the plugin noted.
+    /// Find namespaces by processes, and by the plugin's records.
     Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
 }
 
-/// What the reconciler is told if a job ends in nothing, with the reason.
+/// The result if a job fails, with the reason.
 type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
 
 impl CaptureJob {
-    /// None: nobody but who asked wants to know, and hears that there is no answer.
+    /// `None`: the result is only for the requester, who notices that there is none.
     fn otherwise(&self) -> Option<JobFallback> {
         Some(match self {
             CaptureJob::Capture { uid, netns, .. } => {
@@ -98,9 +98,9 @@ impl CaptureJob {
     }
 }
 
-/// Runs a job. One that panics has failed: its pod is not busy for ever, and its worker goes on.
+/// Runs a job. One that panics has failed: its pod does not stay busy, and its worker continues.
 fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallback>) -> Option<JobResult> {
-    // What a job leaves half done is in the kernel, where the next one looks first.
+    // What a job leaves half done is in the kernel, and the next job observes that first.
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
         Err(payload) => {
@@ -109,18 +109,18 @@ fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallbac
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words_of(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
-/// What was done, or said.
+/// The result of a job, or an answer of ztunnel.
 #[derive(Debug)]
 pub(crate) enum JobResult {
     /// A pod's rules.
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
-    /// What a look showed.
+    /// The result of a verification.
     Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
@@ -128,11 +128,11 @@ pub(crate) enum JobResult {
     Exempted { took: Duration, result: Result<EnsureReport, Reason> },
     /// Namespaces, by UID.
     Searched(Result<SearchResult, Reason>),
-    /// What ztunnels did.
+    /// Events of ztunnels.
     Zds(zds::ZdsEvent),
 }
 
-/// Hands results to the capture mode, and wakes the reconciler once for each.
+/// Passes results to the capture mode, and wakes the reconciler once for each.
 #[derive(Clone, Debug)]
 pub(super) struct JobResultSender {
     results: Sender<JobResult>,
@@ -148,7 +148,7 @@ impl JobResultSender {
         (JobResultSender { results, agent }, receiver)
     }
 
-    /// A result that nobody takes any more is lost: the process ends when the reconciler has.
+    /// A result without a receiver is dropped: the process ends when the reconciler has.
     pub(super) fn send(&self, result: JobResult) {
         if self.results.send(result).is_ok() {
             self.agent.work_completed();
@@ -156,24 +156,24 @@ impl JobResultSender {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
     pub(super) processes: BTreeMap<PodUid, NetnsMatch>,
     pub(super) records: BTreeMap<PodUid, RecordedPod>,
 }
 
-/// What a look showed.
+/// The result of a verification.
 #[derive(Debug)]
 pub(crate) struct RulesCheck {
     pub(super) glance: Arc<PodRulesSnapshot>,
-    /// What was missing, and was put back; in words.
+    /// What was missing, and was restored; as text.
     pub(super) repaired: Vec<String>,
-    /// What became of connections that were there before.
+    /// What happened to connections that were there before.
     pub(super) connections: Option<ConnectionsReport>,
 }
 
-/// The workers; they end when this does.
+/// The workers; they end when this is dropped.
 #[derive(Debug)]
 pub(super) struct WorkerPool(Arc<JobQueue<CaptureJob>>);
 
@@ -187,7 +187,7 @@ impl WorkerPool {
         results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
-        let workers = WorkerPool(Arc::clone(&queue)); // so that those that run end if another cannot be started
+        let workers = WorkerPool(Arc::clone(&queue)); // so that the running ones end if another cannot be started
         let tools = WorkerContext {
             config: chosen.rules.clone(),
             families: chosen.families(),
@@ -212,18 +212,18 @@ impl WorkerPool {
         Ok(workers)
     }
 
-    /// Has something done; what is urgent goes before all else.
+    /// Queues a job; urgent ones precede all others.
     pub(super) fn send(&self, job: CaptureJob, urgent: bool) {
         self.0.push(job, urgent);
     }
 
-    /// Those for all but ADDs are at their jobs longer than any of their tools may take.
+    /// The workers that serve more than ADDs have been at their jobs for longer than any of their tools may take.
     pub(super) fn stand_still(&self) -> bool {
         self.0.longer_than(STANDSTILL) >= OTHERS
     }
 
-    /// Drops what was not begun, and waits for what was, which takes no longer than its tools may. Of all that has ended
-    /// the reconciler has been told by then.
+    /// Drops waiting jobs, and waits for running ones, which takes no longer than their tools may. By then the reconciler
+    /// has the results of all that have ended.
     pub(super) fn settle(&self) {
         self.0.settle();
     }
@@ -246,7 +246,7 @@ struct WorkerContext {
 }
 
 impl WorkerContext {
-    /// None: nobody but who asked wants to know.
+    /// `None`: the result is only for the requester.
     fn run(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
@@ -271,7 +271,7 @@ impl WorkerContext {
                     true => Ok(()),
                     false => Err(seen.differences.join("; ").into()),
                 };
-                drop(reply.send(seen.and_then(fine))); // who has given up needs no answer
+                drop(reply.send(seen.and_then(fine))); // a requester that has given up needs no answer
                 return None;
             }
             CaptureJob::Exempt { before } => {

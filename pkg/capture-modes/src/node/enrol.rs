@@ -1,4 +1,4 @@
-//! What the plugin asks for, and the turns in between.
+//! Requests of the plugin, between passes.
 
 use std::{
     net::IpAddr,
@@ -14,8 +14,8 @@ use agent::{
     ReconcileScope,
 };
 
-/// A pod that was enrolled at once is looked at again after this time, with all that came meanwhile: with many pods that
-/// look takes longer than an enrolment, and pods often start several at a time.
+/// A pod that was enrolled at once is verified after this time, with all that were enrolled meanwhile: with many pods a
+/// verification takes longer than an enrolment, and pods often start several at a time.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
@@ -33,7 +33,7 @@ impl CaptureMode for NodeCapture {
         }
     }
 
-    /// Enrols at once where everything stands ready, else with the next turn, which makes it so.
+    /// Enrols at once where everything is in place, else in the next pass, which puts it in place.
     fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
@@ -48,7 +48,7 @@ impl CaptureMode for NodeCapture {
         state.ledger.added(&container, attachment);
     }
 
-    /// If an earlier pod is still captured by one of the addresses, the next turn ends that, and is waited for.
+    /// If an earlier pod is still captured by one of the addresses, the next pass ends that, and the request waits for it.
     fn skip(
         &mut self,
         state: &mut AgentState,
@@ -100,7 +100,8 @@ impl CaptureMode for NodeCapture {
 }
 
 impl NodeCapture {
-    /// Whether rules, sets and ways of these addresses' families were there when last looked: the active slot, then.
+    /// Whether rules, sets and routes of these addresses' families were there in the last observation: then the active
+    /// slot.
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
         let verified = self.verified.as_ref()?;
         let families = verified.desired.families();

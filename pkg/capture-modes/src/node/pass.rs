@@ -1,4 +1,4 @@
-//! One turn: look, plan, do, look again.
+//! One pass: observe, plan, apply, verify.
 
 use std::time::Instant;
 
@@ -15,26 +15,26 @@ use tracing::{debug, info, warn};
 use super::{NodeCapture, VerifiedState, shared, tell};
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
-/// Numbers that others use are not taken; once we have them, what others add there is theirs to answer for.
+/// Numbers that other components use are not taken; once they are ours, what others add there is their responsibility.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     let Some(foreign) = observed.foreign.first().filter(|_| observed.rules.is_empty()) else { return Ok(()) };
     Err(format!(
-        "others use what the node path needs ({} such; the first: {foreign}): choose other tables with \
-         --ambient-tables or priorities with --ambient-rule-priority, or take that away",
+        "other components use what the node path needs ({} objects, the first: {foreign}): choose other tables with \
+         --ambient-tables or priorities with --ambient-rule-priority, or remove them",
         observed.foreign.len()
     )
     .into())
 }
 
 impl NodeCapture {
-    /// What is wrong although the kernel shows what is wanted, if anything.
+    /// What is wrong although the kernel matches the desired state, if anything.
     pub(super) fn pass(
         &mut self,
         state: &mut AgentState,
         scope: ReconcileScope,
     ) -> Result<Option<Reason>, Reason> {
         let words = |error: nodepath::Error| error.to_string();
-        self.look = None; // a turn that fails is followed by others
+        self.look = None; // other passes follow one that fails
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
         let (living, lost) = self.living(state, scope);
@@ -49,7 +49,10 @@ impl NodeCapture {
             self.complete(scope, &mut observed, &desired)?;
             let left = plan(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
-                return Err(format!("it does not stay as it was made; next would be: {step}").into());
+                return Err(format!(
+                    "the node path does not stay as it was applied; the next step would be: {step}"
+                )
+                .into());
             }
             self.tell_repairs(state, &steps, &desired);
         }
@@ -83,7 +86,7 @@ impl NodeCapture {
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
                     trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
-                // One that is coming or going has no network, or none any more.
+                // One that starts or ends has no network yet, or none any more.
                 Err(error) => {
                     debug!(target: "ambient", ztunnel = %candidate.name, %error, "ztunnel cannot be located");
                 }
@@ -136,7 +139,7 @@ impl NodeCapture {
             && before.families() == desired.families()
     }
 
-    /// Adds what tools and other namespaces tell, afresh or from the last time that all was as it should be.
+    /// Adds what tools and other namespaces show, observed now or when everything was last as desired.
     fn complete(
         &mut self,
         scope: ReconcileScope,
@@ -157,14 +160,14 @@ impl NodeCapture {
         Ok(self.path.observe_rest(observed, &desired.slots).map_err(|error| error.to_string())?)
     }
 
-    /// Does the steps, up to the first that fails.
+    /// Applies the steps, up to the first that fails.
     fn apply(
         &mut self,
         state: &mut AgentState,
         steps: &[Operation],
         desired: &DesiredState,
     ) -> Result<(), Reason> {
-        // Not only the slot counts: a successor takes the place of one that died.
+        // Not only the slot counts: a successor replaces one that died.
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
@@ -199,7 +202,7 @@ impl NodeCapture {
         Ok(())
     }
 
-    /// What was done although nothing else is wanted than before: somebody had changed it.
+    /// Reports what was changed although the desired state is the same: another component had changed it.
     fn tell_repairs(&self, state: &AgentState, steps: &[Operation], desired: &DesiredState) {
         if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
             let words: Vec<String> = steps.iter().map(ToString::to_string).collect();

@@ -9,7 +9,7 @@ use crate::settings::CaptureSettings;
 /// As Istio's: the plugin may run as another user.
 const MODE: u32 = 0o644;
 
-/// Writes it, if it says something else.
+/// Writes it, if its content differs.
 pub(crate) fn write(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
     let number = |family| match family {
         Family::V4 => 4,

@@ -1,4 +1,4 @@
-//! Takes everything of ours out of the node's network namespace, and out of its ztunnels', by what the kernel shows.
+//! Removes everything of ours from the node's network namespace, and from those of its ztunnels, by what the kernel shows.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use tracing::warn;
 use super::open_path;
 use crate::settings::CaptureSettings;
 
-/// Removes all that an agent, of whatever version of ours, has made. It needs neither facts nor API server. Repeating it
-/// changes nothing. Answers with what could not be removed, in sentences.
+/// Removes everything that an agent, of whatever version of ours, has made. It needs neither facts nor API server.
+/// Repeating it changes nothing. Returns what could not be removed, as sentences.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let mut path = match open_path(settings) {
         Ok(path) => path,
@@ -42,7 +42,7 @@ fn steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operatio
 /// Everything of ours on the node, and in those ztunnels that its routes lead to.
 ///
 /// # Errors
-/// The kernel cannot be queried, and why.
+/// The kernel cannot be queried.
 pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
@@ -51,14 +51,14 @@ pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<Observed
     let mut slots = [None, None];
     for slot in ZtunnelSlot::BOTH {
         let ips = slot.of(&known.ips);
-        // One ztunnel in both slots: the state of a plan that was cut off. It is cleared once.
+        // One ztunnel in both slots: the state after an interrupted plan. It is cleared once.
         let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
         if ips.is_empty() || again {
             continue;
         }
         match path.locate(&format!("slot {slot}").into(), ips, false) {
             Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
-            // Its namespace is gone, and with it what we made there.
+            // Its namespace is gone, with everything that we made there.
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use report::{StatePart, StateReport};
 
-use super::{Lookup, shortened};
+use super::lookup::{Lookup, shortened};
 use crate::{
     cluster::NodeAnswer,
     finding::{Code, Finding, ObjectName},

@@ -1,6 +1,6 @@
 //! Labels that contradict each other.
 
-use super::Lookup;
+use super::lookup::Lookup;
 use crate::{
     cluster::DATAPLANE_MODE,
     finding::{Code, Finding, ObjectName},

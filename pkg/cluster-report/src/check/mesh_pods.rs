@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use report::{CaptureState, PodState, PodVerdict, StateReport, explain};
 
-use super::Lookup;
+use super::lookup::Lookup;
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::Pod,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use report::StateReport;
 
-use super::{Lookup, shortened};
+use super::lookup::{Lookup, shortened};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Node, Pod},

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use report::{CaptureState, RedirectionMode};
 
-use super::{Lookup, shortened};
+use super::lookup::{Lookup, shortened};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Pod, REDIRECTION},

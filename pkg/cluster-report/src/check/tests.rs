@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use report::{
     Comparison, DifferenceKind, InstalledFile, KernelView, PartHealth, PodState, RedirectionMode,
     StateDifference, StatePart, StateReason, StateReport, Unobserved, ZtunnelState,

@@ -1,4 +1,4 @@
-use std::{fs, net::Shutdown, os::unix::net::UnixListener, path::PathBuf};
+use std::{fs, io::Read as _, net::Shutdown, os::unix::net::UnixListener, path::PathBuf};
 
 use report::NodeState;
 
@@ -49,9 +49,9 @@ fn answers_are_told_from_what_is_none() {
     assert_eq!(answered("plain", &ok("Content-Type: x\r\n", "{}")).unwrap(), b"{}");
     assert_eq!(answered("sized", &ok("content-length: 2\r\n", "{}")).unwrap(), b"{}");
     let short = answered("short", &ok("Content-Length: 3\r\n", "{}"));
-    assert!(matches!(short, Err(FetchError::Length)), "{short:?}");
-    assert!(matches!(answered("nothing", b""), Err(FetchError::NotHttp)));
-    assert!(matches!(answered("other", b"SSH-2.0\r\n\r\n"), Err(FetchError::NotHttp)));
+    assert!(matches!(short, Err(FetchError::Exchange(_))), "{short:?}");
+    assert!(matches!(answered("nothing", b""), Err(FetchError::Exchange(_))));
+    assert!(matches!(answered("other", b"SSH-2.0\r\n\r\n"), Err(FetchError::Malformed(_))));
     let busy = answered("busy", b"HTTP/1.1 503 Busy\r\n\r\ntoo \x1bmany\n").unwrap_err().to_string();
     assert_eq!(busy, "the agent refused: HTTP status 503: too \\u{1b}many");
 }

@@ -3,7 +3,7 @@
 use pod_status::RedirectionMode;
 
 use super::{
-    Finding,
+    finding::Finding,
     known::{repairs, where_to_ask},
 };
 use crate::{

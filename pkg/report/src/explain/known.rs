@@ -2,7 +2,7 @@
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use super::{Finding, outside};
+use super::{finding::Finding, outside};
 use crate::{
     compare::Comparison,
     network::SetMember,

@@ -1,6 +1,6 @@
 //! A pod that should not be captured, and is not.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::{
     pod::PodState,
     state::StateReport,

@@ -1,8 +1,7 @@
 //! A pod that the document does not have.
 
-use super::Finding;
+use super::finding::{Finding, PodVerdict};
 use crate::{
-    explain::PodVerdict,
     state::{Observer, StateReport},
     text::clean,
 };

@@ -2,6 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const MAX_BODY: usize = 64 * 1024;
+
 /// Gives the answer in parts of `step` bytes.
 struct Fake {
     answer: Vec<u8>,
@@ -19,7 +21,7 @@ impl Read for Fake {
 }
 
 fn answer(text: &[u8], step: usize) -> Result<HttpResponse, HttpError> {
-    receive(&mut Fake { answer: text.to_vec(), step })
+    receive::<MAX_BODY>(&mut Fake { answer: text.to_vec(), step })
 }
 
 #[test]

@@ -1,44 +1,50 @@
-//! The little of HTTP/1.1 that one `GET` needs (RFC 9112).
+//! Reads the response to one `GET` over HTTP/1.0 or 1.1 (RFC 9112).
+//!
+//! Called by `apiclient`, and by whatever asks an agent for its debug state. It must not open a connection or send a
+//! request. The plugin links it: it has no dependency of its own.
 
 use std::io::{self, ErrorKind, Read};
 
-/// The greatest body, in bytes. The API server's objects are below 1.5 MiB (etcd's limit).
-pub const MAX_BODY: usize = 4 * 1024 * 1024;
-
-/// The greatest sum of status line and headers, and of what stands between chunks, in bytes.
+/// The greatest sum of status line and headers, and of what is between chunks, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 /// 1xx answers before the real one.
 const MAX_INTERIM: usize = 4;
 
-/// An answer.
+/// A complete response.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct HttpResponse {
-    pub(crate) status: u16,
+pub struct HttpResponse {
+    /// The status code, from 200 to 599.
+    pub status: u16,
     headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
+    /// The decoded body.
+    pub body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HttpError {
-    /// The connection failed; also when it ended too early.
+pub enum HttpError {
+    /// The connection failed, or ended before the response was complete.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Not HTTP as we know it, or too large.
+    /// Not HTTP/1.0 or 1.1, or too large.
     #[error("{0}")]
     Malformed(String),
 }
 
 impl HttpResponse {
-    /// The first header of that name.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    /// The value of the first header of that name.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name).next()
     }
 }
 
-/// Reads the answer to a request that asked for the connection to be closed.
-pub(crate) fn receive(stream: &mut impl Read) -> Result<HttpResponse, HttpError> {
-    let mut incoming = ResponseReader::new(stream);
+/// Reads the response to a request that asked for the connection to be closed, with a body of at most `MAX_BODY` bytes.
+///
+/// # Errors
+/// See [`HttpError`].
+pub fn receive<const MAX_BODY: usize>(stream: &mut impl Read) -> Result<HttpResponse, HttpError> {
+    let mut incoming = ResponseReader::<MAX_BODY, _>::new(stream);
     for _ in 0..=MAX_INTERIM {
         let status = status(&incoming.line()?)?;
         let headers = headers(&mut incoming)?;
@@ -67,7 +73,9 @@ fn status(line: &str) -> Result<u16, HttpError> {
         .ok_or_else(|| malformed("it does not speak HTTP/1.1"))
 }
 
-fn headers(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<(String, String)>, HttpError> {
+fn headers<const MAX_BODY: usize>(
+    incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
+) -> Result<Vec<(String, String)>, HttpError> {
     let mut headers = Vec::new();
     loop {
         let line = incoming.line()?;
@@ -88,8 +96,8 @@ fn find<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item =
 }
 
 /// RFC 9112, section 6.3. A message with both a length and a coding is refused, as are lengths that differ.
-fn body(
-    incoming: &mut ResponseReader<'_, impl Read>,
+fn body<const MAX_BODY: usize>(
+    incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
     status: u16,
     headers: &[(String, String)],
 ) -> Result<Vec<u8>, HttpError> {
@@ -104,23 +112,25 @@ fn body(
     }
     match (codings.as_slice(), lengths.as_slice()) {
         ([], []) => incoming.rest(),
-        ([], [length]) => incoming.exactly(content_length(length)?),
+        ([], [length]) => incoming.exactly(content_length::<MAX_BODY>(length)?),
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => chunks(incoming),
         _ => Err(malformed("the length of the body is unclear")),
     }
 }
 
-fn content_length(text: &str) -> Result<usize, HttpError> {
+fn content_length<const MAX_BODY: usize>(text: &str) -> Result<usize, HttpError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(length) if digits && length <= MAX_BODY => Ok(length),
-        _ if digits => Err(too_large()),
+        _ if digits => Err(too_large::<MAX_BODY>()),
         _ => Err(malformed("Content-Length is no number")),
     }
 }
 
-/// RFC 9112, section 7.1; extensions and trailers are read over.
-fn chunks(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<u8>, HttpError> {
+/// RFC 9112, section 7.1; extensions and trailers are skipped.
+fn chunks<const MAX_BODY: usize>(
+    incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
+) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     loop {
         let line = incoming.line()?;
@@ -128,13 +138,13 @@ fn chunks(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<u8>, HttpE
         if size.is_empty() || !size.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(malformed("a chunk has no size"));
         }
-        let size = usize::from_str_radix(size, 16).map_err(|_| too_large())?;
+        let size = usize::from_str_radix(size, 16).map_err(|_| too_large::<MAX_BODY>())?;
         if size == 0 {
             headers(incoming)?;
             return Ok(body);
         }
         if size > MAX_BODY - body.len() {
-            return Err(too_large());
+            return Err(too_large::<MAX_BODY>());
         }
         body.append(&mut incoming.exactly(size)?);
         if !incoming.line()?.is_empty() {
@@ -144,14 +154,14 @@ fn chunks(incoming: &mut ResponseReader<'_, impl Read>) -> Result<Vec<u8>, HttpE
 }
 
 /// What has been read and not yet used.
-struct ResponseReader<'s, S> {
+struct ResponseReader<'s, const MAX_BODY: usize, S> {
     stream: &'s mut S,
     buffer: Vec<u8>,
     /// What lines may still use.
     head_left: usize,
 }
 
-impl<'s, S: Read> ResponseReader<'s, S> {
+impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
     fn new(stream: &'s mut S) -> Self {
         ResponseReader { stream, buffer: Vec::new(), head_left: MAX_HEAD }
     }
@@ -207,7 +217,7 @@ impl<'s, S: Read> ResponseReader<'s, S> {
     fn rest(&mut self) -> Result<Vec<u8>, HttpError> {
         while self.fill()? {
             if self.buffer.len() > MAX_BODY {
-                return Err(too_large());
+                return Err(too_large::<MAX_BODY>());
             }
         }
         Ok(std::mem::take(&mut self.buffer))
@@ -218,7 +228,7 @@ fn malformed(what: &str) -> HttpError {
     HttpError::Malformed(what.to_owned())
 }
 
-fn too_large() -> HttpError {
+fn too_large<const MAX_BODY: usize>() -> HttpError {
     HttpError::Malformed(format!("the body is larger than {MAX_BODY} bytes"))
 }
 

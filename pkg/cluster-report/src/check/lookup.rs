@@ -1,0 +1,47 @@
+//! What all checks use: objects by name, and lists in messages.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    cluster::Cluster,
+    objects::{Namespace, Node, Pod},
+};
+
+/// The cluster, with the objects that are looked up by name more than once.
+pub(super) struct Lookup<'a> {
+    pub(super) cluster: &'a Cluster,
+    namespaces: BTreeMap<&'a str, &'a Namespace>,
+    nodes: BTreeMap<&'a str, &'a Node>,
+}
+
+impl<'a> Lookup<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Lookup<'a> {
+        let namespaces = cluster.namespaces.iter().map(|it| (it.metadata.name.as_str(), it));
+        let nodes = cluster.nodes.iter().map(|it| (it.metadata.name.as_str(), it));
+        Lookup { cluster, namespaces: namespaces.collect(), nodes: nodes.collect() }
+    }
+
+    pub(super) fn namespace_of(&self, pod: &Pod) -> Option<&'a Namespace> {
+        self.namespaces.get(pod.metadata.namespace.as_str()).copied()
+    }
+
+    pub(super) fn node(&self, name: &str) -> Option<&'a Node> {
+        self.nodes.get(name).copied()
+    }
+
+    /// Pods that take part in the mesh, as far as labels say.
+    pub(super) fn mesh_pods(&self) -> impl Iterator<Item = &'a Pod> {
+        let cluster = self.cluster;
+        cluster.pods.iter().filter(|pod| crate::mesh_membership(pod, self.namespace_of(pod)).is_some())
+    }
+}
+
+/// The first `most` items of a list, and how many others there are.
+pub(super) fn shortened(all: &[String], most: usize) -> String {
+    let shown: Vec<&str> = all.iter().take(most).map(String::as_str).collect();
+    match all.len().saturating_sub(most) {
+        0 => shown.join(", "),
+        1 => format!("{} and 1 other", shown.join(", ")),
+        rest => format!("{} and {rest} others", shown.join(", ")),
+    }
+}

@@ -1,0 +1,58 @@
+//! What an explanation is made of.
+
+use serde::{Deserialize, Serialize};
+
+/// What it amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodVerdict {
+    /// The pod is captured as it should be, or is rightly outside.
+    Well,
+    /// Something is wrong with it, or with what it depends on, or it is not finished yet.
+    Wrong,
+    /// That cannot be said.
+    Unknown,
+    /// The node has no such pod.
+    NoSuchPod,
+}
+
+impl PodVerdict {
+    /// The exit status for scripts: 0, 1, 2 and 3, in the order of the variants.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            PodVerdict::Well => 0,
+            PodVerdict::Wrong => 1,
+            PodVerdict::Unknown => 2,
+            PodVerdict::NoSuchPod => 3,
+        }
+    }
+}
+
+/// A situation, of the pod or of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) code: String,
+    pub(super) verdict: PodVerdict,
+    pub(super) says: String,
+    pub(super) advice: Vec<String>,
+}
+
+impl Finding {
+    pub(super) fn new(code: &str, verdict: PodVerdict, says: impl Into<String>, advice: &[&str]) -> Finding {
+        let advice = advice.iter().map(|advice| (*advice).to_owned()).collect();
+        Finding { code: code.to_owned(), verdict, says: says.into(), advice }
+    }
+
+    pub(super) fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Well, says, advice)
+    }
+
+    pub(super) fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Wrong, says, advice)
+    }
+
+    pub(super) fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Unknown, says, advice)
+    }
+}

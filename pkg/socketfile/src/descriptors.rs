@@ -1,0 +1,102 @@
+//! File descriptors that accompany a message (`SCM_RIGHTS`): at most one with each.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// Sends bytes, with this file descriptor if there is one, which accompanies the first of them. Returns how many bytes
+/// were sent: of a stream perhaps not all. Never raises `SIGPIPE`; waits unless `flags` say otherwise.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn send_with_descriptor(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(descriptor) = &descriptor
+        && !control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)))
+    {
+        return Err(Errno::NOBUFS);
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)
+}
+
+/// Receives bytes, and the file descriptor that accompanies them, if there is one. It is closed on exec. Of several, the
+/// last that there is room for is kept; the kernel, or this function, closes the others.
+///
+/// # Errors
+/// The kernel's reason.
+pub fn receive_with_descriptor(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.last(),
+        _ => None,
+    });
+    Ok((received.bytes, rights.last()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn inode(fd: OwnedFd) -> u64 {
+        File::from(fd).metadata().unwrap().ino()
+    }
+
+    #[test]
+    fn a_descriptor_accompanies_the_first_bytes() {
+        let (mut here, there) = UnixStream::pair().unwrap();
+        let file = File::open("/proc/self/status").unwrap();
+        let sent = send_with_descriptor(&here, b"ab", Some(file.as_fd()), SendFlags::empty());
+        assert_eq!(sent, Ok(2));
+        here.write_all(b"c").unwrap();
+        let mut byte = [0];
+        let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
+        assert_eq!((length, byte), (1, *b"a"));
+        assert_eq!(inode(received.unwrap()), file.metadata().unwrap().ino());
+        let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
+        assert_eq!((length, byte, received.is_none()), (1, *b"b", true));
+    }
+
+    #[test]
+    fn bytes_come_without_a_descriptor_too() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        assert_eq!(send_with_descriptor(&here, b"a", None, SendFlags::empty()), Ok(1));
+        there.read_exact(&mut [0]).unwrap();
+        drop(there);
+        assert_eq!(send_with_descriptor(&here, b"a", None, SendFlags::empty()), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn one_of_several_descriptors_is_kept() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let files = [(); 9].map(|()| File::open("/proc/self/status").unwrap());
+        let descriptors = files.each_ref().map(AsFd::as_fd);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&here, &[IoSlice::new(b"a")], &mut control, SendFlags::empty()).unwrap();
+        let (length, received) = receive_with_descriptor(&there, &mut [0; 8]).unwrap();
+        assert_eq!((length, received.is_some()), (1, true));
+    }
+}
