@@ -22,7 +22,7 @@ pub(crate) fn install(cluster: &Cluster, show: &mut Show) -> Daemon {
     daemon.wait_until_ready();
     show.note(format!("/readyz says 200 after {:.0?}, the container's start included", started.elapsed()));
     let (net_d, bin) = (cluster.node.net_d(), cluster.container.bin_dir());
-    show.check(names(&bin) == "istio-cni istio-iptables", format!("the node's bin dir has {}", names(&bin)));
+    show.check(names(&bin) == "istio-cni", format!("the node's bin dir has {}", names(&bin)));
     show.check(
         names(&net_d).contains("ZZZ-istio-cni-kubeconfig"),
         format!("its conf dir has {}", names(&net_d)),

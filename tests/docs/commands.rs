@@ -21,6 +21,7 @@ enum Run {
     ByHand(&'static str),
 }
 
+const CLI: &str = "tests/scale/millrace_cli.rs";
 const EXPLAIN: Run = Inside("tests/cluster/explain_cli/in_pod.rs", "captured_damaged_and_refused");
 const APPLY: Run = ClusterOnly(
     "kubectl and a registry; the_api_server_takes_every_document_to_the_letter creates the same objects, and hack/e2e runs them",
@@ -118,11 +119,12 @@ const COMMANDS: &[(&str, Run)] = &[
     ),
     (
         "kubectl millrace check",
-        Test(
-            "tests/scale/millrace_cli.rs",
-            "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds",
-        ),
+        Test(CLI, "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds"),
     ),
+    ("kubectl millrace check -n cli-mesh --node cli-n20", Test(CLI, "one_namespace")),
+    ("kubectl millrace explain cli-mesh/pod-20", Test(CLI, "explain")),
+    ("kubectl millrace list --bypassing", Test(CLI, "list")),
+    ("kubectl millrace verify --node cli-n22", Test(CLI, "verify_and_bundle")),
     // Releases.
     ("./hack/release --check", Script(".ci/run", "hack/release --check")),
     ("git checkout v0.1.0 && ./hack/release v0.1.0", RELEASE),

@@ -12,9 +12,9 @@ const PAGE: &str = "docs/reference.md";
 
 const HEAD: &str = "# Reference
 
-Every flag, variable and exit status of the programs on a node, every metric, Event, key and annotation.
+Every flag, variable and exit status of the programs, every metric, Event, key and annotation.
 This page is generated from the programs' help, their sources and the other pages, and a test checks that it is up to date; do not edit it.
-The command `millrace` has its own page, [millrace.md](millrace.md), and the chart's values are in [helm.md](helm.md).
+The findings of `millrace` are in [millrace.md](millrace.md#findings), and the chart's values are in [helm.md](helm.md).
 ";
 
 /// Programs with their sub-commands.
@@ -26,6 +26,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("istio-cni-taint", &[""]),
     ("istio-iptables", &[""]),
     ("istio-clean-iptables", &[""]),
+    ("millrace", &["", "check", "list", "explain", "verify", "bundle", "watch", "completion", "man"]),
 ];
 
 /// The page, if the programs have been built.

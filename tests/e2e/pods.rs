@@ -69,7 +69,7 @@ pub(crate) fn injected_at_once(namespace: &str, name: &str) -> Value {
 pub(crate) fn validated(namespace: &str, name: &str) -> Value {
     let mut pod = injected(namespace, name);
     let command = [
-        "/opt/cni/bin/istio-iptables",
+        "istio-iptables",
         "-p",
         "15001",
         "-z",

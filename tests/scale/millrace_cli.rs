@@ -57,6 +57,7 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     let fixture = Fixture::new(api);
     check(&fixture);
     table(&fixture);
+    one_namespace(&fixture);
     list(&fixture);
     explain(&fixture);
     verify_and_bundle(&fixture);
@@ -133,6 +134,22 @@ fn table(fixture: &Fixture) {
     assert!(!run.stdout.contains('\x1b') && run.stderr.is_empty(), "{}", run.stderr);
 }
 
+/// Of other namespaces nothing, of agents and nodes everything.
+fn one_namespace(fixture: &Fixture) {
+    let run = fixture.millrace(&["check", "-n", MESH, "--node", &node(20), "-o", "json"]);
+    let report = run.json();
+    let pods = |report: &Value| report["counts"]["pods"].as_u64().unwrap();
+    assert_eq!(run.status, 1, "pod-20 bypasses the mesh: {}", run.stderr);
+    let elsewhere = fixture.millrace(&["check", "-n", AGENTS, "--node", &node(20), "-o", "json"]);
+    assert_eq!(elsewhere.status, 0, "{}", elsewhere.stdout);
+    let whole = fixture.millrace(&["check", "--node", &node(20), "-o", "json"]).json();
+    assert_eq!(pods(&report) + pods(&elsewhere.json()), pods(&whole), "{report}");
+    assert_eq!(report["counts"]["agents"], whole["counts"]["agents"]);
+    let nowhere = fixture.millrace(&["check", "-n", "no-such-namespace"]);
+    assert_eq!(nowhere.status, 2);
+    assert!(nowhere.stderr.contains("there is no namespace no-such-namespace"), "{}", nowhere.stderr);
+}
+
 fn list(fixture: &Fixture) {
     let run = fixture.millrace_of_all(&["list", "--bypassing", "-n", MESH]);
     assert_eq!(run.status, 1);
@@ -176,6 +193,8 @@ fn verify_and_bundle(fixture: &Fixture) {
     assert_eq!(run.status, 1);
     assert!(run.stdout.contains("differs") && run.stdout.contains(&node(22)), "{}", run.stdout);
     assert_eq!(fixture.millrace(&["verify", "--node", &node(1)]).status, 0);
+    let run = fixture.millrace(&["verify", "--node", &node(22), "-n", AGENTS]);
+    assert_eq!(run.status, 1, "a node's network counts for every namespace: {}", run.stdout);
 
     let file = fixture.directory().join("all.tar.gz");
     let path = file.to_str().unwrap();
@@ -229,6 +248,11 @@ fn completion_and_manual_page_need_no_cluster() {
     }
     let run = fixture::run(&["man"]);
     assert!(run.status == 0 && run.stdout.contains(".TH millrace"), "{}", run.stderr);
+    let run = fixture::run(&["man", "check"]);
+    for part in [".TH millrace-check", "\\-\\-namespace", "\\-\\-kubeconfig"] {
+        assert!(run.status == 0 && run.stdout.contains(part), "{part}: {}{}", run.stdout, run.stderr);
+    }
+    assert_eq!(fixture::run(&["man", "chekc"]).status, 2);
     let run = fixture::run(&["chekc"]);
     assert!(run.status == 2 && run.stderr.contains("check"), "{}", run.stderr);
 }

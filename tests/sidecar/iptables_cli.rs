@@ -3,6 +3,7 @@
 
 mod dry_run;
 mod flags;
+mod names;
 mod refusals;
 pub(crate) mod tool;
 mod validation;

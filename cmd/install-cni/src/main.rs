@@ -4,7 +4,8 @@
 //! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there: the state document, which [`node_status`] gets from the agent, or collects without one.
-//! Started as `istio-cni-taint` it is another program, [`taint`].
+//! Started as `istio-cni-taint`, `istio-iptables` or `istio-clean-iptables` it is another program, [`taint`] or [`istio_iptables`],
+//! so that the image has each library once.
 
 mod ambient;
 mod cluster;
@@ -34,6 +35,7 @@ use std::{
 use anyhow::{Result, bail};
 use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
 use flags::{Flag, FlagValues, ParseOutcome};
+use istio_iptables::tool::IptablesTool;
 
 const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
@@ -51,6 +53,10 @@ static UNINSTALL: LazyLock<Vec<Flag>> =
 fn main() -> ExitCode {
     let mut arguments = env::args_os();
     let program = arguments.next().unwrap_or_default();
+    // First of all: an init container runs it as any user, without capabilities, on a read-only root.
+    if let Some(tool) = IptablesTool::named(&program) {
+        return tool.main(arguments);
+    }
     if taint::is_meant(&program) {
         return taint::main(arguments.collect());
     }

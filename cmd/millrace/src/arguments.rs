@@ -75,6 +75,9 @@ pub(crate) enum Action {
     ///
     /// Exit status: 0: healthy; 1: something is unhealthy; 2: not everything could be determined.
     Check {
+        /// Only pods, NetworkPolicies and labels of this namespace; agents and nodes are checked all the same
+        #[arg(long, short)]
+        namespace: Option<String>,
         /// Ask only the agent of this node
         #[arg(long)]
         node: Option<String>,
@@ -110,6 +113,9 @@ pub(crate) enum Action {
     ///
     /// Exit status: 0: everything was observed and matches; 1: differences; 2: none found, but not everything was observed.
     Verify {
+        /// Of pods, only those of this namespace; files and the nodes' networks are compared all the same
+        #[arg(long, short)]
+        namespace: Option<String>,
         /// Ask only the agent of this node
         #[arg(long)]
         node: Option<String>,
@@ -144,8 +150,11 @@ pub(crate) enum Action {
         #[arg(value_enum)]
         shell: CompletionShell,
     },
-    /// Print the manual page
-    Man,
+    /// Print the manual page, or that of a command
+    Man {
+        /// The command, such as check
+        command: Option<String>,
+    },
 }
 
 /// Shells with a completion script.

@@ -4,7 +4,7 @@ mod bundle;
 mod explain;
 mod watch;
 
-use std::{io, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use cluster_report::{Unanswered, check, check_text, list_text, partial_text, pods, verify, verify_text};
@@ -24,25 +24,27 @@ use crate::{
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     match &invocation.arguments.command {
-        Action::Check { node } => check_cluster(options, node.as_deref()).await,
+        Action::Check { namespace, node } => {
+            check_cluster(options, namespace.as_deref(), node.as_deref()).await
+        }
         Action::List { bypassing, state, namespace, node } => {
             let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
             list(options, namespace.as_deref(), node.as_deref(), state, *bypassing).await
         }
         Action::Explain { pod, namespace } => explain::run(options, pod, namespace.as_deref()).await,
-        Action::Verify { node } => compare(options, node.as_deref()).await,
+        Action::Verify { namespace, node } => compare(options, namespace.as_deref(), node.as_deref()).await,
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {
             let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };
             watch::run(options, *duration, *interval, only).await
         }
         Action::Completion { shell } => completion(invocation.program, *shell),
-        Action::Man => manual(),
+        Action::Man { command } => manual(command.as_deref()),
     }
 }
 
-async fn check_cluster(options: &Options, node: Option<&str>) -> Result<ExitCode> {
-    let cluster = ClusterSource::open(options).await?.everything(node).await?;
+async fn check_cluster(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
+    let cluster = ClusterSource::open(options).await?.everything(namespace, node).await?;
     let report = check(&cluster);
     Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
     Ok(ExitCode::from(report.verdict.status()))
@@ -73,8 +75,11 @@ async fn list(
     })
 }
 
-async fn compare(options: &Options, node: Option<&str>) -> Result<ExitCode> {
-    let cluster = ClusterSource::open(options).await?.states(node).await?;
+async fn compare(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
+    let mut cluster = ClusterSource::open(options).await?.states(node).await?;
+    if let Some(namespace) = namespace {
+        cluster.keep_namespace(namespace);
+    }
     let report = verify(&cluster);
     Printer::new(options).print(&report, |_, colour| verify_text(&report, colour))?;
     complain_partial(&report.unanswered);
@@ -92,11 +97,17 @@ fn completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn manual() -> Result<ExitCode> {
+fn manual(command: Option<&str>) -> Result<ExitCode> {
+    let mut all = arguments::command("millrace").disable_help_subcommand(true);
+    all.build(); // gives commands their full names and the flags of every command
+    let documented = match command {
+        None => all,
+        Some(name) => {
+            all.find_subcommand(name).cloned().with_context(|| format!("there is no command {name}"))?
+        }
+    };
     let mut page = Vec::new();
-    let rendered: io::Result<()> =
-        clap_mangen::Man::new(arguments::command("millrace").disable_help_subcommand(true)).render(&mut page);
-    rendered.context("cannot make the manual page")?;
+    clap_mangen::Man::new(documented).render(&mut page).context("cannot make the manual page")?;
     output::write(&page)?;
     Ok(ExitCode::SUCCESS)
 }

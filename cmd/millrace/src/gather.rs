@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NodeAnswer, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{KubeClient, KubeconfigChoice, KubeconfigSession};
@@ -67,23 +67,32 @@ impl<'a> ClusterSource<'a> {
         Ok(Cluster { agents, answers, ..Cluster::default() })
     }
 
-    /// Everything that a check needs.
+    /// Everything that a check needs; of pods and what belongs to them, in one namespace if one is meant.
     ///
     /// # Errors
-    /// The agents cannot be found.
-    pub(crate) async fn everything(&self, node: Option<&str>) -> Result<Cluster> {
+    /// The agents cannot be found, or there is no such namespace.
+    pub(crate) async fn everything(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let agents = self.agents(node).await?;
-        let of_node = |field: &str| node.map(|node| format!("fieldSelector={field}%3D{}", escaped(node)));
-        let (pods_of, nodes_of) = (of_node("spec.nodeName"), of_node("metadata.name"));
+        let only = |field: &str, name: Option<&str>| {
+            name.map(|name| format!("fieldSelector={field}%3D{}", escaped(name))).unwrap_or_default()
+        };
+        let (pods_of, nodes_of) = (only("spec.nodeName", node), only("metadata.name", node));
+        let namespaces_of = only("metadata.name", namespace);
+        let inside = namespace.map(|name| format!("/namespaces/{}", escaped(name))).unwrap_or_default();
+        let pods_at = format!("/api/v1{inside}/pods");
+        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
         let label = format!("labelSelector={}", escaped(&self.options.selector));
         let (answers, pods, namespaces, nodes, policies, daemon_sets) = tokio::join!(
             self.ask(&agents),
-            self.list("pods", "/api/v1/pods", pods_of.as_deref().unwrap_or("")),
-            self.list("namespaces", "/api/v1/namespaces", ""),
-            self.list("nodes", "/api/v1/nodes", nodes_of.as_deref().unwrap_or("")),
-            self.list("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies", ""),
+            self.list("pods", &pods_at, &pods_of),
+            self.list("namespaces", "/api/v1/namespaces", &namespaces_of),
+            self.list("nodes", "/api/v1/nodes", &nodes_of),
+            self.list("networkpolicies", &policies_at, ""),
             self.list("daemonsets", "/apis/apps/v1/daemonsets", &label),
         );
+        if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
+            bail!("there is no namespace {name}");
+        }
         let mut unread = Vec::new();
         let mut cluster = Cluster {
             pods: taken(pods, &mut unread),
@@ -96,6 +105,9 @@ impl<'a> ClusterSource<'a> {
             unread: Vec::new(),
         };
         cluster.unread = unread;
+        if let Some(namespace) = namespace {
+            cluster.keep_namespace(namespace);
+        }
         Ok(cluster)
     }
 

@@ -80,6 +80,19 @@ impl Cluster {
         silent.collect()
     }
 
+    /// Leaves out pods, NetworkPolicies and labels of every other namespace. Agents and nodes stay: the pods of this one
+    /// depend on them.
+    pub fn keep_namespace(&mut self, namespace: &str) {
+        self.pods.retain(|pod| pod.metadata.namespace == namespace);
+        self.policies.retain(|policy| policy.metadata.namespace == namespace);
+        self.namespaces.retain(|found| found.metadata.name == namespace);
+        for answer in self.answers.values_mut() {
+            if let NodeAnswer::State(state) = answer {
+                state.pods.retain(|pod| pod.namespace == namespace);
+            }
+        }
+    }
+
     /// The document of a node.
     pub(crate) fn state(&self, node: &str) -> Option<&StateReport> {
         match self.answers.get(node)? {

@@ -108,9 +108,6 @@ impl Release {
                 _ => self.container.add_mount(&self.directories.of(&host), &at),
             }
         }
-        // The image has this one, too.
-        let tool = "istio-clean-iptables";
-        kit::copy_program(&kit::binary(tool), &self.container.source_dir().join(tool));
         let program = self.container.root().join("agent");
         kit::copy_program(&kit::binary("install-cni"), &program);
         match self.chart.privileges() {

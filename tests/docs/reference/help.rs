@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+/// The program whose command line is not `flags`', but clap's.
+const CLAP: &str = "millrace";
+
 /// Of one program, or of one of its sub-commands.
 pub(super) struct Help {
     pub(super) command: String,
@@ -37,7 +40,8 @@ fn built(program: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Asks the program; nothing if it has not been built. The taint controller is the agent by another name.
+/// Asks the program; nothing if it has not been built. The taint controller is the agent by another name, as the tools are in the
+/// image.
 pub(super) fn of(program: &str, command: &str) -> Option<Help> {
     let file = match program {
         "istio-cni-taint" => "install-cni",
@@ -52,7 +56,7 @@ pub(super) fn of(program: &str, command: &str) -> Option<Help> {
     Some(Help {
         command: format!("{program} {command}").trim_end().to_owned(),
         exit_status: exit_status(&text),
-        flags: flags(&text),
+        flags: if program == CLAP { clap_flags(&text) } else { flags(&text) },
     })
 }
 
@@ -81,7 +85,45 @@ fn flags(text: &str) -> Vec<HelpFlag> {
     flags
 }
 
+/// As clap writes it: sections with flags, and below each flag paragraphs, values and the default.
+fn clap_flags(text: &str) -> Vec<HelpFlag> {
+    let mut flags: Vec<HelpFlag> = Vec::new();
+    let mut is_flags = false;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let words = line.trim();
+        if !line.starts_with(' ') {
+            is_flags = ["Options:", "Flags of every command:"].contains(&line);
+        } else if is_flags && words.starts_with('-') && !words.starts_with("- ") {
+            let names = words.split([' ', ',']).filter(|word| word.starts_with('-'));
+            let names = names.map(str::to_owned).collect();
+            flags.push(HelpFlag { names, variables: Vec::new(), default: None, meaning: String::new() });
+        } else if let Some(flag) = flags.last_mut().filter(|_| is_flags) {
+            flag.describe_for_clap(words);
+        }
+    }
+    flags.retain(|flag| !["--help", "--version"].map(Some).contains(&flag.names.last().map(String::as_str)));
+    flags
+}
+
 impl HelpFlag {
+    /// One line of what is below it.
+    fn describe_for_clap(&mut self, line: &str) {
+        let bracket = |name: &str| line.strip_prefix(name).and_then(|rest| rest.strip_suffix(']'));
+        if let Some(default) = bracket("[default: ") {
+            self.default = Some(default.to_owned());
+        } else if line == "Possible values:" {
+            self.meaning.push_str(". Values:");
+        } else if let Some(value) = line.strip_prefix("- ") {
+            let separator = if self.meaning.ends_with("Values:") { " " } else { "; " };
+            self.meaning.push_str(separator);
+            self.meaning.push_str(&value.split_whitespace().collect::<Vec<_>>().join(" "));
+        } else {
+            let separator = if self.meaning.is_empty() { "" } else { " " };
+            self.meaning.push_str(separator);
+            self.meaning.push_str(line);
+        }
+    }
+
     /// `meaning (default X) [VARIABLE, VARIABLE]`.
     fn describe(&mut self, text: &str) {
         let (text, variables) = match text.strip_suffix(']').and_then(|text| text.rsplit_once(" [")) {
@@ -106,4 +148,17 @@ fn help_is_read_as_values() {
     assert_eq!(flags.len(), 1);
     assert_eq!(flags[0].row(), "| `-p`, `--port` | `A`, `B` | `1` | a \\| port |\n");
     assert_eq!(exit_status(text), "0: well; 1: not at all");
+}
+
+#[test]
+fn the_help_of_clap_is_read_as_values() {
+    let text = "Does it.\n\nExit status: 0: well;\n1: not.\n\nUsage: x [OPTIONS] <POD>\n\nArguments:\n  <POD>\n          -n or not\n\nOptions:\n  \
+                -o, --output <FORMAT>\n          Output\n          format\n\n          Possible values:\n          - table: For people\n          \
+                - json:  One value\n          \n          [default: table]\n\n  -h, --help\n          Print help\n";
+    let flags = clap_flags(text);
+    assert_eq!(flags.len(), 1);
+    let row =
+        "| `-o`, `--output` |  | `table` | Output format. Values: table: For people; json: One value |\n";
+    assert_eq!(flags[0].row(), row);
+    assert_eq!(exit_status(text), "0: well; 1: not");
 }

@@ -79,7 +79,6 @@ fn a_conversion_that_is_killed_anywhere_leaves_a_network_and_can_be_taken_back()
     let container = Container::new(&node).with_env("CLEANUP_ON_EXIT", "always");
     fs::write(container.source_dir().join("istio-cni"), PLUGIN).unwrap();
     fs::set_permissions(container.source_dir().join("istio-cni"), Permissions::from_mode(0o755)).unwrap();
-    fs::remove_file(container.source_dir().join("istio-iptables")).unwrap();
     let fixture = Fixture { node, container, fresh: Mutex::new(()), over: AtomicBool::new(false) };
     fixture.make_fresh();
     thread::scope(|scope| {

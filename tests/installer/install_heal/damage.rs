@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fixture::{Files, replace};
+use super::fixture::{BESIDE, Files, replace};
 
 /// One kind of damage.
 pub(crate) struct Damage {
@@ -35,7 +35,7 @@ pub(crate) const COURSES: [Course; 15] = [
     &[damage("plugin removed", plugin_removed, &["binary"])],
     &[damage("plugin overwritten", plugin_overwritten, &["binary"])],
     &[damage("plugin not executable", plugin_locked, &["binary"])],
-    &[damage("istio-iptables removed", tool_removed, &["binary"])],
+    &[damage("the program beside it removed", tool_removed, &["binary"])],
     &[damage("kubeconfig removed", kubeconfig_removed, &["kubeconfig"])],
     &[damage("kubeconfig changed", kubeconfig_changed, &["kubeconfig"])],
     &[damage("kubeconfig's mode changed", kubeconfig_opened, &["kubeconfig"])],
@@ -69,7 +69,7 @@ fn plugin_locked(files: &Files, _: usize) {
 }
 
 fn tool_removed(files: &Files, _: usize) {
-    fs::remove_file(files.bin_dir.join("istio-iptables")).unwrap();
+    fs::remove_file(files.bin_dir.join(BESIDE)).unwrap();
 }
 
 fn kubeconfig_removed(files: &Files, _: usize) {

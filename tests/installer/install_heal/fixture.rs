@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 pub(crate) const HOLDER: &str = "10-kit.conflist";
 pub(crate) const KUBECONFIG: &str = "ZZZ-istio-cni-kubeconfig";
 pub(crate) const OURS: &str = "istio-cni";
+/// Another program in the image's directory.
+pub(crate) const BESIDE: &str = "istio-iptables";
 /// Far more than anything here may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -32,6 +34,8 @@ impl HealFixture {
     pub(crate) fn with(primary: fn(&Node) -> Value, change: impl FnOnce(Container) -> Container) -> Self {
         let node = Node::new(NodeOptions::default());
         let container = change(Container::new(&node));
+        // Our image has only the plugin. What another one has beside it is maintained as well.
+        container.add_image_program(BESIDE);
         let primary = primary(&node);
         let text = serde_json::to_vec_pretty(&primary).unwrap();
         fs::write(node.net_d().join(HOLDER), &text).unwrap();
@@ -143,7 +147,7 @@ impl Files {
         let good = mode(&kubeconfig) == Some(self.kubeconfig.1)
             && fs::read(&kubeconfig).is_ok_and(|found| found == self.kubeconfig.0);
         self.broken()
-            .or_else(|| self.binary_fault("istio-iptables"))
+            .or_else(|| self.binary_fault(BESIDE))
             .or_else(|| (!good).then(|| "the kubeconfig is another".to_owned()))
             .or_else(|| self.stale_fault())
     }
@@ -160,7 +164,7 @@ impl Files {
 
     /// Every byte of the binaries.
     pub(crate) fn assert_whole(&self) {
-        for name in [OURS, "istio-iptables"] {
+        for name in [OURS, BESIDE] {
             let (source, installed) = (self.source_dir.join(name), self.bin_dir.join(name));
             assert!(fs::read(source).unwrap() == fs::read(installed).unwrap(), "{name} is another");
         }

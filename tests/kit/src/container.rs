@@ -128,9 +128,7 @@ impl Container {
             mounts: Vec::new(),
             files,
         };
-        for name in ["istio-cni", "istio-iptables"] {
-            copy_program(&binary(name), &container.source_dir().join(name));
-        }
+        container.add_image_program("istio-cni");
         container.set_account("a.token.of-nobody", "no certificate");
         let (host, port) = ApiServer::address();
         container
@@ -200,6 +198,11 @@ impl Container {
     pub fn add_mount(&mut self, from: &Path, at: &str) {
         fs::create_dir_all(self.root().join(at.trim_start_matches('/'))).expect("cannot make a directory");
         self.mounts.push((from.to_owned(), at.to_owned()));
+    }
+
+    /// Adds a program to what the image brings.
+    pub fn add_image_program(&self, name: &str) {
+        copy_program(&binary(name), &self.source_dir().join(name));
     }
 
     /// What the image brings: `/opt/cni/bin` in the container.

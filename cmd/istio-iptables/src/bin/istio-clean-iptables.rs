@@ -1,16 +1,9 @@
 //! See the library: `istio_iptables::clean`.
 
-use std::{env, io, process::ExitCode};
+use std::{env, process::ExitCode};
+
+use istio_iptables::tool::IptablesTool;
 
 fn main() -> ExitCode {
-    match istio_iptables::clean::run(env::args_os().skip(1), &mut io::stdout()) {
-        Ok(code) => code,
-        Err(error) => {
-            #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
-            {
-                eprintln!("istio-clean-iptables: {error:#}");
-            }
-            ExitCode::FAILURE
-        }
-    }
+    IptablesTool::Clean.main(env::args_os().skip(1))
 }

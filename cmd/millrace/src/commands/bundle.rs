@@ -39,7 +39,7 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
         );
     }
     let source = ClusterSource::open(options).await?;
-    let cluster = source.everything(node).await?;
+    let cluster = source.everything(None, node).await?;
     let now = SystemTime::now();
     let stamp: String = wire::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
     let name = format!("millrace-{stamp}");

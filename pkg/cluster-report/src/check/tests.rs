@@ -362,3 +362,24 @@ fn what_is_no_fault_is_not_reported() {
         assert_eq!(check(&cluster).findings, Vec::new(), "{why}");
     }
 }
+
+/// Agents and nodes stay: what is wrong with them concerns every namespace's pods.
+#[test]
+fn one_namespace_keeps_its_own_pods_and_every_node() {
+    let mut cluster = healthy();
+    let elsewhere = PodState { namespace: "bank".into(), ..pod_state("till", CaptureState::Bypassing) };
+    let here = pod_state("cart", CaptureState::Bypassing);
+    state(&mut cluster).pods.extend([elsewhere, here]);
+    state(&mut cluster).node.trouble = Some("iptables: no such file".into());
+    let both = json!({"istio.io/dataplane-mode": "ambient", "istio-injection": "enabled"});
+    cluster.namespaces.push(object(json!({"metadata": {"name": "bank", "labels": both}})));
+    let codes = |cluster: &Cluster| {
+        let report = check(cluster);
+        report.findings.iter().map(|finding| (finding.code, finding.object.name.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(&cluster).len(), 4, "{:?}", codes(&cluster));
+    cluster.keep_namespace("shop");
+    let expected = [(Code::NodeTrouble, "n1"), (Code::PodBypassing, "cart")];
+    assert_eq!(codes(&cluster), expected.map(|(code, name)| (code, name.to_owned())));
+    assert_eq!(check(&cluster).counts.pods, 2);
+}

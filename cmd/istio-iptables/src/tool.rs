@@ -1,0 +1,72 @@
+//! The two programs, by the names under which they are started.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::Path,
+    process::ExitCode,
+};
+
+use crate::{clean, program};
+
+/// One of the two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IptablesTool {
+    /// `istio-iptables`.
+    Redirect,
+    /// `istio-clean-iptables`.
+    Clean,
+}
+
+impl IptablesTool {
+    /// The program that was started under this name, with or without a directory; `None`: another one.
+    #[must_use]
+    pub fn named(program: &OsStr) -> Option<Self> {
+        let name = Path::new(program).file_name()?;
+        [Self::Redirect, Self::Clean].into_iter().find(|tool| name == tool.name())
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Redirect => "istio-iptables",
+            Self::Clean => "istio-clean-iptables",
+        }
+    }
+
+    /// Runs it as the whole process: messages go to standard output, the reason of a failure to standard error.
+    pub fn main(self, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+        let ended = match self {
+            Self::Redirect => program::run(arguments, &mut io::stdout()),
+            Self::Clean => clean::run(arguments, &mut io::stdout()),
+        };
+        ended.unwrap_or_else(|error| {
+            self.complain(&error);
+            ExitCode::FAILURE
+        })
+    }
+
+    #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
+    fn complain(self, error: &anyhow::Error) {
+        eprintln!("{}: {error:#}", self.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_known_by_its_name_wherever_it_lies() {
+        for (program, expected) in [
+            ("istio-iptables", Some(IptablesTool::Redirect)),
+            ("/usr/local/bin/istio-iptables", Some(IptablesTool::Redirect)),
+            ("./istio-clean-iptables", Some(IptablesTool::Clean)),
+            ("install-cni", None),
+            ("istio-cni-taint", None),
+            ("/istio-iptables/install-cni", None),
+            ("", None),
+        ] {
+            assert_eq!(IptablesTool::named(program.as_ref()), expected, "{program}");
+        }
+    }
+}
