@@ -131,7 +131,7 @@ fn about_plugin(
 fn available(conf: &NetConf) -> Result<(), CniError> {
     enablement(conf)?; // every ADD reads them
     if conf.ambient_enabled {
-        return Ok(()); // no tool on the node is needed, but for a pod with a sidecar: its ADD reports what is missing
+        return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
     }
     let missing = |error: netfilter::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
     netfilter::available_backend().map(drop).map_err(missing)
