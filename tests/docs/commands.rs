@@ -52,6 +52,11 @@ const COMMANDS: &[(&str, Run)] = &[
         "KUBEBUILDER_ASSETS=$(hack/envtest) MILLRACE_HELM=$(hack/helm) cargo test --workspace --test in-pod -- inpod_drift",
         ByHand("hack/test runs all tests of that program in the same way"),
     ),
+    // What is in the kernel.
+    (
+        "nsenter --net=/proc/PID/ns/net iptables-save -t nat",
+        Test("tests/sidecar/engine.rs", "every_rule_set_of_a_pod_is_what_the_tool_makes"),
+    ),
     // Installing and removing.
     (
         "docker build -f deploy/Dockerfile -t REGISTRY/install-cni:TAG . && docker push REGISTRY/install-cni:TAG",

@@ -215,12 +215,15 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
 
     /// Everything until the end of the connection.
     fn rest(&mut self) -> Result<Vec<u8>, HttpError> {
-        while self.fill()? {
+        loop {
+            // What came with the headers counts, too.
             if self.buffer.len() > MAX_BODY {
                 return Err(too_large::<MAX_BODY>());
             }
+            if !self.fill()? {
+                return Ok(std::mem::take(&mut self.buffer));
+            }
         }
-        Ok(std::mem::take(&mut self.buffer))
     }
 }
 

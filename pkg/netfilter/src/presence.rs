@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, io, path::Path};
 use model::Family;
 use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
 
-use crate::{Backend, Error};
+use crate::{Backend, Error, digest::NFPROTO};
 
 /// `NFNL_SUBSYS_NFTABLES`, and where it stands in the type of a message (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
 pub(crate) const NF_TABLES: u16 = 10;
@@ -14,8 +14,6 @@ pub(crate) const SUBSYSTEM: u16 = NF_TABLES << 8;
 const GET_TABLE: u16 = SUBSYSTEM | 1;
 /// `NFTA_TABLE_NAME`.
 const TABLE_NAME: u16 = 1;
-const NFPROTO_IPV4: u8 = 2;
-const NFPROTO_IPV6: u8 = 10;
 
 /// The families in which a backend has at least one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,15 +92,15 @@ pub(crate) fn nft_tables() -> Result<Option<BTreeSet<(Family, String)>>, Error> 
 
 fn list_tables() -> Result<BTreeSet<(Family, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
-    for (family, number) in [(Family::V4, NFPROTO_IPV4), (Family::V6, NFPROTO_IPV6)] {
-        // struct nfgenmsg: family, version 0, resource 0
-        let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[number, 0, 0, 0]);
-        let replies = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
-        for reply in replies.iter() {
-            let (_, attributes) = reply.header::<4>()?;
-            let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
-            let _ = found.insert((family, name.str()?.to_owned()));
-        }
+    // struct nfgenmsg: any family, version 0, resource 0
+    let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]);
+    let replies = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
+    for reply in replies.iter() {
+        let ([number, ..], attributes) = reply.header::<4>()?;
+        let family = NFPROTO.iter().find(|(_, of)| of == number);
+        let Some((family, _)) = family else { continue }; // of a family that is none of iptables'
+        let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
+        let _ = found.insert((*family, name.str()?.to_owned()));
     }
     Ok(found)
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::Family;
-use netlink::{ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
-use rules::{ChainSet, SavedRule, SavedTables, SavedTablesBuilder, Table};
+use netlink::{Attribute, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use rules::{ChainSet, SavedRule, SavedTables, SavedTablesBuilder, Table, Target};
 
 use crate::{
     Error,
@@ -26,10 +26,11 @@ const ATTEMPTS: u32 = 8;
 /// # Errors
 /// [`Error::Read`], also for more than the bounds allow; [`Error::Changing`] if others change rules all the time.
 pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
+    let mut socket = open(bounds).map_err(Error::Read)?;
     for _ in 0..ATTEMPTS {
-        let before = generation()?;
-        let families = read(owners, bounds).map_err(Error::Read)?;
-        if generation()? == before {
+        let before = generation_of(&mut socket).map_err(Error::Read)?;
+        let families = read(&mut socket, owners).map_err(Error::Read)?;
+        if generation_of(&mut socket).map_err(Error::Read)? == before {
             return Ok(families);
         }
     }
@@ -41,35 +42,39 @@ pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Famil
 /// # Errors
 /// [`Error::Read`]: the kernel has no nf_tables, or does not answer.
 pub fn generation() -> Result<u32, Error> {
-    let ask = || {
-        let question = NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]);
-        let replies = Socket::open(NetlinkProtocol::Netfilter)?.get(question)?;
-        let number = replies.iter().find_map(|reply| {
-            let (_, attributes) = reply.header::<4>().ok()?;
-            attributes.find(GENERATION_ID)?.be32().ok()
-        });
-        number.ok_or_else(|| Malformed("no generation in the answer").into())
-    };
-    ask().map_err(Error::Read)
+    open(ListBounds::POD).and_then(|mut socket| generation_of(&mut socket)).map_err(Error::Read)
 }
 
-fn read(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
-    let chains = list(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]), bounds)?;
+fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
+    Ok(Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds))
+}
+
+fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
+    let replies = socket.get(NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]))?;
+    let number = replies.iter().find_map(|reply| {
+        let (_, attributes) = reply.header::<4>().ok()?;
+        attributes.find(GENERATION_ID)?.be32().ok()
+    });
+    number.ok_or_else(|| Malformed("no generation in the answer").into())
+}
+
+fn read(socket: &mut Socket, owners: &[ChainSet]) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
+    let chains = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
     let mut sets = KernelSets::default();
     let mut families = BTreeMap::new();
     for family in Family::BOTH {
         let (mut builder, mut tables) = (SavedTablesBuilder::new(owners), Vec::new());
         for reply in chains.iter() {
             let ([number, ..], attributes) = reply.header::<4>()?;
-            let text = |kind| attributes.find(kind).ok_or(Malformed("a chain without a name"))?.str();
-            let Some(table) = table_of(family, *number, text(CHAIN_TABLE)?) else { continue };
-            builder.chain(table, text(CHAIN_NAME)?);
+            let name = attributes.find(CHAIN_NAME).map(name_in).unwrap_or_default();
+            let Some(table) = table_of(family, *number, attributes.find(CHAIN_TABLE)) else { continue };
+            builder.chain(table, name);
             if !tables.contains(&table) {
                 tables.push(table);
             }
         }
         for table in &tables {
-            read_rules(family, *table, bounds, &mut sets, &mut builder)?;
+            read_rules(socket, family, *table, &mut sets, &mut builder)?;
         }
         if !tables.is_empty() {
             families.insert(family, builder.build());
@@ -79,22 +84,21 @@ fn read(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, Save
 }
 
 fn read_rules(
+    socket: &mut Socket,
     family: Family,
     table: Table,
-    bounds: ListBounds,
     sets: &mut KernelSets,
     builder: &mut SavedTablesBuilder<'_>,
 ) -> Result<(), netlink::Error> {
     let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
     question.str(RULE_TABLE, table.name());
-    for reply in list(&question, bounds)?.iter() {
+    for reply in socket.dump(&question)?.iter() {
         let ([number, ..], attributes) = reply.header::<4>()?;
-        let text = |kind| attributes.find(kind).ok_or(Malformed("a rule without a place"))?.str();
         // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-        if table_of(family, *number, text(RULE_TABLE)?) != Some(table) {
+        if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
             continue;
         }
-        let chain = text(RULE_CHAIN)?;
+        let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
         let handle = handle.transpose()?;
         let decoded = decode::rule(family, &attributes, sets);
@@ -103,25 +107,26 @@ fn read_rules(
             table,
             chain,
             |is_owned| leads_to.as_deref().is_some_and(is_owned),
-            || saved(chain, decoded, handle),
+            || saved(family, chain, decoded, handle),
         );
     }
     Ok(())
 }
 
-fn list(question: &NetlinkRequest, bounds: ListBounds) -> Result<ReplyMessages, netlink::Error> {
-    Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds).dump(question)
+/// A table of iptables of this family; none for other families, and other programs' tables.
+fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
+    let ([of_family, ..], name) = (header(family), name.map(name_in)?);
+    Table::ALL.into_iter().find(|table| number == of_family && table.name() == name)
 }
 
-/// A table of iptables of this family; none for other families, and other programs' tables.
-fn table_of(family: Family, number: u8, name: &str) -> Option<Table> {
-    let [of_family, ..] = header(family);
-    Table::ALL.into_iter().find(|table| number == of_family && table.name() == name)
+/// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which no chain can be.
+fn name_in(attribute: Attribute<'_>) -> &str {
+    attribute.str().unwrap_or_default()
 }
 
 /// A rule as a save would have it. One that the model cannot say gets the names of its expressions instead of its
 /// conditions, and where it leads to.
-fn saved(chain: &str, decoded: DecodedRule, handle: Option<u64>) -> SavedRule {
+fn saved(family: Family, chain: &str, decoded: DecodedRule, handle: Option<u64>) -> SavedRule {
     let DecodedRule { rule, leads_to, names } = decoded;
     let text = rule.as_ref().map_or_else(
         || {
@@ -132,7 +137,13 @@ fn saved(chain: &str, decoded: DecodedRule, handle: Option<u64>) -> SavedRule {
             });
             format!("(foreign: {names}){}", leads_to.unwrap_or_default())
         },
-        ToString::to_string,
+        |rule| match &rule.target {
+            // What the tools add to what they are told.
+            Target::Tproxy { .. } => rule
+                .to_string()
+                .replace("--tproxy-mark", &format!("--on-ip {} --tproxy-mark", family.unspecified())),
+            _ => rule.to_string(),
+        },
     );
     SavedRule { chain: chain.to_owned(), text, rule, handle }
 }

@@ -109,23 +109,24 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     );
     assert_eq!(list(&fixture.container, &["--bypassing"]), (1, vec!["mesh/lost".to_owned()]));
     assert_ne!(verify(&fixture.container).0, 0);
-    // One whose rules cannot be taken away, because the tools fail in the agent's container.
+    // One whose rules cannot be taken away: it has legacy tables, too, and their tools fail in the agent's container.
     let web = fixture.mesh_pod("web");
     fixture.wait_captured(&web);
+    web.sandbox.netns.sh("iptables-legacy -w -A INPUT -j ACCEPT");
     let agent = fixture.daemon().pid().to_string();
     let inside = |line: &str| {
         let mut command = std::process::Command::new("nsenter");
         let done = command.args(["-t", &agent, "-m", "-r"]).args(line.split(' ')).output().unwrap();
         assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
     };
-    inside("mount --bind /usr/bin/false /usr/sbin/xtables-nft-multi");
+    inside("mount --bind /usr/bin/false /usr/sbin/xtables-legacy-multi");
     let mut manifest = web.sandbox.manifest();
     manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
     fixture.manifests.put_pod(&manifest);
     let leaving = ("leaving", "leaving", "-", 1);
     let words = ["it is labelled istio.io/dataplane-mode=none itself"];
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), leaving, &words);
-    inside("umount -l /usr/sbin/xtables-nft-multi"); // lazily: the agent may be trying just now
+    inside("umount -l /usr/sbin/xtables-legacy-multi"); // lazily: the agent may be trying just now
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), ("pod-label-none", "outside", "-", 0), &[]);
     assert_eq!(explain(&fixture.container, "mesh/web").verdict.status(), 0);

@@ -44,7 +44,7 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     dies(&mut fixture, &["web", "sidecar"]);
     let down = ("agent-down", "captured", "node", 1);
     let answer = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
-    assert!(answer.sentences.iter().any(|text| text.contains("in its last record, of")), "{answer}");
+    assert!(answer.sentences.iter().any(|text| text.contains("its last record, of")), "{answer}");
     let _ = says(&fixture.container, "plain/sidecar", ("agent-down", "captured", "sidecar", 1), &[DOWN]);
     let outside = ("not-labelled", "outside", "-", 0);
     let answer = says(&fixture.container, "plain/plain", outside, &[]);
