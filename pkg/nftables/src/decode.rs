@@ -36,9 +36,21 @@ pub(crate) struct DecodedRule {
     pub(crate) names: Vec<String>,
 }
 
+/// The chain that a rule leads to, read without what else it says.
+pub(crate) fn leads_to<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
+    let expressions = attributes.find(RULE_EXPRESSIONS)?.nested().map_while(Result::ok);
+    let chains = expressions.filter_map(|expression| {
+        let parts = expression.nested();
+        let data = parts.find(EXPRESSION_DATA).filter(|_| text(&parts, EXPRESSION_NAME) == Some("immediate"));
+        chain_of(&data?.nested())
+    });
+    chains.last()
+}
+
 /// Reads the attributes of a rule. An expression that is cut short ends it, and makes it foreign.
 pub(crate) fn rule(family: Family, attributes: &Attributes<'_>, sets: &mut dyn SetNumbers) -> DecodedRule {
-    let mut decoded = DecodedRule::default();
+    let mut decoded =
+        DecodedRule { leads_to: leads_to(attributes).map(str::to_owned), ..DecodedRule::default() };
     let mut decoder = RuleDecoder::new(family);
     // Of iptables' own comments, or whatever nft keeps with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
@@ -51,9 +63,6 @@ pub(crate) fn rule(family: Family, attributes: &Attributes<'_>, sets: &mut dyn S
         let name = text(&parts, EXPRESSION_NAME).unwrap_or_default();
         let data = Attributes::new(parts.find(EXPRESSION_DATA).map(|data| data.payload).unwrap_or_default());
         is_ours = is_ours && decoder.expression(name, &data, sets).is_some();
-        if name == "immediate" {
-            decoded.leads_to = chain_of(&data).map(str::to_owned).or(decoded.leads_to);
-        }
         if name != "counter" {
             decoded.names.push(name.to_owned());
         }

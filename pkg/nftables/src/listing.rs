@@ -101,13 +101,12 @@ fn read_rules(
         let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
         let handle = handle.transpose()?;
-        let decoded = decode::rule(family, &attributes, sets);
-        let leads_to = decoded.leads_to.clone();
+        // A node may have tens of thousands of rules of others: of these it is only read where they lead to.
         builder.rule(
             table,
             chain,
-            |is_owned| leads_to.as_deref().is_some_and(is_owned),
-            || saved(family, chain, decoded, handle),
+            |is_owned| decode::leads_to(&attributes).is_some_and(is_owned),
+            || saved(family, chain, decode::rule(family, &attributes, sets), handle),
         );
     }
     Ok(())
