@@ -122,6 +122,21 @@ impl Socket {
         }
     }
 
+    /// Asks for a list once, and hands over its messages as they come: no more of it is held than one datagram.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::dump`]. After [`Error::Interrupted`], what was handed over is not the whole list; it may be asked for again.
+    pub fn dump_each(
+        &mut self,
+        message: &NetlinkRequest,
+        each: &mut dyn FnMut(&ReceivedMessage<'_>),
+    ) -> Result<(), Error> {
+        let (bytes, deadline) = (self.bounds.bytes, Instant::now() + self.bounds.time);
+        self.send(message.clone(), MessageFlags::DUMP)?;
+        self.receive_list(each, bytes, deadline)
+    }
+
     /// Asks for the beginning of a list: what comes before it has more than `bytes`. True in the second place: that is all
     /// of it. The socket ends with the question, for the kernel would go on with the list.
     ///
@@ -141,7 +156,7 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS {
             self.send(message.clone(), MessageFlags::DUMP)?;
             let mut replies = ReplyMessages::default();
-            match self.receive_list(&mut replies, bounds.bytes, deadline) {
+            match self.receive_list(&mut |reply| replies.push(reply), bounds.bytes, deadline) {
                 Err(Error::Interrupted(_)) => {}
                 Err(Error::Bounds(_)) if Instant::now() >= deadline => return Err(Error::Bounds(bounds)),
                 Err(Error::Bounds(_)) => return Ok((replies, false)),
@@ -154,18 +169,22 @@ impl Socket {
 
     fn receive_list(
         &mut self,
-        replies: &mut ReplyMessages,
+        each: &mut dyn FnMut(&ReceivedMessage<'_>),
         bytes: usize,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let mut exchange = Exchange::new(self.sequence);
+        let (mut exchange, mut received) = (Exchange::new(self.sequence), 0);
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == ExchangeProgress::Ended {
+            let mut counted = |reply: &ReceivedMessage<'_>| {
+                received += reply.payload.len();
+                each(reply);
+            };
+            if exchange.datagram(datagram, &mut counted)? == ExchangeProgress::Ended {
                 return Ok(());
             }
-            if replies.payloads.len() > bytes || Instant::now() >= deadline {
+            if received > bytes || Instant::now() >= deadline {
                 return Err(Error::Bounds(self.bounds));
             }
         }

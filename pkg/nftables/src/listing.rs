@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::Family;
-use netlink::{Attribute, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use netlink::{
+    Attribute, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+};
 use rules::{ChainSet, SavedRule, SavedTables, SavedTablesBuilder, Table, Target};
 
 use crate::{
@@ -29,9 +31,13 @@ pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Famil
     let mut socket = open(bounds).map_err(Error::Read)?;
     for _ in 0..ATTEMPTS {
         let before = generation_of(&mut socket).map_err(Error::Read)?;
-        let families = read(&mut socket, owners).map_err(Error::Read)?;
-        if generation_of(&mut socket).map_err(Error::Read)? == before {
-            return Ok(families);
+        match read(&mut socket, owners) {
+            Err(netlink::Error::Interrupted(_)) => {}
+            Err(error) => return Err(Error::Read(error)),
+            Ok(families) if generation_of(&mut socket).map_err(Error::Read)? == before => {
+                return Ok(families);
+            }
+            Ok(_) => {}
         }
     }
     Err(Error::Changing(ATTEMPTS))
@@ -92,23 +98,37 @@ fn read_rules(
 ) -> Result<(), netlink::Error> {
     let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
     question.str(RULE_TABLE, table.name());
-    for reply in socket.dump(&question)?.iter() {
-        let ([number, ..], attributes) = reply.header::<4>()?;
-        // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-        if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
-            continue;
+    let mut read = Ok(());
+    socket.dump_each(&question, &mut |reply| {
+        if read.is_ok() {
+            read = read_rule(family, table, reply, sets, builder);
         }
-        let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
-        let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
-        let handle = handle.transpose()?;
-        // A node may have tens of thousands of rules of others: of these it is only read where they lead to.
-        builder.rule(
-            table,
-            chain,
-            |is_owned| decode::leads_to(&attributes).is_some_and(is_owned),
-            || saved(family, chain, decode::rule(family, &attributes, sets), handle),
-        );
+    })?;
+    Ok(read?)
+}
+
+fn read_rule(
+    family: Family,
+    table: Table,
+    reply: &ReceivedMessage<'_>,
+    sets: &mut KernelSets,
+    builder: &mut SavedTablesBuilder<'_>,
+) -> Result<(), Malformed> {
+    let ([number, ..], attributes) = reply.header::<4>()?;
+    // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+    if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
+        return Ok(());
     }
+    let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
+    let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
+    let handle = handle.transpose()?;
+    // A node may have tens of thousands of rules of others: of these it is only read where they lead to.
+    builder.rule(
+        table,
+        chain,
+        |is_owned| decode::leads_to(&attributes).is_some_and(is_owned),
+        || saved(family, chain, decode::rule(family, &attributes, sets), handle),
+    );
     Ok(())
 }
 
