@@ -9,7 +9,7 @@ use netlink::{Errno, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, R
 
 use crate::{
     Error,
-    presence::{NF_TABLES, SUBSYSTEM, has_no_nf_tables},
+    presence::{SUBSYSTEM, has_no_nf_tables},
 };
 
 /// `NFT_MSG_*` of nf_tables (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
@@ -17,9 +17,6 @@ const GET_TABLE: u16 = SUBSYSTEM | 1;
 const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 const GET_CHAIN: u16 = SUBSYSTEM | 4;
 const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
-/// `NFNL_MSG_BATCH_*` (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
-const BEGIN: u16 = 16;
-const END: u16 = 17;
 /// `NLM_F_NONREC`: refuse if there is anything in it.
 const ONLY_EMPTY: MessageFlags = MessageFlags(0x100);
 /// `NFTA_TABLE_*`.
@@ -165,26 +162,25 @@ impl BuiltInTables {
         replies.iter().next().map(|reply| read(&reply)).transpose().map_err(Error::BuiltIn)
     }
 
-    fn delete_chain(&mut self, table: &str, name: &str) -> Result<(), Error> {
+    fn delete_chain(&self, table: &str, name: &str) -> Result<(), Error> {
         let mut change = NetlinkRequest::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
         change.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        self.delete(change)
+        delete(change)
     }
 
-    fn delete_table(&mut self, table: &str) -> Result<(), Error> {
+    fn delete_table(&self, table: &str) -> Result<(), Error> {
         let mut change = NetlinkRequest::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
         change.str(TABLE_NAME, table);
-        self.delete(change)
+        delete(change)
     }
+}
 
-    /// Not what somebody uses since it was looked at, or took away.
-    fn delete(&mut self, change: NetlinkRequest) -> Result<(), Error> {
-        let [high, low] = NF_TABLES.to_be_bytes(); // struct nfgenmsg: its resource, in network byte order
-        let limit = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[0, 0, high, low]);
-        match self.socket.transaction(limit(BEGIN), vec![change], limit(END)) {
-            Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),
-            done => done.map_err(Error::BuiltIn),
-        }
+/// Deletes a chain or a table, unless another component has used or removed it since it was looked at.
+fn delete(change: NetlinkRequest) -> Result<(), Error> {
+    match nftables::commit(vec![change]) {
+        Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),
+        Err(nftables::Error::Commit(source)) => Err(Error::BuiltIn(source)),
+        done => Ok(done?),
     }
 }
 

@@ -8,8 +8,7 @@ use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, 
 use crate::{Backend, Error, digest::NFPROTO};
 
 /// `NFNL_SUBSYS_NFTABLES`, and where it stands in the type of a message (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
-pub(crate) const NF_TABLES: u16 = 10;
-pub(crate) const SUBSYSTEM: u16 = NF_TABLES << 8;
+pub(crate) const SUBSYSTEM: u16 = 10 << 8;
 /// `NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
 const GET_TABLE: u16 = SUBSYSTEM | 1;
 /// `NFTA_TABLE_NAME`.
