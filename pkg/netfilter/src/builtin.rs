@@ -6,28 +6,13 @@ use std::fmt;
 
 use model::Family;
 use netlink::{Errno, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket};
-
-use crate::{
-    Error,
-    presence::{SUBSYSTEM, has_no_nf_tables},
+use nftables::uapi::{
+    CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_USE, DELETE_CHAIN, DELETE_TABLE, GET_CHAIN,
+    GET_TABLE, ONLY_EMPTY, TABLE_NAME, TABLE_USE,
 };
 
-/// `NFT_MSG_*` of nf_tables (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-const GET_TABLE: u16 = SUBSYSTEM | 1;
-const DELETE_TABLE: u16 = SUBSYSTEM | 2;
-const GET_CHAIN: u16 = SUBSYSTEM | 4;
-const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
-/// `NLM_F_NONREC`: refuse if there is anything in it.
-const ONLY_EMPTY: MessageFlags = MessageFlags(0x100);
-/// `NFTA_TABLE_*`.
-const TABLE_NAME: u16 = 1;
-const TABLE_USE: u16 = 3;
-/// `NFTA_CHAIN_*`; those with a hook are where packets come from.
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
-const CHAIN_POLICY: u16 = 5;
-const CHAIN_USE: u16 = 6;
+use crate::{Error, presence::has_no_nf_tables};
+
 /// `NF_ACCEPT`.
 const ACCEPT: u32 = 1;
 /// All that iptables has, whatever the table.

@@ -3,16 +3,9 @@
 use std::time::Duration;
 
 use netlink::{ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use nftables::uapi::{CHAIN_USE, GET_CHAIN, NFPROTO};
 
-use crate::{
-    Error,
-    digest::NFPROTO,
-    presence::{SUBSYSTEM, has_no_nf_tables},
-};
-
-/// `NFT_MSG_GETCHAIN`, and `NFTA_CHAIN_USE`: the rules in a chain, and who refers to it.
-const GET_CHAIN: u16 = SUBSYSTEM | 4;
-const CHAIN_USE: u16 = 6;
+use crate::{Error, presence::has_no_nf_tables};
 
 /// What looking may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

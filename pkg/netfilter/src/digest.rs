@@ -7,30 +7,13 @@ use model::Family;
 use netlink::{
     Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
 };
+use nftables::uapi::{
+    DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, NFPROTO, RULE_CHAIN,
+    RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN,
+};
 use rules::ChainSet;
 
-use crate::{
-    Error, legacy,
-    presence::{SUBSYSTEM, has_no_nf_tables},
-};
-
-/// `NFT_MSG_GETRULE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-pub(crate) const GET_RULE: u16 = SUBSYSTEM | 7;
-/// `NFTA_RULE_*`.
-pub(crate) const RULE_TABLE: u16 = 1;
-pub(crate) const RULE_CHAIN: u16 = 2;
-pub(crate) const RULE_HANDLE: u16 = 3;
-pub(crate) const RULE_EXPRESSIONS: u16 = 4;
-const RULE_COMPAT: u16 = 5;
-/// `NFTA_EXPR_*`.
-pub(crate) const EXPRESSION_NAME: u16 = 1;
-const EXPRESSION_DATA: u16 = 2;
-/// `NFTA_IMMEDIATE_DATA`, the verdict in it (`NFTA_DATA_VERDICT`), and where that leads (`NFTA_VERDICT_CHAIN`).
-const IMMEDIATE_DATA: u16 = 2;
-const DATA_VERDICT: u16 = 2;
-const VERDICT_CHAIN: u16 = 2;
-/// Of netfilter's families those of iptables (`NFPROTO_IPV4`, `NFPROTO_IPV6`).
-pub(crate) const NFPROTO: [(Family, u8); 2] = [(Family::V4, 2), (Family::V6, 10)];
+use crate::{Error, legacy, presence::has_no_nf_tables};
 
 /// Where rules are: family, table and chain.
 type ChainKey = (Family, String, String);

@@ -14,34 +14,15 @@ use model::{Family, Mark};
 use netlink::{
     Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
 };
+use nftables::uapi::{
+    CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, HOOK_NUMBER, HOOK_PRIORITY, INET,
+    IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
+};
 use rules::ChainSet;
 
-use crate::{
-    Error,
-    presence::{SUBSYSTEM, has_no_nf_tables},
-};
+use crate::{Error, presence::has_no_nf_tables};
 use effect::{FoundEffect, RuleEffect};
 
-/// `NFT_MSG_*` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-const GET_CHAIN: u16 = SUBSYSTEM | 4;
-const GET_RULE: u16 = SUBSYSTEM | 7;
-/// `NFTA_CHAIN_*`.
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
-const CHAIN_HOOK: u16 = 4;
-const CHAIN_USE: u16 = 6;
-/// `NFTA_HOOK_*`.
-const HOOK_NUMBER: u16 = 1;
-const HOOK_PRIORITY: u16 = 2;
-/// `NFTA_RULE_*`.
-const RULE_TABLE: u16 = 1;
-const RULE_CHAIN: u16 = 2;
-const RULE_EXPRESSIONS: u16 = 4;
-/// `NFPROTO_*`.
-const INET: u8 = 1;
-const IPV4: u8 = 2;
-const NETDEV: u8 = 5;
-const IPV6: u8 = 10;
 /// `NF_INET_PRE_ROUTING`, `NF_INET_LOCAL_OUT`, `NF_INET_INGRESS`.
 const HOOKS: [(u32, &str); 3] = [(0, "prerouting"), (3, "output"), (5, "ingress")];
 /// `NF_IP_PRI_NAT_DST`: where a packet's destination is decided. Of chains of one priority the one that was made last comes

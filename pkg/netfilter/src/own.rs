@@ -7,21 +7,18 @@ use model::Family;
 use netlink::{
     Attribute, Attributes, Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket,
 };
+use nftables::uapi::{
+    CHAIN_NAME, CHAIN_TABLE, EXPRESSION_NAME, GET_CHAIN, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS,
+    RULE_HANDLE, RULE_TABLE,
+};
 use rules::{Chain, ChainSet, Hook, Rule, RuleSet, SavedRule, SavedTable, SavedTables, Table};
 
 use crate::{
     Error, ObservedTables,
-    digest::{
-        self, EXPRESSION_NAME, FnvHash, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS, RULE_HANDLE,
-        RULE_TABLE,
-    },
-    presence::{SUBSYSTEM, has_no_nf_tables, nft_tables},
+    digest::{self, FnvHash},
+    presence::{has_no_nf_tables, nft_tables},
 };
 
-/// `NFT_MSG_GETCHAIN` (kernel: `include/uapi/linux/netfilter/nf_tables.h`); `NFTA_CHAIN_TABLE`, `NFTA_CHAIN_NAME`.
-const GET_CHAIN: u16 = SUBSYSTEM | 4;
-const CHAIN_TABLE: u16 = 1;
-const CHAIN_NAME: u16 = 3;
 /// How much is read of a chain, in bytes. A rule of ours has some 500 at most, and the longest of our chains some hundred.
 const OWN_CHAIN: usize = 512 << 10;
 /// Of a built-in chain: a few hundred rules. Our jumps stand at its beginning.

@@ -4,15 +4,9 @@ use std::{collections::BTreeSet, fs, io, path::Path};
 
 use model::Family;
 use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
+use nftables::uapi::{GET_TABLE, NFPROTO, TABLE_NAME};
 
-use crate::{Backend, Error, digest::NFPROTO};
-
-/// `NFNL_SUBSYS_NFTABLES`, and where it stands in the type of a message (kernel: `include/uapi/linux/netfilter/nfnetlink.h`).
-pub(crate) const SUBSYSTEM: u16 = 10 << 8;
-/// `NFT_MSG_GETTABLE` (kernel: `include/uapi/linux/netfilter/nf_tables.h`).
-const GET_TABLE: u16 = SUBSYSTEM | 1;
-/// `NFTA_TABLE_NAME`.
-const TABLE_NAME: u16 = 1;
+use crate::{Backend, Error};
 
 /// The families in which a backend has at least one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

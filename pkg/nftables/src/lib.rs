@@ -22,7 +22,7 @@ mod error;
 pub mod fuzzing;
 mod listing;
 mod sets;
-mod uapi;
+pub mod uapi;
 mod xt;
 
 pub use commit::{Unsupported, commit, transaction};

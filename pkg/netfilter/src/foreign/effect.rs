@@ -4,35 +4,12 @@ use std::{collections::BTreeMap, fmt};
 
 use model::Mark;
 use netlink::{Attribute, Attributes, Malformed};
+use nftables::uapi::{
+    BITWISE_MASK, BITWISE_REGISTER, BITWISE_SOURCE, BITWISE_XOR, CT_SOURCE, DATA_VALUE, DATA_VERDICT,
+    EXPRESSION_DATA, EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOOKUP_REGISTER, META_KEY,
+    META_MARK, META_REGISTER, META_SOURCE, PAYLOAD_SOURCE, VERDICT_CHAIN, XT_INFO, XT_NAME,
+};
 
-/// `NFTA_EXPR_*`.
-const NAME: u16 = 1;
-const DATA: u16 = 2;
-/// `NFTA_META_*`, `NFTA_CT_*`: what is set, and from which register. `NFT_META_MARK` and `NFT_CT_MARK` are both 3.
-const KEY: u16 = 2;
-const META_SOURCE: u16 = 3;
-const CT_SOURCE: u16 = 4;
-const MARK: u32 = 3;
-/// Where they put what they read.
-const DESTINATION: u16 = 1;
-/// `NFTA_IMMEDIATE_*`, `NFTA_DATA_*`, `NFTA_VERDICT_CHAIN`.
-const IMMEDIATE_DESTINATION: u16 = 1;
-const IMMEDIATE_DATA: u16 = 2;
-const VALUE: u16 = 1;
-const VERDICT: u16 = 2;
-const VERDICT_CHAIN: u16 = 2;
-/// `NFTA_BITWISE_*`.
-const BITWISE_SOURCE: u16 = 1;
-const BITWISE_DESTINATION: u16 = 2;
-const BITWISE_MASK: u16 = 4;
-const BITWISE_XOR: u16 = 5;
-/// `NFTA_LOOKUP_DREG`; 0 is the register of the verdict.
-const LOOKUP_DESTINATION: u16 = 3;
-/// `NFTA_PAYLOAD_SREG`.
-const PAYLOAD_SOURCE: u16 = 5;
-/// `NFTA_TARGET_*`: a target of iptables.
-const TARGET_NAME: u16 = 1;
-const TARGET_INFO: u16 = 3;
 /// Targets of iptables that change nothing that our rules decide on.
 const HARMLESS: [&str; 24] = [
     "",
@@ -162,8 +139,8 @@ pub(super) fn of<'a>(
         RuleEvaluation { registers: BTreeMap::new(), effects: Vec::new(), jumps: JumpTarget::Nowhere };
     for expression in expressions {
         let parts = expression?.nested();
-        let name = parts.find(NAME).ok_or(Malformed("an expression without a name"))?.str()?;
-        let data = parts.find(DATA).map_or(Attributes::new(&[]), |data| data.nested());
+        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.str()?;
+        let data = parts.find(EXPRESSION_DATA).map_or(Attributes::new(&[]), |data| data.nested());
         rule.take(name, &data, marks)?;
     }
     Ok((rule.effects, rule.jumps))
@@ -183,8 +160,8 @@ impl RuleEvaluation {
             "bitwise" => self.bitwise(data)?,
             "meta" | "ct" => {
                 let source = number(if name == "ct" { CT_SOURCE } else { META_SOURCE })?;
-                let is_mark = number(KEY)? == Some(MARK);
-                match (source, number(DESTINATION)?) {
+                let is_mark = number(META_KEY)? == Some(META_MARK);
+                match (source, number(META_REGISTER)?) {
                     (Some(register), _) if is_mark => {
                         self.effects.extend(self.register(register).effect(marks));
                     }
@@ -195,7 +172,7 @@ impl RuleEvaluation {
                     _ => {}
                 }
             }
-            "lookup" => match number(LOOKUP_DESTINATION)? {
+            "lookup" => match number(LOOKUP_REGISTER)? {
                 Some(0) => self.jumps = JumpTarget::Anywhere,
                 Some(register) => drop(self.registers.insert(place(register), MarkRegister::Unknown)),
                 None => {}
@@ -204,8 +181,8 @@ impl RuleEvaluation {
             "notrack" => self.effects.push(RuleEffect::Untracked),
             "nat" | "redir" | "tproxy" | "fwd" | "dup" | "queue" => self.diverts(name),
             "target" => {
-                let name = data.find(TARGET_NAME).map(|name| name.str()).transpose()?.unwrap_or_default();
-                let info = data.find(TARGET_INFO).map(|info| info.payload).unwrap_or_default();
+                let name = data.find(XT_NAME).map(|name| name.str()).transpose()?.unwrap_or_default();
+                let info = data.find(XT_INFO).map(|info| info.payload).unwrap_or_default();
                 self.effects.extend(of_target(name, info, marks));
             }
             "cmp" | "counter" | "limit" | "log" | "match" | "quota" | "range" => {}
@@ -225,12 +202,12 @@ impl RuleEvaluation {
 
     fn immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
         let content = data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested());
-        if let Some(verdict) = content.find(VERDICT) {
+        if let Some(verdict) = content.find(DATA_VERDICT) {
             if let Some(chain) = verdict.nested().find(VERDICT_CHAIN) {
                 self.jumps = JumpTarget::To(chain.str()?.to_owned());
             }
-        } else if let Some(register) = data.find(IMMEDIATE_DESTINATION) {
-            let value = content.find(VALUE).and_then(|value| value.u32().ok());
+        } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
+            let value = content.find(DATA_VALUE).and_then(|value| value.u32().ok());
             let known = value.map_or(MarkRegister::Unknown, MarkRegister::constant);
             self.registers.insert(place(register.be32()?), known);
         }
@@ -240,10 +217,10 @@ impl RuleEvaluation {
     fn bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
         let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
         let value = |kind| {
-            let found = data.find(kind).and_then(|found| found.nested().find(VALUE));
+            let found = data.find(kind).and_then(|found| found.nested().find(DATA_VALUE));
             found.and_then(|value| value.u32().ok())
         };
-        let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_DESTINATION)?) else {
+        let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_REGISTER)?) else {
             return Ok(());
         };
         let result = match (value(BITWISE_MASK), value(BITWISE_XOR)) {
