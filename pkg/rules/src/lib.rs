@@ -6,11 +6,13 @@
 //! (nf_tables over netlink) can apply the same rules.
 //!
 //! Reading order: [`ir`] (the model), [`sidecar`] (the rule set of a sidecar pod), [`node`] (those of a node and
-//! its ztunnel), [`inpod`] (those of a pod that ztunnel serves from within, and of its node), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed).
+//! its ztunnel), [`inpod`] (those of a pod that ztunnel serves from within, and of its node), [`mod@print`] and [`parse`] (text), [`plan`] (desired against observed), [`native`] (the
+//! same rules in tables of nf_tables' own).
 
 pub mod inpod;
 pub mod ir;
 mod list;
+pub mod native;
 pub mod node;
 pub mod parse;
 pub mod plan;

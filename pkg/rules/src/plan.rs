@@ -24,6 +24,8 @@ use chain::{ChainDifference, ChainUpdate, difference};
 pub struct ChainSet {
     /// The chains' names, whatever the table.
     pub chains: &'static [&'static str],
+    /// In the native dialect, how the names of the tables begin; none: there it has no rules.
+    pub native: Option<&'static str>,
 }
 
 impl ChainSet {
@@ -40,6 +42,7 @@ impl ChainSet {
             "ISTIO_PRERT",
             "ISTIO_DROP",
         ],
+        native: Some("istio-proxy"),
     };
 
     /// Ambient redirection, on the node and in the namespace of a ztunnel.
@@ -57,13 +60,16 @@ impl ChainSet {
             "ztunnel-FIRST",
             "ztunnel-UPLINK",
         ],
+        native: None,
     };
 
     /// In-pod capture, in a captured pod.
-    pub const IN_POD: ChainSet = ChainSet { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"] };
+    pub const IN_POD: ChainSet =
+        ChainSet { chains: &["ISTIO_PRERT", "ISTIO_OUTPUT"], native: Some("istio-ambient") };
 
     /// In-pod capture, on the node.
-    pub const PROBES: ChainSet = ChainSet { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"] };
+    pub const PROBES: ChainSet =
+        ChainSet { chains: &["ISTIO_POSTRT", "ISTIO_PROBES"], native: Some("istio-ambient") };
 
     /// True for a chain of this owner.
     #[must_use]

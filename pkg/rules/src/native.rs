@@ -1,0 +1,200 @@
+//! The native dialect: the same rules as tables of nf_tables' family `inet`, as Istio makes them since 1.27 (sidecar) and 1.28
+//! (ambient). Both address families share a table, and a chain has the rules of both in one list.
+//!
+//! A rule that both families have is there once, for packets of either. One that only a single family has says so.
+
+use model::Family;
+
+use crate::ir::{Chain, Hook, Rule, RuleSet, Table, TableRules, Target};
+
+/// All tables of an owner, as they shall be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeRules {
+    /// In the order in which they are made.
+    pub tables: Vec<NativeTable>,
+}
+
+/// A table of family `inet`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeTable {
+    /// Such as `istio-proxy-nat`.
+    pub name: String,
+    /// Base chains and others; a rule jumps to others only.
+    pub chains: Vec<NativeChain>,
+}
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeChain {
+    /// Such as `istio-output`; of a base chain, that of its hook.
+    pub name: String,
+    /// Where packets enter, as they would the built-in chain of that table; none: only by a jump.
+    pub hook: Option<(Table, Hook)>,
+    /// In their order.
+    pub rules: Vec<NativeRule>,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeRule {
+    /// Whose packets; none: of either family.
+    pub family: Option<Family>,
+    /// Conditions and verdict. Names of chains are those of this dialect.
+    pub rule: Rule,
+    /// Whether it counts packets.
+    pub counts: bool,
+}
+
+/// Istio's order; all are made by one transaction.
+const ORDER: [Table; 4] = [Table::Nat, Table::Mangle, Table::Raw, Table::Filter];
+
+/// The name of an owner's table: the owner's prefix, and that of the table in iptables.
+#[must_use]
+pub fn table_name(prefix: &str, table: Table) -> String {
+    format!("{prefix}-{}", table.name())
+}
+
+/// The name of a chain that iptables knows as `ISTIO_OUTPUT`: `istio-output`.
+#[must_use]
+pub fn chain_name(chain: &str) -> String {
+    let name = chain.to_ascii_lowercase().replace('_', "-");
+    name.replace("-prert", "-prerouting").replace("-postrt", "-postrouting")
+}
+
+impl NativeRules {
+    /// The rules of an owner whose tables begin with `prefix`, from those of each family; `None`: the family has none.
+    #[must_use]
+    pub fn new(prefix: &str, v4: Option<&RuleSet>, v6: Option<&RuleSet>) -> NativeRules {
+        let tables = ORDER.into_iter().filter_map(|table| {
+            let of = |rules: Option<&'_ RuleSet>| rules.and_then(|rules| rules.tables.get(&table)).cloned();
+            let chains = chains(table, &Families { v4: of(v4), v6: of(v6) });
+            (!chains.is_empty()).then(|| NativeTable { name: table_name(prefix, table), chains })
+        });
+        NativeRules { tables: tables.collect() }
+    }
+
+    /// The same before any packet is led into it: base chains are empty.
+    #[must_use]
+    pub fn without_jumps(&self) -> NativeRules {
+        let mut rules = self.clone();
+        let chains = rules.tables.iter_mut().flat_map(|table| &mut table.chains);
+        chains.filter(|chain| chain.hook.is_some()).for_each(|chain| chain.rules.clear());
+        rules
+    }
+}
+
+/// A table of both families.
+struct Families {
+    v4: Option<TableRules>,
+    v6: Option<TableRules>,
+}
+
+impl Families {
+    /// The rules of one list, merged.
+    fn rules(&self, list: impl Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
+        let of = |table: &Option<TableRules>| table.as_ref().map(&list);
+        merged(of(&self.v4), of(&self.v6))
+    }
+
+    fn tables(&self) -> impl Iterator<Item = &TableRules> {
+        self.v4.iter().chain(&self.v6)
+    }
+}
+
+fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
+    let mut chains = Vec::new();
+    for hook in Hook::ALL {
+        let jump = |rules: &TableRules| {
+            rules.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| jump.rule.clone()).collect()
+        };
+        let rules: Vec<NativeRule> = families.rules(jump).into_iter().map(uncounted_if_plain).collect();
+        if !rules.is_empty() {
+            chains.push(NativeChain {
+                name: hook.name().to_ascii_lowercase(),
+                hook: Some((table, hook)),
+                rules,
+            });
+        }
+    }
+    let mut names: Vec<&Chain> = Vec::new();
+    for (chain, _) in families.tables().flat_map(|rules| &rules.chains) {
+        if !names.contains(&chain) {
+            names.push(chain);
+        }
+    }
+    chains.extend(names.into_iter().map(|chain| NativeChain {
+        name: chain_name(&chain.0),
+        hook: None,
+        rules: families.rules(|rules| rules.chain(chain).to_vec()),
+    }));
+    chains
+}
+
+/// Istio counts at every rule but the jumps that take every packet.
+fn uncounted_if_plain(rule: NativeRule) -> NativeRule {
+    let is_plain = matches!(&rule.rule.target, Target::Jump(chain) if rule.rule == Rule::jump(chain.clone()));
+    NativeRule { counts: rule.family.is_some() || !is_plain, ..rule }
+}
+
+/// One list of the rules of both families that gives each family its own in their order. With one family, what says
+/// nothing of an address holds for packets of either, as with Istio.
+fn merged(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
+    let mut merged = Vec::new();
+    let (v4, v6) = match (v4, v6) {
+        (Some(v4), Some(v6)) => (v4, v6),
+        (Some(rules), None) => return alone(Family::V4, rules),
+        (None, Some(rules)) => return alone(Family::V6, rules),
+        (None, None) => return merged,
+    };
+    let (mut v4, mut v6) =
+        (v4.into_iter().peekable(), v6.into_iter().collect::<std::collections::VecDeque<_>>());
+    while let Some(rule) = v4.next() {
+        if is_of_one_family(&rule) {
+            push(&mut merged, Some(Family::V4), rule);
+            // What stands at the same place of the other list is about the same, as a rule.
+            if let Some(rule) = v6.pop_front_if(|rule| is_of_one_family(rule)) {
+                push(&mut merged, Some(Family::V6), rule);
+            }
+        } else if let Some(position) = v6.iter().position(|other| *other == rule) {
+            v6.drain(..position).for_each(|rule| push(&mut merged, Some(Family::V6), rule));
+            drop(v6.pop_front()); // the rule itself
+            push(&mut merged, None, rule);
+        } else {
+            push(&mut merged, Some(Family::V4), rule);
+        }
+    }
+    v6.into_iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule));
+    merged
+}
+
+fn alone(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
+    let mut alone = Vec::new();
+    for rule in rules {
+        push(&mut alone, is_of_one_family(&rule).then_some(family), rule);
+    }
+    alone
+}
+
+/// It names an address.
+fn is_of_one_family(rule: &Rule) -> bool {
+    rule.source.is_some()
+        || rule.dest.is_some()
+        || matches!(rule.target, Target::Snat(_) | Target::Dnat { .. })
+}
+
+/// The expression that hands a packet to a transparent socket lets it pass if there is none, where the target of iptables
+/// drops it: here, a rule behind it does.
+fn push(list: &mut Vec<NativeRule>, family: Option<Family>, mut rule: Rule) {
+    if let Target::Jump(chain) | Target::Goto(chain) = &mut rule.target {
+        *chain = Chain(chain_name(&chain.0).into());
+    }
+    let dropped = matches!(rule.target, Target::Tproxy { .. }).then(|| rule.with_target(Target::Drop));
+    list.extend([Some(rule), dropped].into_iter().flatten().map(|rule| NativeRule {
+        family,
+        rule,
+        counts: true,
+    }));
+}
+
+#[cfg(test)]
+mod tests;
