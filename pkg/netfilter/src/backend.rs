@@ -1,16 +1,23 @@
-//! Which of the two iptables implementations to use.
+//! Where rules are: in the tables of one of the two iptables implementations, or in tables of nf_tables' own.
 
 use std::{fmt, str::FromStr};
 
 use rules::{ChainSet, SavedTables};
 
-/// An implementation of iptables.
+/// A kind of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
     /// iptables commands on the kernel's nf_tables.
     Nft,
     /// The kernel's ip_tables.
     Legacy,
+    /// Tables of family `inet` of nf_tables, as Istio makes them with `NATIVE_NFTABLES`.
+    Native,
+}
+
+impl Backend {
+    /// All three.
+    pub const ALL: [Backend; 3] = [Backend::Nft, Backend::Legacy, Backend::Native];
 }
 
 /// The text names no backend.
@@ -36,6 +43,7 @@ impl fmt::Display for Backend {
         f.write_str(match self {
             Backend::Nft => "nft",
             Backend::Legacy => "legacy",
+            Backend::Native => "native",
         })
     }
 }
@@ -62,11 +70,19 @@ impl HeldTables {
     }
 }
 
-/// Decides between the backends of a namespace by what each holds; none when neither holds anything, so that the
-/// host's default applies. Our own chains decide before anybody else's rules, and nft before legacy.
-pub(crate) fn by_content(nft: HeldTables, legacy: HeldTables) -> Option<Backend> {
+/// Decides between the backends of a namespace by what each holds; none when none holds anything that counts, so that the
+/// default applies. Our own chains decide before anybody else's rules, and nft before legacy. `native`: there are native
+/// tables of ours; what others have there decides nothing.
+pub(crate) fn by_content(
+    nft: HeldTables,
+    legacy: HeldTables,
+    native: bool,
+    prefers_native: bool,
+) -> Option<Backend> {
     let either = |nft, legacy: bool| if nft { Some(Backend::Nft) } else { legacy.then_some(Backend::Legacy) };
-    either(nft.ours, legacy.ours).or_else(|| either(nft.any, legacy.any))
+    let ours = either(nft.ours, legacy.ours).or_else(|| native.then_some(Backend::Native));
+    let setting = prefers_native.then_some(Backend::Native);
+    ours.or(setting).or_else(|| either(nft.any, legacy.any))
 }
 
 #[cfg(test)]
@@ -78,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn our_chains_decide_first_then_anybodys_rules_and_nft_before_legacy() {
+    fn our_chains_decide_first_then_the_setting_then_anybodys_rules_and_nft_before_legacy() {
         let (blank, foreign) = (saved(""), saved("-A OUTPUT -j ACCEPT\n"));
         let ours = saved(":ISTIO_OUTPUT - [0:0]\n");
         let of_a_node = saved(":ztunnel-PREROUTING - [0:0]\n");
@@ -95,10 +111,11 @@ mod tests {
             (&ours, &ours, Some(Backend::Nft)),
         ];
         for (nft, legacy, expected) in cases {
-            assert_eq!(
-                by_content(HeldTables::of([nft].into_iter()), HeldTables::of([legacy].into_iter())),
-                expected
-            );
+            let [nft, legacy] = [nft, legacy].map(|saved| HeldTables::of([saved].into_iter()));
+            assert_eq!(by_content(nft, legacy, false, false), expected);
+            let ours = expected.filter(|_| nft.ours || legacy.ours).or(Some(Backend::Native));
+            assert_eq!(by_content(nft, legacy, true, false), ours);
+            assert_eq!(by_content(nft, legacy, false, true), ours);
         }
     }
 }

@@ -2,24 +2,40 @@
 
 use model::Family;
 use netlink::Errno;
-use rules::{ChainSet, RuleChange, RuleSet};
+use nftables::native::NativeListing;
+use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
 use crate::{
-    Error, Firewall, ObservedTables, OwnRules, WaitingRestore, WantedRules, firewall::readable,
+    Backend, Error, Firewall, ObservedTables, OwnRules, WaitingRestore, WantedRules, firewall::readable,
     presence::BackendPresence,
 };
 
-/// The change of each family.
+/// The change of each family, or of native tables, which both share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FamilyChanges(Vec<(Family, RuleChange)>);
+pub struct FamilyChanges {
+    families: Vec<(Family, RuleChange)>,
+    native: Option<NativeChange>,
+}
+
+/// What an owner's native tables are to become.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct NativeChange {
+    found: NativeListing,
+    wanted: NativeRules,
+    differences: Vec<String>,
+}
 
 impl ObservedTables {
     /// What leads from what was seen to what is wanted of an owner's rules. A family that is to have none gets an empty
     /// rule set.
     #[must_use]
     pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
+        if let Some(native) = &self.native {
+            let native = owner.native.map(|prefix| NativeChange::new(native, prefix, wanted));
+            return FamilyChanges { native, ..FamilyChanges::default() };
+        }
         let change = |family| (family, owner.apply(&wanted(family), self.of(family)));
-        FamilyChanges(Family::BOTH.into_iter().map(change).collect())
+        FamilyChanges::from(Family::BOTH.into_iter().map(change).collect::<Vec<_>>())
     }
 
     /// What takes an owner's rules away.
@@ -31,20 +47,42 @@ impl ObservedTables {
 
 impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
     fn from(changes: Vec<(Family, RuleChange)>) -> FamilyChanges {
-        FamilyChanges(changes)
+        FamilyChanges { families: changes, native: None }
+    }
+}
+
+impl NativeChange {
+    fn new(listing: &NativeListing, prefix: &str, wanted: impl Fn(Family) -> RuleSet) -> NativeChange {
+        let rules = |family| Some(wanted(family)).filter(|rules| !rules.tables.is_empty());
+        let wanted = NativeRules::new(prefix, rules(Family::V4).as_ref(), rules(Family::V6).as_ref());
+        let found = listing.of(prefix);
+        let differences = match NativeListing::expected(&wanted) {
+            Ok(expected) => found.differences(&expected),
+            Err(unsupported) => vec![unsupported.to_string()], // and who makes the change is told
+        };
+        NativeChange { found, wanted, differences }
+    }
+
+    /// As [`FamilyChanges::in_two_steps`].
+    fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
+        let filled = self.wanted.without_jumps();
+        let between = NativeListing::expected(&filled).ok()?;
+        let leads_anew = !self.found.is_led_into() && filled != self.wanted;
+        let fill = NativeChange { wanted: filled, ..self.clone() };
+        leads_anew.then(|| (fill, NativeChange { found: between, ..self.clone() }))
     }
 }
 
 impl FamilyChanges {
-    /// Every difference, for people, with its family.
-    pub fn reasons(&self) -> impl Iterator<Item = (Family, &str)> {
-        self.0.iter().flat_map(|(family, change)| change.reasons().map(|reason| (*family, reason)))
-    }
-
-    /// The same, each with its family in front.
+    /// Every difference, for people, each with its family in front.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        self.reasons().map(|(family, reason)| format!("{family} {reason}")).collect()
+        let of_families = self
+            .families
+            .iter()
+            .flat_map(|(family, change)| change.reasons().map(move |reason| format!("{family} {reason}")));
+        let native = self.native.iter().flat_map(|change| &change.differences).cloned();
+        of_families.chain(native).collect()
     }
 
     /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
@@ -55,16 +93,20 @@ impl FamilyChanges {
                 change.in_two_steps().unwrap_or_else(|| (RuleChange::default(), change.clone()));
             ((*family, fill), (*family, lead))
         };
-        let leads_anew = self.0.iter().any(|(_, change)| change.in_two_steps().is_some());
-        let (fill, lead) = self.0.iter().map(steps).unzip();
-        leads_anew.then_some((FamilyChanges(fill), FamilyChanges(lead)))
+        if let Some(native) = &self.native {
+            let of = |native| FamilyChanges { native: Some(native), ..FamilyChanges::default() };
+            return native.in_two_steps().map(|(fill, lead)| (of(fill), of(lead)));
+        }
+        let leads_anew = self.families.iter().any(|(_, change)| change.in_two_steps().is_some());
+        let (fill, lead): (Vec<_>, Vec<_>) = self.families.iter().map(steps).unzip();
+        leads_anew.then(|| (fill.into(), lead.into()))
     }
 
     /// The tables that are changed, by family.
     #[must_use]
     pub fn tables(&self) -> Vec<(Family, &'static str)> {
         let of = |change: &RuleChange| change.edits.iter().map(|edit| edit.table.name()).collect::<Vec<_>>();
-        self.0
+        self.families
             .iter()
             .flat_map(|(family, change)| of(change).into_iter().map(|table| (*family, table)))
             .collect()
@@ -72,13 +114,13 @@ impl FamilyChanges {
 
     /// The families that need a change.
     pub fn families(&self) -> impl Iterator<Item = Family> {
-        self.0.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
+        self.families.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
     }
 
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
     #[must_use]
     pub fn texts(&self) -> Vec<(Family, String)> {
-        self.0.iter().map(|(family, change)| (*family, change.restore_text())).collect()
+        self.families.iter().map(|(family, change)| (*family, change.restore_text())).collect()
     }
 }
 
@@ -95,10 +137,14 @@ impl Firewall {
     /// # Errors
     /// The engine's, or as [`Firewall::restore`].
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<(), Error> {
+        if let Some(native) = &changes.native {
+            let messages = nftables::native::transaction(&native.found, &native.wanted)?;
+            return Ok(nftables::commit(messages)?);
+        }
         if !self.is_direct() {
             return self.restore(&changes.texts(), waiting);
         }
-        let by_family: Vec<_> = changes.0.iter().map(|(family, change)| (*family, change)).collect();
+        let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction(&by_family) {
             Ok(messages) => match nftables::commit(messages) {
                 Err(error) if is_unknown_to_kernel(&error) => error.into(),
@@ -112,9 +158,9 @@ impl Firewall {
         }
     }
 
-    /// Takes an owner's rules out of the tables of the backend that is not in use, where a run that used it has left
-    /// them; tells what. Where that backend has no tables it costs no child process; where it has no tools, what is in
-    /// its tables stays. So it does where one backend is forced and the tools of the other fail: that may be why.
+    /// Takes an owner's rules out of the tables of the backends that are not in use, where a run that used one has left
+    /// them; tells what. Where such a backend has no tables it costs no child process; where it has no tools, what is in
+    /// its tables stays. So it does where one backend is forced and the tools of another fail: that may be why.
     ///
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
@@ -128,16 +174,20 @@ impl Firewall {
     /// # Errors
     /// As there.
     pub fn remove_elsewhere_of(&self, wanted: &WantedRules<'_>) -> Result<Vec<String>, Error> {
-        let other = self.other();
-        let found = other.look(BackendPresence::of_this_netns()?.of(other.backend()));
-        let found = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
-        let observed = match found {
-            Some(observed) => observed,
-            None => OwnRules::of_this_netns(wanted)?.observation(wanted, None),
-        };
-        let changes = observed.removal(wanted.owner);
-        other.apply(&changes, Vec::new())?;
-        Ok(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())).collect())
+        let presence = BackendPresence::of_this_netns()?;
+        let mut taken = Vec::new();
+        for other in self.others().filter(|other| presence.native || other.backend() != Backend::Native) {
+            let found = other.look(presence.of(other.backend()));
+            let found = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
+            let observed = match found {
+                Some(observed) => observed,
+                None => OwnRules::of_this_netns(wanted)?.observation(wanted, None),
+            };
+            let changes = observed.removal(wanted.owner);
+            other.apply(&changes, Vec::new())?;
+            taken.extend(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())));
+        }
+        Ok(taken)
     }
 
     /// Makes the changes by one command for each rule; not atomic.
@@ -145,7 +195,7 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::call`]; what was done before it stays.
     pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<(), Error> {
-        for (family, change) in &changes.0 {
+        for (family, change) in &changes.families {
             change.calls().iter().try_for_each(|call| self.call(*family, call))?;
         }
         Ok(())

@@ -7,16 +7,19 @@ use model::Family;
 use netlink::{
     Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
 };
-use nftables::uapi::{
-    DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, NFPROTO, RULE_CHAIN,
-    RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN,
+use nftables::{
+    native::is_table_of,
+    uapi::{
+        DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, INET, NFPROTO, RULE_CHAIN,
+        RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN,
+    },
 };
-use rules::ChainSet;
+use rules::{ChainSet, Hook};
 
 use crate::{Error, legacy, presence::has_no_nf_tables};
 
 /// Where rules are: family, table and chain.
-type ChainKey = (Family, String, String);
+type ChainKey = (String, String, String);
 
 /// A rule, as far as it matters here.
 #[derive(Debug)]
@@ -41,18 +44,28 @@ impl RuleDigest {
     /// The kernel could not be asked (it wants CAP_NET_ADMIN), or its answer makes no sense.
     pub fn of_this_netns(owner: ChainSet) -> Result<RuleDigest, Error> {
         let mut found: BTreeMap<ChainKey, (usize, FnvHash)> = BTreeMap::new();
+        let mut count = |family: &str, table: &str, rule: DigestedRule| {
+            let (count, hash) = found.entry((family.to_owned(), table.to_owned(), rule.chain)).or_default();
+            *count += 1;
+            hash.number(rule.hash);
+        };
         let mut note = |family: Family, table: &str, rule: DigestedRule| {
             let is_jump = rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain));
             if is_jump || owner.contains(&rule.chain) {
-                let place = (family, table.to_owned(), rule.chain);
-                let (count, hash) = found.entry(place).or_default();
-                *count += 1;
-                hash.number(rule.hash);
+                count(&family.to_string(), table, rule);
             }
         };
         for (family, number) in NFPROTO {
             nf_tables(number, |table, rule| note(family, table, rule))?;
             legacy::rules(family, |table, rule| note(family, table, rule))?;
+        }
+        if let Some(prefix) = owner.native {
+            let mut note = |table: &str, rule| {
+                if is_table_of(prefix, table) {
+                    count("inet", table, rule);
+                }
+            };
+            nf_tables(INET, &mut note)?;
         }
         let line = |((family, table, chain), (count, hash)): (ChainKey, (usize, FnvHash))| {
             (format!("{family} {table}: {chain}"), format!("{count} {:016x}", hash.0))
@@ -81,8 +94,16 @@ impl RuleDigest {
     /// A built-in chain leads to them: traffic meets these rules.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-        self.0.keys().any(|place| place.rsplit(' ').next().is_some_and(|chain| BUILT_IN.contains(&chain)))
+        let is_hook = |chain: &str, native: bool| {
+            Hook::ALL.iter().any(|hook| match native {
+                true => hook.name().eq_ignore_ascii_case(chain),
+                false => hook.name() == chain,
+            })
+        };
+        let leads = |place: &String| {
+            place.rsplit(' ').next().is_some_and(|chain| is_hook(chain, place.starts_with("inet ")))
+        };
+        self.0.keys().any(leads)
     }
 
     /// What is different `now`, for people; empty: nothing.
@@ -199,6 +220,8 @@ mod tests {
     #[test]
     fn rules_that_no_built_in_chain_leads_to_are_not_in_use() {
         assert!(digest(&[("IPv6 nat: ISTIO_OUTPUT", "3 01"), ("IPv6 nat: OUTPUT", "1 02")]).is_in_use());
+        assert!(digest(&[("inet istio-proxy-nat: output", "1 02")]).is_in_use());
+        assert!(!digest(&[("inet istio-proxy-nat: istio-output", "1 02")]).is_in_use());
         assert!(!digest(&[("IPv4 nat: ISTIO_OUTPUT", "3 01")]).is_in_use());
         assert!(!RuleDigest::default().is_in_use());
     }

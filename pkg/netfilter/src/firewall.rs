@@ -10,7 +10,8 @@ use std::{
 use model::Family;
 use netlink::ListBounds;
 use netns::UserNamespace;
-use rules::SavedTables;
+use nftables::native::NativeListing;
+use rules::{ChainSet, SavedTables};
 
 use crate::{
     Backend, Error, OwnRules, RuleLimits, WantedRules, XtablesLock,
@@ -40,6 +41,8 @@ pub struct FirewallOptions {
     pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
+    /// Use native tables where nothing of ours is in another backend (`NATIVE_NFTABLES`).
+    pub native: bool,
     /// Whose lock to take for legacy tables.
     pub lock: XtablesLock,
     /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
@@ -63,6 +66,7 @@ impl Default for FirewallOptions {
         FirewallOptions {
             nft: NftAccess::Engine,
             forced: None,
+            native: false,
             lock: XtablesLock::Host,
             lock_directory: None,
             lock_wait: Duration::from_secs(10),
@@ -74,11 +78,10 @@ impl Default for FirewallOptions {
 }
 
 impl FirewallOptions {
-    /// The backends that may hold something of ours: the forced one, else both, since an earlier run may have used
-    /// either.
+    /// The backends that may hold something of ours: the forced one, else all, since an earlier run may have used any.
     #[must_use]
     pub fn backends(&self) -> Vec<Backend> {
-        self.forced.map_or_else(|| vec![Backend::Nft, Backend::Legacy], |forced| vec![forced])
+        self.forced.map_or_else(|| Backend::ALL.to_vec(), |forced| vec![forced])
     }
 
     /// Whether tables of nf_tables are read and changed without tools. In a user namespace the kernel takes rules about
@@ -95,7 +98,11 @@ impl FirewallOptions {
         tools: &IptablesTools,
         presence: &BackendPresence,
     ) -> Result<Backend, Error> {
-        if self.uses_engine() && presence.has_nf_tables { Ok(Backend::Nft) } else { tools.default_backend() }
+        match presence.has_nf_tables {
+            true if self.native => Ok(Backend::Native),
+            true if self.uses_engine() => Ok(Backend::Nft),
+            _ => tools.default_backend(),
+        }
     }
 
     /// How long a tool may take that prints, and how much it may use.
@@ -124,6 +131,8 @@ pub struct ObservedTables {
     pub families: BTreeMap<Family, SavedTables>,
     /// Only one owner's chains were read, and of these no more than whether they were changed.
     pub coarse: bool,
+    /// What native tables hold, where these are used; then there are no families.
+    pub native: Option<NativeListing>,
 }
 
 /// What opening has found.
@@ -204,18 +213,25 @@ impl Firewall {
             return Ok(chosen(backend, look(backend)?));
         }
         if presence.is_blank() {
-            return Ok(chosen(options.default_backend(&tools, &presence)?, Some(ObservedTables::default())));
+            let backend = options.default_backend(&tools, &presence)?;
+            let native = (backend == Backend::Native).then(NativeListing::default);
+            return Ok(chosen(backend, Some(ObservedTables { native, ..ObservedTables::default() })));
         }
         let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
-        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?);
+        let prefers_native = options.native && presence.has_nf_tables;
+        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?, presence.native, prefers_native);
         Ok(match held.map_or_else(|| options.default_backend(&tools, &presence), Ok)? {
             Backend::Nft => chosen(Backend::Nft, nft),
             Backend::Legacy => chosen(Backend::Legacy, legacy),
+            Backend::Native => chosen(Backend::Native, look(Backend::Native)?),
         })
     }
 
     /// Reads the tables of these families, within the limits; `None`: nf_tables holds too much.
     pub(crate) fn look(&self, families: &[Family]) -> Result<Option<ObservedTables>, Error> {
+        if self.backend == Backend::Native {
+            return self.native().map(Some);
+        }
         let Some(limits) = self.options.limits.filter(|_| !families.is_empty()) else {
             return self.save(families).map(Some);
         };
@@ -226,9 +242,9 @@ impl Firewall {
                 Err(Error::Engine(error)) if error.is_excess() => Ok(None),
                 done => done.map(Some),
             },
-            Backend::Nft if limits.are_exceeded()? => Ok(None),
+            Backend::Nft | Backend::Native if limits.are_exceeded()? => Ok(None),
             // Rules are not all that makes a tool take long, and they may have come just now.
-            Backend::Nft => match self.save(families) {
+            Backend::Nft | Backend::Native => match self.save(families) {
                 Err(Error::TimedOut { .. } | Error::TooMuch { .. }) => Ok(None),
                 done => done.map(Some),
             },
@@ -243,7 +259,11 @@ impl Firewall {
 
     /// Whether the engine reads and changes the tables.
     pub(crate) fn is_direct(&self) -> bool {
-        self.backend == Backend::Nft && self.options.uses_engine()
+        match self.backend {
+            Backend::Nft => self.options.uses_engine(),
+            Backend::Legacy => false,
+            Backend::Native => true,
+        }
     }
 
     /// Whether the backend was not a matter of choice.
@@ -251,13 +271,18 @@ impl Firewall {
         self.options.forced.is_some()
     }
 
-    /// The same with the other backend.
-    pub(crate) fn other(&self) -> Firewall {
-        let backend = match self.backend {
-            Backend::Nft => Backend::Legacy,
-            Backend::Legacy => Backend::Nft,
-        };
-        Firewall { backend, ..self.clone() }
+    /// The same with each of the other backends.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Firewall> {
+        let others = Backend::ALL.into_iter().filter(|backend| *backend != self.backend);
+        others.map(|backend| Firewall { backend, ..self.clone() })
+    }
+
+    /// Our native tables.
+    fn native(&self) -> Result<ObservedTables, Error> {
+        let prefixes: Vec<&str> =
+            OWNERS.iter().chain([&ChainSet::IN_POD]).filter_map(|owner| owner.native).collect();
+        let native = NativeListing::read(&prefixes, ListBounds::POD)?;
+        Ok(ObservedTables { native: Some(native), ..ObservedTables::default() })
     }
 
     /// Reads the tables of these families, which must exist, side by side.
@@ -265,7 +290,7 @@ impl Firewall {
         if self.is_direct() {
             let bounds = if self.options.limits.is_some() { ListBounds::POD } else { ListBounds::NODE };
             let families = nftables::listing(&OWNERS, bounds)?;
-            return Ok(ObservedTables { families, coarse: false });
+            return Ok(ObservedTables { families, ..ObservedTables::default() });
         }
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, ToolVerb::Save)?;

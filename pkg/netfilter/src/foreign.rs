@@ -14,9 +14,12 @@ use model::{Family, Mark};
 use netlink::{
     Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
 };
-use nftables::uapi::{
-    CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, HOOK_NUMBER, HOOK_PRIORITY, INET,
-    IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
+use nftables::{
+    native::is_table_of,
+    uapi::{
+        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GET_CHAIN, GET_RULE, HOOK_NUMBER, HOOK_PRIORITY,
+        INET, IPV4, IPV6, NETDEV, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE,
+    },
 };
 use rules::ChainSet;
 
@@ -158,9 +161,10 @@ impl ForeignTables {
     }
 }
 
-/// Chains of iptables tables with a name of ours are compared rule by rule elsewhere.
+/// Chains of iptables tables with a name of ours, and native tables, are compared rule by rule elsewhere.
 fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
-    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.contains(chain)
+    let is_native = || family == INET && owner.native.is_some_and(|prefix| is_table_of(prefix, table));
+    [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.contains(chain) || is_native()
 }
 
 fn take_chain(

@@ -1,15 +1,22 @@
 //! What nf_tables holds of one owner, asked chain by chain: what that costs does not grow with the rules of others, and
 //! takes no tool. It tells whether anything was changed, not what a rule says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 use model::Family;
 use netlink::{
-    Attribute, Attributes, Errno, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket,
+    Attribute, Attributes, Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages,
+    Socket,
 };
-use nftables::uapi::{
-    CHAIN_NAME, CHAIN_TABLE, EXPRESSION_NAME, GET_CHAIN, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS,
-    RULE_HANDLE, RULE_TABLE,
+use nftables::{
+    native::NativeListing,
+    uapi::{
+        CHAIN_NAME, CHAIN_TABLE, EXPRESSION_NAME, GET_CHAIN, GET_RULE, NFPROTO, RULE_CHAIN, RULE_EXPRESSIONS,
+        RULE_HANDLE, RULE_TABLE,
+    },
 };
 use rules::{Chain, ChainSet, Hook, Rule, RuleSet, SavedRule, SavedTable, SavedTables, Table};
 
@@ -40,6 +47,8 @@ pub struct OwnRules {
     wanted: u64,
     chains: BTreeMap<(Family, Table, &'static str), ChainContent>,
     hooks: BTreeMap<(Family, Table, Hook), OwnJumps>,
+    /// A number for what native tables hold; none: there are none.
+    native: Option<u64>,
 }
 
 /// A chain of the owner.
@@ -81,6 +90,7 @@ impl OwnRules {
     pub fn of_this_netns(wanted: &WantedRules<'_>) -> Result<OwnRules, Error> {
         let mut seen = OwnRules { wanted: number(wanted), ..OwnRules::default() };
         let Some(tables) = nft_tables()? else { return Ok(seen) };
+        seen.native = native(wanted.owner)?;
         for (family, number) in NFPROTO {
             let desired = (wanted.rules)(family);
             for table in
@@ -178,6 +188,14 @@ impl OwnJumps {
             table.rules.push(in_save(hook, &Rule::jump(Chain((*chain).into()))));
         }
     }
+}
+
+fn native(owner: ChainSet) -> Result<Option<u64>, Error> {
+    let Some(prefix) = owner.native else { return Ok(None) };
+    let listing = NativeListing::read(&[prefix], ListBounds::POD)?;
+    let mut hasher = DefaultHasher::new();
+    listing.hash(&mut hasher);
+    Ok((!listing.is_empty()).then(|| hasher.finish()))
 }
 
 fn number(wanted: &WantedRules<'_>) -> u64 {

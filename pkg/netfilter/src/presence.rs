@@ -4,15 +4,21 @@ use std::{collections::BTreeSet, fs, io, path::Path};
 
 use model::Family;
 use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
-use nftables::uapi::{GET_TABLE, NFPROTO, TABLE_NAME};
+use nftables::{
+    native::is_table_of,
+    uapi::{GET_TABLE, INET, NFPROTO, TABLE_NAME},
+};
+use rules::ChainSet;
 
-use crate::{Backend, Error};
+use crate::{Backend, Error, backend::OWNERS};
 
 /// The families in which a backend has at least one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BackendPresence {
     pub(crate) nft: Vec<Family>,
     pub(crate) legacy: Vec<Family>,
+    /// There are native tables of ours.
+    pub(crate) native: bool,
     /// The kernel has nf_tables.
     pub(crate) has_nf_tables: bool,
 }
@@ -23,6 +29,7 @@ impl BackendPresence {
         match backend {
             Backend::Nft => &self.nft,
             Backend::Legacy => &self.legacy,
+            Backend::Native => &[],
         }
     }
 
@@ -34,15 +41,20 @@ impl BackendPresence {
                 legacy.push(family);
             }
         }
-        let tables = nft_tables()?;
+        let tables = all_nft_tables()?;
         let has_nf_tables = tables.is_some();
-        let has = |family: &Family| tables.iter().flatten().any(|(of, _)| of == family);
-        Ok(BackendPresence { nft: Family::BOTH.into_iter().filter(has).collect(), legacy, has_nf_tables })
+        let has = |family: &Family| {
+            let number = NFPROTO.iter().find(|(of, _)| of == family).map(|(_, number)| *number);
+            tables.iter().flatten().any(|(of, _)| Some(*of) == number)
+        };
+        let nft = Family::BOTH.into_iter().filter(has).collect();
+        let native = tables.iter().flatten().any(|(of, name)| *of == INET && is_native(name));
+        Ok(BackendPresence { nft, legacy, native, has_nf_tables })
     }
 
     /// No backend has any table.
     pub(crate) fn is_blank(&self) -> bool {
-        self.nft.is_empty() && self.legacy.is_empty()
+        self.nft.is_empty() && self.legacy.is_empty() && !self.native
     }
 }
 
@@ -76,6 +88,14 @@ pub(crate) fn legacy_tables(family: Family) -> Result<Vec<String>, Error> {
 
 /// The nf_tables tables of each family of iptables, by name; none if the kernel has no nf_tables.
 pub(crate) fn nft_tables() -> Result<Option<BTreeSet<(Family, String)>>, Error> {
+    let of_iptables = |(number, name): (u8, String)| {
+        NFPROTO.iter().find(|(_, of)| *of == number).map(|(family, _)| (*family, name))
+    };
+    Ok(all_nft_tables()?.map(|tables| tables.into_iter().filter_map(of_iptables).collect()))
+}
+
+/// All tables of nf_tables, by family and name; none if the kernel has no nf_tables.
+fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     match list_tables() {
         Ok(tables) => Ok(Some(tables)),
         Err(error) if has_no_nf_tables(&error) => Ok(None),
@@ -83,19 +103,23 @@ pub(crate) fn nft_tables() -> Result<Option<BTreeSet<(Family, String)>>, Error> 
     }
 }
 
-fn list_tables() -> Result<BTreeSet<(Family, String)>, netlink::Error> {
+fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     // struct nfgenmsg: any family, version 0, resource 0
     let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]);
     let replies = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
     for reply in replies.iter() {
         let ([number, ..], attributes) = reply.header::<4>()?;
-        let family = NFPROTO.iter().find(|(_, of)| of == number);
-        let Some((family, _)) = family else { continue }; // of a family that is none of iptables'
         let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
-        let _ = found.insert((*family, name.str()?.to_owned()));
+        let _ = found.insert((*number, name.str().unwrap_or_default().to_owned()));
     }
     Ok(found)
+}
+
+/// A name as our native tables have.
+fn is_native(name: &str) -> bool {
+    let prefixes = OWNERS.iter().chain([&ChainSet::IN_POD]).filter_map(|owner| owner.native);
+    prefixes.into_iter().any(|prefix| is_table_of(prefix, name))
 }
 
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"

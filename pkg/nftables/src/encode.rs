@@ -75,9 +75,7 @@ pub(crate) fn rule(
             address(list, family, source_offset(family) + address_size(family), net);
         }
         matches.iter().for_each(|info| extension(list, "match", info));
-        expression(list, "counter", &|data| {
-            data.bytes(COUNTER_BYTES, &[0; 8]).bytes(COUNTER_PACKETS, &[0; 8]);
-        });
+        counter(list);
         match &target {
             Some(info) => extension(list, "target", info),
             None => verdict(list, &rule.target),
@@ -98,7 +96,7 @@ fn compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<Transpo
     });
 }
 
-fn expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
+pub(crate) fn expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
     list.nested(ELEMENT, |element| {
         element.str(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
     });
@@ -110,19 +108,27 @@ fn extension(list: &mut NetlinkRequest, kind: &str, (name, revision, info): &XtI
     });
 }
 
-fn meta(list: &mut NetlinkRequest, key: u32) {
+pub(crate) fn counter(list: &mut NetlinkRequest) {
+    expression(list, "counter", &|data| {
+        data.bytes(COUNTER_BYTES, &[0; 8]).bytes(COUNTER_PACKETS, &[0; 8]);
+    });
+}
+
+pub(crate) fn meta(list: &mut NetlinkRequest, key: u32) {
     expression(list, "meta", &|data| {
         data.be32(META_KEY, key).be32(META_REGISTER, REGISTER_1);
     });
 }
 
-fn compare(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
+pub(crate) fn compare(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
+    compare_by(list, if negated { CMP_NOT_EQUAL } else { CMP_EQUAL }, value);
+}
+
+pub(crate) fn compare_by(list: &mut NetlinkRequest, operation: u32, value: &[u8]) {
     expression(list, "cmp", &|data| {
-        data.be32(CMP_REGISTER, REGISTER_1)
-            .be32(CMP_OPERATION, if negated { CMP_NOT_EQUAL } else { CMP_EQUAL })
-            .nested(CMP_DATA, |data| {
-                data.bytes(DATA_VALUE, value);
-            });
+        data.be32(CMP_REGISTER, REGISTER_1).be32(CMP_OPERATION, operation).nested(CMP_DATA, |data| {
+            data.bytes(DATA_VALUE, value);
+        });
     });
 }
 
@@ -139,37 +145,47 @@ fn interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     }
 }
 
-fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
-    let size = address_size(family);
+pub(crate) fn payload(list: &mut NetlinkRequest, base: u32, offset: u32, length: u32) {
     expression(list, "payload", &|data| {
         data.be32(PAYLOAD_REGISTER, REGISTER_1)
-            .be32(PAYLOAD_BASE, NETWORK_HEADER)
+            .be32(PAYLOAD_BASE, base)
             .be32(PAYLOAD_OFFSET, offset)
-            .be32(PAYLOAD_LENGTH, size);
+            .be32(PAYLOAD_LENGTH, length);
     });
+}
+
+pub(crate) fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
+    let size = address_size(family);
+    payload(list, NETWORK_HEADER, offset, size);
     let (value, mask) = match net.value {
         IpNet::V4(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
         IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
     };
     if net.value.prefix_len() < net.value.max_prefix_len() {
         // iptables since 1.8.6 reads fewer bytes where it can; all versions read this.
-        expression(list, "bitwise", &|data| {
-            data.be32(BITWISE_SOURCE, REGISTER_1)
-                .be32(BITWISE_REGISTER, REGISTER_1)
-                .be32(BITWISE_LENGTH, size)
-                .be32(BITWISE_OPERATION, 0)
-                .nested(BITWISE_MASK, |data| {
-                    data.bytes(DATA_VALUE, &mask);
-                })
-                .nested(BITWISE_XOR, |data| {
-                    data.bytes(DATA_VALUE, &vec![0; mask.len()]);
-                });
-        });
+        bitwise(list, &mask, &vec![0; mask.len()]);
     }
     compare(list, net.negated, &value);
 }
 
-fn verdict(list: &mut NetlinkRequest, target: &Target) {
+/// `(register & mask) ^ xor`; both are equally long.
+pub(crate) fn bitwise(list: &mut NetlinkRequest, mask: &[u8], xor: &[u8]) {
+    let length = u32::try_from(mask.len()).unwrap_or_default(); // at most that of an address
+    expression(list, "bitwise", &|data| {
+        data.be32(BITWISE_SOURCE, REGISTER_1)
+            .be32(BITWISE_REGISTER, REGISTER_1)
+            .be32(BITWISE_LENGTH, length)
+            .be32(BITWISE_OPERATION, 0)
+            .nested(BITWISE_MASK, |data| {
+                data.bytes(DATA_VALUE, mask);
+            })
+            .nested(BITWISE_XOR, |data| {
+                data.bytes(DATA_VALUE, xor);
+            });
+    });
+}
+
+pub(crate) fn verdict(list: &mut NetlinkRequest, target: &Target) {
     let (code, chain) = match target {
         Target::Accept => (VERDICT_ACCEPT, None),
         Target::Drop => (VERDICT_DROP, None),

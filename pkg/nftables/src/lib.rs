@@ -21,6 +21,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listing;
+pub mod native;
 mod sets;
 pub mod uapi;
 mod xt;

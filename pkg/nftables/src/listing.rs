@@ -28,15 +28,21 @@ const ATTEMPTS: u32 = 8;
 /// # Errors
 /// [`Error::Read`], also for more than the bounds allow; [`Error::Changing`] if others change rules all the time.
 pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
+    unchanged(bounds, |socket| read(socket, owners))
+}
+
+/// Reads again until nobody has changed rules meanwhile.
+pub(crate) fn unchanged<T>(
+    bounds: ListBounds,
+    read: impl Fn(&mut Socket) -> Result<T, netlink::Error>,
+) -> Result<T, Error> {
     let mut socket = open(bounds).map_err(Error::Read)?;
     for _ in 0..ATTEMPTS {
         let before = generation_of(&mut socket).map_err(Error::Read)?;
-        match read(&mut socket, owners) {
+        match read(&mut socket) {
             Err(netlink::Error::Interrupted(_)) => {}
             Err(error) => return Err(Error::Read(error)),
-            Ok(families) if generation_of(&mut socket).map_err(Error::Read)? == before => {
-                return Ok(families);
-            }
+            Ok(found) if generation_of(&mut socket).map_err(Error::Read)? == before => return Ok(found),
             Ok(_) => {}
         }
     }

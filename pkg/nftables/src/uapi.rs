@@ -74,10 +74,18 @@ pub const META_SOURCE: u16 = 3;
 pub const META_MARK: u32 = 3;
 pub const META_INPUT_NAME: u32 = 6;
 pub const META_OUTPUT_NAME: u32 = 7;
+pub const META_SOCKET_UID: u32 = 10;
+pub const META_SOCKET_GID: u32 = 11;
+pub const META_NFPROTO: u32 = 15;
 pub const META_L4PROTO: u32 = 16;
 
-/// `NFTA_CT_*`, whose register and key are numbered like those of `NFTA_META_*`; `NFT_CT_MARK` is `NFT_META_MARK`.
+/// `NFTA_CT_*`, `enum nft_ct_keys`.
+pub const CT_REGISTER: u16 = 1;
+pub const CT_KEY: u16 = 2;
 pub const CT_SOURCE: u16 = 4;
+pub const CT_STATE: u32 = 0;
+pub const CT_MARK: u32 = 3;
+pub const CT_ZONE: u32 = 17;
 
 /// `NFTA_LOOKUP_*`.
 pub const LOOKUP_REGISTER: u16 = 3;
@@ -105,6 +113,7 @@ pub const CMP_OPERATION: u16 = 2;
 pub const CMP_DATA: u16 = 3;
 pub const CMP_EQUAL: u32 = 0;
 pub const CMP_NOT_EQUAL: u32 = 1;
+pub const CMP_AT_LEAST: u32 = 5;
 
 /// `NFTA_COUNTER_*`.
 pub const COUNTER_BYTES: u16 = 1;
@@ -117,6 +126,25 @@ pub const VERDICT_CODE: u16 = 1;
 pub const VERDICT_CHAIN: u16 = 2;
 pub const REGISTER_VERDICT: u32 = 0;
 pub const REGISTER_1: u32 = 1;
+
+/// `NFTA_REDIR_*`, and `NF_NAT_RANGE_PROTO_SPECIFIED`.
+pub const REDIR_PORT_MIN: u16 = 1;
+pub const REDIR_PORT_MAX: u16 = 2;
+pub const REDIR_FLAGS: u16 = 3;
+pub const PORT_SPECIFIED: u32 = 2;
+
+/// `NFTA_NAT_*`, `NFT_NAT_SNAT`, and `NF_NAT_RANGE_MAP_IPS`.
+pub const NAT_TYPE: u16 = 1;
+pub const NAT_FAMILY: u16 = 2;
+pub const NAT_ADDRESS_MIN: u16 = 3;
+pub const NAT_ADDRESS_MAX: u16 = 4;
+pub const NAT_FLAGS: u16 = 7;
+pub const NAT_SOURCE: u32 = 0;
+
+/// `NFTA_TPROXY_*`; `NFPROTO_UNSPEC`: of either family.
+pub const TPROXY_FAMILY: u16 = 1;
+pub const TPROXY_PORT: u16 = 3;
+pub const ANY_FAMILY: u32 = 0;
 
 /// `NF_DROP`, `NF_ACCEPT`, and `enum nft_verdicts`, which are negative.
 pub const VERDICT_DROP: i32 = 0;

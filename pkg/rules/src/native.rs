@@ -3,6 +3,8 @@
 //!
 //! A rule that both families have is there once, for packets of either. One that only a single family has says so.
 
+use std::collections::VecDeque;
+
 use model::Family;
 
 use crate::ir::{Chain, Hook, Rule, RuleSet, Table, TableRules, Target};
@@ -146,9 +148,8 @@ fn merged(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
         (None, Some(rules)) => return alone(Family::V6, rules),
         (None, None) => return merged,
     };
-    let (mut v4, mut v6) =
-        (v4.into_iter().peekable(), v6.into_iter().collect::<std::collections::VecDeque<_>>());
-    while let Some(rule) = v4.next() {
+    let mut v6 = VecDeque::from(v6);
+    for rule in v4 {
         if is_of_one_family(&rule) {
             push(&mut merged, Some(Family::V4), rule);
             // What stands at the same place of the other list is about the same, as a rule.

@@ -1,0 +1,95 @@
+//! The native dialect: tables of family `inet`, as Istio makes them with `NATIVE_NFTABLES`.
+//!
+//! The kernel's extensions for x_tables are not needed. A table of an owner holds nothing of anybody else, so it is compared as
+//! a whole, expression by expression, and written as a whole: what is not understood is what is not wanted.
+
+mod encode;
+mod listing;
+
+use netlink::{MessageFlags, NetlinkRequest};
+use rules::native::{NativeChain, NativeRules, NativeTable};
+
+pub use listing::{NativeListing, is_table_of};
+
+use crate::{
+    Unsupported,
+    uapi::{
+        CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, DELETE_RULE, DELETE_TABLE, HOOK_NUMBER,
+        HOOK_PRIORITY, INET, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN, RULE_TABLE, TABLE_NAME, base_chain,
+    },
+};
+
+/// The messages of one transaction that turns what an owner has (`found`) into what it shall have; none when that is the same.
+///
+/// # Errors
+/// [`Unsupported`]: a rule with a condition or verdict that this dialect does not express.
+pub fn transaction(found: &NativeListing, wanted: &NativeRules) -> Result<Vec<NetlinkRequest>, Unsupported> {
+    let expected = NativeListing::expected(wanted)?;
+    let mut messages = Vec::new();
+    for table in &wanted.tables {
+        let (was, becomes) = (found.tables.get(&table.name), expected.tables.get(&table.name));
+        if was == becomes {
+            continue;
+        }
+        messages.push(table_message(NEW_TABLE, &table.name));
+        match was.zip(becomes) {
+            None => {}
+            Some((was, becomes)) if was.can_become(becomes) => {
+                messages.push(rule_message(DELETE_RULE, &table.name, None));
+            }
+            Some(_) => {
+                messages.extend([DELETE_TABLE, NEW_TABLE].map(|kind| table_message(kind, &table.name)));
+            }
+        }
+        fill(table, &mut messages)?;
+    }
+    let unwanted = found.tables.keys().filter(|name| !expected.tables.contains_key(*name));
+    messages.extend(unwanted.map(|name| table_message(DELETE_TABLE, name)));
+    Ok(messages)
+}
+
+fn fill(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), Unsupported> {
+    // First all chains, because rules lead to some.
+    messages.extend(table.chains.iter().map(|chain| chain_message(&table.name, chain)));
+    for chain in &table.chains {
+        for rule in &chain.rules {
+            let mut message = rule_message(NEW_RULE, &table.name, Some(&chain.name));
+            if !encode::rule(&mut message, rule) {
+                return Err(Unsupported(format!("in the native dialect, this rule: {}", rule.rule)));
+            }
+            messages.push(message);
+        }
+    }
+    Ok(())
+}
+
+fn table_message(kind: u16, name: &str) -> NetlinkRequest {
+    let flags = if kind == NEW_TABLE { MessageFlags::CREATE } else { MessageFlags::NONE };
+    let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
+    message.str(TABLE_NAME, name);
+    message
+}
+
+fn chain_message(table: &str, chain: &NativeChain) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(NEW_CHAIN, MessageFlags::CREATE, &[INET, 0, 0, 0]);
+    message.str(CHAIN_TABLE, table).str(CHAIN_NAME, &chain.name);
+    if let Some((of, hook)) = chain.hook {
+        let (kind, number, priority) = base_chain(of, hook);
+        message.nested(CHAIN_HOOK, |attributes| {
+            attributes.be32(HOOK_NUMBER, number).bytes(HOOK_PRIORITY, &priority.to_be_bytes());
+        });
+        message.str(CHAIN_TYPE, kind);
+    }
+    message
+}
+
+fn rule_message(kind: u16, table: &str, chain: Option<&str>) -> NetlinkRequest {
+    let flags =
+        if kind == NEW_RULE { MessageFlags::CREATE | MessageFlags::APPEND } else { MessageFlags::NONE };
+    let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
+    message.str(RULE_TABLE, table);
+    if let Some(chain) = chain {
+        message.str(RULE_CHAIN, chain);
+    }
+    message
+}
