@@ -10,7 +10,7 @@ use std::{
 
 use cni_types::{CniError, ErrorCode, run_dir};
 use model::PodName;
-use netfilter::{FirewallOptions, RuleDigest};
+use netfilter::{FirewallOptions, NativeTables, RuleDigest};
 use netns::Netns;
 use planner::{EnrolmentPolicy, EnrolmentReason, PodDecision, RuntimeCall, SidecarRedirect, enrolment};
 use redirect::{FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
@@ -397,8 +397,9 @@ fn in_pod<T: Send>(
     let netns = pods_netns(call)?;
     let owner = netns.foreign_owner().map_err(|error| CniError::new(ErrorCode::Other, what(&error)))?;
     let lock_directory = record::run_dir(call).map(|directory| directory.join(run_dir::LOCKS));
-    let options =
-        FirewallOptions { user_namespace: owner.map(Arc::new), lock_directory, ..FirewallOptions::default() };
+    let native = NativeTables::by_setting(call.conf.native_nftables);
+    let user_namespace = owner.map(Arc::new);
+    let options = FirewallOptions { user_namespace, lock_directory, native, ..FirewallOptions::default() };
     netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
         RedirectFailure::NetnsLock(error) => CniError::new(ErrorCode::TryAgainLater, what(&error)),
         RedirectFailure::Redirect(error) => CniError::new(ErrorCode::Other, what(&error)),

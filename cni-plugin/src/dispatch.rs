@@ -78,9 +78,6 @@ fn about_container(
         Err(error) => return failed(&error, String::new()),
     };
     let mut log = CallLog::new(&call);
-    if call.conf.native_nftables {
-        log.debug("native_nftables has no effect: rules are in the tables of iptables".to_owned());
-    }
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
     let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daemon_settings::DaemonSettings;
-use netfilter::FirewallOptions;
+use netfilter::{FirewallOptions, NativeTables};
 use repair::{InPlaceRepair, RecordedRules, RepairController, RepairEvent, RepairMetrics};
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
@@ -22,7 +22,9 @@ pub(crate) fn start(
         warn!(target: "repair", "no API server is known (KUBERNETES_SERVICE_HOST); broken pods are not repaired");
         return;
     };
-    let (firewall, policy) = (FirewallOptions::default(), options.policy.clone());
+    let native = NativeTables::by_setting(settings.native_nftables);
+    let (firewall, policy) =
+        (FirewallOptions { native, ..FirewallOptions::default() }, options.policy.clone());
     let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing);
     let records = settings.records();
     let recorded =

@@ -4,7 +4,7 @@ use std::{net::IpAddr, str::FromStr, time::Duration};
 
 use flags::{Flag, FlagValues};
 use model::{IfName, Mark, Port, TableId, parse_go_bool};
-use netfilter::{Backend, FirewallOptions, NftAccess};
+use netfilter::{Backend, FirewallOptions, NativeTables, NftAccess};
 use redirect::FamilyChoice;
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
@@ -245,7 +245,7 @@ pub(crate) const FORCE_APPLY: Flag = Flag {
 pub(crate) const NATIVE_NFTABLES: Flag = Flag {
     long: "native-nftables",
     env: &["NATIVE_NFTABLES"],
-    help: "accepted for compatibility, with a warning; rules always go through the iptables tools",
+    help: "make the rules as tables of family inet, where no other tables have rules of Istio's",
     ..Flag::SWITCH
 };
 
@@ -358,10 +358,11 @@ impl IptablesSettings {
         let restore_format = boolean(values, &RESTORE_FORMAT)?;
         // One command for each rule is what only the tools have.
         let nft = if restore_format { NftAccess::Engine } else { NftAccess::Tools };
+        let native = NativeTables::by_setting(boolean(values, &NATIVE_NFTABLES)?);
         Ok(IptablesSettings {
             config: config(values, sources)?,
             families: if boolean(values, &DUAL_STACK)? { FamilyChoice::Dual } else { FamilyChoice::First },
-            options: FirewallOptions { nft, forced: backend(values)?, ..FirewallOptions::default() },
+            options: FirewallOptions { nft, native, forced: backend(values)?, ..FirewallOptions::default() },
             cni_mode: boolean(values, &CNI_MODE)?,
             dry_run: boolean(values, &DRY_RUN)?,
             restore_format,
@@ -378,10 +379,6 @@ fn warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
     let mut warnings = Vec::new();
     if boolean(values, &FORCE_APPLY)? {
         let what = "--force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
-        warnings.push(what.to_owned());
-    }
-    if boolean(values, &NATIVE_NFTABLES)? {
-        let what = "--native-nftables has no effect: rules are in the tables of iptables";
         warnings.push(what.to_owned());
     }
     Ok(warnings)

@@ -6,7 +6,7 @@ use capture_modes::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
 use flags::{Flag, ValueSource};
 use model::{ExistingConnections, UnknownExistingConnections};
-use netfilter::Backend;
+use netfilter::{Backend, NativeTables};
 use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, RouteTables, RulePriorities},
@@ -273,6 +273,8 @@ impl SettingsReader<'_> {
             },
         };
         let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
-        Some(netfilter::FirewallOptions { forced, lock_directory, ..netfilter::FirewallOptions::default() })
+        let native = NativeTables::by_setting(self.boolean(&options::NATIVE_NFTABLES)?);
+        let others = netfilter::FirewallOptions::default();
+        Some(netfilter::FirewallOptions { forced, lock_directory, native, ..others })
     }
 }

@@ -66,6 +66,8 @@ pub struct DaemonSettings {
     pub ambient: Option<AmbientOptions>,
     /// Repair of broken pods; none when it is off.
     pub repair: Option<RepairOptions>,
+    /// Pods without rules get native tables.
+    pub native_nftables: bool,
     /// Where the debug state is served over HTTP; `None`: nowhere.
     pub debug: Option<DebugAddress>,
     /// Where the container runtime binds network namespaces.
@@ -206,6 +208,7 @@ impl SettingsReader<'_> {
         let debug = self.debug();
         let node_condition = self.boolean(&options::NODE_CONDITION);
         self.other_parts();
+        let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
         let ambient = self.ambient(&identity, existing);
         let repair = self.repair(&identity, existing);
@@ -222,6 +225,7 @@ impl SettingsReader<'_> {
             node_condition: node_condition?,
             ambient: ambient?,
             repair: repair?,
+            native_nftables: native_nftables?,
             debug: debug?,
             netns_directory: self.netns_directory(),
             host_proc: self.text(&options::HOST_PROC).into(),
@@ -359,10 +363,6 @@ impl SettingsReader<'_> {
         self.boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
         if self.boolean(&options::EBPF_ENABLED) == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
-        }
-        if self.boolean(&options::NATIVE_NFTABLES) == Some(true) {
-            let what = "rules always go through the iptables tools: --native-nftables has no effect";
-            self.warnings.push(what.to_owned());
         }
         if self.boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) == Some(false) {
             let what = "pods' rules are always kept as they should be: \

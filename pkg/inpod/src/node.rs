@@ -7,7 +7,9 @@ use std::path::Path;
 use ipset::{SetName, SetSpec};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use netfilter::{Backend, FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesSnapshot};
+use netfilter::{
+    Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables, RulesSnapshot,
+};
 use rules::{ChainSet, RuleSet, inpod};
 
 use crate::{Error, branch::BranchRules};
@@ -101,6 +103,8 @@ impl NodeProbes {
         journal: &Path,
     ) -> Result<NodeProbes, Error> {
         let branches = BranchRules::open(config.branch_probes);
+        // The node's rules ask x_tables and sets.
+        let options = FirewallOptions { native: NativeTables::Never, ..options };
         let rules = ProbeRules { config, families, options, journal: Journal::at(journal) };
         Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_trouble: None })
     }

@@ -74,15 +74,19 @@ impl NativeChange {
 }
 
 impl FamilyChanges {
-    /// Every difference, for people, each with its family in front.
+    /// Every difference, for people, with the family that it concerns; none: both.
+    pub fn reasons(&self) -> impl Iterator<Item = (Option<Family>, String)> {
+        let of_families = self.families.iter().flat_map(|(family, change)| {
+            change.reasons().map(move |reason| (Some(*family), format!("{family} {reason}")))
+        });
+        let native = self.native.iter().flat_map(|change| &change.differences);
+        of_families.chain(native.map(|what| (None, what.clone())))
+    }
+
+    /// The same without the families.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        let of_families = self
-            .families
-            .iter()
-            .flat_map(|(family, change)| change.reasons().map(move |reason| format!("{family} {reason}")));
-        let native = self.native.iter().flat_map(|change| &change.differences).cloned();
-        of_families.chain(native).collect()
+        self.reasons().map(|(_, what)| what).collect()
     }
 
     /// [`RuleChange::in_two_steps`] of both families; `None` if it is of none.
@@ -195,6 +199,9 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::call`]; what was done before it stays.
     pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<(), Error> {
+        if changes.native.is_some() {
+            return self.apply(changes, Vec::new()); // no tool makes these
+        }
         for (family, change) in &changes.families {
             change.calls().iter().try_for_each(|call| self.call(*family, call))?;
         }

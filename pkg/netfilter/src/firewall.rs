@@ -34,6 +34,26 @@ pub enum NftAccess {
     Tools,
 }
 
+/// When native tables are used, where no backend is forced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NativeTables {
+    /// Not at all: there are rules that the dialect does not have.
+    Never,
+    /// Where there are such of ours, and nothing of ours in another backend.
+    #[default]
+    WhereFound,
+    /// Wherever nothing of ours is in another backend (`NATIVE_NFTABLES`).
+    Preferred,
+}
+
+impl NativeTables {
+    /// By the setting.
+    #[must_use]
+    pub fn by_setting(native_nftables: bool) -> NativeTables {
+        if native_nftables { NativeTables::Preferred } else { NativeTables::WhereFound }
+    }
+}
+
 /// How to work.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
@@ -41,8 +61,8 @@ pub struct FirewallOptions {
     pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
-    /// Use native tables where nothing of ours is in another backend (`NATIVE_NFTABLES`).
-    pub native: bool,
+    /// When native tables are used.
+    pub native: NativeTables,
     /// Whose lock to take for legacy tables.
     pub lock: XtablesLock,
     /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
@@ -66,7 +86,7 @@ impl Default for FirewallOptions {
         FirewallOptions {
             nft: NftAccess::Engine,
             forced: None,
-            native: false,
+            native: NativeTables::WhereFound,
             lock: XtablesLock::Host,
             lock_directory: None,
             lock_wait: Duration::from_secs(10),
@@ -99,7 +119,7 @@ impl FirewallOptions {
         presence: &BackendPresence,
     ) -> Result<Backend, Error> {
         match presence.has_nf_tables {
-            true if self.native => Ok(Backend::Native),
+            true if self.native == NativeTables::Preferred => Ok(Backend::Native),
             true if self.uses_engine() => Ok(Backend::Nft),
             _ => tools.default_backend(),
         }
@@ -218,8 +238,9 @@ impl Firewall {
             return Ok(chosen(backend, Some(ObservedTables { native, ..ObservedTables::default() })));
         }
         let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
-        let prefers_native = options.native && presence.has_nf_tables;
-        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?, presence.native, prefers_native);
+        let has_native = presence.native && options.native != NativeTables::Never;
+        let prefers_native = options.native == NativeTables::Preferred && presence.has_nf_tables;
+        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?, has_native, prefers_native);
         Ok(match held.map_or_else(|| options.default_backend(&tools, &presence), Ok)? {
             Backend::Nft => chosen(Backend::Nft, nft),
             Backend::Legacy => chosen(Backend::Legacy, legacy),

@@ -36,7 +36,9 @@ pub use crowd::RuleLimits;
 pub use digest::RuleDigest;
 pub use error::Error;
 pub use fingerprint::RulesFingerprint;
-pub use firewall::{Firewall, FirewallOptions, NftAccess, ObservedTables, WaitingRestore, may_use_legacy};
+pub use firewall::{
+    Firewall, FirewallOptions, NativeTables, NftAccess, ObservedTables, WaitingRestore, may_use_legacy,
+};
 pub use foreign::foreign;
 pub use glance::RulesSnapshot;
 pub use inside::inside;

@@ -68,10 +68,10 @@ fn show_firewall(
         // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
         let changes = probes.changes(&observed);
-        let differs = changes.reasons().map(|(family, reason)| StateDifference {
+        let differs = changes.reasons().map(|(family, what)| StateDifference {
             kind,
-            family: Some(number(family)),
-            what: format!("{family} {reason}"),
+            family: family.map(number),
+            what,
         });
         shown.difference = differs.collect();
     }

@@ -11,7 +11,7 @@ use std::{
 use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use netfilter::{Firewall, FirewallOptions};
+use netfilter::{Firewall, FirewallOptions, NativeTables};
 use planner::node::{
     KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
     is_our_rule, pairs, watched_sysctls,
@@ -51,6 +51,8 @@ impl NodePath {
         netns_directory: &Path,
         journal: &Path,
     ) -> Result<NodePath, Error> {
+        // The node's rules ask x_tables and sets.
+        let options = FirewallOptions { native: NativeTables::Never, ..options };
         Ok(NodePath {
             config,
             options,

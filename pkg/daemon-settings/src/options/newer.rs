@@ -39,7 +39,7 @@ pub const AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE: Flag = Flag {
 pub const NATIVE_NFTABLES: Flag = Flag {
     long: "native-nftables",
     env: &["NATIVE_NFTABLES"],
-    help: "accepted for compatibility; rules always go through the iptables tools",
+    help: "make the rules of pods as tables of family inet, where a pod has no other rules of Istio's",
     ..Flag::SWITCH
 };
 pub const AMBIENT_DISABLE_SAFE_UPGRADE: Flag = Flag {

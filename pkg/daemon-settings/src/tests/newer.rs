@@ -1,5 +1,6 @@
 //! Settings as the chart of Istio 1.30 gives them, and what they mean beside those of 1.20.
 
+use netfilter::NativeTables;
 use serde_json::{Value, json};
 
 use super::*;
@@ -155,8 +156,10 @@ fn an_unsafe_upgrade_cleans_up_unless_somebody_says_what_to_do() {
 fn what_is_accepted_without_effect_is_told() {
     let env = [("NATIVE_NFTABLES", "true"), ("AMBIENT_RECONCILE_POD_RULES_ON_STARTUP", "false")];
     let settings = chart(&[], &env);
-    assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
+    assert_eq!(settings.warnings.len(), 1, "{:?}", settings.warnings);
     assert_eq!(entry(&settings)["native_nftables"], true);
+    let ambient = settings.ambient.expect("the chart switches it on");
+    assert_eq!((settings.native_nftables, ambient.agent.tools.native), (true, NativeTables::Preferred));
     assert_eq!(
         entry(&chart(&["--enable-ambient-detection-retry"], &[]))["enable_ambient_detection_retry"],
         true
