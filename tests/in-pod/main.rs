@@ -28,6 +28,7 @@ mod inpod_drift;
 mod inpod_existing;
 mod inpod_lifecycle;
 mod inpod_modern;
+mod inpod_native;
 mod inpod_options;
 mod inpod_paths;
 mod inpod_pods;

@@ -20,9 +20,9 @@ use crate::sidecar_kernel::{
 };
 
 /// A name, whose chains, and the rules of each family.
-struct Case {
-    name: String,
-    owner: ChainSet,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) owner: ChainSet,
     rules: [RuleSet; 2],
 }
 
@@ -31,12 +31,17 @@ impl Case {
         Case { name: name.to_owned(), owner, rules: Family::BOTH.map(rules) }
     }
 
-    fn of(&self, family: Family) -> &RuleSet {
+    pub(crate) fn of(&self, family: Family) -> &RuleSet {
         &self.rules[usize::from(family == Family::V6)]
     }
 }
 
 fn cases() -> Vec<Case> {
+    pods().into_iter().chain([Case::new("everything", ChainSet::SIDECAR, everything)]).collect()
+}
+
+/// The rule sets of pods.
+pub(crate) fn pods() -> Vec<Case> {
     let sidecars = cases::all().into_iter().map(|case| {
         Case::new(case.name, ChainSet::SIDECAR, |family| sidecar::rule_set(&case.config, family))
     });
@@ -56,7 +61,7 @@ fn cases() -> Vec<Case> {
     let in_pod = in_pod.map(|(name, pod)| {
         Case::new(name, ChainSet::IN_POD, |family| inpod::pod(&InPodRulesConfig::default(), &pod, family))
     });
-    sidecars.chain(in_pod).chain([Case::new("everything", ChainSet::SIDECAR, everything)]).collect()
+    sidecars.chain(in_pod).collect()
 }
 
 /// Every condition and every verdict that the model knows and a pod's rules could have, negated and not.

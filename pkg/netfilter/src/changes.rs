@@ -1,13 +1,13 @@
 //! What a namespace's rules need, family by family.
 
 use model::Family;
-use netlink::Errno;
+use netlink::{Errno, ListBounds};
 use nftables::native::NativeListing;
 use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
 use crate::{
-    Backend, Error, Firewall, ObservedTables, OwnRules, WaitingRestore, WantedRules, firewall::readable,
-    presence::BackendPresence,
+    Backend, Error, Firewall, NativeTables, ObservedTables, OwnRules, WaitingRestore, WantedRules,
+    firewall::readable, presence::BackendPresence,
 };
 
 /// The change of each family, or of native tables, which both share.
@@ -15,6 +15,17 @@ use crate::{
 pub struct FamilyChanges {
     families: Vec<(Family, RuleChange)>,
     native: Option<NativeChange>,
+    /// For native tables instead, should the kernel have no others; only where nothing is there yet.
+    instead: Option<BlankRules>,
+}
+
+/// What an owner shall have in a namespace without any tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BlankRules {
+    prefix: &'static str,
+    rules: [(Family, RuleSet); 2],
+    /// Nothing leads into them yet.
+    without_jumps: bool,
 }
 
 /// What an owner's native tables are to become.
@@ -30,12 +41,16 @@ impl ObservedTables {
     /// rule set.
     #[must_use]
     pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
+        let rules = Family::BOTH.map(|family| (family, wanted(family)));
         if let Some(native) = &self.native {
-            let native = owner.native.map(|prefix| NativeChange::new(native, prefix, wanted));
+            let native = owner.native.map(|prefix| NativeChange::new(native, prefix, &rules));
             return FamilyChanges { native, ..FamilyChanges::default() };
         }
-        let change = |family| (family, owner.apply(&wanted(family), self.of(family)));
-        FamilyChanges::from(Family::BOTH.into_iter().map(change).collect::<Vec<_>>())
+        let change = |(family, rules): &(Family, RuleSet)| (*family, owner.apply(rules, self.of(*family)));
+        let families = rules.iter().map(change).collect();
+        let blank = owner.native.filter(|_| self.families.is_empty());
+        let instead = blank.map(|prefix| BlankRules { prefix, rules, without_jumps: false });
+        FamilyChanges { families, native: None, instead }
     }
 
     /// What takes an owner's rules away.
@@ -47,14 +62,13 @@ impl ObservedTables {
 
 impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
     fn from(changes: Vec<(Family, RuleChange)>) -> FamilyChanges {
-        FamilyChanges { families: changes, native: None }
+        FamilyChanges { families: changes, ..FamilyChanges::default() }
     }
 }
 
 impl NativeChange {
-    fn new(listing: &NativeListing, prefix: &str, wanted: impl Fn(Family) -> RuleSet) -> NativeChange {
-        let rules = |family| Some(wanted(family)).filter(|rules| !rules.tables.is_empty());
-        let wanted = NativeRules::new(prefix, rules(Family::V4).as_ref(), rules(Family::V6).as_ref());
+    fn new(listing: &NativeListing, prefix: &str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
+        let wanted = native_rules(prefix, rules);
         let found = listing.of(prefix);
         let differences = match NativeListing::expected(&wanted) {
             Ok(expected) => found.differences(&expected),
@@ -103,7 +117,11 @@ impl FamilyChanges {
         }
         let leads_anew = self.families.iter().any(|(_, change)| change.in_two_steps().is_some());
         let (fill, lead): (Vec<_>, Vec<_>) = self.families.iter().map(steps).unzip();
-        leads_anew.then(|| (fill.into(), lead.into()))
+        let with = |families, without_jumps| {
+            let instead = self.instead.as_ref().map(|rules| BlankRules { without_jumps, ..rules.clone() });
+            FamilyChanges { families, native: None, instead }
+        };
+        leads_anew.then(|| (with(fill, true), with(lead, false)))
     }
 
     /// The tables that are changed, by family.
@@ -128,6 +146,21 @@ impl FamilyChanges {
     }
 }
 
+fn native_rules(prefix: &str, rules: &[(Family, RuleSet); 2]) -> NativeRules {
+    let [v4, v6] = rules.each_ref().map(|(_, rules)| Some(rules).filter(|rules| !rules.tables.is_empty()));
+    NativeRules::new(prefix, v4, v6)
+}
+
+impl BlankRules {
+    fn commit(&self) -> Result<(), Error> {
+        let wanted = native_rules(self.prefix, &self.rules);
+        let wanted = if self.without_jumps { wanted.without_jumps() } else { wanted };
+        // An earlier step may have begun.
+        let found = NativeListing::read(&[self.prefix], ListBounds::POD)?;
+        Ok(nftables::commit(nftables::native::transaction(&found, &wanted)?)?)
+    }
+}
+
 /// Whether the kernel may have refused because it lacks an expression or an extension, or the revision of one.
 fn is_unknown_to_kernel(error: &nftables::Error) -> bool {
     error.errno().is_some_and(|errno| [Errno::NOENT, Errno::OPNOTSUPP, Errno::INVAL].contains(&errno))
@@ -136,7 +169,8 @@ fn is_unknown_to_kernel(error: &nftables::Error) -> bool {
 impl Firewall {
     /// Makes the changes: in nf_tables by one transaction of the engine, in legacy tables by one restore for each family that
     /// needs one (see [`Firewall::restore`]). What the engine cannot make, or a kernel that is too old for its rules refuses,
-    /// is left to the tools, where there are any.
+    /// is left to the tools, where there are any. If they cannot make it either, because the kernel has no x_tables, and
+    /// nothing is there yet, native tables are made.
     ///
     /// # Errors
     /// The engine's, or as [`Firewall::restore`].
@@ -146,7 +180,7 @@ impl Firewall {
             return Ok(nftables::commit(messages)?);
         }
         if !self.is_direct() {
-            return self.restore(&changes.texts(), waiting);
+            return self.or_native(self.restore(&changes.texts(), waiting), changes);
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction(&by_family) {
@@ -156,9 +190,22 @@ impl Firewall {
             },
             Err(unsupported) => unsupported.into(),
         };
-        match self.restore(&changes.texts(), waiting) {
+        let by_tools = match self.restore(&changes.texts(), waiting) {
             Err(Error::NoTool { .. } | Error::NoIptables(_)) => Err(refused),
             done => done,
+        };
+        self.or_native(by_tools, changes)
+    }
+
+    /// Makes native tables after a failure, where these may be used and nothing is there yet.
+    fn or_native(&self, done: Result<(), Error>, changes: &FamilyChanges) -> Result<(), Error> {
+        let may = self.backend() == Backend::Nft
+            && !self.is_forced()
+            && self.native_tables() != NativeTables::Never;
+        match (done, changes.instead.as_ref().filter(|_| may)) {
+            // The first cause is the one to tell.
+            (Err(error), Some(instead)) => instead.commit().map_err(|_| error),
+            (done, _) => done,
         }
     }
 

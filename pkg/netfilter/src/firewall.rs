@@ -112,7 +112,7 @@ impl FirewallOptions {
     }
 
     /// The backend where nothing decides: nf_tables where the engine can be used and the kernel has them, else that of the
-    /// host's tools.
+    /// host's tools, and native tables where there are none.
     pub(crate) fn default_backend(
         &self,
         tools: &IptablesTools,
@@ -121,6 +121,7 @@ impl FirewallOptions {
         match presence.has_nf_tables {
             true if self.native == NativeTables::Preferred => Ok(Backend::Native),
             true if self.uses_engine() => Ok(Backend::Nft),
+            true if self.native != NativeTables::Never => tools.default_backend().or(Ok(Backend::Native)),
             _ => tools.default_backend(),
         }
     }
@@ -276,6 +277,11 @@ impl Firewall {
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
+    }
+
+    /// When native tables may be used.
+    pub(crate) fn native_tables(&self) -> NativeTables {
+        self.options.native
     }
 
     /// Whether the engine reads and changes the tables.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use model::Family;
 
-use crate::ir::{Chain, Hook, Rule, RuleSet, Table, TableRules, Target};
+use crate::ir::{Chain, Hook, Match, Rule, RuleSet, Table, TableRules, Target};
 
 /// All tables of an owner, as they shall be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +98,15 @@ impl Families {
         merged(of(&self.v4), of(&self.v6))
     }
 
+    /// The family, if only one has rules here.
+    fn only(&self) -> Option<Family> {
+        match (&self.v4, &self.v6) {
+            (Some(_), None) => Some(Family::V4),
+            (None, Some(_)) => Some(Family::V6),
+            _ => None,
+        }
+    }
+
     fn tables(&self) -> impl Iterator<Item = &TableRules> {
         self.v4.iter().chain(&self.v6)
     }
@@ -109,7 +118,10 @@ fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
         let jump = |rules: &TableRules| {
             rules.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| jump.rule.clone()).collect()
         };
-        let rules: Vec<NativeRule> = families.rules(jump).into_iter().map(uncounted_if_plain).collect();
+        // Rules that name no address would take packets of the other family, too.
+        let scoped = |rule: NativeRule| NativeRule { family: rule.family.or(families.only()), ..rule };
+        let rules = families.rules(jump).into_iter().map(scoped);
+        let rules: Vec<NativeRule> = rules.map(uncounted_if_plain).collect();
         if !rules.is_empty() {
             chains.push(NativeChain {
                 name: hook.name().to_ascii_lowercase(),
@@ -129,7 +141,15 @@ fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
         hook: None,
         rules: families.rules(|rules| rules.chain(chain).to_vec()),
     }));
+    if table == Table::Raw {
+        chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| ports_first(&mut rule.rule));
+    }
     chains
+}
+
+/// The order of Istio in `raw`.
+fn ports_first(rule: &mut Rule) {
+    rule.matches.sort_by_key(|condition| !matches!(condition, Match::SourcePort(_) | Match::DestPort(_)));
 }
 
 /// Istio counts at every rule but the jumps that take every packet.
@@ -138,8 +158,7 @@ fn uncounted_if_plain(rule: NativeRule) -> NativeRule {
     NativeRule { counts: rule.family.is_some() || !is_plain, ..rule }
 }
 
-/// One list of the rules of both families that gives each family its own in their order. With one family, what says
-/// nothing of an address holds for packets of either, as with Istio.
+/// One list of the rules of both families that gives each family its own in their order.
 fn merged(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
     let mut merged = Vec::new();
     let (v4, v6) = match (v4, v6) {

@@ -120,6 +120,25 @@ fn check_sees_what_the_kernel_has() {
 }
 
 #[test]
+fn native_tables_are_made_checked_and_kept_when_the_setting_is_gone() {
+    let fixture = PluginFixture::new();
+    let pod = bare_pod(V4);
+    let native = |command| fixture.call(command, &pod).with("native_nftables", json!(true));
+    native("ADD").run().ok();
+    let made = pod.sh("nft list ruleset");
+    assert!(made.contains("table inet istio-proxy-nat") && !made.contains("ISTIO_"), "{made}");
+    assert_eq!(native("CHECK").run().ok(), "");
+    pod.sh("nft flush chain inet istio-proxy-nat istio-output");
+    let error = native("CHECK").run().refused();
+    assert!(error.code == 999 && error.details.contains("chain istio-output has other rules"), "{error:?}");
+    // Neither command needs the setting once the tables are there.
+    fixture.call("ADD", &pod).run().ok();
+    assert_eq!(pod.sh("nft list ruleset"), made);
+    fixture.call("CHECK", &pod).run().ok();
+    fixture.call("DEL", &pod).run().ok();
+}
+
+#[test]
 fn check_wants_a_result_and_a_version_that_has_it() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);

@@ -96,6 +96,32 @@ fn is_redirected(backend: &str) {
     assert_eq!(rules(&save()), rules(&before), "{backend}: a second time");
 }
 
+/// Where the node has no tools, and with the setting wherever.
+#[test]
+fn a_pod_with_users_of_its_own_is_redirected_by_native_tables_without_tools() {
+    if !kit::has_other_users() {
+        return; // the machine lends us no users to map
+    }
+    let fixture = PluginFixture::new();
+    for (name, path, setting) in
+        [("none", "/nowhere", false), ("native", "/usr/sbin:/usr/bin:/sbin:/bin", true)]
+    {
+        let pod = UserPod::new(name);
+        pod.proxy();
+        let call = |command| {
+            let call = crate::fixtures::plugin::Call::new(&fixture.node, command)
+                .netns(&pod.0.path())
+                .kubeconfig(&fixture.kubeconfig);
+            call.env("PATH", path).with("native_nftables", serde_json::json!(setting))
+        };
+        call("ADD").run().ok();
+        assert!(pod.is_captured(0) && pod.is_captured(1000), "{name}");
+        assert!(!pod.is_captured(1337), "{name}: the proxy's own");
+        call("CHECK").run().ok();
+        assert!(pod.sh("nft list ruleset").contains("table inet istio-proxy-nat"), "{name}");
+    }
+}
+
 #[test]
 fn a_pod_with_users_of_its_own_is_redirected_with_nft() {
     is_redirected("nft");

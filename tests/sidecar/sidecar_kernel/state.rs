@@ -136,6 +136,8 @@ pub(crate) fn leads_to_ours(rule: &str) -> bool {
 /// The name of a tool of the host; `suffix` is `-save`, `-restore` or nothing.
 pub(crate) fn tool(backend: Backend, family: Family, suffix: &str) -> String {
     let prefix = if family == Family::V4 { "iptables" } else { "ip6tables" };
+    // Beside native tables, those of other components are in nf_tables.
+    let backend = if backend == Backend::Native { Backend::Nft } else { backend };
     format!("{prefix}-{backend}{suffix}")
 }
 

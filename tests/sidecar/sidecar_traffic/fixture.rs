@@ -10,10 +10,7 @@ use netfilter::Backend;
 use redirect::{FamilyChoice, RuleFormat};
 use rules::sidecar::{InboundMode, SidecarConfig};
 
-use crate::sidecar_kernel::{
-    at_once,
-    state::{BACKENDS, forced},
-};
+use crate::sidecar_kernel::{at_once, state::forced};
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
@@ -49,12 +46,12 @@ pub(crate) struct Fixture {
     servers: Vec<Echo>,
 }
 
-/// Runs a test with both backends side by side, unless there is no second user for the proxy here.
+/// Runs a test with all kinds of tables side by side, unless there is no second user for the proxy here.
 pub(crate) fn fixtures(config: &SidecarConfig, test: impl Fn(&mut Fixture) + Sync) {
     if !kit::has_other_users() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
     }
-    at_once(&BACKENDS, |backend| test(&mut Fixture::new(config, *backend)));
+    at_once(&Backend::ALL, |backend| test(&mut Fixture::new(config, *backend)));
 }
 
 impl Fixture {

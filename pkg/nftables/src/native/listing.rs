@@ -12,8 +12,9 @@ use crate::{
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
         CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
-        GET_RULE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX, NAT_FLAGS, REDIR_FLAGS,
-        RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN, VERDICT_CODE, base_chain,
+        GET_RULE, GET_TABLE, HOOK_NUMBER, HOOK_PRIORITY, IMMEDIATE_DATA, INET, LOG_PREFIX, NAT_FLAGS,
+        REDIR_FLAGS, RULE_CHAIN, RULE_EXPRESSIONS, RULE_TABLE, TABLE_NAME, VERDICT_CHAIN, VERDICT_CODE,
+        base_chain,
     },
 };
 
@@ -170,6 +171,13 @@ const HEADER: usize = 16;
 fn read(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink::Error> {
     let is_wanted = |name: &str| prefixes.iter().any(|prefix| is_table_of(prefix, name));
     let mut listing = NativeListing::default();
+    for reply in socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[INET, 0, 0, 0]))?.iter() {
+        let ([family, ..], attributes) = reply.header::<4>()?;
+        let name = text(attributes.find(TABLE_NAME));
+        if *family == INET && is_wanted(name) {
+            listing.tables.insert(name.to_owned(), ListedTable::default());
+        }
+    }
     let chains = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[INET, 0, 0, 0]))?;
     for reply in chains.iter() {
         let ([family, ..], attributes) = reply.header::<4>()?;

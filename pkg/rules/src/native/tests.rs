@@ -67,7 +67,10 @@ fn met(chain: &NativeChain, family: Family) -> Vec<Rule> {
         .collect()
 }
 
-fn renamed(mut rule: Rule) -> Rule {
+fn renamed(table: Table, mut rule: Rule) -> Rule {
+    if table == Table::Raw {
+        ports_first(&mut rule);
+    }
     if let Target::Jump(chain) | Target::Goto(chain) = &mut rule.target {
         *chain = Chain(chain_name(&chain.0).into());
     }
@@ -80,11 +83,12 @@ fn packets_of_each_family_meet_the_rules_of_their_family_in_their_order() {
         let native = NativeRules::new(prefix, rules.first(), rules.last());
         for (family, rules) in Family::BOTH.into_iter().zip(&rules) {
             for (table, wanted) in &rules.tables {
+                let renamed = |rule| renamed(*table, rule);
                 let name = table_name(prefix, *table);
                 let table = native.tables.iter().find(|table| table.name == name).unwrap();
                 for (chain, wanted) in &wanted.chains {
                     let chain = table.chains.iter().find(|found| found.name == chain_name(&chain.0)).unwrap();
-                    let wanted: Vec<Rule> = wanted.iter().cloned().map(renamed).collect();
+                    let wanted: Vec<Rule> = wanted.iter().cloned().map(&renamed).collect();
                     assert_eq!(met(chain, family), wanted, "{name} {} {family}", chain.name);
                 }
                 for jump in &wanted.jumps {
@@ -111,12 +115,14 @@ fn rules_without_an_address_stand_there_once() {
 }
 
 #[test]
-fn one_family_alone_needs_no_word_where_no_address_is_named() {
+fn with_one_family_alone_the_way_into_the_rules_is_its_own() {
     let config = SidecarConfig { include_networks: NetworkSelection::All, ..SidecarConfig::default() };
     let native = NativeRules::new("istio-proxy", Some(&sidecar::rule_set(&config, Family::V4)), None);
     let all = native.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
     for rule in all {
-        assert_eq!(rule.family.is_some(), is_of_one_family(&rule.rule), "{}", rule.rule);
+        let is_scoped =
+            is_of_one_family(&rule.rule) || rule.rule == Rule::jump(Chain::named("istio-output")).tcp();
+        assert_eq!(rule.family.is_some(), is_scoped, "{}", rule.rule);
     }
 }
 

@@ -1,0 +1,85 @@
+//! In-pod capture in native tables (`NATIVE_NFTABLES`): pods are captured, watched over and released as in those of iptables.
+
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions, WorkloadState};
+use serde_json::json;
+
+use crate::fixtures::ambient::{MESH, PORT, Peer, ruleset_of};
+use crate::fixtures::inpod::{InPod, ours, wait_relayed};
+
+const NATIVE: (&str, &str) = ("NATIVE_NFTABLES", "true");
+/// All pods are looked at within this time.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Both families have their policy route, and no table of iptables has a rule of ours.
+fn is_native(peer: &Peer) -> bool {
+    let tables = ruleset_of(&peer.sandbox.netns);
+    ours(peer) == [0, 2, 2]
+        && tables.contains("table inet istio-ambient-nat")
+        && !tables.contains("table ip ")
+}
+
+#[test]
+fn a_pod_is_captured_repaired_kept_over_a_restart_and_released() {
+    let mut fixture = InPod::new(&[NATIVE]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let added = fixture.mesh_pod("added");
+    let joined = fixture.running_pod(MESH, "joined");
+    for peer in [&added, &joined] {
+        fixture.wait_captured(peer);
+        assert!(is_native(peer), "{}", ruleset_of(&peer.sandbox.netns));
+        for v6 in [false, true] {
+            let target = (fixture.node.outside_ip(v6), PORT).into();
+            let _ = peer.tcp(target).unwrap();
+            wait_relayed(&ztunnel, peer.ip(v6), target);
+        }
+    }
+    let before = ruleset_of(&added.sandbox.netns);
+    for damage in [
+        "nft flush chain inet istio-ambient-nat istio-output",
+        "nft insert rule inet istio-ambient-nat istio-output accept",
+        "nft add chain inet istio-ambient-mangle output { policy drop ; }",
+        "nft delete table inet istio-ambient-mangle",
+        "nft flush ruleset",
+    ] {
+        added.sandbox.netns.sh(damage);
+        assert_ne!(ruleset_of(&added.sandbox.netns), before, "{damage}");
+        let began = Instant::now();
+        let sorted = |text: &str| {
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort(); // tables and chains are shown in the order in which they were made
+            lines
+        };
+        while sorted(&ruleset_of(&added.sandbox.netns)) != sorted(&before) {
+            assert!(
+                began.elapsed() < MINUTE,
+                "{damage}\n{}\n{}",
+                ruleset_of(&added.sandbox.netns),
+                fixture.log()
+            );
+            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+        }
+    }
+    // The next agent finds what is right, and leaves it alone.
+    let handles = |peer: &Peer| peer.sandbox.netns.sh("nft -a list ruleset");
+    let before = [&added, &joined].map(handles);
+    fixture.restart();
+    for peer in [&added, &joined] {
+        fixture.wait_captured(peer);
+    }
+    let uncounted = |text: &String| {
+        let words = text.split(' ').filter(|word| word.parse::<u64>().is_err());
+        words.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(before.each_ref().map(uncounted), [&added, &joined].map(|peer| uncounted(&handles(peer))));
+    let mut manifest = joined.sandbox.manifest();
+    manifest["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+    fixture.manifests.put_pod(&manifest);
+    fixture.eventually("nothing of it is left", |_| {
+        ours(&joined) == [0, 0, 0] && ruleset_of(&joined.sandbox.netns).is_empty()
+    });
+    let _ = ztunnel.wait_for_state(&joined.sandbox.pod.uid, WorkloadState::Gone);
+    assert_eq!(ztunnel.protocol_error(), None);
+}
