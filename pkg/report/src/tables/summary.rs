@@ -11,7 +11,19 @@ use crate::{
 /// The node at one glance.
 #[must_use]
 pub fn summary(state: &StateReport, colour: bool) -> String {
-    let paint = |ok: bool| if ok { Colour::Green } else { Colour::Red };
+    let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
+    table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
+}
+
+fn row(of: &str, cell: Cell) -> Vec<Cell> {
+    vec![Cell::plain(of), cell]
+}
+
+fn judged(is_well: bool) -> Colour {
+    if is_well { Colour::Green } else { Colour::Red }
+}
+
+fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let by = match state.seen.by {
         Observer::Agent => format!("the agent ({})", clean(&state.version)),
@@ -22,64 +34,51 @@ pub fn summary(state: &StateReport, colour: bool) -> String {
         (None, true) => "no way in use".to_owned(),
         (None, false) => "off".to_owned(),
     };
-    let differences = state.differences();
     let mut rows = vec![
-        vec![Cell::plain("Node"), Cell::plain(&node.name)],
-        vec![Cell::plain("Seen"), Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))],
-        vec![Cell::plain("Ambient mode"), Cell::plain(&way)],
-        vec![
-            Cell::plain("Pods"),
-            Cell::coloured(&pod_counts(state), paint(!state.pods.iter().any(|pod| pod.capture.is_wrong()))),
-        ],
-        vec![
-            Cell::plain("Ztunnel"),
-            Cell::coloured(
-                &ztunnels(state),
-                paint(state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !node.ambient),
-            ),
-        ],
-        vec![
-            Cell::plain("Differences"),
-            Cell::coloured(&differences.len().to_string(), paint(differences.is_empty())),
-        ],
-        vec![Cell::plain("To be done"), Cell::plain(&count(state.plan.len(), "step"))],
+        row("Node", Cell::plain(&node.name)),
+        row("Seen", Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))),
     ];
-    if let Some(started) = &node.started {
-        rows.insert(2, vec![Cell::plain("Agent since"), Cell::plain(&seconds(started))]);
-    }
-    if node.ambient && !node.synced {
-        rows.push(vec![
-            Cell::plain("Facts"),
-            Cell::coloured("not read whole since the agent's start", Colour::Red),
-        ]);
-    }
-    rows.extend(
-        node.trouble.iter().map(|why| vec![Cell::plain("Trouble"), Cell::coloured(why, Colour::Red)]),
-    );
-    for part in &state.health {
+    rows.extend(node.started.iter().map(|started| row("Agent since", Cell::plain(&seconds(started)))));
+    rows.push(row("Ambient mode", Cell::plain(&way)));
+    rows
+}
+
+fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
+    let are_well = !state.pods.iter().any(|pod| pod.capture.is_wrong());
+    let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient;
+    let differences = state.differences().len();
+    vec![
+        row("Pods", Cell::coloured(&pod_counts(state), judged(are_well))),
+        row("Ztunnel", Cell::coloured(&ztunnels(state), judged(has_ztunnel))),
+        row("Differences", Cell::coloured(&differences.to_string(), judged(differences == 0))),
+        row("To be done", Cell::plain(&count(state.plan.len(), "step"))),
+    ]
+}
+
+/// What is wrong with the agent, and the health of its parts.
+fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
+    let node = &state.node;
+    let facts = (node.ambient && !node.synced)
+        .then(|| row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
+    let trouble = node.trouble.iter().map(|why| row("Trouble", Cell::coloured(why, Colour::Red)));
+    let health = state.health.iter().map(|part| {
         let words = if part.ok { "well" } else { part.why.as_str() };
-        rows.push(vec![
-            Cell::plain(&format!("Health, {}", part.part)),
-            Cell::coloured(words, paint(part.ok)),
-        ]);
-    }
-    for file in &state.installation {
+        row(&format!("Health, {}", part.part), Cell::coloured(words, judged(part.ok)))
+    });
+    facts.into_iter().chain(trouble).chain(health).collect()
+}
+
+/// The installation's files, rules of other components that matter, and what is not known.
+fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
+    let files = state.installation.iter().map(|file| {
         let words = format!("{}: {}", file.path, file.detail);
-        rows.push(vec![Cell::plain(&format!("File, {}", file.kind)), Cell::coloured(&words, paint(file.ok))]);
-    }
-    rows.extend(
-        state
-            .network
-            .foreign
-            .iter()
-            .map(|what| vec![Cell::plain("Foreign"), Cell::coloured(what, Colour::Red)]),
-    );
-    rows.extend(
-        not_known(state)
-            .iter()
-            .map(|what| vec![Cell::plain("Not known"), Cell::coloured(what, Colour::Yellow)]),
-    );
-    table(&[], &rows, colour)
+        row(&format!("File, {}", file.kind), Cell::coloured(&words, judged(file.ok)))
+    });
+    let foreign = state.network.foreign.iter();
+    let foreign = foreign.map(|what| row("Foreign", Cell::coloured(what, Colour::Red)));
+    let unknown = not_known(state);
+    let unknown = unknown.iter().map(|what| row("Not known", Cell::coloured(what, Colour::Yellow)));
+    files.chain(foreign).chain(unknown).collect()
 }
 
 fn pod_counts(state: &StateReport) -> String {
