@@ -50,27 +50,9 @@ fn pod(
     settings: &CaptureSettings,
     redirects: &mut PodRedirects,
 ) -> PodState {
-    let meta = &known.pod.metadata;
-    let mut ips = known.pod.status.ips();
-    ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
-    let mut shown = PodState {
-        namespace: meta.namespace.clone(),
-        name: meta.name.clone(),
-        uid: meta.uid.clone(),
-        ips,
-        phase: known.pod.status.phase.clone(),
-        capture: CaptureState::Unknown,
-        way: None,
-        reason: reason(&known.standing),
-        since: known.since.map(wire::rfc3339),
-        annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
-        kernel: KernelView::default(),
-        ztunnel: None,
-        doubt: known.doubted.then(|| DOUBT.to_owned()),
-        trouble: None,
-        privilege: None,
-    };
-    if known.ended && meta.deleted.is_some() {
+    let mut shown = as_known(known);
+    let is_deleted = known.pod.metadata.deleted.is_some();
+    if known.ended && is_deleted {
         shown.reason = StateReason {
             code: SkipReason::Terminated.code().to_owned(),
             words: "its containers have ended, and the API server is about to remove it".to_owned(),
@@ -88,27 +70,21 @@ fn pod(
         (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
         (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
     }
+    let is_in_pod = shown.way == Some(RedirectionMode::InPod);
     match &snapshot.way {
         CaptureSnapshot::Node { .. } => on_node(seen, is_open(snapshot), &mut shown, &mut evidence),
-        CaptureSnapshot::InPod { enrolled, .. } => {
-            if shown.way == Some(RedirectionMode::InPod) {
-                shown.privilege = Some(known.pod.network_privilege().word().to_owned());
-            }
-            if let Some(enrolled_pod) = enrolled.get(&shown.uid) {
-                evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
-                from_within(enrolled_pod, &mut shown);
-            } else if shown.way == Some(RedirectionMode::InPod) {
-                evidence.membership = MeshMembership::Member;
-                evidence.rules = RulesEvidence::Absent { failing: false };
-                evidence.awaited = true; // the next pass handles it
-            }
-        }
+        CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
+            Some(enrolled_pod) => from_within(enrolled_pod, &mut shown, &mut evidence),
+            None if is_in_pod => evidence = not_enrolled_yet(evidence),
+            None => {}
+        },
         CaptureSnapshot::None => {}
     }
+    if is_in_pod {
+        shown.privilege = Some(known.pod.network_privilege().word().to_owned());
+    }
     // Without a sandbox it waits for the next one, or for its end.
-    let is_leaving =
-        meta.deleted.is_some() && shown.kernel.netns.is_none() && shown.way == Some(RedirectionMode::InPod);
-    if is_leaving {
+    if is_deleted && is_in_pod && shown.kernel.netns.is_none() {
         evidence.life = PodLife::Ending;
     }
     shown.capture = evidence.classify().state;
@@ -121,14 +97,43 @@ fn pod(
         CaptureSnapshot::InPod { .. } => of_probes(seen, settings, &mut shown),
         _ => {}
     }
-    // The reconciler knows since when a pod is enrolled, but not since when something is wrong with it.
-    let is_owners = match shown.capture {
+    if !is_as_enrolled(&shown) {
+        shown.since = None;
+    }
+    shown
+}
+
+/// What the API server and the reconciler know of a pod, before the kernel is considered.
+fn as_known(known: &KnownPod) -> PodState {
+    let meta = &known.pod.metadata;
+    let mut ips = known.pod.status.ips();
+    ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
+    PodState {
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        ips,
+        phase: known.pod.status.phase.clone(),
+        capture: CaptureState::Unknown,
+        way: None,
+        reason: reason(&known.standing),
+        since: known.since.map(wire::rfc3339),
+        annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
+        kernel: KernelView::default(),
+        ztunnel: None,
+        doubt: known.doubted.then(|| DOUBT.to_owned()),
+        trouble: None,
+        privilege: None,
+    }
+}
+
+/// The reconciler knows since when a pod is enrolled, but not since when something is wrong with it.
+fn is_as_enrolled(shown: &PodState) -> bool {
+    match shown.capture {
         CaptureState::Captured | CaptureState::Pending | CaptureState::Outside => true,
         CaptureState::Held => shown.way == Some(RedirectionMode::InPod),
         _ => false,
-    };
-    shown.since = shown.since.filter(|_| is_owners);
-    shown
+    }
 }
 
 /// The phase of its life, by the API server and its sandbox.
@@ -155,7 +160,8 @@ fn is_open(snapshot: &AgentSnapshot) -> bool {
 }
 
 /// In in-pod redirection the reconciler knows the state of each pod.
-fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
+fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &mut Evidence) {
+    *evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
     if shown.ips.is_empty() {
         shown.ips.clone_from(&enrolled_pod.ips);
     }
@@ -163,4 +169,14 @@ fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState) {
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { serves, refused: enrolled_pod.refused.clone() });
     shown.trouble.clone_from(&enrolled_pod.trouble);
+}
+
+/// It belongs to the mesh, and the next pass handles it.
+fn not_enrolled_yet(evidence: Evidence) -> Evidence {
+    Evidence {
+        membership: MeshMembership::Member,
+        rules: RulesEvidence::Absent { failing: false },
+        awaited: true,
+        ..evidence
+    }
 }
