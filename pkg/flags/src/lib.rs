@@ -6,119 +6,23 @@
 //! environment. Called by the programs in `cmd/`.
 
 mod duration;
+mod flag;
+mod logging;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fmt::{self, Write as _},
+    fmt,
 };
 
 use lexopt::{Arg, Parser};
 
 pub use duration::{duration, duration_or_seconds};
-
-/// One flag.
-#[derive(Clone, Copy, Debug)]
-pub struct Flag {
-    /// Its long name, which is its key too.
-    pub long: &'static str,
-    /// Its short name.
-    pub short: Option<char>,
-    /// Environment variables that set it, the first that is there wins.
-    pub env: &'static [&'static str],
-    /// Its value when nobody says anything.
-    pub default: &'static str,
-    /// True for a switch.
-    pub switch: bool,
-    /// One line for `--help`.
-    pub help: &'static str,
-}
-
-impl Flag {
-    /// What a flag with a value has unless its literal says otherwise: no default.
-    pub const VALUE: Flag = Flag { long: "", short: None, env: &[], default: "", switch: false, help: "" };
-    /// What a flag without a value, or with an optional one, has unless its literal says otherwise: it is off.
-    pub const SWITCH: Flag = Flag { default: "false", switch: true, ..Flag::VALUE };
-}
-
-/// Its long name, without dashes.
-impl fmt::Display for Flag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.long)
-    }
-}
-
-/// Istio's `--log_target`.
-pub const LOG_TARGET: Flag = Flag {
-    long: "log_target",
-    default: "stdout",
-    help: "comma-separated outputs: stdout, stderr, or file paths",
-    ..Flag::VALUE
+pub use flag::{Flag, help};
+pub use logging::{
+    LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_ROTATE_MAX_AGE, LOG_ROTATE_MAX_BACKUPS,
+    LOG_ROTATE_MAX_SIZE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING, VKLOG,
 };
-/// Istio's `--log_rotate`, of a file that is not rotated.
-pub const LOG_ROTATE: Flag =
-    Flag { long: "log_rotate", help: "path of another log file; never rotated", ..Flag::VALUE };
-/// Istio's `--log_rotate_max_age`, without effect, as are the next two.
-pub const LOG_ROTATE_MAX_AGE: Flag = Flag {
-    long: "log_rotate_max_age",
-    default: "30",
-    help: "ignored: log files are not rotated",
-    ..Flag::VALUE
-};
-/// Istio's `--log_rotate_max_size`.
-pub const LOG_ROTATE_MAX_SIZE: Flag = Flag {
-    long: "log_rotate_max_size",
-    default: "104857600",
-    help: "ignored: log files are not rotated",
-    ..Flag::VALUE
-};
-/// Istio's `--log_rotate_max_backups`.
-pub const LOG_ROTATE_MAX_BACKUPS: Flag = Flag {
-    long: "log_rotate_max_backups",
-    default: "1000",
-    help: "ignored: log files are not rotated",
-    ..Flag::VALUE
-};
-/// Istio's `--log_as_json`.
-pub const LOG_AS_JSON: Flag =
-    Flag { long: "log_as_json", help: "log one JSON object per line", ..Flag::SWITCH };
-/// Istio's `--log_output_level`.
-pub const LOG_OUTPUT_LEVEL: Flag = Flag {
-    long: "log_output_level",
-    default: "default:info",
-    help: "comma-separated scope:level; levels: debug, info, warn, error, fatal, none",
-    ..Flag::VALUE
-};
-/// Istio's `--log_stacktrace_level`.
-pub const LOG_STACKTRACE_LEVEL: Flag = Flag {
-    long: "log_stacktrace_level",
-    default: "default:none",
-    help: "accepted for compatibility, without effect",
-    ..Flag::VALUE
-};
-/// Istio's `--log_caller`.
-pub const LOG_CALLER: Flag = Flag {
-    long: "log_caller",
-    help: "comma-separated scopes whose lines include the source location",
-    ..Flag::VALUE
-};
-/// Istio's `--vklog`.
-pub const VKLOG: Flag =
-    Flag { long: "vklog", default: "0", help: "accepted for compatibility, without effect", ..Flag::VALUE };
-
-/// The logging flags that every program of Istio takes, with its defaults.
-pub const LOGGING: &[Flag] = &[
-    LOG_TARGET,
-    LOG_ROTATE,
-    LOG_ROTATE_MAX_AGE,
-    LOG_ROTATE_MAX_SIZE,
-    LOG_ROTATE_MAX_BACKUPS,
-    LOG_AS_JSON,
-    LOG_OUTPUT_LEVEL,
-    LOG_STACKTRACE_LEVEL,
-    LOG_CALLER,
-    VKLOG,
-];
 
 /// How a program takes its flags.
 #[derive(Clone, Copy, Debug)]
@@ -334,23 +238,6 @@ fn next(
         values.ignored.insert(known.long);
     }
     Ok(NextArg::Flag)
-}
-
-/// The text of `--help`.
-#[must_use]
-pub fn help(usage: &str, table: &[Flag]) -> String {
-    let mut text = format!("{usage}\n\nFlags:\n");
-    for flag in table {
-        let short = flag.short.map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));
-        let value = if flag.switch { "" } else { " string" };
-        let default =
-            if flag.default.is_empty() { String::new() } else { format!(" (default {})", flag.default) };
-        let env = if flag.env.is_empty() { String::new() } else { format!(" [{}]", flag.env.join(", ")) };
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {short}--{}{value}\n        {}{default}{env}", flag.long, flag.help);
-    }
-    text.push_str("  -h, --help\n        this text\n");
-    text
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! Every change reads the file anew, so that capture on the node and in-pod capture can share it during a migration. Only the
 //! agent that holds the node's lock may use it.
 
+mod page;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -15,10 +17,12 @@ use netfilter::BuiltIn;
 use netns::NetnsId;
 use serde_json::{Value, json};
 
+use page::{entry, is_ours, key, other, parse_entry};
+
+pub use page::{JournalPage, PageOwner};
+
 /// A journal is small; a larger file is none.
 const MAX: usize = 1 << 20;
-/// The node's own namespace in the file; others have their number.
-const NODE: &str = "node";
 /// One change at a time in this process.
 static CHANGES: Mutex<()> = Mutex::new(());
 
@@ -50,20 +54,6 @@ struct JournalContents {
 #[derive(Debug, Clone)]
 pub struct Journal {
     path: PathBuf,
-}
-
-/// Whose: none is the node.
-pub type PageOwner = Option<NetnsId>;
-
-/// What is noted about one namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JournalPage {
-    /// Kernel settings.
-    Settings(PageOwner),
-    /// Built-in chains of nf_tables, by family and table, before node-level capture.
-    Chains(PageOwner),
-    /// The same of the node, before in-pod capture's rules for probes.
-    ProbeChains,
 }
 
 /// What a journal held when it was read.
@@ -222,40 +212,6 @@ impl Journal {
         let _ = hostfs::write(&self.path.with_extension("unread"), &text, 0o600).map_err(Error::File)?;
         Ok(())
     }
-}
-
-/// Whether a key is of the form that ours have.
-fn is_ours(key: &str) -> bool {
-    let name = [" probe chains", " chains"].iter().find_map(|end| key.strip_suffix(end)).unwrap_or(key);
-    name == NODE || name.strip_prefix("net:[").and_then(|rest| rest.strip_suffix(']')).is_some()
-}
-
-/// The page of the same tables in the other capture mode.
-fn other(page: JournalPage) -> Option<JournalPage> {
-    match page {
-        JournalPage::Chains(None) => Some(JournalPage::ProbeChains),
-        JournalPage::ProbeChains => Some(JournalPage::Chains(None)),
-        JournalPage::Chains(Some(_)) | JournalPage::Settings(_) => None,
-    }
-}
-
-fn key(page: JournalPage) -> String {
-    let name = |whose: PageOwner| whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino));
-    match page {
-        JournalPage::Settings(whose) => name(whose),
-        JournalPage::Chains(whose) => format!("{} chains", name(whose)),
-        JournalPage::ProbeChains => format!("{NODE} probe chains"),
-    }
-}
-
-/// A table's name in the journal.
-fn entry(family: Family, table: &str) -> String {
-    format!("{family} {table}")
-}
-
-fn parse_entry(name: &str) -> Option<(Family, &str)> {
-    let (family, table) = name.split_once(' ')?;
-    Some((Family::BOTH.into_iter().find(|known| known.to_string() == family)?, table))
 }
 
 #[cfg(test)]

@@ -3,12 +3,17 @@
 //! What happens to the pod comes in as a [`PodEvent`], and what is to be done about it goes out as [`PodAction`]s, which somebody
 //! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
 
+mod event;
+mod transition;
+
 use std::time::Duration;
 
 use model::Reason;
 use retry::{Attempts, Backoff};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
+
+pub use event::{PodAction, PodEvent};
 
 /// Time since the agent's start.
 pub type AgentTime = Duration;
@@ -34,72 +39,6 @@ pub enum RulesState {
     Applied,
     /// They were observed in place.
     Verified,
-}
-
-/// Something that happens to the pod. `N` identifies a network namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PodEvent<N> {
-    /// The plugin's ADD waits for an answer until the deadline.
-    Added {
-        /// The namespace that the plugin handed over.
-        netns: Option<N>,
-        /// When the ADD has failed if it is not answered.
-        deadline: AgentTime,
-    },
-    /// It belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
-    Joined {
-        /// Other rules than before.
-        changed: bool,
-    },
-    /// It does not belong to the mesh any more, and why.
-    Left(Reason),
-    /// It is outside of the mesh, and rules of ours are in its namespace: it left while no agent was here.
-    LeftMeanwhile,
-    /// Its namespace was found. `captured`: with rules of ours in it.
-    Found {
-        /// The namespace.
-        netns: N,
-        /// Rules of ours are in it.
-        captured: bool,
-    },
-    /// A search has ended. `there`: it found a process of the pod.
-    Searched {
-        /// A process of it was found.
-        there: bool,
-    },
-    /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
-    Captured(N, Result<bool, Reason>),
-    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place.
-    Observed(N, Result<(), Reason>),
-    /// [`PodAction::Release`] has ended.
-    Released(Result<(), Reason>),
-    /// ztunnel serves it in that namespace.
-    Accepted(N),
-    /// ztunnel refuses to serve it in that namespace, and why.
-    Refused(N, Reason),
-    /// The deadline of an ADD has passed, and what it waited for.
-    Expired(Reason),
-}
-
-/// Something to be done for the pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PodAction {
-    /// Put its rules in place.
-    Capture,
-    /// Observe its rules, and restore what is missing.
-    Observe,
-    /// Remove its rules.
-    Release,
-    /// Have ztunnel serve it.
-    Serve,
-    /// Answer the ADDs that wait.
-    Answer(Result<(), Reason>),
-    /// Another namespace than before is its namespace now.
-    Moved,
-    /// It is captured, and was not before.
-    Announce,
-    /// Forget it, and have ztunnel drop it.
-    Forget(Reason),
 }
 
 /// How far a pod is.
@@ -164,64 +103,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             due: now,
             observe: now,
             trouble: None,
-        }
-    }
-
-    /// What is to be done about an event, in this order.
-    #[must_use]
-    pub fn handle(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
-        match event {
-            PodEvent::Added { netns, deadline } => {
-                self.leaving = false;
-                self.due = now;
-                self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
-                if let Some(netns) = netns {
-                    self.settle_in(netns);
-                }
-                self.capture().into_iter().chain(self.answer_served()).collect()
-            }
-            PodEvent::Joined { changed } => {
-                if changed {
-                    self.changed = Some(now);
-                }
-                let returns = std::mem::take(&mut self.leaving);
-                if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
-            }
-            PodEvent::Left(why) => self.left(why.as_str(), now),
-            PodEvent::LeftMeanwhile => {
-                self.leaving = true;
-                Vec::new()
-            }
-            PodEvent::Found { netns, captured } if !self.is_awaited() => {
-                self.adopted = captured;
-                let had_other = self.netns.is_some();
-                if self.settle_in(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
-            }
-            PodEvent::Found { .. } => Vec::new(), // the ADD knows better
-            PodEvent::Searched { there } => {
-                self.empty = self.empty.or(Some(now)).filter(|_| !there);
-                Vec::new()
-            }
-            PodEvent::Captured(netns, result) => self.captured(netns, result, now),
-            PodEvent::Observed(netns, result) => self.observed(netns, result, now),
-            PodEvent::Released(result) => self.released(result, now),
-            PodEvent::Accepted(netns) => {
-                self.served = Some(netns);
-                self.announced = false;
-                if !self.is_served() {
-                    return Vec::new();
-                }
-                self.refused = None;
-                self.announce().into_iter().chain(self.answer_served()).collect()
-            }
-            PodEvent::Refused(netns, why) if self.netns == Some(netns) => {
-                self.served = None;
-                self.announced = false;
-                self.refused = Some(why.clone());
-                if self.is_awaited() { self.abandon(why, now) } else { Vec::new() }
-            }
-            PodEvent::Refused(..) => Vec::new(), // it is somewhere else by now
-            PodEvent::Expired(why) => self.abandon(why, now),
         }
     }
 
@@ -363,149 +244,6 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
     fn is_doubtful(&self) -> bool {
         self.doubts > 1 || (self.attempts.failures() > 1 && !self.is_ruled())
-    }
-
-    /// Its namespace is this one. True if that is another one than before.
-    fn settle_in(&mut self, netns: N) -> bool {
-        if self.netns == Some(netns) {
-            return false;
-        }
-        self.netns = Some(netns);
-        self.rules = RulesState::Absent;
-        self.refused = None;
-        self.announce = false;
-        true
-    }
-
-    fn left(&mut self, why: &str, now: AgentTime) -> Vec<PodAction> {
-        if std::mem::replace(&mut self.leaving, true) {
-            return Vec::new();
-        }
-        self.due = now;
-        let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}").into()));
-        // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
-        if self.netns.is_none() && !self.marked {
-            actions.push(PodAction::Forget(why.into()));
-        }
-        actions
-    }
-
-    fn captured(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.overtaken(netns) {
-            return actions;
-        }
-        match result {
-            Ok(changed) => {
-                // What was observed before is not what was made just now.
-                self.rules = if changed { RulesState::Applied } else { self.rules.max(RulesState::Applied) };
-                self.succeeded();
-                [PodAction::Serve].into_iter().chain(self.answer_served()).collect()
-            }
-            Err(why) if self.is_awaited() => self.abandon(why, now),
-            Err(why) => {
-                self.failed(why, now);
-                Vec::new()
-            }
-        }
-    }
-
-    fn observed(&mut self, netns: N, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.overtaken(netns) {
-            return actions;
-        }
-        match result {
-            Ok(()) => {
-                self.rules = RulesState::Verified;
-                self.doubts = 0;
-                self.succeeded();
-                self.announce()
-            }
-            // That they can be made does not end a doubt.
-            Err(why) => {
-                self.rules = RulesState::Absent;
-                self.failed(why, now);
-                self.doubts = self.doubts.saturating_add(1);
-                self.due = self.due.max(now + BACKOFF.after(self.doubts));
-                Vec::new()
-            }
-        }
-    }
-
-    /// What has ended concerns another namespace, or other options, than those of now.
-    fn overtaken(&mut self, netns: N) -> Option<Vec<PodAction>> {
-        self.busy = false;
-        let again = std::mem::take(&mut self.again);
-        if self.leaving {
-            return Some(Vec::new()); // its release is what there is to do next
-        }
-        (again || self.netns != Some(netns)).then(|| self.capture())
-    }
-
-    fn released(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
-        self.busy = false;
-        self.again = false;
-        match result {
-            Ok(()) if !self.leaving => {
-                // It came back meanwhile.
-                self.rules = RulesState::Absent;
-                self.capture()
-            }
-            Ok(()) => vec![PodAction::Forget("it has left the mesh".into())],
-            Err(why) => {
-                self.failed(why, now);
-                Vec::new()
-            }
-        }
-    }
-
-    fn capture(&mut self) -> Vec<PodAction> {
-        if self.netns.is_none() {
-            return Vec::new();
-        }
-        if self.busy {
-            self.again = true;
-            return Vec::new();
-        }
-        self.busy = true;
-        vec![PodAction::Capture]
-    }
-
-    fn answer(&mut self, result: Result<(), Reason>) -> Vec<PodAction> {
-        self.deadline.take().map(|_| PodAction::Answer(result)).into_iter().collect()
-    }
-
-    fn answer_served(&mut self) -> Vec<PodAction> {
-        if self.is_ruled() && self.is_served() { self.answer(Ok(())) } else { Vec::new() }
-    }
-
-    fn announce(&mut self) -> Vec<PodAction> {
-        let captured = self.rules == RulesState::Verified && self.is_served() && !self.leaving;
-        if captured && !std::mem::replace(&mut self.announce, true) {
-            vec![PodAction::Announce]
-        } else {
-            Vec::new()
-        }
-    }
-
-    /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
-    /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
-    fn abandon(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
-        let mut actions = self.answer(Err(why.clone()));
-        self.failed(why.clone(), now);
-        if !self.is_served() {
-            actions.push(PodAction::Forget(why));
-        }
-        actions
-    }
-
-    fn failed(&mut self, why: Reason, now: AgentTime) {
-        self.due = now + self.attempts.failed();
-        self.trouble = Some(why);
-    }
-
-    fn succeeded(&mut self) {
-        self.attempts.succeeded();
-        self.trouble = None;
     }
 }
 

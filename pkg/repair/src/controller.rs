@@ -1,10 +1,13 @@
 //! Follows the pods of the node and repairs those that are broken.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+mod attempt;
+mod running_pods;
+
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use kubeio::{ApiErrorKind, Collection, KubeClient, ListEvent};
-use model::{ExistingConnections, Pod, PodName, PodUid};
+use kubeio::{Collection, KubeClient, ListEvent};
+use model::{ExistingConnections, PodName, PodUid};
 use planner::EnrolmentPolicy;
 use retry::LastError;
 use tokio::{
@@ -16,10 +19,11 @@ use tracing::{debug, info, warn};
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
     RepairTask,
-    in_place::InPlaceReport,
-    rule_keeper::{RecordedRules, RuleKeeper, RulesReport},
-    sidecar_pods::{SidecarPod, SidecarPods},
+    rule_keeper::{RecordedRules, RuleKeeper},
+    sidecar_pods::SidecarPods,
 };
+
+use attempt::Attempt;
 
 /// The operator's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,9 +82,6 @@ const GATE: Duration = Duration::from_secs(1);
 /// Between two observations of the rules of running pods. One that finds no change costs a few requests to the kernel for
 /// each pod, and reads each process of the node once.
 const PASS: Duration = Duration::from_secs(30);
-/// For one request.
-const LIMIT: Duration = Duration::from_secs(10);
-
 /// Repairs broken pods.
 pub struct RepairController {
     client: KubeClient,
@@ -93,15 +94,6 @@ pub struct RepairController {
     /// What is known of running pods; empty before the first pass, and after a panic.
     keeper: Option<RuleKeeper>,
     last_pass: LastError,
-}
-
-/// The result of an attempt.
-enum Attempt {
-    Done { reason: &'static str, message: String },
-    Unchanged,
-    Skipped { message: String },
-    Failed { message: String },
-    Gone,
 }
 
 impl RepairController {
@@ -230,131 +222,6 @@ impl RepairController {
         }
     }
 
-    async fn attempt(&self, task: &RepairTask) -> Attempt {
-        match &self.options.mode {
-            RepairMode::Label { key, value } => self.label(task, key, value).await,
-            RepairMode::Delete => self.delete(task).await,
-            RepairMode::InPlace => self.repair_in_place(task).await,
-        }
-    }
-
-    async fn label(&self, task: &RepairTask, key: &str, value: &str) -> Attempt {
-        let ObservedPod { name, uid, version, labels, .. } = &task.pod;
-        if labels.iter().any(|label| label == key) {
-            return Attempt::Unchanged;
-        }
-        match self.client.label_pod_status(name, uid, version, key, value).await {
-            Ok(()) => Attempt::Done {
-                reason: "BrokenPodLabelled",
-                message: format!("{}; labelled {key}={value}", task.breakage),
-            },
-            Err(error) => failed(&error),
-        }
-    }
-
-    async fn delete(&self, task: &RepairTask) -> Attempt {
-        let ObservedPod { name, uid, version, .. } = &task.pod;
-        if task.pod.is_finished && !task.pod.has_controller {
-            let message = format!("{}; it has ended, and nothing would replace it", task.breakage);
-            return Attempt::Skipped { message };
-        }
-        match self.client.delete_pod(name, uid, version).await {
-            Ok(()) => Attempt::Done {
-                reason: "BrokenPodDeleted",
-                message: format!("{}; deleted, so that its controller replaces it", task.breakage),
-            },
-            Err(error) => failed(&error),
-        }
-    }
-
-    async fn repair_in_place(&self, task: &RepairTask) -> Attempt {
-        let ObservedPod { name, uid, .. } = &task.pod;
-        if task.pod.is_finished {
-            let message = format!("{}; it has ended and does not start again", task.breakage);
-            return Attempt::Skipped { message };
-        }
-        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        let pod = match self.client.get::<Pod>(&format!("pod {name}"), &path, LIMIT).await {
-            Ok(pod) if pod.metadata.uid == *uid => pod,
-            Ok(_) => return Attempt::Gone, // another pod has its name
-            Err(error) => return failed(&error),
-        };
-        let in_place = self.in_place.clone();
-        let done = tokio::task::spawn_blocking(move || in_place.repair(&pod)).await;
-        match done {
-            Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
-                reason: "BrokenPodRepaired",
-                message: format!(
-                    "{}; the rules that redirect its traffic to its sidecar are in place now ({})",
-                    task.breakage,
-                    differences.join("; ")
-                ),
-            },
-            Ok(Ok(InPlaceReport::Unchanged)) => Attempt::Unchanged,
-            Ok(Ok(InPlaceReport::NotRedirected(reason))) => {
-                Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) }
-            }
-            Ok(Err(error)) => Attempt::Failed { message: format!("{}; {error}", task.breakage) },
-            Err(error) => Attempt::Failed { message: format!("{}; defect: {error}", task.breakage) },
-        }
-    }
-
-    /// Restores what is missing of the rules of running pods.
-    async fn keep_rules(&mut self, pods: BTreeMap<PodUid, Arc<SidecarPod>>) {
-        let mut keeper = self.keeper.take().unwrap_or_else(|| {
-            RuleKeeper::new(self.in_place.clone(), self.recorded.clone(), self.options.dry_run)
-        });
-        let pass = tokio::task::spawn_blocking(move || {
-            let reports = keeper.pass(&pods).map_err(|error| error.to_string());
-            (keeper, reports)
-        });
-        let reports = match pass.await {
-            Ok((keeper, reports)) => {
-                self.keeper = Some(keeper);
-                reports
-            }
-            Err(error) => Err(format!("defect: {error}")),
-        };
-        match reports {
-            Ok(reports) => {
-                self.last_pass.clear();
-                for report in reports {
-                    self.report_rules(report).await;
-                }
-            }
-            Err(error) if self.last_pass.replace(&error) => {
-                warn!(target: "repair", error, "cannot compare the rules of running pods");
-            }
-            Err(_) => {}
-        }
-    }
-
-    async fn report_rules(&self, report: RulesReport) {
-        let RulesReport { name, uid, result } = report;
-        let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
-        let (code, reason, message) = match result {
-            Ok(missing) if dry_run => {
-                let missing = missing.join("; ");
-                info!(target: "repair", %namespace, %pod, %uid, missing, "dry run: rules of a running pod would be restored");
-                ("skip", "RepairSkipped", format!("dry run: its rules would be restored: {missing}"))
-            }
-            Ok(missing) => {
-                let missing = missing.join("; ");
-                warn!(target: "repair", %namespace, %pod, %uid, missing, "rules of a running pod were missing and are restored");
-                let message = format!(
-                    "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}"
-                );
-                ("success", "SidecarRulesRestored", message)
-            }
-            Err(error) => {
-                warn!(target: "repair", %namespace, %pod, %uid, error, "cannot restore the rules of a running pod");
-                ("fail", "RepairFailed", format!("its rules cannot be compared and restored: {error}"))
-            }
-        };
-        self.metrics.rules(code);
-        self.publish(RepairEvent { name, uid, is_warning: true, reason, message }).await;
-    }
-
     async fn tell(&self, task: &RepairTask, is_warning: bool, reason: &'static str, message: String) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
         self.publish(RepairEvent { name, uid, is_warning, reason, message }).await;
@@ -363,13 +230,6 @@ impl RepairController {
     /// The publisher may lag behind; that slows repairs down, and no Event is lost.
     async fn publish(&self, event: RepairEvent) {
         drop(self.events.send(event).await); // nothing is published any more when the process ends
-    }
-}
-
-fn failed(error: &kubeio::Error) -> Attempt {
-    match error.kind() {
-        ApiErrorKind::NotFound => Attempt::Gone,
-        _ => Attempt::Failed { message: error.to_string() },
     }
 }
 

@@ -1,12 +1,14 @@
-//! The model: tables, chains, rules, and a whole desired rule set for one address family.
+//! The model: tables, built-in chains, chains of our own, and rules.
 
 mod parts;
+mod rule_set;
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, net::IpAddr};
+use std::{borrow::Cow, fmt, net::IpAddr};
 
-use model::{IfName, IpNet, Mark, Port, TableId};
+use model::{IfName, IpNet, Port};
 
 pub use parts::{AddressSide, CtStates, Match, MatchValue, Target, TransportProtocol};
+pub use rule_set::{HookJump, JumpPlace, LocalRoute, RuleSet, TableRules};
 
 /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
 /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
@@ -231,84 +233,6 @@ fn narrowing(net: IpNet) -> Option<MatchValue<IpNet>> {
 /// Nor is `-i +`.
 fn one_of_many(interface: &IfName) -> Option<MatchValue<IfName>> {
     (interface.as_str() != "+").then(|| MatchValue::eq(interface.clone()))
-}
-
-/// Where in a built-in chain our jump stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JumpPlace {
-    /// Before everybody else's rules.
-    First,
-    /// The same when it is made. Another component that wants to be first may come before it later: nobody is to contend for
-    /// a rule that need not be first.
-    Early,
-    /// After what is there.
-    Last,
-}
-
-/// The one rule of ours in a built-in chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookJump {
-    /// The built-in chain.
-    pub hook: Hook,
-    /// The rule; its target is a [`Target::Jump`].
-    pub rule: Rule,
-    /// Its place.
-    pub place: JumpPlace,
-}
-
-/// What we want in one table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableRules {
-    /// At most one jump per built-in chain.
-    pub jumps: Vec<HookJump>,
-    /// Our chains with their rules, in the order in which they are printed.
-    pub chains: Vec<(Chain, Vec<Rule>)>,
-}
-
-impl TableRules {
-    /// Appends a rule to `chain`, which is created at its first rule.
-    pub fn push(&mut self, chain: &Chain, rule: Rule) {
-        self.chain_mut(chain).push(rule);
-    }
-
-    /// The rules of `chain`, created empty when it is new.
-    pub fn chain_mut(&mut self, chain: &Chain) -> &mut Vec<Rule> {
-        let index = self.chains.iter().position(|(name, _)| name == chain).unwrap_or_else(|| {
-            self.chains.push((chain.clone(), Vec::new()));
-            self.chains.len() - 1
-        });
-        #[expect(clippy::indexing_slicing, reason = "the index was found, or made, one line above")]
-        &mut self.chains[index].1
-    }
-
-    /// The rules of `chain`; none when there is no such chain.
-    #[must_use]
-    pub fn chain(&self, chain: &Chain) -> &[Rule] {
-        self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
-    }
-}
-
-/// Everything that we want in one family of one network namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleSet {
-    /// Tables in commit order; a table that is not here holds nothing of ours.
-    pub tables: BTreeMap<Table, TableRules>,
-}
-
-impl RuleSet {
-    /// The rules of `table`, created empty when it is new.
-    pub fn table(&mut self, table: Table) -> &mut TableRules {
-        self.tables.entry(table).or_default()
-    }
-}
-
-/// A policy route that goes with a rule set: packets with `mark` are delivered locally, whatever their address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalRoute {
-    /// The mark that selects the table.
-    pub mark: Mark,
-    /// The table that holds `local default dev lo`.
-    pub table: TableId,
 }
 
 /// A single host as a network.

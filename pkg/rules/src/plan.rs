@@ -6,8 +6,9 @@
 //! are deleted in the same transaction.
 
 mod chain;
+mod change;
 
-use std::{borrow::Cow, mem};
+use std::borrow::Cow;
 
 use crate::{
     ir::{Chain, HookJump, JumpPlace, Rule, RuleSet, Table, TableRules, Target},
@@ -15,6 +16,8 @@ use crate::{
 };
 
 use chain::{ChainDifference, ChainUpdate, difference};
+
+pub use change::{AddedRule, RuleChange, RulePlace, TableEdit};
 
 /// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
 /// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
@@ -98,171 +101,6 @@ impl ChainSet {
     }
 }
 
-/// A rule of ours for one of our chains.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddedRule {
-    /// The chain.
-    pub chain: Chain,
-    /// Where in it.
-    pub place: RulePlace,
-    /// The rule.
-    pub rule: Rule,
-}
-
-/// Where in a chain a rule is added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RulePlace {
-    /// Behind what is there.
-    End,
-    /// In front of a rule that is there.
-    Before {
-        /// The number that the added rule will have, counted from 1.
-        number: usize,
-        /// The handle of the rule that is there; see [`SavedRule::handle`].
-        handle: Option<u64>,
-    },
-}
-
-impl AddedRule {
-    /// The line that adds the rule. One with very many owners is written in fewer words, which mean the same: the usual
-    /// form has five for each, so that Istio's limit of 64 groups would be out of reach.
-    fn command(&self) -> String {
-        let line = match self.place {
-            RulePlace::End => format!("-A {} {}", self.chain, self.rule),
-            RulePlace::Before { number, .. } => format!("-I {} {number} {}", self.chain, self.rule),
-        };
-        if line.split(' ').count() <= MAX_WORDS {
-            return line;
-        }
-        ["uid", "gid"].iter().fold(line, |line, owner| {
-            line.replace(&format!("-m owner ! --{owner}-owner "), &format!("-mowner ! --{owner}-owner="))
-        })
-    }
-}
-
-/// What one table needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableEdit {
-    /// The table.
-    pub table: Table,
-    /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
-    pub declare: Vec<(Chain, bool)>,
-    /// What follows, in this order: rules of others that lead into our chains, and jumps in the wrong place, deleted.
-    pub deletes: Vec<SavedRule>,
-    /// Our rules added to our chains.
-    pub adds: Vec<AddedRule>,
-    /// Jumps to our chains.
-    pub jumps: Vec<HookJump>,
-    /// Stale chains, emptied and removed.
-    pub removals: Vec<Chain>,
-    /// In words, what was missing or superfluous; for logs and for CHECK.
-    pub why: Vec<String>,
-}
-
-impl TableEdit {
-    /// The table's section of a restore file.
-    fn restore_text(&self) -> String {
-        let mut text = format!("*{}\n", self.table.name());
-        for (chain, _) in &self.declare {
-            text.push_str(&format!(":{chain} - [0:0]\n"));
-        }
-        for command in self.commands() {
-            text.push_str(&command);
-            text.push('\n');
-        }
-        text.push_str("COMMIT\n");
-        text
-    }
-
-    /// Each as the arguments of an `iptables` call behind `-t TABLE`.
-    fn commands(&self) -> impl Iterator<Item = String> {
-        let deletes = self.deletes.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text));
-        let adds = self.adds.iter().map(AddedRule::command);
-        let jumps = self.jumps.iter().map(HookJump::command);
-        let flushes = self.removals.iter().map(|chain| format!("-F {chain}"));
-        let removals = self.removals.iter().map(|chain| format!("-X {chain}"));
-        deletes.chain(adds).chain(jumps).chain(flushes).chain(removals)
-    }
-
-    /// The part that no packet comes to before the jumps are there, and the rest.
-    fn split(&self) -> (TableEdit, TableEdit) {
-        let mut lead = self.clone();
-        let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
-        let fill = TableEdit {
-            table: self.table,
-            declare,
-            deletes: Vec::new(),
-            adds,
-            jumps: Vec::new(),
-            removals: Vec::new(),
-            why: Vec::new(),
-        };
-        (fill, lead)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.declare.is_empty() && self.commands().next().is_none()
-    }
-
-    /// The same as single `iptables` calls, each split into its arguments.
-    fn calls(&self) -> impl Iterator<Item = Vec<String>> {
-        let declare = self
-            .declare
-            .iter()
-            .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
-        let table = self.table.name();
-        declare
-            .chain(self.commands())
-            .filter_map(move |command| parse::words(&format!("-t {table} {command}")))
-    }
-}
-
-/// What a namespace needs: an edit per table that differs. `None`: it is as desired.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleChange {
-    /// Edits in commit order.
-    pub edits: Vec<TableEdit>,
-}
-
-impl RuleChange {
-    /// Nothing to do.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.edits.is_empty()
-    }
-
-    /// The input for one `iptables-restore --noflush`; empty when there is nothing to do.
-    #[must_use]
-    pub fn restore_text(&self) -> String {
-        self.edits.iter().map(TableEdit::restore_text).collect()
-    }
-
-    /// The same change as single `iptables` calls, in order, each split into its arguments; not atomic.
-    #[must_use]
-    pub fn calls(&self) -> Vec<Vec<String>> {
-        self.edits.iter().flat_map(TableEdit::calls).collect()
-    }
-
-    /// The same change in two steps: our chains with their rules, so that whatever these need of the kernel is in use, and then
-    /// what leads packets into them. `None`: nothing leads packets into them that did not before.
-    #[must_use]
-    pub fn in_two_steps(&self) -> Option<(RuleChange, RuleChange)> {
-        if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
-            return None;
-        }
-        let (fill, lead): (Vec<_>, Vec<_>) = self.edits.iter().map(TableEdit::split).unzip();
-        let of = |edits: Vec<TableEdit>| RuleChange {
-            edits: edits.into_iter().filter(|edit| !edit.is_empty()).collect(),
-        };
-        Some((of(fill), of(lead)))
-    }
-
-    /// Every difference in words.
-    pub fn reasons(&self) -> impl Iterator<Item = &str> {
-        self.edits.iter().flat_map(|edit| edit.why.iter().map(String::as_str))
-    }
-}
-
 /// [`ChainSet::apply`] for sidecar redirection.
 #[must_use]
 pub fn apply(desired: &RuleSet, observed: &SavedTables) -> RuleChange {
@@ -333,9 +171,6 @@ impl ChainSet {
     }
 }
 
-/// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
-const MAX_WORDS: usize = 200;
-
 /// What gives a chain its rules.
 fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
@@ -348,16 +183,6 @@ fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
 
 fn chain_of(name: &str) -> Chain {
     Chain(name.to_owned().into())
-}
-
-impl HookJump {
-    /// The restore line (or command arguments) that puts the jump in place.
-    pub(crate) fn command(&self) -> String {
-        match self.place {
-            JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
-            JumpPlace::Last => format!("-A {} {}", self.hook.name(), self.rule),
-        }
-    }
 }
 
 impl SavedTable {

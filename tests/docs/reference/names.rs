@@ -110,6 +110,7 @@ fn events() -> BTreeSet<String> {
         "pkg/agent/src/notice.rs",
         "pkg/agent/src/notice",
         "pkg/repair/src/controller.rs",
+        "pkg/repair/src/controller",
         "pkg/installer/src/pass.rs",
         "pkg/node-status/src/sidecar_drift.rs",
     ]);

@@ -1,32 +1,28 @@
 //! Work that takes longer than a message: in pods' namespaces, and on the list of processes.
 
+mod job;
+
 use std::{
     any::Any,
     collections::BTreeMap,
     io,
     panic::{self, AssertUnwindSafe},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use inpod::{
-    CaptureReport, ConnectionsReport, EnsureReport, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSnapshot,
-    PodRulesSpec, ProbeRules,
-};
+use inpod::{CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
-use netns::{Netns, NetnsId};
+use netns::Netns;
 
-use super::{
-    pod_records::{PodRecordStore, RecordedPod},
-    queue::JobQueue,
-};
+use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
-use agent::{AgentHandle, CaptureReply};
+use job::JobFallback;
+
+pub(super) use job::{CaptureJob, JobResultSender};
+pub(crate) use job::{JobResult, RulesCheck, SearchResult};
 
 /// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
 /// other jobs take.
@@ -34,69 +30,6 @@ const WORKERS: usize = 6;
 const OTHERS: usize = 4;
 /// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
-
-/// A kind of work.
-#[derive(Debug)]
-pub(super) enum CaptureJob {
-    /// Apply a pod's rules.
-    Capture {
-        uid: PodUid,
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        existing: ExistingConnections,
-        before: Option<Arc<PodRulesSnapshot>>,
-    },
-    /// Verify a pod's rules, and restore what is missing. With an earlier snapshot, the tools are run only if a new
-    /// snapshot differs.
-    Look {
-        uid: PodUid,
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        existing: ExistingConnections,
-        before: Option<Arc<PodRulesSnapshot>>,
-    },
-    /// Remove a pod's rules.
-    Release { uid: PodUid, netns: Arc<Netns> },
-    /// Compare a pod's rules, and answer the request.
-    Check {
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        before: Option<Arc<PodRulesSnapshot>>,
-        reply: CaptureReply,
-    },
-    /// Apply the rules for the node's probes; with their last snapshot.
-    Exempt { before: Option<netfilter::RulesSnapshot> },
-    /// Find namespaces by processes, and by the plugin's records.
-    Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
-}
-
-/// The result if a job fails, with the reason.
-type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
-
-impl CaptureJob {
-    /// `None`: the result is only for the requester, who notices that there is none.
-    fn otherwise(&self) -> Option<JobFallback> {
-        Some(match self {
-            CaptureJob::Capture { uid, netns, .. } => {
-                let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
-            }
-            CaptureJob::Look { uid, netns, .. } => {
-                let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| JobResult::Looked { uid, netns, result: Err(why) })
-            }
-            CaptureJob::Release { uid, .. } => {
-                let uid = uid.clone();
-                Box::new(move |why| JobResult::Released { uid, result: Err(why) })
-            }
-            CaptureJob::Check { .. } => return None,
-            CaptureJob::Exempt { .. } => {
-                Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
-            }
-            CaptureJob::Search { .. } => Box::new(|why| JobResult::Searched(Err(why))),
-        })
-    }
-}
 
 /// Runs a job. One that panics has failed: its pod does not stay busy, and its worker continues.
 fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallback>) -> Option<JobResult> {
@@ -113,64 +46,6 @@ fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallbac
 fn words_of(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
-}
-
-/// The result of a job, or an answer of ztunnel.
-#[derive(Debug)]
-pub(crate) enum JobResult {
-    /// A pod's rules.
-    Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
-    /// The result of a verification.
-    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
-    /// A pod has no rules any more.
-    Released { uid: PodUid, result: Result<Vec<String>, Reason> },
-    /// The rules for the node's probes.
-    Exempted { took: Duration, result: Result<EnsureReport, Reason> },
-    /// Namespaces, by UID.
-    Searched(Result<SearchResult, Reason>),
-    /// Events of ztunnels.
-    Zds(zds::ZdsEvent),
-}
-
-/// Passes results to the capture mode, and wakes the reconciler once for each.
-#[derive(Clone, Debug)]
-pub(super) struct JobResultSender {
-    results: Sender<JobResult>,
-    agent: AgentHandle,
-}
-
-impl JobResultSender {
-    /// Also returns the receiver, from which [`CaptureMode::work_completed`] takes one result at a time.
-    ///
-    /// [`CaptureMode::work_completed`]: crate::capture_mode::CaptureMode::work_completed
-    pub(super) fn new(agent: AgentHandle) -> (JobResultSender, Receiver<JobResult>) {
-        let (results, receiver) = mpsc::channel();
-        (JobResultSender { results, agent }, receiver)
-    }
-
-    /// A result without a receiver is dropped: the process ends when the reconciler has.
-    pub(super) fn send(&self, result: JobResult) {
-        if self.results.send(result).is_ok() {
-            self.agent.work_completed();
-        }
-    }
-}
-
-/// The result of a search.
-#[derive(Debug, Default)]
-pub(crate) struct SearchResult {
-    pub(super) processes: BTreeMap<PodUid, NetnsMatch>,
-    pub(super) records: BTreeMap<PodUid, RecordedPod>,
-}
-
-/// The result of a verification.
-#[derive(Debug)]
-pub(crate) struct RulesCheck {
-    pub(super) glance: Arc<PodRulesSnapshot>,
-    /// What was missing, and was restored; as text.
-    pub(super) repaired: Vec<String>,
-    /// What happened to connections that were there before.
-    pub(super) connections: Option<ConnectionsReport>,
 }
 
 /// The workers; they end when this is dropped.

@@ -3,16 +3,19 @@
 //! What carries traffic is made before traffic is sent into it, what catches traffic before what it is under, and
 //! what is no longer used is taken away last.
 
+mod firewall;
+mod removal;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use model::{Family, IfName, IpNet, PodUid, TableId};
-use rules::{RuleSet, SavedTables, node as rule_sets, plan::ChainSet};
+use model::{Family, IpNet, PodUid, TableId};
+use rules::{RuleSet, SavedTables, plan::ChainSet};
 
 use super::{
-    config::{NodeConfig, ZtunnelFallback},
+    config::NodeConfig,
     diff,
     operation::{NetnsPlace, Operation, RouteEdit},
     state::{
@@ -21,6 +24,10 @@ use super::{
     },
     want::{self, LinkPair},
 };
+use firewall::{firewall_step, rules_of_slots};
+use removal::{remove, tidy_steps};
+
+pub(super) use firewall::{inside_rules, node_rules};
 
 /// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
 #[must_use]
@@ -222,93 +229,6 @@ fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation
     if new.is_empty() { Vec::new() } else { vec![Operation::AddMembers(new)] }
 }
 
-/// What is ours and not wanted any more.
-fn tidy_steps(
-    config: &NodeConfig,
-    desired: &DesiredState,
-    observed: &ObservedState,
-    rules: &[PathRule],
-) -> Vec<Operation> {
-    let mut steps = Vec::new();
-    let families = desired.families();
-    let all = observed.sets.values().flat_map(|members| members.keys());
-    let left: Vec<IpAddr> = all.filter(|ip| !desired.members.contains_key(*ip)).copied().collect();
-    if !left.is_empty() {
-        steps.push(Operation::RemoveMembers(left));
-    }
-    // Before the routes, which they may still lead to.
-    steps.extend(
-        diff::missing(&observed.rules, rules)
-            .into_iter()
-            .map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)),
-    );
-    let stale = diff::stale(&want::routes(config, desired), &observed.routes);
-    // What a link that goes takes along is deleted all the same: that it is gone already is fine.
-    steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
-    for slot in ZtunnelSlot::BOTH {
-        if desired.slot(slot).is_some() {
-            steps.extend(tidy_inside(config, slot, desired, observed));
-            continue;
-        }
-        let links = want::pairs(slot).into_iter().map(|pair| pair.node);
-        steps.extend(
-            links
-                .filter(|link| observed.links.contains_key(link))
-                .map(|link| Operation::DeleteLink(NetnsPlace::Node, link)),
-        );
-    }
-    let unused = observed.sets.keys().filter(|family| !families.contains(family));
-    steps.extend(unused.copied().map(Operation::DestroySet));
-    steps
-}
-
-fn tidy_inside(
-    config: &NodeConfig,
-    slot: ZtunnelSlot,
-    desired: &DesiredState,
-    observed: &ObservedState,
-) -> Vec<Operation> {
-    let (Some(ztunnel), Some(inside)) = (desired.slot(slot), slot.of(&observed.inside)) else {
-        return Vec::new();
-    };
-    let place = NetnsPlace::Ztunnel(slot);
-    let (rules, routes) = want::inside(config, ztunnel);
-    let mut steps: Vec<Operation> = diff::missing(&inside.rules, &rules)
-        .into_iter()
-        .map(|rule| Operation::DeleteRule(place, rule))
-        .collect();
-    steps.extend(route_step(place, diff::stale(&routes, &inside.routes), RouteEdit::Delete));
-    steps
-}
-
-/// Everything of ours, in the opposite order.
-fn remove(observed: &ObservedState) -> Vec<Operation> {
-    let mut steps = firewall_removal(NetnsPlace::Node, &observed.firewall, observed.chains_noted);
-    steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
-    steps.extend(route_step(NetnsPlace::Node, observed.routes.clone(), RouteEdit::Delete));
-    for slot in ZtunnelSlot::BOTH {
-        if let Some(inside) = slot.of(&observed.inside) {
-            let place = NetnsPlace::Ztunnel(slot);
-            steps.extend(firewall_removal(place, &inside.firewall, inside.chains_noted));
-            steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
-            steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
-            steps.extend(restore_steps(place, &inside.journal));
-            // Of a tunnel each end is on its own; of a veth link this one takes the other along.
-            steps.extend(inside.links.keys().cloned().map(|link| Operation::DeleteLink(place, link)));
-        }
-    }
-    steps.extend(observed.links.keys().cloned().map(|link| Operation::DeleteLink(NetnsPlace::Node, link)));
-    steps.extend(observed.sets.keys().copied().map(Operation::DestroySet));
-    steps.extend(restore_steps(NetnsPlace::Node, &observed.journal));
-    steps
-}
-
-fn restore_steps(place: NetnsPlace, journal: &BTreeMap<String, String>) -> Vec<Operation> {
-    let restore =
-        |(name, value): (&String, &String)| Operation::RestoreSysctl(place, name.clone(), value.clone());
-    journal.iter().map(restore).collect()
-}
-
 fn route_step(
     place: NetnsPlace,
     routes: Vec<PathRoute>,
@@ -316,62 +236,4 @@ fn route_step(
 ) -> Option<Operation> {
     let edits: Vec<_> = routes.into_iter().map(edit).collect();
     (!edits.is_empty()).then_some(Operation::Routes(place, edits))
-}
-
-/// One change per family with all that differs.
-fn firewall_step(
-    place: NetnsPlace,
-    wanted: impl Fn(Family) -> RuleSet,
-    observed: &BTreeMap<Family, SavedTables>,
-    ahead: bool,
-) -> Option<Operation> {
-    let (mut changes, mut why) = (Vec::new(), Vec::new());
-    for family in Family::BOTH {
-        let nothing = SavedTables::default();
-        let found = observed.get(&family).unwrap_or(&nothing);
-        let change = ChainSet::NODE.apply(&wanted(family), found);
-        if !change.is_empty() {
-            why.extend(change.reasons().map(|reason| (family, reason.to_owned())));
-            changes.push((family, change));
-        }
-    }
-    (!changes.is_empty()).then_some(Operation::Firewall { place, changes, why, ahead })
-}
-
-/// Our rules, and what iptables made for them. Notes that the removal itself makes go with it.
-fn firewall_removal(
-    place: NetnsPlace,
-    observed: &BTreeMap<Family, SavedTables>,
-    noted: bool,
-) -> Vec<Operation> {
-    let rules = firewall_step(place, |_| RuleSet::default(), observed, false);
-    let chains = (noted || rules.is_some()).then_some(Operation::RemoveChains(place));
-    rules.into_iter().chain(chains).collect()
-}
-
-pub(super) fn node_rules(config: &NodeConfig, desired: &DesiredState, family: Family) -> RuleSet {
-    rules_of_slots(config, desired, family, [true; 2])
-}
-
-/// The same, as if only these slots had a ztunnel of whose packets rules speak.
-fn rules_of_slots(config: &NodeConfig, desired: &DesiredState, family: Family, these: [bool; 2]) -> RuleSet {
-    let slot = |slot: ZtunnelSlot| {
-        let ztunnel = desired.slot(slot).filter(|_| *slot.of(&these))?;
-        let veth = IfName::new(&ztunnel.veth).ok()?;
-        Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
-    };
-    let active = desired.active_for(family);
-    let dns = active.filter(|(_, ztunnel)| ztunnel.dns).and_then(|(_, ztunnel)| ztunnel.ip(family));
-    let capture = active.is_some() || desired.fallback != ZtunnelFallback::Open;
-    let slots = ZtunnelSlot::BOTH.map(slot);
-    let host = rule_sets::NodeParameters { family, slots, set: config.set(family), dns, capture };
-    rule_sets::host(&config.rules, &host)
-}
-
-pub(super) fn inside_rules(config: &NodeConfig, ztunnel: &ZtunnelInstance, family: Family) -> RuleSet {
-    let (Some(ip), Ok(uplink)) = (ztunnel.ip(family), IfName::new(&ztunnel.uplink)) else {
-        return RuleSet::default();
-    };
-    let inside = rule_sets::ZtunnelParameters { family, uplink: &uplink, ip, dns: ztunnel.dns };
-    rule_sets::ztunnel(&config.rules, &inside)
 }

@@ -1,9 +1,9 @@
 //! The single objects that a desired state consists of.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+mod links;
+mod sysctls;
+
+use std::net::IpAddr;
 
 use model::{Family, IpNet, Mark, TableId};
 
@@ -12,6 +12,11 @@ use super::{
     state::{DesiredState, PathRoute, PathRule, RouteTo, ZtunnelInstance, ZtunnelSlot},
 };
 
+pub use links::{Direction, LinkPair, pairs};
+pub(super) use links::{addresses, node_link};
+pub(super) use sysctls::{inside_sysctls, node_sysctls};
+pub use sysctls::{watched_inside_sysctls, watched_sysctls};
+
 /// Metric of the routes that carry traffic.
 const METRIC: u32 = 1024;
 /// Metric of those beneath them, which catch it when a link is gone.
@@ -19,70 +24,6 @@ const FALLBACK_METRIC: u32 = 4096;
 /// Priorities and table in ztunnel's namespace; Istio's own.
 const DELIVER: [u32; 2] = [20000, 20003];
 const DELIVER_TABLE: TableId = TableId(100);
-
-/// Which traffic a link carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// To enrolled pods.
-    Inbound,
-    /// From enrolled pods.
-    Outbound,
-}
-
-impl Direction {
-    /// Both.
-    pub const BOTH: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Direction::Inbound => "istioin",
-            Direction::Outbound => "istioout",
-        }
-    }
-}
-
-/// A pair of links from the node into a ztunnel's namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkPair {
-    /// The slot.
-    pub slot: ZtunnelSlot,
-    /// What it carries.
-    pub direction: Direction,
-    /// The node's end.
-    pub node: String,
-    /// ztunnel's end.
-    pub ztunnel: String,
-}
-
-/// The pairs of a slot.
-#[must_use]
-pub fn pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
-    Direction::BOTH.map(|direction| LinkPair {
-        slot,
-        direction,
-        node: node_link(direction, slot),
-        ztunnel: format!("p{}", direction.name()),
-    })
-}
-
-pub(super) fn node_link(direction: Direction, slot: ZtunnelSlot) -> String {
-    format!("{}{slot}", direction.name())
-}
-
-/// Addresses of one end of all pairs of a slot.
-pub(super) fn addresses(
-    config: &NodeConfig,
-    slot: ZtunnelSlot,
-    generation: &ZtunnelInstance,
-    on_node: bool,
-) -> BTreeSet<(String, IpNet)> {
-    let of = |pair: LinkPair, family| {
-        let ends = config.ends(pair.direction == Direction::Inbound, slot, family);
-        if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
-    };
-    let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
-    families.flat_map(|family| pairs(slot).map(|pair| of(pair, family))).collect()
-}
 
 fn via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, family: Family) -> RouteTo {
     let ends = config.ends(direction == Direction::Inbound, slot, family);
@@ -238,43 +179,6 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &ZtunnelInstance) -> (Vec<Pat
     (rules, routes)
 }
 
-/// Settings of the node that a slot needs. With the strict check of source addresses, which counts if either the link
-/// or all links ask for it, nothing that ztunnel sends with a pod's address would get through; 2 is the loose check,
-/// and counts more than both. On our own links nobody else could want another one. Accepting local addresses is for
-/// connections of this host.
-pub(super) fn node_sysctls(
-    slot: ZtunnelSlot,
-    ztunnel: &ZtunnelInstance,
-    observed: &BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let key = |link: &str, name: &str| format!("net/ipv4/conf/{link}/{name}");
-    let value = |name: &str| observed.get(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    let mut wanted = BTreeMap::from([(key(&ztunnel.veth, "accept_local"), "1".to_owned())]);
-    let check = key(&ztunnel.veth, "rp_filter");
-    if value(&check).max(value(&key("all", "rp_filter"))) == 1 {
-        wanted.insert(check, "2".to_owned());
-    }
-    wanted.extend(pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
-    wanted
-}
-
-/// Settings inside. What arrives on our links has sources that are reached by the uplink. And ztunnel sends with the
-/// addresses of pods, to where they send: with a port that the pod itself may have chosen for the same destination, the
-/// node would take both connections for one. So ztunnels choose theirs from below the range that pods have, and the two
-/// slots from different halves.
-pub(super) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
-    let names = Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.name()));
-    let ports = match slot {
-        ZtunnelSlot::Zero => "16384\t24575",
-        ZtunnelSlot::One => "24576\t32767",
-    };
-    let checks = names.into_iter().map(|name| (name, "2".to_owned()));
-    checks.chain([(PORTS.to_owned(), ports.to_owned())]).collect()
-}
-
-/// The ports that a namespace chooses from, of both families.
-const PORTS: &str = "net/ipv4/ip_local_port_range";
-
 /// Whether a policy rule that was found is one of ours: one that we make, or one at our priorities into our tables.
 #[must_use]
 pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
@@ -293,20 +197,4 @@ pub fn is_our_inside_rule(rule: &PathRule) -> bool {
 #[must_use]
 pub fn inside_table() -> TableId {
     DELIVER_TABLE
-}
-
-/// Names of the node's kernel settings that matter to a slot and its ztunnel's veth link.
-#[must_use]
-pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
-    let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
-    let of_all = [("all".to_owned(), "rp_filter")];
-    let of_ours = pairs(slot).map(|pair| (pair.node, "rp_filter"));
-    let every = of_veth.into_iter().chain(of_all).chain(of_ours);
-    every.map(|(link, name)| format!("net/ipv4/conf/{link}/{name}")).collect()
-}
-
-/// The same inside a ztunnel's namespace.
-#[must_use]
-pub fn watched_inside_sysctls() -> Vec<String> {
-    inside_sysctls(ZtunnelSlot::Zero).into_keys().collect()
 }

@@ -1,14 +1,18 @@
 //! The situation of a pod, by what the document says of it.
 
+mod kernel;
+mod ztunnel;
+
 use pod_status::{CaptureState, RedirectionMode};
+
+use kernel::{drifted, no_namespace, not_in_set, overruled, unseen};
+use ztunnel::{no_ztunnel, not_connected, refused};
 
 use super::{finding::Finding, outside};
 use crate::{
-    compare::Comparison,
-    network::SetMember,
     pod::PodState,
     state::{Observer, StatePart, StateReport},
-    text::{clause, clean, count},
+    text::{clause, clean},
 };
 
 /// Advice that fits whenever a pod can be started anew.
@@ -74,76 +78,6 @@ fn traffic(pod: &PodState) -> &'static str {
     }
 }
 
-fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let why = pod.ztunnel.as_ref()?.refused.as_ref()?;
-    let says = format!("ztunnel refused the pod {}: {}. {}", title(pod), clause(why), traffic(pod));
-    let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
-    Some(Finding::wrong("ztunnel-refused", says, &advice))
-}
-
-/// With capture on the node.
-fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let is_node = pod.way == Some(RedirectionMode::Node);
-    if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
-        return None;
-    }
-    // There is one, and what leads to it could not be made: the node's trouble says why.
-    if state.node.trouble.is_some() && state.ztunnels.iter().any(|ztunnel| ztunnel.ready) {
-        return None;
-    }
-    // A document that was made without an agent cannot say which ztunnel is ready.
-    if state.seen.by == Observer::Command && pod.capture == CaptureState::Captured {
-        return None;
-    }
-    let (code, then) = match state.node.fallback.as_deref() {
-        Some("reject") => (
-            "no-ztunnel-reject",
-            "its connections are refused until one is, as the setting no-ztunnel-policy says",
-        ),
-        Some("open") => (
-            "no-ztunnel-open",
-            "its traffic bypasses the mesh until one is, as the setting no-ztunnel-policy says",
-        ),
-        _ => ("no-ztunnel-hold", "its connections are held back until one is"),
-    };
-    let says = format!("No ztunnel is ready on this node, so the pod {} has no proxy: {then}.", title(pod));
-    Some(Finding::wrong(code, says, &ZTUNNEL))
-}
-
-const ZTUNNEL: [&str; 2] = [
-    "Find out why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.",
-    "If there is none, see whether its DaemonSet tolerates this node's taints.",
-];
-
-/// With in-pod capture: no ztunnel talks to the agent.
-fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
-    let is_in_pod = pod.way == Some(RedirectionMode::InPod);
-    if !is_in_pod || serves || state.ztunnels.iter().any(|ztunnel| ztunnel.connected == Some(true)) {
-        return None;
-    }
-    if state.seen.by == Observer::Command {
-        return None; // nobody to be connected to
-    }
-    // Of several, one that is connected cannot always be told by name.
-    if state.ztunnels.iter().any(|ztunnel| ztunnel.connected.is_none()) && !state.ztunnels.is_empty() {
-        return None;
-    }
-    let there = if state.ztunnels.is_empty() {
-        "There is no ztunnel on this node"
-    } else {
-        "No ztunnel is connected to the agent"
-    };
-    let says = format!("{there}, so ztunnel does not serve the pod {}. {}", title(pod), traffic(pod));
-    let [first, second] = ZTUNNEL;
-    let advice = [
-        first,
-        second,
-        "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.",
-    ];
-    Some(Finding::wrong("ztunnel-not-connected", says, &advice))
-}
-
 /// A start that failed is why it has no address, or no rules.
 fn not_started(state: &StateReport, pod: &PodState) -> Option<Finding> {
     if pod.capture == CaptureState::Pending { failed(state, pod) } else { None }
@@ -156,106 +90,6 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let says = format!("The pod {} has no address yet, so there is nothing to capture.", title(pod));
     let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
     Some(Finding::wrong("no-address", says, &advice))
-}
-
-fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    // With in-pod capture, what is wrong inside is worse than a probe that fails.
-    let matters = match pod.way {
-        Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
-        Some(RedirectionMode::InPod) => matches!(pod.capture, CaptureState::Captured | CaptureState::Held),
-        _ => false,
-    };
-    if !matters {
-        return None;
-    }
-    let out = outside_the_set(&state.network.ipsets, pod)?;
-    let title = title(pod);
-    let (code, says) = match pod.way {
-        Some(RedirectionMode::InPod) => (
-            "probe-address-missing",
-            format!(
-                "The address {out} of the pod {title} is missing in the set of probed pods, so the node's probes of it may fail."
-            ),
-        ),
-        _ => (
-            "address-not-in-set",
-            format!(
-                "The address {out} of the pod {title} is missing in the set of captured addresses, so its traffic bypasses the mesh."
-            ),
-        ),
-    };
-    Some(Finding::wrong(code, says, repairs(state)))
-}
-
-/// The first of its addresses that should be in a set and is in none.
-fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<String> {
-    let observed = sets.observed.as_ref()?;
-    let is_wanted = |ip| sets.desired.iter().any(|member| member.ip == ip);
-    let is_there = |ip| observed.iter().any(|member| member.ip == ip);
-    pod.ips.iter().copied().find(|ip| is_wanted(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
-}
-
-/// Where rules would stand is not known.
-fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
-    if !is_missing
-        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
-        || pod.capture == CaptureState::Captured
-    {
-        return None;
-    }
-    let why = pod.kernel.blind.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
-    let says =
-        format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
-    let advice = [
-        "Check whether the pod's containers run on this node, for instance with crictl ps.",
-        "Check whether the agent sees the processes of the whole node (setting host-proc).",
-        RESTART,
-    ];
-    Some(Finding::wrong("netns-not-found", says, &advice))
-}
-
-/// Its rules are in place, and others come first.
-fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let first = clause(pod.kernel.overruling.first()?);
-    let number = pod.kernel.overruling.len();
-    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
-    let says = format!(
-        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
-         some of its traffic bypasses the mesh ({first}{more}).",
-        title(pod)
-    );
-    let advice = [
-        "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
-         alone.",
-        "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
-    ];
-    Some(Finding::wrong("overruled", says, &advice))
-}
-
-fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let first = clause(pod.kernel.differences.first()?);
-    let (title, number) = (title(pod), pod.kernel.differences.len());
-    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
-    if pod.way == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
-        let says = format!(
-            "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
-             {}",
-            traffic(pod)
-        );
-        let advice = [
-            "Delete the pod: its owner starts another one, which goes through the plugin.",
-            "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
-        ];
-        return Some(Finding::wrong("sidecar-rules-missing", says, &advice));
-    }
-    let says = format!(
-        "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
-        count(number, "place"),
-        traffic(pod)
-    );
-    let advice = if pod.way == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
-    Some(Finding::wrong("drifted", says, advice))
 }
 
 /// The last try failed.
@@ -350,26 +184,4 @@ fn leaving(pod: &PodState) -> Finding {
         "If they stay, the agent's log says why; install-cni plan shows what it would do.",
     ];
     Finding::wrong("leaving", says, &advice)
-}
-
-/// The kernel could not be asked.
-fn unseen(state: &StateReport, pod: &PodState) -> Finding {
-    let title = title(pod);
-    let why = match &pod.kernel.blind {
-        Some(why) => clause(why),
-        None if state.seen.by == Observer::Command => "the agent does not run".to_owned(),
-        None => "it has not been observed yet".to_owned(),
-    };
-    let says = format!(
-        "Whether the pod {title} is captured is unknown, because the kernel could not be queried: {why}."
-    );
-    let advice = where_to_ask(state);
-    let has_namespace = pod.kernel.netns.is_some()
-        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
-    let code = match has_namespace {
-        _ if pod.kernel.blind.is_none() => "unseen",
-        true => "kernel-blind",
-        false => "netns-not-found",
-    };
-    Finding::unknown(code, says, advice)
 }

@@ -1,0 +1,139 @@
+//! The rule set that the flags ask for, with the host's files that give some of their values a meaning.
+
+use std::net::IpAddr;
+
+use flags::{Flag, FlagValues};
+use model::{IfName, Mark, Port, TableId};
+use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
+
+use super::{
+    SettingSources,
+    redirection_flags::{
+        CAPTURE_ALL_DNS, DROP_INVALID, ENVOY_PORT, INBOUND_CAPTURE_PORT, INBOUND_TUNNEL_PORT,
+        IPTABLES_TRACE_LOGGING, ISTIO_EXCLUDE_INTERFACES, ISTIO_INBOUND_INTERCEPTION_MODE,
+        ISTIO_INBOUND_PORTS, ISTIO_INBOUND_TPROXY_MARK, ISTIO_INBOUND_TPROXY_ROUTE_TABLE,
+        ISTIO_LOCAL_EXCLUDE_PORTS, ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE, ISTIO_OUTBOUND_PORTS,
+        ISTIO_SERVICE_CIDR, ISTIO_SERVICE_EXCLUDE_CIDR, KUBE_VIRT_INTERFACES, PROXY_GID, PROXY_UID,
+        REDIRECT_DNS,
+    },
+    value::{InvalidValue, boolean, invalid, parsed},
+};
+use crate::host;
+
+/// Most groups that may be captured (as in Istio).
+const MAX_GROUPS: usize = 64;
+/// Istio's proxy user.
+const PROXY_ID: u32 = 1337;
+
+pub(super) fn config(
+    values: &FlagValues,
+    sources: &SettingSources<'_>,
+) -> Result<SidecarConfig, InvalidValue> {
+    let (proxy_uids, proxy_gids) = owners(values, sources)?;
+    Ok(SidecarConfig {
+        outbound_port: Port(parsed(values, &ENVOY_PORT)?),
+        inbound_port: Port(parsed(values, &INBOUND_CAPTURE_PORT)?),
+        tunnel_port: Port(parsed(values, &INBOUND_TUNNEL_PORT)?),
+        proxy_uids,
+        proxy_gids,
+        inbound_mode: inbound_mode(values)?,
+        include_inbound: parsed(values, &ISTIO_INBOUND_PORTS)?,
+        exclude_inbound: parsed(values, &ISTIO_LOCAL_EXCLUDE_PORTS)?,
+        include_networks: parsed(values, &ISTIO_SERVICE_CIDR)?,
+        exclude_networks: exclude_networks(values)?,
+        include_outbound: parsed(values, &ISTIO_OUTBOUND_PORTS)?,
+        exclude_outbound: parsed::<PortSelection>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
+        owner_groups: owner_groups(sources)?,
+        exclude_interfaces: interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
+        kubevirt_interfaces: interfaces(values, &KUBE_VIRT_INTERFACES)?,
+        dns: dns(values, sources)?,
+        drop_invalid: boolean(values, &DROP_INVALID)?,
+        trace: boolean(values, &IPTABLES_TRACE_LOGGING)?,
+    })
+}
+
+/// Users and groups of the proxy. Names are looked up in the local files.
+fn owners(values: &FlagValues, sources: &SettingSources<'_>) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
+    let default =
+        host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
+    let uids = match values.text(&PROXY_UID) {
+        "" => vec![default],
+        list => ids(PROXY_UID.long, list, sources.passwd)?,
+    };
+    let gids = match values.text(&PROXY_GID) {
+        "" => uids.clone(),
+        list => ids(PROXY_GID.long, list, sources.group)?,
+    };
+    Ok((uids, gids))
+}
+
+fn ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
+    let id = |name: &str| name.parse().ok().or_else(|| host::id_of(name, file));
+    let find = |name: &str| {
+        id(name.trim()).ok_or_else(|| invalid(flag, list, format!("{name:?} is no number and no local name")))
+    };
+    list.split(',').map(find).collect()
+}
+
+fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
+    match values.text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
+        "TPROXY" => Ok(InboundMode::Tproxy {
+            mark: tproxy_mark(values)?,
+            table: TableId(parsed(values, &ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
+        }),
+        _ => Ok(InboundMode::Redirect),
+    }
+}
+
+pub(crate) fn tproxy_mark(values: &FlagValues) -> Result<Mark, InvalidValue> {
+    match parsed(values, &ISTIO_INBOUND_TPROXY_MARK)? {
+        0 => Err(invalid(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
+        mark => Ok(Mark::exact(mark)),
+    }
+}
+
+fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidValue> {
+    let flag = &ISTIO_SERVICE_EXCLUDE_CIDR;
+    match parsed(values, flag)? {
+        NetworkSelection::List(list) => Ok(list),
+        NetworkSelection::All => Err(invalid(flag.long, "*", "cannot exclude every network")),
+    }
+}
+
+fn interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
+    let text = values.text(flag);
+    let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    names.map(|name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()))).collect()
+}
+
+/// `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
+fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValue> {
+    let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+    let groups = |variable: &str, text: Option<&str>| match text.unwrap_or_default() {
+        "" => Ok(Vec::new()),
+        list => ids(variable, list, sources.group),
+    };
+    let included = sources.owner_groups.unwrap_or("*");
+    if included.split(',').any(|group| group.trim() == "*") {
+        return Ok(OwnerGroups::Except(groups(exclude, sources.owner_groups_exclude)?));
+    }
+    let list = groups(include, Some(included))?;
+    if list.len() > MAX_GROUPS {
+        return Err(invalid(include, included, format!("{} groups; at most {MAX_GROUPS}", list.len())));
+    }
+    Ok(OwnerGroups::Only(list))
+}
+
+fn dns(values: &FlagValues, sources: &SettingSources<'_>) -> Result<DnsCapture, InvalidValue> {
+    if !boolean(values, &REDIRECT_DNS)? {
+        return Ok(DnsCapture::Off);
+    }
+    if boolean(values, &CAPTURE_ALL_DNS)? {
+        return Ok(DnsCapture::All);
+    }
+    let unreadable = || {
+        invalid(REDIRECT_DNS.long, "true", "cannot read /etc/resolv.conf, whose servers are to be captured")
+    };
+    let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
+    Ok(DnsCapture::Servers(servers))
+}

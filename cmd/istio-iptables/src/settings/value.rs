@@ -1,0 +1,32 @@
+//! The value of one flag, typed.
+
+use std::str::FromStr;
+
+use flags::{Flag, FlagValues};
+use model::parse_go_bool;
+
+/// A flag's value cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--{flag} has the value {value:?}: {why}")]
+pub struct InvalidValue {
+    /// The flag (or variable).
+    pub flag: String,
+    /// Its value.
+    pub value: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+pub(super) fn invalid(flag: impl Into<String>, value: &str, why: impl Into<String>) -> InvalidValue {
+    InvalidValue { flag: flag.into(), value: value.to_owned(), why: why.into() }
+}
+
+pub(super) fn parsed<T: FromStr<Err: ToString>>(values: &FlagValues, flag: &Flag) -> Result<T, InvalidValue> {
+    let text = values.text(flag);
+    text.parse().map_err(|error: T::Err| invalid(flag.long, text, error.to_string()))
+}
+
+pub(crate) fn boolean(values: &FlagValues, flag: &Flag) -> Result<bool, InvalidValue> {
+    let text = values.text(flag);
+    parse_go_bool(text).ok_or_else(|| invalid(flag.long, text, "allowed: true, false"))
+}

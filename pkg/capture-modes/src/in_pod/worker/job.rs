@@ -1,0 +1,138 @@
+//! The kinds of work, their results, and how these reach the reconciler.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use agent::{AgentHandle, CaptureReply};
+use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsMatch, NetnsQuery, PodRulesSnapshot};
+use model::{ExistingConnections, PodUid, Reason};
+use netns::{Netns, NetnsId};
+
+use crate::in_pod::pod_records::RecordedPod;
+
+/// A kind of work.
+#[derive(Debug)]
+pub(in crate::in_pod) enum CaptureJob {
+    /// Apply a pod's rules.
+    Capture {
+        uid: PodUid,
+        netns: Arc<Netns>,
+        pod: rules::inpod::PodOptions,
+        existing: ExistingConnections,
+        before: Option<Arc<PodRulesSnapshot>>,
+    },
+    /// Verify a pod's rules, and restore what is missing. With an earlier snapshot, the tools are run only if a new
+    /// snapshot differs.
+    Look {
+        uid: PodUid,
+        netns: Arc<Netns>,
+        pod: rules::inpod::PodOptions,
+        existing: ExistingConnections,
+        before: Option<Arc<PodRulesSnapshot>>,
+    },
+    /// Remove a pod's rules.
+    Release { uid: PodUid, netns: Arc<Netns> },
+    /// Compare a pod's rules, and answer the request.
+    Check {
+        netns: Arc<Netns>,
+        pod: rules::inpod::PodOptions,
+        before: Option<Arc<PodRulesSnapshot>>,
+        reply: CaptureReply,
+    },
+    /// Apply the rules for the node's probes; with their last snapshot.
+    Exempt { before: Option<netfilter::RulesSnapshot> },
+    /// Find namespaces by processes, and by the plugin's records.
+    Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
+}
+
+/// The result if a job fails, with the reason.
+pub(super) type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
+
+impl CaptureJob {
+    /// `None`: the result is only for the requester, who notices that there is none.
+    pub(super) fn otherwise(&self) -> Option<JobFallback> {
+        Some(match self {
+            CaptureJob::Capture { uid, netns, .. } => {
+                let (uid, netns) = (uid.clone(), netns.id());
+                Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
+            }
+            CaptureJob::Look { uid, netns, .. } => {
+                let (uid, netns) = (uid.clone(), netns.id());
+                Box::new(move |why| JobResult::Looked { uid, netns, result: Err(why) })
+            }
+            CaptureJob::Release { uid, .. } => {
+                let uid = uid.clone();
+                Box::new(move |why| JobResult::Released { uid, result: Err(why) })
+            }
+            CaptureJob::Check { .. } => return None,
+            CaptureJob::Exempt { .. } => {
+                Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
+            }
+            CaptureJob::Search { .. } => Box::new(|why| JobResult::Searched(Err(why))),
+        })
+    }
+}
+
+/// The result of a job, or an answer of ztunnel.
+#[derive(Debug)]
+pub(crate) enum JobResult {
+    /// A pod's rules.
+    Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
+    /// The result of a verification.
+    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
+    /// A pod has no rules any more.
+    Released { uid: PodUid, result: Result<Vec<String>, Reason> },
+    /// The rules for the node's probes.
+    Exempted { took: Duration, result: Result<EnsureReport, Reason> },
+    /// Namespaces, by UID.
+    Searched(Result<SearchResult, Reason>),
+    /// Events of ztunnels.
+    Zds(zds::ZdsEvent),
+}
+
+/// Passes results to the capture mode, and wakes the reconciler once for each.
+#[derive(Clone, Debug)]
+pub(in crate::in_pod) struct JobResultSender {
+    results: Sender<JobResult>,
+    agent: AgentHandle,
+}
+
+impl JobResultSender {
+    /// Also returns the receiver, from which [`CaptureMode::work_completed`] takes one result at a time.
+    ///
+    /// [`CaptureMode::work_completed`]: crate::capture_mode::CaptureMode::work_completed
+    pub(in crate::in_pod) fn new(agent: AgentHandle) -> (JobResultSender, Receiver<JobResult>) {
+        let (results, receiver) = mpsc::channel();
+        (JobResultSender { results, agent }, receiver)
+    }
+
+    /// A result without a receiver is dropped: the process ends when the reconciler has.
+    pub(in crate::in_pod) fn send(&self, result: JobResult) {
+        if self.results.send(result).is_ok() {
+            self.agent.work_completed();
+        }
+    }
+}
+
+/// The result of a search.
+#[derive(Debug, Default)]
+pub(crate) struct SearchResult {
+    pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsMatch>,
+    pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
+}
+
+/// The result of a verification.
+#[derive(Debug)]
+pub(crate) struct RulesCheck {
+    pub(in crate::in_pod) glance: Arc<PodRulesSnapshot>,
+    /// What was missing, and was restored; as text.
+    pub(in crate::in_pod) repaired: Vec<String>,
+    /// What happened to connections that were there before.
+    pub(in crate::in_pod) connections: Option<ConnectionsReport>,
+}

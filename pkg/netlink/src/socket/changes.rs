@@ -1,0 +1,93 @@
+//! Many changes with one system call: each for itself, or all of them as one transaction.
+
+use rustix::net::sockopt;
+
+use super::{Socket, io_error};
+use crate::exchange::{Batch, ExchangeProgress};
+use crate::{Error, MessageFlags, NetlinkRequest};
+
+/// Changes that go out together. Should the kernel refuse each, it needs about 1 KiB of the receive buffer to say so,
+/// and that holds 208 KiB.
+const BATCH: usize = 64;
+
+/// What surely fits into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
+const SEND_BUFFER: usize = 64 << 10;
+
+impl Socket {
+    /// Sends many small changes, 64 with one system call, and waits for each such group. They are carried out in this
+    /// order, each for itself: what the kernel said to each of them comes back.
+    ///
+    /// # Errors
+    ///
+    /// If an exchange fails, with [`Error`]s other than [`Error::Kernel`]; any part of the changes may have been made.
+    pub fn batch(
+        &mut self,
+        messages: impl IntoIterator<Item = NetlinkRequest>,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let (mut messages, mut outcomes) = (messages.into_iter(), Vec::new());
+        loop {
+            let group: Vec<NetlinkRequest> = messages.by_ref().take(BATCH).collect();
+            if group.is_empty() {
+                return Ok(outcomes);
+            }
+            outcomes.extend(self.send_group(group)?);
+        }
+    }
+
+    /// Sends changes between the messages that begin and end a transaction: all are made, or none (`NFNL_MSG_BATCH_BEGIN`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] with what the kernel said to the first that it refused, or to the whole; others if the exchange
+    /// fails, and then it is not known what was made.
+    pub fn transaction(
+        &mut self,
+        begin: NetlinkRequest,
+        changes: Vec<NetlinkRequest>,
+        end: NetlinkRequest,
+    ) -> Result<(), Error> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::transaction(self.sequence.wrapping_add(1), changes.len());
+        let mut bytes = Vec::new();
+        self.put(begin, MessageFlags::NONE, &mut bytes)?;
+        self.put_group(changes, &mut bytes)?;
+        self.put(end, MessageFlags::NONE, &mut bytes)?;
+        if bytes.len() > SEND_BUFFER {
+            // Beyond `net.core.wmem_max` if need be, as whoever may change rules may (`CAP_NET_ADMIN`).
+            sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
+                .map_err(io_error("make room for a netlink request"))?;
+        }
+        self.send_bytes(&bytes)?;
+        self.receive_outcomes(&mut batch)?;
+        batch.outcomes().into_iter().collect()
+    }
+
+    fn send_group(&mut self, group: Vec<NetlinkRequest>) -> Result<Vec<Result<(), Error>>, Error> {
+        let mut batch = Batch::new(self.sequence.wrapping_add(1), group.len());
+        let mut bytes = Vec::new();
+        self.put_group(group, &mut bytes)?;
+        self.send_bytes(&bytes)?;
+        self.receive_outcomes(&mut batch)?;
+        Ok(batch.outcomes())
+    }
+
+    /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
+    fn put_group(&mut self, group: Vec<NetlinkRequest>, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        let count = group.len();
+        (1..).zip(group).try_for_each(|(number, message)| {
+            let added = if number == count { MessageFlags::ACK } else { MessageFlags::NONE };
+            self.put(message, added, bytes)
+        })
+    }
+
+    fn receive_outcomes(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        loop {
+            let length = self.receive_datagram()?;
+            if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == ExchangeProgress::Ended {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The replies to one request, in one piece of memory.
+
+use crate::MessageFlags;
+use crate::parse::ReceivedMessage;
+
+/// The messages that answered a request, in the kernel's order.
+#[derive(Clone, Debug, Default)]
+pub struct ReplyMessages {
+    messages: Vec<(u16, MessageFlags, usize)>,
+    payloads: Vec<u8>,
+}
+
+impl ReplyMessages {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// The messages. (`sequence` is 0: it has done its work.)
+    pub fn iter(&self) -> impl Iterator<Item = ReceivedMessage<'_>> {
+        let mut rest = self.payloads.as_slice();
+        self.messages.iter().map_while(move |&(kind, flags, length)| {
+            let (payload, after) = rest.split_at_checked(length)?;
+            rest = after;
+            Some(ReceivedMessage { kind, flags, sequence: 0, payload })
+        })
+    }
+
+    pub(super) fn push(&mut self, message: &ReceivedMessage<'_>) {
+        self.messages.push((message.kind, message.flags, message.payload.len()));
+        self.payloads.extend_from_slice(message.payload);
+    }
+}

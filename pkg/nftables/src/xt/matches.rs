@@ -1,0 +1,188 @@
+//! Matches: what a packet must be like.
+
+use std::borrow::Cow;
+
+use model::Port;
+use rules::{AddressSide, CtStates, Match, MatchValue, TransportProtocol};
+
+use super::{
+    XtInfo,
+    layout::{Fields, Layout},
+};
+use crate::sets::SetNumbers;
+
+/// `enum` of `xt_owner.h`.
+const OWNER_UID: u8 = 1;
+const OWNER_GID: u8 = 2;
+const OWNER_SOCKET: u8 = 4;
+/// `XT_CONNTRACK_STATE`, and where `struct xt_conntrack_mtinfo3` has its `match_flags` and `state_mask`.
+const CONNTRACK_STATE: u16 = 1;
+const CONNTRACK_FLAGS: usize = 146;
+const CONNTRACK_STATES: usize = 150;
+const CONNTRACK_SIZE: usize = 164;
+/// `IPSET_INV_MATCH`, and `IPSET_DIM_ONE_SRC`; the size of `struct xt_set_info_match_v4`.
+const SET_INVERTED: u8 = 1;
+const SET_SOURCE: u8 = 2;
+const SET_SIZE: usize = 44;
+
+/// Condition as a match; none if it cannot be expressed: a port without its protocol, or a set that does not exist.
+pub(crate) fn encode_match(
+    condition: &Match,
+    proto: Option<TransportProtocol>,
+    sets: &mut dyn SetNumbers,
+) -> Option<XtInfo> {
+    let info = Layout::default();
+    Some(match condition {
+        Match::SourcePort(port) => ports(proto?, Some(port), None),
+        Match::DestPort(port) => ports(proto?, None, Some(port)),
+        Match::DestPorts(list) => {
+            // struct xt_multiport_v1: flags, count, ports[15], pflags[15], invert
+            let info = info.u8(1).u8(u8::try_from(list.value.len()).ok().filter(|count| *count <= 15)?);
+            let info = list.value.iter().fold(info, |info, port| info.u16(port.0));
+            ("multiport", 1, info.up_to(47).u8(list.negated.into()).aligned())
+        }
+        Match::Uid(id) => owner(OWNER_UID, id.value, 0, id.negated),
+        Match::Gid(id) => owner(OWNER_GID, 0, id.value, id.negated),
+        Match::SocketExists { negated } => owner(OWNER_SOCKET, 0, 0, *negated),
+        // struct xt_mark_mtinfo1, and struct xt_connmark_mtinfo1: mark, mask, invert
+        Match::Mark(mark) => ("mark", 1, info.mark(&mark.value).u8(mark.negated.into()).aligned()),
+        Match::ConnMark(mark) => ("connmark", 1, info.mark(&mark.value).u8(mark.negated.into()).aligned()),
+        Match::CtState(states) => {
+            let info = info.up_to(CONNTRACK_FLAGS).u16(CONNTRACK_STATE).up_to(CONNTRACK_STATES);
+            ("conntrack", 3, info.u16(state_mask(*states)).up_to(CONNTRACK_SIZE).aligned())
+        }
+        Match::Set { name, side, negated } => {
+            // struct xt_set_info_match_v4: index, dim, flags; counters and flags that are not compared
+            let source = if *side == AddressSide::Source { SET_SOURCE } else { 0 };
+            let inverted = if *negated { SET_INVERTED } else { 0 };
+            let info = info.u16(sets.number(name)?).u8(1).u8(source | inverted);
+            ("set", 4, info.up_to(SET_SIZE).aligned())
+        }
+    })
+}
+
+/// A match as a condition.
+pub(crate) fn decode_match(
+    name: &str,
+    revision: u32,
+    info: &[u8],
+    proto: Option<TransportProtocol>,
+    sets: &mut dyn SetNumbers,
+) -> Option<Match> {
+    let mut fields = Fields(info);
+    match (name, revision) {
+        ("tcp", 0) if proto == Some(TransportProtocol::Tcp) => {
+            let ports = [fields.u16(), fields.u16(), fields.u16(), fields.u16()];
+            let [option, flags, compared, inverted] = fields.array();
+            (option == 0 && flags == 0 && compared == 0).then(|| port(ports, inverted, &fields))?
+        }
+        ("udp", 0) if proto == Some(TransportProtocol::Udp) => {
+            let ports = [fields.u16(), fields.u16(), fields.u16(), fields.u16()];
+            let [inverted] = fields.array();
+            port(ports, inverted, &fields)
+        }
+        ("multiport", 1) => {
+            let (flags, count) = (fields.u8(), usize::from(fields.u8()));
+            let ports: [Port; 15] = std::array::from_fn(|_| Port(fields.u16()));
+            let ranges: [u8; 15] = fields.array();
+            let negated = flag(fields.u8())?;
+            let value = ports.get(..count).filter(|_| flags == 1 && ranges == [0; 15])?.to_vec();
+            fields.end(Match::DestPorts(MatchValue { negated, value }))
+        }
+        ("owner", 1) => {
+            let [uid, uid_max, gid, gid_max] = [fields.u32(), fields.u32(), fields.u32(), fields.u32()];
+            let (what, inverted) = (fields.u8(), fields.u8());
+            let negated = inverted == what;
+            let condition = match what {
+                _ if inverted != 0 && !negated => None,
+                OWNER_UID if uid == uid_max => Some(Match::Uid(MatchValue { negated, value: uid })),
+                OWNER_GID if gid == gid_max => Some(Match::Gid(MatchValue { negated, value: gid })),
+                OWNER_SOCKET => Some(Match::SocketExists { negated }),
+                _ => None,
+            };
+            fields.end(condition?)
+        }
+        ("mark", 1) | ("connmark", 1) => {
+            let value = fields.mark();
+            let mark = MatchValue { negated: flag(fields.u8())?, value };
+            fields.end(if name == "mark" { Match::Mark(mark) } else { Match::ConnMark(mark) })
+        }
+        ("conntrack", 3) => {
+            let condition =
+                Match::CtState(states_of(u16::from_ne_bytes(*info.get(CONNTRACK_STATES..)?.first_chunk()?))?);
+            // Nothing else is asked for.
+            (encode_match(&condition, None, sets)?.2 == with_zeros(info, CONNTRACK_SIZE)).then_some(condition)
+        }
+        ("set", 4) => {
+            let (number, dimensions, flags) = (fields.u16(), fields.u8(), fields.u8());
+            let side = if flags & SET_SOURCE == 0 { AddressSide::Dest } else { AddressSide::Source };
+            let negated = flags & SET_INVERTED != 0;
+            if dimensions != 1 || flags & !(SET_SOURCE | SET_INVERTED) != 0 {
+                return None;
+            }
+            let name = Cow::Owned(sets.name(number)?);
+            fields.end(Match::Set { name, side, negated })
+        }
+        _ => None,
+    }
+}
+
+/// `struct xt_tcp` (spts, dpts, option, flg_mask, flg_cmp, invflags), or `struct xt_udp`, which has no options and flags.
+fn ports(
+    proto: TransportProtocol,
+    source: Option<&MatchValue<Port>>,
+    dest: Option<&MatchValue<Port>>,
+) -> XtInfo {
+    let range = |port: Option<&MatchValue<Port>>| port.map_or([0, u16::MAX], |port| [port.value.0; 2]);
+    let is_negated = |port: Option<&MatchValue<Port>>| u8::from(port.is_some_and(|port| port.negated));
+    let info = range(source).into_iter().chain(range(dest)).fold(Layout::default(), Layout::u16);
+    let inverted = is_negated(source) | is_negated(dest) << 1;
+    match proto {
+        TransportProtocol::Tcp => ("tcp", 0, info.zeros(3).u8(inverted).aligned()),
+        TransportProtocol::Udp => ("udp", 0, info.u8(inverted).aligned()),
+    }
+}
+
+fn port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
+    let condition = match (ports, inverted) {
+        ([0, u16::MAX, low, high], 0 | 2) if low == high => {
+            Match::DestPort(MatchValue { negated: inverted == 2, value: Port(low) })
+        }
+        ([low, high, 0, u16::MAX], 0 | 1) if low == high => {
+            Match::SourcePort(MatchValue { negated: inverted == 1, value: Port(low) })
+        }
+        _ => return None,
+    };
+    rest.end(condition)
+}
+
+/// `struct xt_owner_match_info`: lowest and highest user and group, what is compared, and what of it is inverted.
+fn owner(what: u8, uid: u32, gid: u32, negated: bool) -> XtInfo {
+    let info = Layout::default().u32(uid).u32(uid).u32(gid).u32(gid);
+    ("owner", 1, info.u8(what).u8(if negated { what } else { 0 }).aligned())
+}
+
+/// `XT_CONNTRACK_STATE_*`.
+fn state_mask(states: CtStates) -> u16 {
+    match states {
+        CtStates::Invalid => 1,
+        CtStates::RelatedEstablished => 6,
+        CtStates::New => 8,
+    }
+}
+
+fn states_of(mask: u16) -> Option<CtStates> {
+    CtStates::ALL.into_iter().find(|states| state_mask(*states) == mask)
+}
+
+fn flag(byte: u8) -> Option<bool> {
+    match byte {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn with_zeros(info: &[u8], length: usize) -> Vec<u8> {
+    Layout::default().bytes(info.get(..length).unwrap_or(info)).up_to(length).aligned()
+}

@@ -1,0 +1,188 @@
+//! Objects of one place or of all, as the plan and the kernel have them, and as they are shown.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use model::{Family, IpNet};
+use planner::node::{ObservedInside, ObservedState, PathRoute, PathRule, RouteTo, WantedInside, WantedNode};
+use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
+use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
+
+use super::{number, policy_rule};
+use crate::firewall::{ShownRule, as_seen, rule};
+
+/// Objects of one place, or of all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NetworkObjects {
+    rules: Vec<PathRule>,
+    routes: Vec<PathRoute>,
+    links: BTreeMap<String, (bool, bool)>,
+    addresses: Vec<(String, IpNet)>,
+    sysctls: BTreeMap<String, String>,
+    journal: BTreeMap<String, String>,
+    firewall: Vec<(Family, SeenLine)>,
+}
+
+/// Both sides, ready to be shown.
+#[derive(Default)]
+pub(super) struct ComparedLists {
+    pub(super) desired: ShownObjects,
+    pub(super) observed: ShownObjects,
+    pub(super) sysctls: Comparison<SysctlState>,
+}
+
+#[derive(Default)]
+pub(super) struct ShownObjects {
+    pub(super) rules: Vec<PolicyRuleState>,
+    pub(super) routes: Vec<RouteState>,
+    pub(super) links: Vec<LinkState>,
+    pub(super) firewall: Vec<ShownRule>,
+}
+
+impl ComparedLists {
+    pub(super) fn add(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
+        self.desired.add(place, want);
+        self.observed.add(place, have);
+        self.add_sysctls(place, want, have);
+    }
+
+    /// Of the observed settings, only those are ours that we want to be different, or have changed.
+    fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
+        let show = |name: &String, value: &String| SysctlState {
+            place: place.to_owned(),
+            name: name.clone(),
+            value: value.clone(),
+            before: None,
+        };
+        let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
+        let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
+        let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
+        let mut of = Comparison::of(desired, observed);
+        for seen in of.observed.iter_mut().flatten() {
+            seen.before = have.journal.get(&seen.name).cloned();
+        }
+        self.sysctls.desired.append(&mut of.desired);
+        self.sysctls.observed.get_or_insert_default().extend(of.observed.unwrap_or_default());
+        self.sysctls.difference.append(&mut of.difference);
+    }
+}
+
+impl ShownObjects {
+    fn add(&mut self, place: &str, objects: &NetworkObjects) {
+        self.rules.extend(objects.rules.iter().map(|rule| policy_rule(place, rule)));
+        self.routes.extend(objects.routes.iter().map(|found| route(place, found)));
+        self.links.extend(objects.links.iter().map(|(name, (up, right))| {
+            let own = objects.addresses.iter().filter(|(link, _)| link == name);
+            let mut addresses: Vec<String> = own.map(|(_, net)| net.to_string()).collect();
+            addresses.sort();
+            LinkState { place: place.to_owned(), name: name.clone(), up: *up, right: *right, addresses }
+        }));
+        self.firewall.extend(objects.firewall.iter().map(|(family, line)| rule(place, *family, line)));
+    }
+}
+
+fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
+    let of = |(family, set): (&Family, &RuleSet)| {
+        set.lines().into_iter().map(|line| (*family, as_seen(line))).collect()
+    };
+    sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+}
+
+fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, SeenLine)> {
+    let of = |(family, saved): (&Family, &SavedTables)| {
+        ChainSet::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
+    };
+    saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
+}
+
+/// Without those that the kernel adds to each link.
+fn given(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
+    let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
+}
+
+impl From<&WantedNode> for NetworkObjects {
+    fn from(want: &WantedNode) -> NetworkObjects {
+        NetworkObjects {
+            rules: want.rules.clone(),
+            routes: want.routes.clone(),
+            links: want.pairs.iter().map(|pair| (pair.node.clone(), (true, true))).collect(),
+            addresses: want.addresses.iter().cloned().collect(),
+            sysctls: want.sysctls.clone(),
+            journal: BTreeMap::new(),
+            firewall: wanted_lines(&want.firewall),
+        }
+    }
+}
+
+impl From<&ObservedState> for NetworkObjects {
+    fn from(seen: &ObservedState) -> NetworkObjects {
+        NetworkObjects {
+            rules: seen.rules.clone(),
+            routes: seen.routes.clone(),
+            links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
+            addresses: given(&seen.addresses),
+            sysctls: seen.sysctls.clone(),
+            journal: seen.journal.clone(),
+            firewall: seen_lines(&seen.firewall),
+        }
+    }
+}
+
+impl From<&WantedInside> for NetworkObjects {
+    fn from(want: &WantedInside) -> NetworkObjects {
+        let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
+        NetworkObjects {
+            rules: want.rules.clone(),
+            routes: want.routes.clone(),
+            links: links.collect(),
+            addresses: want.addresses.iter().cloned().collect(),
+            sysctls: want.sysctls.clone(),
+            journal: BTreeMap::new(),
+            firewall: wanted_lines(&want.firewall),
+        }
+    }
+}
+
+impl From<&ObservedInside> for NetworkObjects {
+    fn from(seen: &ObservedInside) -> NetworkObjects {
+        NetworkObjects {
+            rules: seen.rules.clone(),
+            routes: seen.routes.clone(),
+            links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
+            addresses: given(&seen.addresses),
+            sysctls: seen.sysctls.clone(),
+            journal: seen.journal.clone(),
+            firewall: seen_lines(&seen.firewall),
+        }
+    }
+}
+
+fn route(place: &str, route: &PathRoute) -> RouteState {
+    let (kind, gateway, device) = match &route.to {
+        RouteTo::Via(gateway, link) => ("unicast", Some(*gateway), Some(link.clone())),
+        RouteTo::Local(link) => ("local", None, Some(link.clone())),
+        RouteTo::Blackhole => ("blackhole", None, None),
+        RouteTo::Unreachable => ("unreachable", None, None),
+        RouteTo::Other(words) => (words.as_str(), None, None),
+    };
+    RouteState {
+        place: place.to_owned(),
+        family: number(route.family),
+        table: route.table.0,
+        destination: route.dst.map_or_else(|| "default".to_owned(), |dst| destination(&dst)),
+        kind: kind.to_owned(),
+        gateway,
+        device,
+        metric: route.metric,
+    }
+}
+
+/// A single host is written without its prefix length, as `ip` does.
+fn destination(dst: &IpNet) -> String {
+    let text = dst.to_string();
+    let whole = if dst.addr().is_ipv4() { "/32" } else { "/128" };
+    text.strip_suffix(whole).map_or(text.clone(), str::to_owned)
+}

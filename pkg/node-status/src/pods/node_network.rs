@@ -1,0 +1,135 @@
+//! What the node's network shows of single pods: their addresses in sets, and the rules and routes that concern them.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use capture_modes::CaptureSettings;
+use model::{Family, PodUid};
+use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
+use report::{
+    CaptureState, Comparison, DifferenceKind, KernelView, PodState, RedirectionMode, RouteState, SetMember,
+    StateDifference,
+};
+
+use crate::node::number;
+
+/// What concerns single pods in the node's network.
+pub(crate) struct NodeNetwork<'a> {
+    members: Option<&'a [SetMember]>,
+    /// Rules of the node that are missing or changed.
+    broken: Vec<&'a StateDifference>,
+    /// Routes of the node that are missing.
+    lost: Vec<&'a RouteState>,
+    /// A ztunnel accepts new connections.
+    pub(crate) active: bool,
+    /// The same in what holds traffic back, where that is not the desired state.
+    pub(super) holding: Option<Box<NodeNetwork<'a>>>,
+}
+
+impl<'a> NodeNetwork<'a> {
+    pub(crate) fn of(network: &'a report::NetworkState) -> NodeNetwork<'a> {
+        let missing = |found: &&StateDifference| found.kind != DifferenceKind::Unexpected;
+        let rules = network.rules.difference.iter().chain(&network.firewall.difference);
+        NodeNetwork {
+            members: network.ipsets.observed.as_deref(),
+            broken: rules.filter(missing).collect(),
+            lost: lost(&network.routes),
+            active: false,
+            holding: None,
+        }
+    }
+
+    /// Routes that are missing and concern an address: its own, and those for all.
+    fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
+        let (text, family) = (ip.to_string(), number(Family::of(ip)));
+        let concerns = move |route: &&&RouteState| {
+            route.family == family && (route.destination == text || route.destination == EVERYTHING)
+        };
+        self.lost.iter().filter(concerns).copied()
+    }
+
+    /// Something is missing, so that an address's traffic may bypass the mesh.
+    fn leaks(&self, ip: IpAddr) -> bool {
+        let of = number(Family::of(ip));
+        self.broken.iter().any(|rule| rule.concerns(of))
+            || self.lost_for(ip).any(|route| route.gateway.is_none())
+    }
+
+    fn has(&self, ip: IpAddr, uid: &PodUid) -> bool {
+        let is =
+            |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
+        self.members.is_some_and(|members| members.iter().any(|member| is(&member)))
+    }
+}
+
+const EVERYTHING: &str = "default";
+
+fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
+    let Some(observed) = &routes.observed else { return Vec::new() };
+    let there: BTreeSet<&RouteState> = observed.iter().collect();
+    routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
+}
+
+/// In node-level capture the sets, routes and rules of the node are all that there is.
+///
+/// `open`: without a ztunnel, traffic bypasses the mesh.
+pub(crate) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
+    let active = seen.active;
+    let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
+    if shown.way != Some(RedirectionMode::Node) {
+        if !inside.is_empty() && shown.way.is_none() {
+            evidence.membership = MeshMembership::Outside { remains: true };
+            let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
+            shown.kernel.differences.extend(left);
+        }
+        return;
+    }
+    evidence.membership = MeshMembership::Member;
+    if seen.members.is_none() {
+        evidence.rules = RulesEvidence::Unobserved;
+        shown.kernel.blind = Some("the node's network could not be observed".to_owned());
+        return;
+    }
+    shown.kernel.looked = Some(wire::rfc3339(std::time::SystemTime::now()));
+    let mut leaks = false;
+    for ip in shown.ips.clone() {
+        let KernelView { differences, seen: in_place, .. } = &mut shown.kernel;
+        let of = number(Family::of(ip));
+        let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
+        let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
+        let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
+        // Where a route is missing, what holds its traffic applies, unless that is missing, too.
+        leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).leaks(ip);
+        if !inside.contains(&ip) {
+            differences.push(format!("{ip} is not in the set of enrolled addresses"));
+        } else if active && lost.is_empty() && broken.is_empty() {
+            in_place.push(format!("{ip} is in the set of enrolled addresses, and is routed to ztunnel"));
+        } else {
+            in_place.push(format!("{ip} is in the set of enrolled addresses"));
+        }
+        differences.extend(lost.iter().map(|route| format!("missing: {route}")));
+        differences.extend(broken);
+    }
+    evidence.rules = match () {
+        () if shown.ips.is_empty() => RulesEvidence::Absent { failing: false },
+        () if shown.kernel.differences.is_empty() => RulesEvidence::Verified,
+        () => RulesEvidence::Incomplete { holds: !leaks },
+    };
+    evidence.proxy = if active { ProxyEvidence::Serves } else { ProxyEvidence::Unavailable };
+    evidence.fails_open = open;
+    if shown.ips.is_empty() {
+        evidence.life = PodLife::Starting;
+    }
+}
+
+/// An address that is missing in the set of probed pods blocks the kubelet's probes, and nothing else.
+pub(super) fn of_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
+    let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
+    let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
+        return;
+    };
+    let families = chosen.families();
+    let lacking =
+        shown.ips.iter().filter(|ip| families.contains(&Family::of(**ip)) && !seen.has(**ip, &shown.uid));
+    let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
+    shown.kernel.differences.extend(words);
+}

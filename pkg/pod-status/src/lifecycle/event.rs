@@ -1,0 +1,71 @@
+//! What happens to a pod that is captured in-pod, and what is to be done about it.
+
+use model::Reason;
+
+use super::AgentTime;
+
+/// Something that happens to the pod. `N` identifies a network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodEvent<N> {
+    /// The plugin's ADD waits for an answer until the deadline.
+    Added {
+        /// The namespace that the plugin handed over.
+        netns: Option<N>,
+        /// When the ADD has failed if it is not answered.
+        deadline: AgentTime,
+    },
+    /// It belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
+    Joined {
+        /// Other rules than before.
+        changed: bool,
+    },
+    /// It does not belong to the mesh any more, and why.
+    Left(Reason),
+    /// It is outside of the mesh, and rules of ours are in its namespace: it left while no agent was here.
+    LeftMeanwhile,
+    /// Its namespace was found. `captured`: with rules of ours in it.
+    Found {
+        /// The namespace.
+        netns: N,
+        /// Rules of ours are in it.
+        captured: bool,
+    },
+    /// A search has ended. `there`: it found a process of the pod.
+    Searched {
+        /// A process of it was found.
+        there: bool,
+    },
+    /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
+    Captured(N, Result<bool, Reason>),
+    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place.
+    Observed(N, Result<(), Reason>),
+    /// [`PodAction::Release`] has ended.
+    Released(Result<(), Reason>),
+    /// ztunnel serves it in that namespace.
+    Accepted(N),
+    /// ztunnel refuses to serve it in that namespace, and why.
+    Refused(N, Reason),
+    /// The deadline of an ADD has passed, and what it waited for.
+    Expired(Reason),
+}
+
+/// Something to be done for the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodAction {
+    /// Put its rules in place.
+    Capture,
+    /// Observe its rules, and restore what is missing.
+    Observe,
+    /// Remove its rules.
+    Release,
+    /// Have ztunnel serve it.
+    Serve,
+    /// Answer the ADDs that wait.
+    Answer(Result<(), Reason>),
+    /// Another namespace than before is its namespace now.
+    Moved,
+    /// It is captured, and was not before.
+    Announce,
+    /// Forget it, and have ztunnel drop it.
+    Forget(Reason),
+}

@@ -1,0 +1,99 @@
+//! One attempt at a broken pod, which labels it, deletes it or repairs it in place.
+
+use std::time::Duration;
+
+use kubeio::ApiErrorKind;
+use model::Pod;
+
+use super::RepairController;
+use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
+
+/// For one request.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The result of an attempt.
+pub(super) enum Attempt {
+    Done { reason: &'static str, message: String },
+    Unchanged,
+    Skipped { message: String },
+    Failed { message: String },
+    Gone,
+}
+
+impl RepairController {
+    pub(super) async fn attempt(&self, task: &RepairTask) -> Attempt {
+        match &self.options.mode {
+            RepairMode::Label { key, value } => self.label(task, key, value).await,
+            RepairMode::Delete => self.delete(task).await,
+            RepairMode::InPlace => self.repair_in_place(task).await,
+        }
+    }
+
+    async fn label(&self, task: &RepairTask, key: &str, value: &str) -> Attempt {
+        let ObservedPod { name, uid, version, labels, .. } = &task.pod;
+        if labels.iter().any(|label| label == key) {
+            return Attempt::Unchanged;
+        }
+        match self.client.label_pod_status(name, uid, version, key, value).await {
+            Ok(()) => Attempt::Done {
+                reason: "BrokenPodLabelled",
+                message: format!("{}; labelled {key}={value}", task.breakage),
+            },
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn delete(&self, task: &RepairTask) -> Attempt {
+        let ObservedPod { name, uid, version, .. } = &task.pod;
+        if task.pod.is_finished && !task.pod.has_controller {
+            let message = format!("{}; it has ended, and nothing would replace it", task.breakage);
+            return Attempt::Skipped { message };
+        }
+        match self.client.delete_pod(name, uid, version).await {
+            Ok(()) => Attempt::Done {
+                reason: "BrokenPodDeleted",
+                message: format!("{}; deleted, so that its controller replaces it", task.breakage),
+            },
+            Err(error) => failed(&error),
+        }
+    }
+
+    async fn repair_in_place(&self, task: &RepairTask) -> Attempt {
+        let ObservedPod { name, uid, .. } = &task.pod;
+        if task.pod.is_finished {
+            let message = format!("{}; it has ended and does not start again", task.breakage);
+            return Attempt::Skipped { message };
+        }
+        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
+        let pod = match self.client.get::<Pod>(&format!("pod {name}"), &path, LIMIT).await {
+            Ok(pod) if pod.metadata.uid == *uid => pod,
+            Ok(_) => return Attempt::Gone, // another pod has its name
+            Err(error) => return failed(&error),
+        };
+        let in_place = self.in_place.clone();
+        let done = tokio::task::spawn_blocking(move || in_place.repair(&pod)).await;
+        match done {
+            Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
+                reason: "BrokenPodRepaired",
+                message: format!(
+                    "{}; the rules that redirect its traffic to its sidecar are in place now ({})",
+                    task.breakage,
+                    differences.join("; ")
+                ),
+            },
+            Ok(Ok(InPlaceReport::Unchanged)) => Attempt::Unchanged,
+            Ok(Ok(InPlaceReport::NotRedirected(reason))) => {
+                Attempt::Skipped { message: format!("{}; not redirected: {reason}", task.breakage) }
+            }
+            Ok(Err(error)) => Attempt::Failed { message: format!("{}; {error}", task.breakage) },
+            Err(error) => Attempt::Failed { message: format!("{}; defect: {error}", task.breakage) },
+        }
+    }
+}
+
+fn failed(error: &kubeio::Error) -> Attempt {
+    match error.kind() {
+        ApiErrorKind::NotFound => Attempt::Gone,
+        _ => Attempt::Failed { message: error.to_string() },
+    }
+}

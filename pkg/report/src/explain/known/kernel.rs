@@ -1,0 +1,136 @@
+//! Situations of a pod that show in the kernel: in the node's sets, in the pod's network namespace, or in neither because
+//! it could not be asked.
+
+use pod_status::{CaptureState, RedirectionMode};
+
+use super::{RESTART, repairs, title, traffic, where_to_ask};
+use crate::{
+    compare::Comparison,
+    explain::finding::Finding,
+    network::SetMember,
+    pod::PodState,
+    state::{Observer, StateReport},
+    text::{clause, count},
+};
+
+pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
+    // With in-pod capture, what is wrong inside is worse than a probe that fails.
+    let matters = match pod.way {
+        Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
+        Some(RedirectionMode::InPod) => matches!(pod.capture, CaptureState::Captured | CaptureState::Held),
+        _ => false,
+    };
+    if !matters {
+        return None;
+    }
+    let out = outside_the_set(&state.network.ipsets, pod)?;
+    let title = title(pod);
+    let (code, says) = match pod.way {
+        Some(RedirectionMode::InPod) => (
+            "probe-address-missing",
+            format!(
+                "The address {out} of the pod {title} is missing in the set of probed pods, so the node's probes of it may fail."
+            ),
+        ),
+        _ => (
+            "address-not-in-set",
+            format!(
+                "The address {out} of the pod {title} is missing in the set of captured addresses, so its traffic bypasses the mesh."
+            ),
+        ),
+    };
+    Some(Finding::wrong(code, says, repairs(state)))
+}
+
+/// The first of its addresses that should be in a set and is in none.
+fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<String> {
+    let observed = sets.observed.as_ref()?;
+    let is_wanted = |ip| sets.desired.iter().any(|member| member.ip == ip);
+    let is_there = |ip| observed.iter().any(|member| member.ip == ip);
+    pod.ips.iter().copied().find(|ip| is_wanted(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
+}
+
+/// Where rules would stand is not known.
+pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
+    let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
+    if !is_missing
+        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
+        || pod.capture == CaptureState::Captured
+    {
+        return None;
+    }
+    let why = pod.kernel.blind.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
+    let says =
+        format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
+    let advice = [
+        "Check whether the pod's containers run on this node, for instance with crictl ps.",
+        "Check whether the agent sees the processes of the whole node (setting host-proc).",
+        RESTART,
+    ];
+    Some(Finding::wrong("netns-not-found", says, &advice))
+}
+
+/// Its rules are in place, and others come first.
+pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
+    let first = clause(pod.kernel.overruling.first()?);
+    let number = pod.kernel.overruling.len();
+    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    let says = format!(
+        "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
+         some of its traffic bypasses the mesh ({first}{more}).",
+        title(pod)
+    );
+    let advice = [
+        "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
+         alone.",
+        "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
+    ];
+    Some(Finding::wrong("overruled", says, &advice))
+}
+
+pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
+    let first = clause(pod.kernel.differences.first()?);
+    let (title, number) = (title(pod), pod.kernel.differences.len());
+    let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
+    if pod.way == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
+        let says = format!(
+            "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
+             {}",
+            traffic(pod)
+        );
+        let advice = [
+            "Delete the pod: its owner starts another one, which goes through the plugin.",
+            "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
+        ];
+        return Some(Finding::wrong("sidecar-rules-missing", says, &advice));
+    }
+    let says = format!(
+        "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
+        count(number, "place"),
+        traffic(pod)
+    );
+    let advice = if pod.way == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
+    Some(Finding::wrong("drifted", says, advice))
+}
+
+/// The kernel could not be asked.
+pub(super) fn unseen(state: &StateReport, pod: &PodState) -> Finding {
+    let title = title(pod);
+    let why = match &pod.kernel.blind {
+        Some(why) => clause(why),
+        None if state.seen.by == Observer::Command => "the agent does not run".to_owned(),
+        None => "it has not been observed yet".to_owned(),
+    };
+    let says = format!(
+        "Whether the pod {title} is captured is unknown, because the kernel could not be queried: {why}."
+    );
+    let advice = where_to_ask(state);
+    let has_namespace = pod.kernel.netns.is_some()
+        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
+    let code = match has_namespace {
+        _ if pod.kernel.blind.is_none() => "unseen",
+        true => "kernel-blind",
+        false => "netns-not-found",
+    };
+    Finding::unknown(code, says, advice)
+}

@@ -1,0 +1,108 @@
+//! The node at one glance.
+
+use pod_status::CaptureState;
+
+use super::{Cell, Colour, not_known, seconds, table};
+use crate::{
+    state::{Observer, StateReport},
+    text::{clean, count},
+};
+
+/// The node at one glance.
+#[must_use]
+pub fn summary(state: &StateReport, colour: bool) -> String {
+    let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
+    table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
+}
+
+fn row(of: &str, cell: Cell) -> Vec<Cell> {
+    vec![Cell::plain(of), cell]
+}
+
+fn judged(is_well: bool) -> Colour {
+    if is_well { Colour::Green } else { Colour::Red }
+}
+
+fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
+    let node = &state.node;
+    let by = match state.seen.by {
+        Observer::Agent => format!("the agent ({})", clean(&state.version)),
+        Observer::Command => "this command: the agent does not run".to_owned(),
+    };
+    let way = match (node.way, node.ambient) {
+        (Some(way), _) => format!("captures {way} (chosen: {})", clean(&node.chosen)),
+        (None, true) => "no way in use".to_owned(),
+        (None, false) => "off".to_owned(),
+    };
+    let mut rows = vec![
+        row("Node", Cell::plain(&node.name)),
+        row("Seen", Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))),
+    ];
+    rows.extend(node.started.iter().map(|started| row("Agent since", Cell::plain(&seconds(started)))));
+    rows.push(row("Ambient mode", Cell::plain(&way)));
+    rows
+}
+
+fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
+    let are_well = !state.pods.iter().any(|pod| pod.capture.is_wrong());
+    let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient;
+    let differences = state.differences().len();
+    vec![
+        row("Pods", Cell::coloured(&pod_counts(state), judged(are_well))),
+        row("Ztunnel", Cell::coloured(&ztunnels(state), judged(has_ztunnel))),
+        row("Differences", Cell::coloured(&differences.to_string(), judged(differences == 0))),
+        row("To be done", Cell::plain(&count(state.plan.len(), "step"))),
+    ]
+}
+
+/// What is wrong with the agent, and the health of its parts.
+fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
+    let node = &state.node;
+    let facts = (node.ambient && !node.synced)
+        .then(|| row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
+    let trouble = node.trouble.iter().map(|why| row("Trouble", Cell::coloured(why, Colour::Red)));
+    let health = state.health.iter().map(|part| {
+        let words = if part.ok { "well" } else { part.why.as_str() };
+        row(&format!("Health, {}", part.part), Cell::coloured(words, judged(part.ok)))
+    });
+    facts.into_iter().chain(trouble).chain(health).collect()
+}
+
+/// The installation's files, rules of other components that matter, and what is not known.
+fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
+    let files = state.installation.iter().map(|file| {
+        let words = format!("{}: {}", file.path, file.detail);
+        row(&format!("File, {}", file.kind), Cell::coloured(&words, judged(file.ok)))
+    });
+    let foreign = state.network.foreign.iter();
+    let foreign = foreign.map(|what| row("Foreign", Cell::coloured(what, Colour::Red)));
+    let unknown = not_known(state);
+    let unknown = unknown.iter().map(|what| row("Not known", Cell::coloured(what, Colour::Yellow)));
+    files.chain(foreign).chain(unknown).collect()
+}
+
+fn pod_counts(state: &StateReport) -> String {
+    let number = |capture: &CaptureState| state.pods.iter().filter(|pod| pod.capture == *capture).count();
+    let counts =
+        CaptureState::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
+    let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();
+    if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
+}
+
+fn ztunnels(state: &StateReport) -> String {
+    let all = state.ztunnels.iter().map(|ztunnel| {
+        let words = [
+            (ztunnel.active, "active"),
+            (ztunnel.ready, "ready"),
+            (!ztunnel.ready, "not ready"),
+            (ztunnel.connected == Some(true), "connected"),
+            (ztunnel.synced == Some(false), "snapshot not acknowledged"),
+            (ztunnel.connected == Some(false), "not connected"),
+            (ztunnel.terminating, "ending"),
+        ];
+        let words: Vec<&str> = words.into_iter().filter_map(|(holds, word)| holds.then_some(word)).collect();
+        format!("{} ({})", ztunnel.name, words.join(", "))
+    });
+    let all: Vec<String> = all.collect();
+    if all.is_empty() { "none".to_owned() } else { all.join("; ") }
+}

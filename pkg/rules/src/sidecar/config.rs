@@ -1,0 +1,107 @@
+//! What a sidecar pod's rule set depends on.
+
+use std::net::IpAddr;
+
+use model::{IfName, IpNet, Mark, Port, TableId};
+
+use super::selection::{NetworkSelection, PortSelection};
+
+/// How inbound connections reach the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboundMode {
+    /// NAT: the application sees the proxy's address.
+    Redirect,
+    /// TPROXY: the source address is kept.
+    Tproxy {
+        /// Packet mark of connections that belong to the proxy.
+        mark: Mark,
+        /// Routing table that delivers marked packets locally.
+        table: TableId,
+    },
+}
+
+/// Which local processes' traffic is captured, by group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnerGroups {
+    /// All but these.
+    Except(Vec<u32>),
+    /// Only these, at most 64.
+    Only(Vec<u32>),
+}
+
+/// DNS capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DnsCapture {
+    /// DNS goes its own way.
+    Off,
+    /// Everything to port 53 goes to the proxy.
+    All,
+    /// Only what goes to these servers.
+    Servers(Vec<IpAddr>),
+}
+
+/// What to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SidecarConfig {
+    /// The proxy's outbound listener.
+    pub outbound_port: Port,
+    /// The proxy's inbound listener.
+    pub inbound_port: Port,
+    /// The HBONE port, never redirected.
+    pub tunnel_port: Port,
+    /// Users whose traffic is the proxy's own.
+    pub proxy_uids: Vec<u32>,
+    /// Groups whose traffic is the proxy's own.
+    pub proxy_gids: Vec<u32>,
+    /// REDIRECT or TPROXY.
+    pub inbound_mode: InboundMode,
+    /// Inbound ports to capture.
+    pub include_inbound: PortSelection,
+    /// Inbound ports to leave alone; looked at only when all are captured.
+    pub exclude_inbound: PortSelection,
+    /// Outbound networks to capture.
+    pub include_networks: NetworkSelection,
+    /// Outbound networks to leave alone.
+    pub exclude_networks: Vec<IpNet>,
+    /// Outbound ports to capture whatever the network.
+    pub include_outbound: PortSelection,
+    /// Outbound ports to leave alone.
+    pub exclude_outbound: PortSelection,
+    /// Groups whose outbound traffic is captured.
+    pub owner_groups: OwnerGroups,
+    /// Interfaces whose traffic is left alone.
+    pub exclude_interfaces: Vec<IfName>,
+    /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
+    pub kubevirt_interfaces: Vec<IfName>,
+    /// DNS capture.
+    pub dns: DnsCapture,
+    /// Discard packets that belong to no connection.
+    pub drop_invalid: bool,
+    /// Add NFLOG rules in front of the decisive ones.
+    pub trace: bool,
+}
+
+impl Default for SidecarConfig {
+    fn default() -> SidecarConfig {
+        SidecarConfig {
+            outbound_port: Port(15001),
+            inbound_port: Port(15006),
+            tunnel_port: Port(15008),
+            proxy_uids: vec![1337],
+            proxy_gids: vec![1337],
+            inbound_mode: InboundMode::Redirect,
+            include_inbound: PortSelection::NONE,
+            exclude_inbound: PortSelection::NONE,
+            include_networks: NetworkSelection::List(Vec::new()),
+            exclude_networks: Vec::new(),
+            include_outbound: PortSelection::NONE,
+            exclude_outbound: PortSelection::NONE,
+            owner_groups: OwnerGroups::Except(Vec::new()),
+            exclude_interfaces: Vec::new(),
+            kubevirt_interfaces: Vec::new(),
+            dns: DnsCapture::Off,
+            drop_invalid: false,
+            trace: false,
+        }
+    }
+}
