@@ -128,7 +128,7 @@ fn chains(netns: &Netns) -> BTreeMap<(String, String), Vec<String>> {
             Some((_, name)) => name.clone_into(&mut chain),
             None if ["}", ""].contains(&line) => {}
             None => {
-                chains.entry((table.clone(), chain.clone())).or_insert_with(Vec::new).push(line.to_owned())
+                chains.entry((table.clone(), chain.clone())).or_insert_with(Vec::new).push(line.to_owned());
             }
         }
     }

@@ -48,7 +48,7 @@ fn told_again(object: &KernelObject) -> Option<KernelObject> {
 }
 
 /// Any message is a rule and a chain of nf_tables, or malformed; the same each time. A rule that the engine understands, it
-/// writes so that it understands the same.
+/// writes so that it understands the same. In a native table, any message is a rule that says the same as itself.
 ///
 /// # Panics
 /// When one of these does not hold.
@@ -57,6 +57,7 @@ pub fn nft_replies(data: &[u8]) {
         let rule = nft_rule(&message);
         assert_eq!(rule, nft_rule(&message));
         let attributes = message.payload.get(4..).unwrap_or_default(); // behind struct nfgenmsg
+        assert!(nftables::fuzzing::same_native_rule(attributes, attributes));
         for family in Family::BOTH {
             let Some(rule) = nftables::fuzzing::decode_rule(family, attributes) else { continue };
             let written = nftables::fuzzing::encode_rule(family, &rule);

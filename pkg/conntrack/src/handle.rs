@@ -1,6 +1,6 @@
 //! The tracking of one namespace.
 
-use model::{Family, Mark};
+use model::Mark;
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
 use sockdiag::{TcpSocket, TcpState};
 
@@ -8,6 +8,9 @@ use crate::{Error, TcpTuple, TrackedConnection, message};
 
 /// More entries than fit are not read; one takes about 250 bytes.
 const MAX_BYTES: usize = 16 << 20;
+
+/// How many there are in the namespace; without tracking there is no such parameter.
+const COUNT: &str = "net/netfilter/nf_conntrack_count";
 
 /// What came of an entry that was to be made.
 #[derive(Debug)]
@@ -70,13 +73,19 @@ impl ConntrackHandle {
         }
     }
 
-    /// TCP connections of a family; with a mark, only those that have it. At most the first 16 MiB of them.
+    /// TCP connections; with a mark, only those that have it. At most the first 16 MiB of them.
+    ///
+    /// The kernel walks the table of all namespaces for it, which takes some milliseconds: where nothing is tracked, it is not
+    /// asked.
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn list(family: Family, mark: Option<Mark>) -> Result<Vec<TrackedConnection>, Error> {
+    pub fn list(mark: Option<Mark>) -> Result<Vec<TrackedConnection>, Error> {
+        if hostnet::sysctl::read(COUNT).is_ok_and(|count| count.is_none_or(|count| count == "0")) {
+            return Ok(Vec::new());
+        }
         let ConntrackHandle(socket) = ConntrackHandle::open()?;
-        let listed = socket.head(&message::list(family, mark), MAX_BYTES);
+        let listed = socket.head(&message::list(mark), MAX_BYTES);
         let (replies, _) = listed.map_err(failed("list tracked connections"))?;
         let connections = replies.iter().filter_map(|reply| message::parse(&reply));
         Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())

@@ -6,7 +6,6 @@ use std::{
     net::SocketAddr,
 };
 
-use model::Family;
 use sockdiag::{TcpSocket, TcpSockets, TcpState};
 
 use crate::{
@@ -153,8 +152,7 @@ impl<'a> HeldConnections<'a> {
 /// # Errors
 /// The kernel cannot be asked, or does not track connections.
 pub fn outside() -> Result<Vec<TrackedConnection>, Error> {
-    let lists = Family::BOTH.map(|family| ConntrackHandle::list(family, Some(OUTSIDE)));
-    let mut found = lists.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+    let mut found = ConntrackHandle::list(Some(OUTSIDE))?;
     found.retain(|connection| !connection.is_closed);
     Ok(found)
 }

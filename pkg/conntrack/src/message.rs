@@ -98,9 +98,9 @@ pub(crate) fn get(tuple: TcpTuple) -> NetlinkRequest {
     message
 }
 
-/// Asks for all connections of a family, TCP or not, with a mark, if any. Old kernels send the others, too.
-pub(crate) fn list(family: Family, mark: Option<Mark>) -> NetlinkRequest {
-    let mut message = request(GET, family, MessageFlags::NONE);
+/// Asks for all connections of both families, TCP or not, with a mark, if any. Old kernels send the others, too.
+pub(crate) fn list(mark: Option<Mark>) -> NetlinkRequest {
+    let mut message = NetlinkRequest::new(GET, MessageFlags::NONE, &[0; 4]); // struct nfgenmsg of no family
     if let Some(mark) = mark {
         message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
     }

@@ -4,7 +4,7 @@ use model::Family;
 use netlink::{Attributes, MessageFlags, NetlinkRequest};
 use rules::Rule;
 
-use crate::{decode, encode, sets::SetNumbers};
+use crate::{decode, encode, native::ListedRule, sets::SetNumbers};
 
 /// The name of the only set there is.
 pub const SET: &str = "a-set";
@@ -25,6 +25,13 @@ impl SetNumbers for OneSet {
 #[must_use]
 pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
     decode::rule(family, &Attributes::new(attributes), &mut OneSet).rule
+}
+
+/// Whether the attributes of two rules say the same in a native table.
+#[must_use]
+pub fn same_native_rule(one: &[u8], other: &[u8]) -> bool {
+    let [one, other] = [one, other].map(|attributes| ListedRule::new(&Attributes::new(attributes)));
+    one == other
 }
 
 /// The attributes of a rule; none if it cannot be expressed.

@@ -9,6 +9,7 @@ mod listing;
 use netlink::{MessageFlags, NetlinkRequest};
 use rules::native::{NativeChain, NativeRules, NativeTable};
 
+pub(crate) use listing::ListedRule;
 pub use listing::{NativeListing, is_table_of};
 
 use crate::{

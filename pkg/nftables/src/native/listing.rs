@@ -52,7 +52,7 @@ pub(super) struct BaseChain {
 
 /// A rule: its expressions with their attributes, without what counts packets and what kernels of different versions add.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct ListedRule(Vec<(String, BTreeMap<u16, Vec<u8>>)>);
+pub(crate) struct ListedRule(Vec<(String, BTreeMap<u16, Vec<u8>>)>);
 
 impl NativeListing {
     /// Reads the tables of the owners whose tables begin with one of the prefixes, without making any.
@@ -219,7 +219,8 @@ fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
 }
 
 impl ListedRule {
-    fn new(attributes: &Attributes<'_>) -> ListedRule {
+    /// Takes any bytes.
+    pub(crate) fn new(attributes: &Attributes<'_>) -> ListedRule {
         let mut expressions = Vec::new();
         for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
             // One that is cut short is none of ours.
