@@ -120,7 +120,7 @@ async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, i
 }
 
 /// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
-const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 
 /// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
 async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {
