@@ -12,7 +12,7 @@ use agent::{
     AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
     FetchedPod, PodFetcher, Reconciler, ReconcilerInbox,
 };
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
@@ -158,10 +158,10 @@ pub(crate) fn serve(
 
 /// Labels can change at any time: neither answer may come from a cache.
 async fn look_up(cluster: &ClusterAccess, name: &PodName, deadline: Instant) -> Result<FetchedPod> {
-    let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
     let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
     let namespace = format!("/api/v1/namespaces/{}", name.namespace);
     let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
+    let client = cluster.client_within(limit()).await?;
     let pod: Pod = client.get(&format!("pod {name}"), &pod, limit()).await?;
     let namespace: Namespace =
         client.get(&format!("namespace {}", name.namespace), &namespace, limit()).await?;

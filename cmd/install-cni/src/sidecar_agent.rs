@@ -58,7 +58,7 @@ fn serve(
     cluster: &Arc<ClusterAccess>,
     runtime: &runtime::Handle,
 ) -> Result<(AgentHandle, Arc<AgentStatus>)> {
-    let server = AgentServer::bind(&settings.agent_socket)?;
+    let server = AgentServer::bind(&settings.agent_socket).map_err(|error| anyhow!("{error}"))?;
     let (handle, inbox) = ReconcilerInbox::new();
     let status = Arc::new(AgentStatus::default());
     // All of them are about ambient mode.
@@ -91,10 +91,10 @@ async fn look_up(
     uid: &PodUid,
     deadline: Instant,
 ) -> Result<FetchedPod> {
-    let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
+    let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
+    let client = cluster.client_within(limit()).await?;
     let (what, path) =
         (format!("pod {name}"), format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name));
-    let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
     if !uid.is_empty() {
         match client.get::<Pod>(&what, &format!("{path}?resourceVersion=0"), limit()).await {
             Ok(pod) if pod.has_runtime_uid(uid) => return Ok((pod, None)),
