@@ -15,6 +15,7 @@ mod engine;
 mod iptables_cli;
 mod kit_network;
 mod kit_runtime;
+mod plugin_agent;
 mod plugin_api;
 mod plugin_calls;
 mod plugin_crash;
