@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::fixtures::plugin::{Call, V4, bare_pod, plugin_auth};
 use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
 
-const REFUSED: &str = "cannot watch the node's pods; getting each pod that starts";
+const REFUSED: &str = "no permission to watch the node's pods; getting each pod that starts";
 /// How long an ADD without any source waits for the next agent, and what a busy machine may add.
 const SUCCESSOR: Duration = Duration::from_secs(8);
 const BUSY: Duration = Duration::from_secs(4);

@@ -23,7 +23,7 @@ use planner::{EnrolmentPolicy, Fact};
 use prometheus_client::registry::Registry;
 use retry::LastError;
 use tokio::{runtime, time::sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     cluster::{ClusterAccess, REFUSED_PAUSE, connect},
@@ -123,7 +123,8 @@ impl PodsOfNode {
             let tell = move |fact: Fact| handle.tell(fact);
             let refusal = follow_pods(client.clone(), &self.node, self.own.clone(), tell).await;
             if self.last.replace(&refusal) {
-                info!(target: "install", error = %refusal, "cannot watch the node's pods; getting each pod that starts");
+                info!(target: "install", "no permission to watch the node's pods; getting each pod that starts");
+                debug!(target: "install", error = %refusal, "watch of pods refused");
             }
             sleep(REFUSED_PAUSE).await;
         }
