@@ -12,24 +12,30 @@ use std::{
 
 use model::{Namespace, Pod, PodName, PodUid};
 use netns::Netns;
-use rustix::net::SendFlags;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    sockopt::{self, Timeout},
+};
 use socketfile::send_with_descriptor;
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
     call::PluginCall,
-    facts::{ApiServer, LookupError, PodAuthority},
+    facts::{AgentSilence, ApiServer, LookupError, PodAuthority},
 };
 
 /// Where the agent listens, unless the configuration says otherwise.
 pub const SOCKET: &str = "/var/run/istio-cni/agent.sock";
 /// How long the agent may take for anything. It gives up before.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to tell who a pod is, when the API server can tell that as well.
+const PATIENCE_BEFORE_API: Duration = Duration::from_secs(2);
 
 /// Why the agent gave no answer: it is unavailable, or kept busy for too long, or it gave up.
 #[derive(Debug)]
 pub struct AgentUnavailable {
     socket: PathBuf,
+    patience: Duration,
     error: io::Error,
 }
 
@@ -39,7 +45,9 @@ impl fmt::Display for AgentUnavailable {
         let socket = self.socket.display();
         match self.error.kind() {
             NotFound | ConnectionRefused => write!(f, "nothing is listening on {socket}"),
-            WouldBlock | TimedOut => write!(f, "no answer from {socket} within {} s", PATIENCE.as_secs()),
+            WouldBlock | TimedOut => {
+                write!(f, "no answer from {socket} within {} s", self.patience.as_secs())
+            }
             UnexpectedEof => write!(f, "{socket} was closed before the answer was complete"),
             _ => write!(f, "{socket}: {}", self.error),
         }
@@ -59,13 +67,14 @@ impl AgentUnavailable {
 #[derive(Debug)]
 pub struct AgentClient {
     socket: PathBuf,
+    patience: Duration,
 }
 
 impl AgentClient {
     /// Opens nothing.
     #[must_use]
     pub fn new(socket: Option<&str>) -> AgentClient {
-        AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned() }
+        AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned(), patience: PATIENCE }
     }
 
     /// Asks; hands over the pod's network namespace, if there is one.
@@ -77,13 +86,22 @@ impl AgentClient {
         request: &AgentRequest,
         netns: Option<&Netns>,
     ) -> Result<AgentAnswer, AgentUnavailable> {
-        self.exchange(request, netns).map_err(|error| AgentUnavailable { socket: self.socket.clone(), error })
+        let unavailable =
+            |error| AgentUnavailable { socket: self.socket.clone(), patience: self.patience, error };
+        self.exchange(request, netns).map_err(unavailable)
+    }
+
+    /// An agent that accepts nothing any more keeps those waiting who connect; the limit for sending holds for that, too.
+    fn connected(&self) -> io::Result<UnixStream> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(self.patience))?;
+        connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
+        Ok(socket.into())
     }
 
     fn exchange(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut stream = self.connected()?;
+        stream.set_read_timeout(Some(self.patience))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
         let sent = match netns {
@@ -119,9 +137,11 @@ pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentReque
 #[derive(Debug)]
 pub struct AgentOrApi {
     agent: AgentClient,
-    request: Option<AgentRequest>,
-    /// The pod's network namespace; none for a verb that does nothing in it, or if it cannot be opened, which is told
-    /// when it is needed.
+    request: AgentRequest,
+    /// Without ambient mode, and with a kubeconfig: what the agent fails to tell, the API server can.
+    falls_back: bool,
+    /// The pod's network namespace, in ambient mode; none for a verb that does nothing in it, or if it cannot be opened,
+    /// which is told when it is needed.
     netns: Option<Netns>,
     answer: OnceCell<AgentAnswer>,
     /// Why the first question got no answer.
@@ -132,27 +152,27 @@ pub struct AgentOrApi {
 }
 
 impl AgentOrApi {
-    /// With a request, the agent is asked by it when something is to be known: once if it answers, or is there and does
-    /// not.
+    /// The agent is asked by `request` when something is to be known: once if it answers, or is there and does not.
     #[must_use]
-    pub fn new(call: &PluginCall, request: Option<AgentRequest>) -> AgentOrApi {
-        let agent = AgentClient::new(call.conf.agent_socket.as_deref());
-        let adds = request.as_ref().is_some_and(|request| request.verb == CniVerb::Add);
-        let path = call.environment.netns.as_ref().filter(|_| adds);
+    pub fn new(call: &PluginCall, request: AgentRequest) -> AgentOrApi {
+        let ambient = call.conf.ambient_enabled;
+        let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
         let (answer, silence) = (OnceCell::new(), OnceCell::new());
         let api = ApiServer::new(&call.conf);
-        AgentOrApi { agent, request, netns, answer, silence, asks_again: Cell::new(true), api }
+        let falls_back = !ambient && api.has_kubeconfig();
+        let patience = if falls_back { PATIENCE_BEFORE_API } else { PATIENCE };
+        let agent = AgentClient { patience, ..AgentClient::new(call.conf.agent_socket.as_deref()) };
+        AgentOrApi { agent, request, falls_back, netns, answer, silence, asks_again: Cell::new(true), api }
     }
 
     /// Asks the agent, if it has not answered and may do so now; true: it has answered.
     fn is_answered(&self) -> bool {
-        let Some(request) = &self.request else { return false };
         if self.answer.get().is_none() && self.asks_again.get() {
-            match self.agent.ask(request, self.netns.as_ref()) {
+            match self.agent.ask(&self.request, self.netns.as_ref()) {
                 Ok(answer) => drop(self.answer.set(answer)), // there was none
                 Err(silence) => {
-                    self.asks_again.set(request.verb == CniVerb::Add && silence.is_gap());
+                    self.asks_again.set(self.request.verb == CniVerb::Add && silence.is_gap());
                     self.silence.get_or_init(|| silence);
                 }
             }
@@ -170,7 +190,8 @@ impl AgentOrApi {
             if self.is_answered()
                 && let Some(answer) = self.answer.get()
             {
-                return answered(answer).unwrap_or_else(|| ask_api(&|| false));
+                let told = answered(answer).filter(|told| told.is_ok() || !self.falls_back);
+                return told.unwrap_or_else(|| ask_api(&|| false));
             }
             match ask_api(&|| self.is_answered()) {
                 Err(error) if !error.is_not_found() && self.has_changed() => {}
@@ -186,7 +207,7 @@ impl AgentOrApi {
     }
 
     fn expects_agent(&self) -> bool {
-        self.request.is_some() && self.asks_again.get()
+        self.asks_again.get() && !self.falls_back
     }
 }
 
@@ -224,13 +245,19 @@ impl PodAuthority for AgentOrApi {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
-    fn silence(&self) -> Option<String> {
-        let silence = self.silence.get().filter(|_| self.answer.get().is_none())?;
+    fn silence(&self) -> Option<AgentSilence> {
+        if let Some(answer) = self.answer.get() {
+            let error = answer.error.as_ref().filter(|_| self.falls_back)?;
+            return Some(AgentSilence { words: format!("the node agent failed ({error})"), is_gap: false });
+        }
+        let silence = self.silence.get()?;
         let waited = self.api.elapsed().as_secs();
-        Some(match self.asks_again.get() && waited > 0 {
-            true => format!("{silence}, waited {waited} s"),
-            false => silence.to_string(),
-        })
+        let waited = match self.expects_agent() && waited > 0 {
+            true => format!(", waited {waited} s"),
+            false => String::new(),
+        };
+        let words = format!("the node agent is unavailable ({silence}{waited})");
+        Some(AgentSilence { words, is_gap: silence.is_gap() })
     }
 }
 
@@ -243,7 +270,7 @@ mod tests {
     #[test]
     fn an_agent_that_does_not_answer_is_told_from_one_that_is_not_there() {
         let socket = std::env::temp_dir().join(format!("agent-{}.sock", std::process::id()));
-        let agent = AgentClient { socket: socket.clone() };
+        let agent = AgentClient { socket: socket.clone(), patience: PATIENCE };
         let silence = || agent.ask(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
         let at = socket.display();
         assert_eq!(silence(), format!("nothing is listening on {at}"));
@@ -267,7 +294,7 @@ mod tests {
         fs::remove_file(&socket).unwrap();
         let error = io::ErrorKind::WouldBlock.into();
         assert_eq!(
-            AgentUnavailable { socket, error }.to_string(),
+            AgentUnavailable { socket, patience: PATIENCE, error }.to_string(),
             format!("no answer from {} within 10 s", agent.socket.display())
         );
     }

@@ -21,7 +21,7 @@ use wire::CniVerb;
 use crate::{
     agent::{self, AgentClient},
     call::PluginCall,
-    facts::{LookupError, PodAuthority},
+    facts::{AgentSilence, LookupError, PodAuthority},
     log::CallLog,
     netns_lock,
     offline_enrol::{self, OfflineEnrolment},
@@ -206,6 +206,9 @@ fn decide(
         Err(error) => return decide_without_facts(call, error, later, log),
     };
     refusal::forget(call);
+    if let Some(AgentSilence { words, is_gap: false }) = authority.silence() {
+        log.warn(format!("{words}; asked the API server"));
+    }
     let namespace = match enrolment::needs_namespace(&pod, &policy) {
         true => Some(authority.namespace(&name.namespace).map_err(later)?),
         false => None,
@@ -256,14 +259,14 @@ fn policy(call: &PluginCall) -> EnrolmentPolicy {
     }
 }
 
-fn unknown(pod: &PodName, error: &LookupError, silence: Option<String>) -> String {
+fn unknown(pod: &PodName, error: &LookupError, silence: Option<AgentSilence>) -> String {
     match (error, silence) {
         // It may know very well, and not have been able to do what follows.
         (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
         (_, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
-        (_, Some(silence)) => format!(
-            "cannot determine whether pod {pod} belongs to the mesh: the node agent is unavailable ({silence}), and {error}"
-        ),
+        (_, Some(AgentSilence { words, .. })) => {
+            format!("cannot determine whether pod {pod} belongs to the mesh: {words}, and {error}")
+        }
     }
 }
 
@@ -282,8 +285,8 @@ fn enrolled(
         return enrolled_by_agent(call, &decision, done);
     }
     let unavailable = || {
-        let why = authority.silence().map(|silence| format!(" ({silence})")).unwrap_or_default();
-        format!("the node agent is unavailable{why}")
+        let silence = authority.silence().map(|silence| silence.words);
+        silence.unwrap_or_else(|| "the node agent is unavailable".to_owned())
     };
     let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
     if let Some(done) = authority.enrolled_by_successor() {

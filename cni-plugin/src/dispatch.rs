@@ -80,8 +80,11 @@ fn about_container(
     let mut log = CallLog::new(&call);
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
-    let ask = || agent::request(verb, &call, offline_enrol::addresses(&call).unwrap_or_default());
-    let request = call.conf.ambient_enabled.then(ask);
+    let ips = match call.conf.ambient_enabled {
+        true => offline_enrol::addresses(&call).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let request = agent::request(verb, &call, ips);
     let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));
     let done = match command {
         CniCommand::Check => attach::check(&call, &submitted, &mut log),

@@ -53,9 +53,18 @@ pub trait PodAuthority {
     }
 
     /// Why the agent is not the one who knows, if it was asked.
-    fn silence(&self) -> Option<String> {
+    fn silence(&self) -> Option<AgentSilence> {
         None
     }
+}
+
+/// Why the agent is not the one who knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSilence {
+    /// A clause that says so.
+    pub words: String,
+    /// There is no agent: its successor will answer.
+    pub is_gap: bool,
 }
 
 /// Keeps the pod that was told, for the record.
@@ -99,7 +108,7 @@ impl<F: PodAuthority> PodAuthority for SubmittedCall<F> {
         self.authority.checked()
     }
 
-    fn silence(&self) -> Option<String> {
+    fn silence(&self) -> Option<AgentSilence> {
         self.authority.silence()
     }
 }
@@ -184,6 +193,12 @@ impl ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
         let kubeconfig = conf.kubernetes.kubeconfig.clone();
         ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default() }
+    }
+
+    /// The file of the credential is there.
+    #[must_use]
+    pub fn has_kubeconfig(&self) -> bool {
+        self.kubeconfig.as_deref().is_some_and(|path| Path::new(path).exists())
     }
 
     /// How long the call has been at it.

@@ -1,9 +1,15 @@
 //! A node, an API server, pods known to it, and fresh network namespaces for each run.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use kit::{ApiServer, Auth, Netns, Node, NodeOptions, Pod, istio};
 use serde_json::{Value, json};
+
+/// The node's name.
+pub(crate) const NODE: &str = "node-1";
 
 /// What the contests play on.
 pub(crate) struct BenchNode {
@@ -29,7 +35,10 @@ impl BenchNode {
         api.create_namespace("bench");
         let dual = istio::with_proxy_env(istio::injected_pod("bench", "dual"), "ISTIO_DUAL_STACK", "true");
         let objects = [istio::injected_pod("bench", "sidecar"), dual, ApiServer::pod("bench", "plain")];
-        let pods = objects.map(|object| Pod::from_object(&api.create_pod(&object)));
+        let pods = objects.map(|mut object| {
+            object["spec"]["nodeName"] = json!(NODE);
+            Pod::from_object(&api.create_pod(&object))
+        });
         let [sidecar, dual, plain] = pods;
         let template = json!({"metadata": {"name": "istio-cni-config"}, "data": {"cni_network_config": kit::NETWORK_CONFIG}});
         api.admin().create("/api/v1/namespaces/kube-system/configmaps", &template);
@@ -57,6 +66,7 @@ impl BenchNode {
         pod: &Pod,
         netns: &Netns,
         annotations: bool,
+        agent: Option<&Path>,
     ) -> (Vec<(String, String)>, String) {
         let args = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
@@ -74,6 +84,9 @@ impl BenchNode {
         let variables = variables.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let mut stdin = self.entry.clone();
         stdin["prevResult"] = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.244.0.2/24"}]});
+        if let Some(socket) = agent {
+            stdin["agent_socket"] = json!(socket);
+        }
         if annotations {
             stdin["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": pod.annotations});
         }

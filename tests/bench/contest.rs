@@ -1,11 +1,17 @@
 //! Who runs, in turn.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
 
-use kit::{Netns, Pod};
+use kit::{Container, Daemon, Netns, Pod};
+use serde_json::{Value, json};
 
 use crate::{
-    base::BenchNode,
+    base::{BenchNode, NODE},
     measure::{self, Cost},
 };
 
@@ -18,8 +24,8 @@ pub(crate) struct Contest {
 }
 
 enum Input {
-    /// A call of a plugin for this pod, with or without its annotations.
-    Plugin(Pod, bool),
+    /// A call of a plugin for this pod, with or without its annotations, and with an agent at this socket, if there is one.
+    Plugin(Pod, bool, Option<PathBuf>),
     /// This text, in a fresh pod's namespace.
     Text(String),
 }
@@ -68,12 +74,47 @@ fn plugin(base: &BenchNode, who: &str, path: &Path) -> Vec<Contest> {
         ("ADD, sidecar pod", base.sidecar.clone(), true),
         ("ADD, sidecar pod, dual stack", base.dual.clone(), true),
     ];
-    let contest = |(name, pod, annotations)| Contest {
-        name: format!("{who} {name}"),
+    let contest = |(name, pod, annotations): (&str, Pod, bool), agent: Option<PathBuf>| Contest {
+        name: format!("{who} {name}{}", if agent.is_some() { ", agent" } else { "" }),
         command: vec![path.to_string_lossy().into_owned()],
-        input: Input::Plugin(pod, annotations),
+        input: Input::Plugin(pod, annotations, agent),
     };
-    calls.map(contest).into_iter().collect()
+    let answered = calls.clone().into_iter().skip(2).map(|call| contest(call, Some(socket(base))));
+    let answered: Vec<Contest> = answered.collect();
+    calls.map(|call| contest(call, None)).into_iter().chain(answered).collect()
+}
+
+fn socket(base: &BenchNode) -> PathBuf {
+    base.node.run_dir().join("agent.sock")
+}
+
+/// An agent without ambient mode that has seen the pods. It runs beside the contests that it has no part in, too.
+pub(crate) fn agent(base: &BenchNode) -> (Daemon, Container) {
+    base.node.write_conflist("10-kit.conflist", &base.node.conflist(&[]));
+    let container = Container::new(&base.node).with_env("NODE_NAME", NODE);
+    container.set_account(&base.token, base.api.ca_pem());
+    let mut daemon = container.start();
+    daemon.wait_until_ready();
+    daemon.wait_for("it answers without a request", |_| {
+        let before = asked(base);
+        let answers = |pod: &Pod| ask(base, pod).is_some_and(|answer| answer["pod"].is_object());
+        [&base.sidecar, &base.dual, &base.plain].into_iter().all(answers) && asked(base) == before
+    });
+    (daemon, container)
+}
+
+fn ask(base: &BenchNode, pod: &Pod) -> Option<Value> {
+    let mut stream = UnixStream::connect(socket(base)).ok()?;
+    let request = json!({"verb": "check", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid});
+    writeln!(stream, "{request}").ok()?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).ok()?;
+    serde_json::from_str(&answer).ok()
+}
+
+/// Requests so far, of the plugin and of the agent.
+fn asked(base: &BenchNode) -> usize {
+    base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count()
 }
 
 /// Every contest once per round, after one round that does not count.
@@ -91,20 +132,18 @@ pub(crate) fn run(base: &BenchNode, contests: &[Contest], rounds: usize) -> Vec<
 impl Contest {
     /// Counts children and requests, in runs that are not timed.
     fn prepare(&self, base: &BenchNode) -> Results {
-        let asked =
-            || base.api.requests().iter().filter(|request| request.user.contains("istio-cni")).count();
-        let before = asked();
+        let before = asked(base);
         let netns = base.pod_netns();
         self.once(base, &netns);
-        let requests = (asked() - before) as f64;
+        let requests = (asked(base) - before) as f64;
         Results { name: self.name.clone(), costs: Vec::new(), children: self.children(base), requests }
     }
 
     fn once(&self, base: &BenchNode, pod: &Netns) -> Cost {
         match &self.input {
             Input::Text(text) => measure::run(pod, &self.command, &[], text),
-            Input::Plugin(subject, annotations) => {
-                let (env, stdin) = base.call(subject, pod, *annotations);
+            Input::Plugin(subject, annotations, agent) => {
+                let (env, stdin) = base.call(subject, pod, *annotations, agent.as_deref());
                 measure::run(base.node.netns(), &self.command, &env, &stdin)
             }
         }
@@ -131,7 +170,7 @@ impl Input {
     fn copy(&self) -> Input {
         match self {
             Input::Text(text) => Input::Text(text.clone()),
-            Input::Plugin(pod, annotations) => Input::Plugin(pod.clone(), *annotations),
+            Input::Plugin(pod, annotations, agent) => Input::Plugin(pod.clone(), *annotations, agent.clone()),
         }
     }
 }

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
     }
     if let (true, Some(base)) = (wanted("add"), &base) {
         let contests = contest::all(base, plugin.as_deref());
+        let _agent = contest::agent(base);
         let results = contest::run(base, &contests, rounds);
         table::print(&results, rounds);
     }

@@ -25,3 +25,4 @@ mod kit_api;
 mod least_privilege;
 mod node_taint;
 mod pod_repair;
+mod sidecar_agent;

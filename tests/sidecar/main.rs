@@ -16,6 +16,7 @@ mod iptables_cli;
 mod kit_network;
 mod kit_runtime;
 mod native;
+mod plugin_agent;
 mod plugin_api;
 mod plugin_calls;
 mod plugin_crash;

@@ -10,13 +10,13 @@ use std::{
 
 use agent::{
     AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
-    PodFetcher, Reconciler, ReconcilerInbox,
+    FetchedPod, PodFetcher, Reconciler, ReconcilerInbox,
 };
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
 use facts::follow_api;
 use hostfs::DirectoryWatcher;
-use model::{Namespace, Pod, PodName};
+use model::{Namespace, Pod, PodName, PodUid};
 use node_status::{NodeInspector, open_node};
 use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
 use prometheus_client::registry::Registry;
@@ -131,19 +131,22 @@ pub(crate) fn start(
 /// Serves our plugin, from now on, and listens for Istio's.
 pub(crate) fn serve(
     ambient: &AmbientOptions,
+    socket: &Path,
     handle: AgentHandle,
     metrics: AgentMetrics,
     cluster: Arc<ClusterAccess>,
     runtime: runtime::Handle,
 ) -> Result<Option<EventServer>> {
-    let server = AgentServer::bind(&ambient.socket).context("cannot serve the plugin")?;
+    let server = AgentServer::bind(socket).context("cannot serve the plugin")?;
     let lookup: PodFetcher = match &ambient.source {
-        PodSource::Api => Box::new(move |name: &PodName, deadline| {
+        PodSource::Api => Box::new(move |name: &PodName, _: &PodUid, deadline| {
             runtime.block_on(look_up(&cluster, name, deadline)).map_err(|error| format!("{error:#}").into())
         }),
         PodSource::Directory(path) => {
             let path = path.display().to_string();
-            Box::new(move |name: &PodName, _| Err(format!("there is no pod {name} in {path}").into()))
+            Box::new(move |name: &PodName, _: &PodUid, _| {
+                Err(format!("there is no pod {name} in {path}").into())
+            })
         }
     };
     let service = AgentService::new(handle, ambient.agent.policy.clone(), lookup, metrics.clone());
@@ -153,14 +156,16 @@ pub(crate) fn serve(
     Ok(events)
 }
 
-async fn look_up(cluster: &ClusterAccess, name: &PodName, deadline: Instant) -> Result<(Pod, Namespace)> {
-    let client = cluster.client().ok_or_else(|| anyhow!("there is no credential for the API server yet"))?;
+/// Labels can change at any time: neither answer may come from a cache.
+async fn look_up(cluster: &ClusterAccess, name: &PodName, deadline: Instant) -> Result<FetchedPod> {
     let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
     let namespace = format!("/api/v1/namespaces/{}", name.namespace);
     let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
-    let pod = client.get(&format!("pod {name}"), &pod, limit()).await?;
-    let namespace = client.get(&format!("namespace {}", name.namespace), &namespace, limit()).await?;
-    Ok((pod, namespace))
+    let client = cluster.client_within(limit()).await?;
+    let pod: Pod = client.get(&format!("pod {name}"), &pod, limit()).await?;
+    let namespace: Namespace =
+        client.get(&format!("namespace {}", name.namespace), &namespace, limit()).await?;
+    Ok((pod, Some(namespace)))
 }
 
 /// Follows pods and namespaces, until it is dropped.
@@ -186,10 +191,7 @@ async fn follow_once(settings: Arc<DaemonSettings>, handle: AgentHandle) {
         },
         Some(PodSource::Api) => {
             let Some(connection) = &settings.api else { return };
-            let (pod, namespace) = (&settings.identity.pod, &settings.identity.namespace);
-            let own = PodName { namespace: namespace.clone(), name: pod.clone() };
-            let own = Some(own).filter(|own| !own.namespace.is_empty() && !own.name.is_empty());
-            follow_api(connect(connection).await, &node, own, tell).await;
+            follow_api(connect(connection).await, &node, settings.identity.own_pod(), tell).await;
         }
         None => {}
     }

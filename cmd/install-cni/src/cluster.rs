@@ -2,12 +2,9 @@
 //!
 //! Nothing here is needed for the installation. While the API server is away, everything goes on with what is known.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use anyhow::{Result, anyhow};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use futures_util::StreamExt as _;
 use installer::InstallerHandle;
@@ -15,6 +12,7 @@ use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::DaemonSet;
 use retry::{Backoff, LastError};
 use serde::Deserialize;
+use tokio::{sync::watch, time::timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -25,7 +23,7 @@ use crate::{
 /// The cluster, as far as it is known.
 #[derive(Default)]
 pub(crate) struct ClusterAccess {
-    client: RwLock<Option<KubeClient>>,
+    client: watch::Sender<Option<KubeClient>>,
     /// What the shutdown needs to know.
     pub(crate) memory: SharedShutdownFacts,
 }
@@ -33,11 +31,19 @@ pub(crate) struct ClusterAccess {
 impl ClusterAccess {
     /// The client; none as long as there is no credential for one.
     pub(crate) fn client(&self) -> Option<KubeClient> {
-        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.client.borrow().clone()
+    }
+
+    /// The client, which an agent that has just started waits for.
+    pub(crate) async fn client_within(&self, limit: Duration) -> Result<KubeClient> {
+        let mut known = self.client.subscribe();
+        let client = timeout(limit, known.wait_for(Option::is_some)).await;
+        let client = client.ok().and_then(|client| client.ok()?.clone());
+        client.ok_or_else(|| anyhow!("there is no credential for the API server yet"))
     }
 
     fn set_client(&self, client: &KubeClient) {
-        *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+        self.client.send_replace(Some(client.clone()));
     }
 }
 
@@ -120,7 +126,7 @@ async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, i
 }
 
 /// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
-const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 
 /// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
 async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {

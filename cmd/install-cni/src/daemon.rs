@@ -38,6 +38,7 @@ use crate::{
     notices::NoticeReceivers,
     pod_repair,
     shutdown::{self, ShutdownVerdict},
+    sidecar_agent,
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restarted},
     version,
@@ -89,14 +90,18 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let ambient = match (&settings.ambient, ambient) {
         (Some(chosen), Some((running, metrics))) => {
             let owner = running.handle.clone();
-            let events =
-                ambient::serve(chosen, owner, metrics, Arc::clone(&cluster), runtime.handle().clone())?;
+            let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
+            let events = ambient::serve(chosen, socket, owner, metrics, cluster, runtime.handle().clone())?;
             Some(ambient::RunningAgent { events, ..running })
         }
         _ => None,
     };
-    let daemon =
-        Daemon { settings: Arc::new(settings), cluster, status, registry: Arc::new(registry), logger, lock };
+    let sidecar_agent = match settings.ambient {
+        Some(_) => None,
+        None => sidecar_agent::start(&settings, &cluster, runtime.handle()),
+    };
+    let (settings, registry) = (Arc::new(settings), Arc::new(registry));
+    let daemon = Daemon { settings, cluster, status, sidecar_agent, registry, logger, lock };
     let done = runtime.block_on(daemon.serve(
         work,
         ambient,
@@ -135,6 +140,8 @@ struct Daemon {
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     status: Arc<InstallerStatus>,
+    /// Without ambient mode: the loop that answers the plugin.
+    sidecar_agent: Option<Arc<agent::AgentStatus>>,
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
@@ -142,38 +149,43 @@ struct Daemon {
 
 /// What probes ask: the installer, and the agent in ambient mode.
 #[derive(Clone)]
-pub(crate) struct HealthProbe(Arc<InstallerStatus>, Option<Arc<agent::AgentStatus>>);
+pub(crate) struct HealthProbe {
+    installer: Arc<InstallerStatus>,
+    agent: Option<Arc<agent::AgentStatus>>,
+    /// It must be alive; nothing waits for it to be ready.
+    sidecar_agent: Option<Arc<agent::AgentStatus>>,
+}
 
 impl HealthProbe {
     /// Whether the plugin's files are as they should be, and looked after.
     pub(crate) fn installer(&self) -> Result<(), Reason> {
-        self.0.live().and_then(|()| self.0.ready())
+        self.installer.live().and_then(|()| self.installer.ready())
     }
 
     /// How often something has changed that people are shown of the node's network.
     pub(crate) fn changes(&self) -> u64 {
-        self.1.as_ref().map_or(0, |agent| agent.changes())
+        self.agent.as_ref().map_or(0, |agent| agent.changes())
     }
 
     /// The same for the node's network; none without ambient mode.
     pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
-        self.1.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
+        self.agent.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
     }
 }
 
 impl HealthCheck for HealthProbe {
     fn live(&self) -> Result<(), Reason> {
-        self.0.live()?;
-        self.1.as_ref().map_or(Ok(()), |agent| agent.live())
+        self.installer.live()?;
+        self.agent.iter().chain(&self.sidecar_agent).try_for_each(|agent| agent.live())
     }
 
     fn ready(&self) -> Result<(), Reason> {
-        self.0.ready()?;
-        self.1.as_ref().map_or(Ok(()), |agent| agent.ready())
+        self.installer.ready()?;
+        self.agent.as_ref().map_or(Ok(()), |agent| agent.ready())
     }
 
     fn reason(&self) -> &'static str {
-        match (self.0.ready(), self.1.as_ref().map_or(Ok(()), |agent| agent.ready())) {
+        match (self.installer.ready(), self.agent.as_ref().map_or(Ok(()), |agent| agent.ready())) {
             (Err(_), _) => condition::NOT_INSTALLED,
             (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
             (Ok(()), Ok(())) => "",
@@ -193,7 +205,8 @@ impl Daemon {
     ) -> Result<ExitCode> {
         let (stop, stopped) = watch::channel(());
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let probe = HealthProbe(Arc::clone(&self.status), agent);
+        let (installer, sidecar_agent) = (Arc::clone(&self.status), self.sidecar_agent.clone());
+        let probe = HealthProbe { installer, agent, sidecar_agent };
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
         let (tell_repairs, repairs) = mpsc::channel(NOTICES);

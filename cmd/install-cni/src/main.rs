@@ -18,6 +18,7 @@ mod node_lock;
 mod notices;
 mod pod_repair;
 mod shutdown;
+mod sidecar_agent;
 mod state_collector;
 mod supervise;
 mod taint;

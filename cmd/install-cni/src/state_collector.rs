@@ -317,8 +317,8 @@ fn sockets(settings: &DaemonSettings) -> Vec<PathBuf> {
     let ambient = settings.ambient.as_ref();
     let events = ambient.and_then(|ambient| ambient.events.as_ref()).map(|events| &events.socket);
     let ztunnel = ambient.and_then(|ambient| ambient.agent.capture.in_pod()).map(|chosen| &chosen.socket);
-    let agent = ambient.map(|ambient| &ambient.socket);
-    let all = [Some(&settings.debug_socket), settings.log_socket.as_ref(), agent, events, ztunnel];
+    let agent = &settings.agent_socket;
+    let all = [Some(&settings.debug_socket), settings.log_socket.as_ref(), Some(agent), events, ztunnel];
     all.into_iter().flatten().cloned().collect()
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<
 /// An agent runs, which would put it back, or what is there cannot be observed.
 pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let _logger = logging::install(log).context("cannot set up logging")?;
-    let sockets = settings.log_socket.iter().chain(settings.ambient.as_ref().map(|ambient| &ambient.socket));
+    let sockets = settings.log_socket.iter().chain([&settings.agent_socket]);
     for socket in sockets {
         if UnixStream::connect(socket).is_ok() {
             bail!(

@@ -106,7 +106,12 @@ impl AgentState {
         self.dirty = self.dirty.max(Some(scope));
     }
 
+    /// Drops `who`, which ends the wait, if no pod will come: without ambient mode pods are followed only where the agent's
+    /// role grants it.
     pub(crate) fn wait_for_pod(&mut self, who: PodWaiter) {
+        if !self.policy.ambient && !self.index.has_pods() {
+            return;
+        }
         self.waiting.push(who);
         self.answer_waiting();
     }
@@ -130,6 +135,9 @@ impl AgentState {
         uid: &PodUid,
         ips: &[IpAddr],
     ) -> Option<reconciler::PodWithNamespace> {
+        if uid.is_empty() && !self.policy.ambient {
+            return None; // without ambient mode no DEL comes, by which a predecessor could be told
+        }
         let known = self.known(name, uid)?;
         let (pod, _) = &known;
         let shown = pod.status.ips();
@@ -141,8 +149,14 @@ impl AgentState {
 
     pub(crate) fn known(&self, name: &PodName, uid: &PodUid) -> Option<reconciler::PodWithNamespace> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
-        let namespace = self.index.namespace(&name.namespace)?;
-        Some((Box::new(pod.clone()), Some(namespace.clone())))
+        let namespace = self.index.namespace(&name.namespace).cloned();
+        // Without ambient mode no decision depends on namespaces, and nothing follows them.
+        (namespace.is_some() || !self.policy.ambient).then(|| (Box::new(pod.clone()), namespace))
+    }
+
+    /// What the index answers and plans from is there.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.index.is_synced() || !self.policy.ambient
     }
 
     /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.

@@ -32,5 +32,5 @@ pub use pod_status::Redirection;
 pub use reconciler::{AgentHandle, ReconcileScope, Reconciler, ReconcilerInbox};
 pub use records::{prune as prune_records, read as read_records};
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
-pub use socket::{AgentServer, AgentService, PodFetcher, ServerError};
+pub use socket::{AgentServer, AgentService, FetchedPod, PodFetcher, ServerError};
 pub use status::AgentStatus;

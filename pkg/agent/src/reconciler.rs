@@ -264,14 +264,14 @@ impl Reconciler {
 
     /// One pass, and reports its result.
     fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
-        let done = if self.core.index.is_synced() {
+        let done = if self.core.is_synced() {
             self.mode.reconcile(&mut self.core, scope)
         } else {
             Err(Reason::from("pods and namespaces are not known yet"))
         };
         // Pods that belong to the mesh are enrolled, and held, also while no ztunnel can be used.
         let refused = done.as_ref().err().cloned();
-        if let Some(refused) = refused.as_ref().filter(|_| self.core.index.is_synced()) {
+        if let Some(refused) = refused.as_ref().filter(|_| self.core.is_synced()) {
             self.core.tell_failure(refused.as_str());
         }
         let trouble = done.unwrap_or_else(Some).map(String::from);
@@ -281,7 +281,7 @@ impl Reconciler {
         self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());
         // Before the facts are in sync nothing can be answered; each request has a deadline.
-        if self.core.index.is_synced() {
+        if self.core.is_synced() {
             self.mode.answer(refused.as_ref());
         }
         trouble.map_or(Ok(()), |_| Err(()))

@@ -47,8 +47,11 @@ const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not complete the request in time";
 
-/// Asks the API server for a pod and its namespace; returns by the deadline.
-pub type PodFetcher = Box<dyn Fn(&PodName, Instant) -> Result<(Pod, Namespace), Reason> + Send + Sync>;
+/// What the API server knows of a pod, and of its namespace where that counts.
+pub type FetchedPod = (Pod, Option<Namespace>);
+
+/// Asks the API server for a pod, by the UID that the runtime passed, which may be empty; returns by the deadline.
+pub type PodFetcher = Box<dyn Fn(&PodName, &PodUid, Instant) -> Result<FetchedPod, Reason> + Send + Sync>;
 
 /// Why the socket cannot be served.
 pub type ServerError = SocketError;
@@ -321,8 +324,12 @@ fn decide(
         Err(arrival) => arrival,
     };
     // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
-    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, deadline, shared)).and_then(Result::ok);
-    unknown.known = Some(asked.map_or_else(|| facts(&unknown.name, &unknown.uid, deadline, shared), Ok)?);
+    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, &unknown.uid, deadline, shared));
+    unknown.known = Some(match asked {
+        Some(Err(error)) if !shared.policy.ambient => return Err(error),
+        Some(Ok(known)) => known,
+        _ => facts(&unknown.name, &unknown.uid, deadline, shared)?,
+    });
     decided(unknown)?.map_err(|_| LATE.into())
 }
 
@@ -355,19 +362,20 @@ fn facts(
         return Ok(known);
     }
     drop(answer); // without a receiver, the reconciler forgets the request at the next fact
-    look_up(name, deadline, shared)
+    look_up(name, uid, deadline, shared)
 }
 
 /// Keeps nothing of it that the index would not keep.
 fn look_up(
     name: &PodName,
+    uid: &PodUid,
     deadline: Instant,
     shared: &ConnectionContext,
 ) -> Result<PodWithNamespace, Reason> {
-    let (mut pod, mut namespace) = (shared.lookup)(name, deadline)?;
+    let (mut pod, mut namespace) = (shared.lookup)(name, uid, deadline)?;
     planner::facts::trim(&mut pod);
-    planner::facts::trim_namespace(&mut namespace);
-    Ok((Box::new(pod), Some(namespace)))
+    namespace.iter_mut().for_each(planner::facts::trim_namespace);
+    Ok((Box::new(pod), namespace))
 }
 
 #[cfg(test)]
@@ -386,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_deadline_shorter_than_the_wait_for_a_pod_is_kept() {
-        let (service, _inbox) = unanswered_service(Box::new(|_, _| Err("no such pod".into())));
+        let (service, _inbox) = unanswered_service(Box::new(|_, _, _| Err("no such pod".into())));
         let (began, wait) = (Instant::now(), UNSEEN / 6);
         let answer = service.answer_by(AgentRequest::new(CniVerb::Check), None, began + wait);
         assert!(answer.error.is_some());
@@ -398,13 +406,13 @@ mod tests {
     fn one_deadline_holds_for_the_look_up_and_all_that_follows() {
         let (send, asked) = mpsc::channel();
         let send = std::sync::Mutex::new(send);
-        let lookup: PodFetcher = Box::new(move |name, deadline| {
+        let lookup: PodFetcher = Box::new(move |name, _, deadline| {
             drop(send.lock().map(|send| send.send(deadline)));
             let mut pod = Pod::default();
             pod.metadata.namespace.clone_from(&name.namespace);
             pod.metadata.name.clone_from(&name.name);
             pod.metadata.labels.insert("istio.io/dataplane-mode".to_owned(), "ambient".to_owned());
-            Ok((pod, Namespace::default()))
+            Ok((pod, Some(Namespace::default())))
         });
         let (service, _inbox) = unanswered_service(lookup);
         let request = AgentRequest {

@@ -36,7 +36,7 @@ impl SettingsReader<'_> {
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
         let fallback = self.parsed(&options::NO_ZTUNNEL_POLICY);
         let tools = self.tools();
-        let socket = PathBuf::from(self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET));
+        let socket = self.agent_socket();
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
         let capture = self.capture(existing);
         let host_network = match self.boolean(&options::ALLOW_SWITCH_TO_HOST_NS) {
@@ -67,14 +67,7 @@ impl SettingsReader<'_> {
                 netns_directory: self.text(&options::NETNS_DIR).into(),
             },
         });
-        Some(on.then_some(AmbientOptions {
-            agent,
-            socket,
-            source: source?,
-            fallback_file,
-            host_network,
-            events,
-        }))
+        Some(on.then_some(AmbientOptions { agent, source: source?, fallback_file, host_network, events }))
     }
 
     fn capture(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {

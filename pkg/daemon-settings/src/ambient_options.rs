@@ -16,8 +16,6 @@ pub enum PodSource {
 pub struct AmbientOptions {
     /// For the agent.
     pub agent: capture_modes::CaptureSettings,
-    /// Where the plugin asks.
-    pub socket: PathBuf,
     /// Where pods are read from.
     pub source: PodSource,
     /// A file that says what happens while no ztunnel is ready.

@@ -52,6 +52,11 @@ impl SettingsReader<'_> {
         }
     }
 
+    /// Where the plugin asks the agent.
+    pub(super) fn agent_socket(&self) -> PathBuf {
+        self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET).into()
+    }
+
     /// Where the plugin's kubeconfig is, and where it would be with, or without, a template.
     pub(super) fn kubeconfig_paths(&mut self) -> Option<(PathBuf, PathBuf)> {
         let directory = self.run_dir();
@@ -65,13 +70,14 @@ impl SettingsReader<'_> {
         Some(if self.is_generated() { (newer, older) } else { (older, newer) })
     }
 
-    /// What the plugin's entry says of ambient mode when the template does not: that it is on, who belongs to it, and what
-    /// is elsewhere than the plugin expects.
+    /// What the plugin's entry says when the template does not: that ambient mode is on, who belongs to it, and what is
+    /// elsewhere than the plugin expects.
     pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
-        if !self.is_on(&options::AMBIENT_ENABLED) {
-            return Vec::new();
+        let is_ambient = self.is_on(&options::AMBIENT_ENABLED);
+        let mut defaults = Vec::new();
+        if is_ambient {
+            defaults.push(("ambient_enabled", Json::Bool(true)));
         }
-        let mut defaults = vec![("ambient_enabled", Json::Bool(true))];
         let expected = match self.is_generated() {
             true => run_dir::path(&self.run_dir(), run_dir::AGENT_SOCKET),
             false => PLUGINS_SOCKET.to_owned(),
@@ -79,6 +85,9 @@ impl SettingsReader<'_> {
         let socket = self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET);
         if socket != expected {
             defaults.push(("agent_socket", Json::String(socket)));
+        }
+        if !is_ambient {
+            return defaults;
         }
         if self.values.get(&options::AMBIENT_CONFIG_FILE).1 != ValueSource::Default {
             defaults.push(("ambient_config", Json::String(self.text(&options::AMBIENT_CONFIG_FILE))));

@@ -7,7 +7,7 @@ use ::repair::RepairOptions;
 use flags::{Flag, FlagValues, ValueSource};
 use installer::ServerAuthority;
 use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
-use model::parse_go_bool;
+use model::{PodName, parse_go_bool};
 use report::EffectiveSetting;
 use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
 
@@ -50,6 +50,8 @@ pub struct DaemonSettings {
     pub monitoring_port: Option<u16>,
     /// Socket for the plugin's log lines.
     pub log_socket: Option<PathBuf>,
+    /// Socket for the plugin's requests.
+    pub agent_socket: PathBuf,
     /// Where the agent answers questions about itself, for the commands.
     pub debug_socket: PathBuf,
     /// The API server; none when the environment names none and nobody needs it.
@@ -96,6 +98,12 @@ pub struct AgentIdentity {
 }
 
 impl AgentIdentity {
+    /// Our pod, if it is known.
+    pub fn own_pod(&self) -> Option<PodName> {
+        let own = PodName { namespace: self.namespace.clone(), name: self.pod.clone() };
+        Some(own).filter(|own| !own.namespace.is_empty() && !own.name.is_empty())
+    }
+
     /// Our namespace, if it is known.
     pub(crate) fn own_namespace(&self) -> Option<String> {
         Some(self.namespace.clone()).filter(|namespace| !namespace.is_empty())
@@ -218,6 +226,7 @@ impl SettingsReader<'_> {
             monitoring_port: monitoring_port?,
             debug_socket: self.debug_socket(),
             log_socket: self.log_socket(),
+            agent_socket: self.agent_socket(),
             api,
             config_map,
             identity,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{Stream, StreamExt as _, future::Either};
+use futures_util::{Stream, StreamExt as _, future::Either, stream};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, Pod, PodName, PodUid};
 use planner::{DoubtedObjects, Fact};
@@ -40,44 +40,28 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 ///
 /// `tell` must not block.
 pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
-    let mut following = ApiFollower::new(client, node, own, tell);
-    let mut namespaces = Box::pin(following.namespaces());
-    let mut attempts = Backoff::new(RELIST, LAST_RELIST).attempts();
-    loop {
-        // Anew after a first list that is not to be believed.
-        let mut pods = Box::pin(following.pods());
-        let mut asking: Option<ApiQuery> = None;
-        loop {
-            let events = future::poll_fn(|context| {
-                // Either may be ready; both are told soon.
-                if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
-                    return Poll::Ready(event.map(|event| CollectionEvent::Pods(Box::new(event))));
-                }
-                namespaces
-                    .as_mut()
-                    .poll_next(context)
-                    .map(|event| event.map(|event| CollectionEvent::Namespaces(Box::new(event))))
-            });
-            let question = asking.get_or_insert_with(|| following.next_question());
-            match futures_util::future::select(events, question).await {
-                Either::Left((None, _)) => return,
-                Either::Left((Some(CollectionEvent::Pods(event)), _)) => {
-                    if !following.is_credible(&event).await {
-                        break;
-                    }
-                    asking = asking.filter(|_| !following.take_pods(*event));
-                }
-                Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
-                    asking = asking.filter(|_| !following.take_namespaces(*event));
-                }
-                Either::Right((answered, _)) => {
-                    following.answered(answered);
-                    asking = None;
-                }
-            }
-        }
-        kubeio::pause(attempts.failed()).await;
-    }
+    let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, tell);
+    let namespaces = Box::pin(following.namespaces());
+    following.follow(namespaces).await; // in this scope it does not end
+}
+
+/// The same for the pods of this node alone. It ends when the API server refuses to list or watch them, with its refusal.
+pub async fn follow_pods(
+    client: KubeClient,
+    node: &str,
+    own: Option<PodName>,
+    tell: impl Fn(Fact) + Send,
+) -> Error {
+    let mut following = ApiFollower::new(client, node, own, FollowScope::Pods, tell);
+    following.follow(Box::pin(stream::pending())).await
+}
+
+/// Which objects are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FollowScope {
+    PodsAndNamespaces,
+    /// Only as long as the API server permits it: a role need not.
+    Pods,
 }
 
 type ApiQuery = Pin<Box<dyn Future<Output = QueryAnswer> + Send>>;
@@ -85,6 +69,13 @@ type ApiQuery = Pin<Box<dyn Future<Output = QueryAnswer> + Send>>;
 enum CollectionEvent {
     Pods(Box<ListEvent<TrimmedObject<Pod>>>),
     Namespaces(Box<ListEvent<TrimmedObject<Namespace>>>),
+    Refused(Error),
+}
+
+impl CollectionEvent {
+    fn of_pods(event: Result<ListEvent<TrimmedObject<Pod>>, Error>) -> CollectionEvent {
+        event.map_or_else(CollectionEvent::Refused, |event| CollectionEvent::Pods(Box::new(event)))
+    }
 }
 
 /// What the API server said of one object.
@@ -104,6 +95,7 @@ struct ApiFollower<F> {
     client: KubeClient,
     node: String,
     own: Option<PodName>,
+    scope: FollowScope,
     tell: F,
     pods: CollectionCache<PodName>,
     namespaces: CollectionCache<String>,
@@ -117,11 +109,12 @@ struct ApiFollower<F> {
 }
 
 impl<F: Fn(Fact) + Send> ApiFollower<F> {
-    fn new(client: KubeClient, node: &str, own: Option<PodName>, tell: F) -> Self {
+    fn new(client: KubeClient, node: &str, own: Option<PodName>, scope: FollowScope, tell: F) -> Self {
         ApiFollower {
             client,
             node: node.to_owned(),
             own,
+            scope,
             tell,
             pods: CollectionCache::default(),
             namespaces: CollectionCache::default(),
@@ -134,16 +127,68 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         }
     }
 
-    fn pods(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Pod>>> + Send + use<F> {
+    /// Follows until the API server refuses, which counts with [`FollowScope::Pods`] alone.
+    async fn follow(
+        &mut self,
+        mut namespaces: Pin<Box<impl Stream<Item = ListEvent<TrimmedObject<Namespace>>>>>,
+    ) -> Error {
+        let mut attempts = Backoff::new(RELIST, LAST_RELIST).attempts();
+        loop {
+            // Anew after a first list that is not to be believed.
+            let mut pods = Box::pin(self.pods());
+            let mut asking: Option<ApiQuery> = None;
+            loop {
+                let events = future::poll_fn(|context| {
+                    // Either may be ready; both are told soon.
+                    if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
+                        return Poll::Ready(event.map(CollectionEvent::of_pods));
+                    }
+                    namespaces
+                        .as_mut()
+                        .poll_next(context)
+                        .map(|event| event.map(|event| CollectionEvent::Namespaces(Box::new(event))))
+                });
+                let question = asking.get_or_insert_with(|| self.next_question());
+                match futures_util::future::select(events, question).await {
+                    Either::Left((None, _)) => future::pending().await, // a watch does not end by itself
+                    Either::Left((Some(CollectionEvent::Refused(error)), _)) => return error,
+                    Either::Left((Some(CollectionEvent::Pods(event)), _)) => {
+                        if !self.is_credible(&event).await {
+                            break;
+                        }
+                        asking = asking.filter(|_| !self.take_pods(*event));
+                    }
+                    Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
+                        asking = asking.filter(|_| !self.take_namespaces(*event));
+                    }
+                    Either::Right((answered, _)) => {
+                        self.answered(answered);
+                        asking = None;
+                    }
+                }
+            }
+            kubeio::pause(attempts.failed()).await;
+        }
+    }
+
+    /// Errors are refusals, and told with [`FollowScope::Pods`] alone.
+    fn pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
-        without_errors(self.client.watch_all::<TrimmedObject<Pod>>(&core("Pod", of_node)), "pods")
+        let tells_refusals = self.scope == FollowScope::Pods;
+        let events = self.client.watch_all::<TrimmedObject<Pod>>(&core("Pod", of_node));
+        let mut errors = LoggedErrors::new("pods");
+        events.filter_map(move |event| {
+            future::ready(match event {
+                Err(error) if tells_refusals && error.kind() == ApiErrorKind::Refused => Some(Err(error)),
+                event => errors.without(event).map(Ok),
+            })
+        })
     }
 
     fn namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
-        without_errors(
-            self.client.watch_all::<TrimmedObject<Namespace>>(&core("Namespace", None)),
-            "namespaces",
-        )
+        let events = self.client.watch_all::<TrimmedObject<Namespace>>(&core("Namespace", None));
+        let mut errors = LoggedErrors::new("namespaces");
+        events.filter_map(move |event| future::ready(errors.without(event)))
     }
 
     /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
@@ -385,19 +430,26 @@ fn core(kind: &'static str, field_selector: Option<String>) -> Collection {
     Collection { group: "", kind, namespace: None, field_selector, label_selector: None }
 }
 
-fn without_errors<T>(
-    events: impl Stream<Item = Result<ListEvent<T>, Error>>,
+/// Logs each error of a watch once.
+struct LoggedErrors {
     what: &'static str,
-) -> impl Stream<Item = ListEvent<T>> {
-    let mut last = LastError::default();
-    events.filter_map(move |event| {
+    last: LastError,
+}
+
+impl LoggedErrors {
+    fn new(what: &'static str) -> LoggedErrors {
+        LoggedErrors { what, last: LastError::default() }
+    }
+
+    fn without<T>(&mut self, event: Result<ListEvent<T>, Error>) -> Option<ListEvent<T>> {
+        let resource = self.what;
         match &event {
-            Ok(_) if last.clear() => info!(target: "ambient", resource = what, "watch restored"),
-            Err(error) if last.replace(error) => {
-                warn!(target: "ambient", resource = what, %error, "watch failed");
+            Ok(_) if self.last.clear() => info!(target: "ambient", resource, "watch restored"),
+            Err(error) if self.last.replace(error) => {
+                warn!(target: "ambient", resource, %error, "watch failed");
             }
             Ok(_) | Err(_) => {}
         }
-        future::ready(event.ok())
-    })
+        event.ok()
+    }
 }

@@ -10,6 +10,6 @@ mod document;
 mod slim;
 mod yaml;
 
-pub use api::follow_api;
+pub use api::{follow_api, follow_pods};
 pub use dir::{ManifestFollower, follow_dir};
 pub use yaml::parse as parse_yaml;

@@ -127,6 +127,12 @@ impl FactIndex {
         &self.doubted
     }
 
+    /// All pods were told once.
+    #[must_use]
+    pub fn has_pods(&self) -> bool {
+        self.has_pods
+    }
+
     /// All pods and all namespaces were told once. Before that, what is missing here may well exist.
     #[must_use]
     pub fn is_synced(&self) -> bool {

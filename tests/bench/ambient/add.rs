@@ -126,7 +126,7 @@ impl Ground<'_> {
     fn once(&self, row: &Row, command: &[String]) -> Cost {
         let Some((pod, conf)) = &row.call else { return measure::run(self.node.netns(), command, &[], "") };
         self.calls.set(self.calls.get().wrapping_add(1));
-        let (env, _) = self.base.call(pod, &self.netns, false);
+        let (env, _) = self.base.call(pod, &self.netns, false, None);
         let mut stdin = conf.clone();
         let address = format!("10.201.0.{}/24", self.calls.get());
         stdin["prevResult"] = json!({

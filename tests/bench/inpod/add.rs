@@ -156,7 +156,7 @@ impl<'a> Ground<'a> {
     /// ADD, and then DEL, which is not timed. `before`: what runs the plugin.
     fn add(&mut self, before: &[String]) -> Cost {
         let (netns, pod) = (self.base.pod_netns(), self.pods.pop().unwrap());
-        let (mut env, _) = self.base.call(&pod, &netns, false);
+        let (mut env, _) = self.base.call(&pod, &netns, false, None);
         let mut stdin = self.conf.clone();
         let number = self.pods.len() + 1;
         let ips =

@@ -52,7 +52,6 @@ fn combinations_that_cannot_work_are_errors() {
             &["millrace.admissionPolicy.enabled=true", "repair.repairPods=false", "repair.deletePods=true"][..],
             "millrace.admissionPolicy forbids",
         ),
-        (&["millrace.writeKubeconfig=false"], "needs ambient mode"),
         (&["istioOwnedCNIConfig=true", "chained=false"], "needs chained=true"),
     ] {
         let complaint = helm.template(set).unwrap_err();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use super::fixture::{ClusterFixture, DAEMON_SET, template};
+use super::fixture::{ClusterFixture, DAEMON_SET, eventually, template};
 
 #[test]
 fn an_idle_daemon_asks_nothing_beyond_its_watches() {
@@ -14,6 +14,8 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
     let _daemon = fixture.daemon_that_knows(DAEMON_SET);
     fixture.wait_until_watched("configmaps");
     fixture.wait_until_watched("daemonsets");
+    let is_watch = |request: &&kit::Request| request.verb == "watch" && request.resource == "pods";
+    eventually("a watch of pods", || fixture.requests().iter().filter(is_watch).count() == 2);
     let before = fixture.requests();
     thread::sleep(Duration::from_secs(4)); // the time in which nothing shall happen
     assert_eq!(fixture.requests(), before);
@@ -24,13 +26,17 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
         assert!(request.user_agent.starts_with("install-cni/"), "{request:?}");
     }
     let expected = BTreeMap::from([
-        (("get", "pods"), 1), // who our owner is
+        (("get", "pods"), 2), // who our owner is, and whether a list that lacks our pod is stale
         (("list", "configmaps"), 1),
         (("list", "daemonsets"), 1),
+        (("list", "pods"), 1),
         (("watch", "configmaps"), 1),
         (("watch", "daemonsets"), 1),
+        (("watch", "pods"), 2), // this API server does not stream lists
     ]);
     assert_eq!(counts, expected);
     let named = |uri: &str| uri.contains("fieldSelector=metadata.name%3D") || uri.contains("/pods/");
-    assert!(before.iter().all(|request| named(&request.uri)), "one object each: {before:?}");
+    let of_node = |uri: &str| uri.contains("fieldSelector=spec.nodeName%3Didle");
+    let is_narrow = |request: &kit::Request| named(&request.uri) || of_node(&request.uri);
+    assert!(before.iter().all(is_narrow), "one object each, or the pods of one node: {before:?}");
 }

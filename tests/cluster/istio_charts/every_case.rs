@@ -16,6 +16,7 @@ pub(crate) fn live(chart: Chart) -> Option<()> {
     let kernel = release.kernel();
     release.create_pod();
     let daemon = release.start();
+    release.answers_the_plugin();
 
     // The container is restarted.
     let (log, _) = release.stop(daemon);
@@ -35,6 +36,7 @@ pub(crate) fn live(chart: Chart) -> Option<()> {
     assert!(missing.is_empty(), "{name}: an upgrade removed {missing:?}: {log}");
     release.create_pod();
     let daemon = release.start();
+    release.answers_the_plugin();
 
     // `helm uninstall`: the DaemonSet goes first; the kubelet stops its pod while Helm deletes the rest.
     release.delete_daemon_set();

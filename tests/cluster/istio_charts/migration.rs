@@ -113,8 +113,8 @@ fn there_and_back(case: &str, istio: Istio) -> Option<Vec<String>> {
 fn a_node_with_istios_agent_is_taken_over_in_place_and_given_back() {
     // What is left is the list of docs/compatibility.md.
     for (case, istio, expected) in [
-        ("1-20-8-default", Istio::Old, &["agent.lock"][..]),
-        ("1-24-6-default", Istio::New, &["agent.lock"]),
+        ("1-20-8-default", Istio::Old, &["agent.lock", "agent.sock"][..]),
+        ("1-24-6-default", Istio::New, &["agent.lock", "agent.sock"]),
         ("1-29-1-ambient", Istio::New, &["agent.lock", "agent.sock", "settings-before.json"]),
     ] {
         let Some(left) = there_and_back(case, istio) else { return };

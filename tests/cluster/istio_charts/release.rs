@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -174,6 +176,19 @@ impl Release {
         daemon.wait_until_ready();
         assert!(self.is_installed(), "{}: {}", self.chart.name, daemon.log());
         daemon
+    }
+
+    /// In every mode the agent tells the plugin of a pod: of its own, which the API server has.
+    pub(super) fn answers_the_plugin(&self) {
+        let pod = self.api.admin().get(&self.path("v1", "pods", &self.pod_name()));
+        let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
+        let request = json!({"verb": "check", "namespace": self.chart.name, "name": name, "uid": uid});
+        let mut stream = UnixStream::connect(self.node.run_dir().join("agent.sock")).unwrap();
+        writeln!(stream, "{request}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(&answer["pod"]["metadata"]["uid"], uid, "{}: {answer}", self.chart.name);
     }
 
     /// SIGTERM, and how the agent ended: its log, and how long it took. It ends well before SIGKILL.

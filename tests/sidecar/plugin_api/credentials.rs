@@ -105,7 +105,6 @@ fn a_kubeconfig_that_cannot_be_used_is_named_at_once() {
     let text = cluster.api.kubeconfig(&Auth::TokenFile("/nonexistent/token".into()));
     let exec = text.replace("tokenFile: /nonexistent/token", "exec: {command: /bin/sh}");
     for (path, part) in [
-        (cluster.node.net_d().join("missing"), "missing"),
         (file("empty", ""), "it is empty"),
         (file("blank", "{}"), "current-context"),
         (file("nonsense", "{[}"), "no YAML"),

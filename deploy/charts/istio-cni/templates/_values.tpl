@@ -114,9 +114,6 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- if and .m.admissionPolicy.enabled (has .repair (list "delete" "label")) -}}
   {{- fail "millrace.admissionPolicy forbids what repair.deletePods and repair.labelPods do: use repair.repairPods, or do without the policy" -}}
 {{- end -}}
-{{- if and (not .m.writeKubeconfig) (not .ambient) -}}
-  {{- fail "millrace.writeKubeconfig=false needs ambient mode: without it, the plugin has no other way to the API server" -}}
-{{- end -}}
 {{- if and .v.istioOwnedCNIConfig (not .v.chained) -}}
   {{- fail "istioOwnedCNIConfig=true needs chained=true: there is no network configuration to copy" -}}
 {{- end -}}

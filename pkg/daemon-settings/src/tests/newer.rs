@@ -84,9 +84,8 @@ fn without_a_template_the_entry_has_istios_newer_keys() {
     let former = Path::new("/host/etc/cni/net.d/ZZZ-istio-cni-kubeconfig");
     assert_eq!(installer.former_kubeconfigs, [former]);
     assert_eq!(installer.own_mode, Some(0o600));
-    let ambient = settings.ambient.unwrap();
-    assert_eq!(ambient.socket, Path::new("/var/run/istio-cni/agent.sock"));
-    let events = ambient.events.unwrap();
+    assert_eq!(settings.agent_socket, Path::new("/var/run/istio-cni/agent.sock"));
+    let events = settings.ambient.unwrap().events.unwrap();
     assert_eq!(events.socket, Path::new("/var/run/istio-cni/pluginevent.sock"));
     assert_eq!((events.places.root, events.places.proc), ("/host".into(), "/host/proc".into()));
     assert_eq!(settings.warnings, Vec::<String>::new());
@@ -116,9 +115,8 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
         entry(&elsewhere).get("agent_socket").is_none() && entry(&elsewhere).get("log_uds_address").is_none()
     );
     assert_eq!(elsewhere.log_socket.as_deref(), Some(Path::new("/run/here/log.sock")));
-    let ambient = elsewhere.ambient.unwrap();
-    assert_eq!(ambient.socket, Path::new("/run/here/agent.sock"));
-    assert_eq!(ambient.events.unwrap().socket, Path::new("/run/here/pluginevent.sock"));
+    assert_eq!(elsewhere.agent_socket, Path::new("/run/here/agent.sock"));
+    assert_eq!(elsewhere.ambient.unwrap().events.unwrap().socket, Path::new("/run/here/pluginevent.sock"));
     assert_eq!(elsewhere.installer.kubeconfig_path, Path::new("/run/here/istio-cni-kubeconfig"));
     let single = [("AGENT_SOCKET", "/a/agent.sock"), ("LOG_UDS_ADDRESS", "/b/log.sock")];
     let single = chart(&["--cni-agent-run-dir=/run/here"], &single);
@@ -126,11 +124,14 @@ fn the_shared_directory_can_be_elsewhere_and_each_socket_too() {
     assert_eq!(entry(&single)["log_uds_address"], "/b/log.sock");
     assert_eq!(single.log_socket.as_deref(), Some(Path::new("/b/log.sock")));
     // A template of 1.20 knows nothing of the directory.
-    let template = read(&["--ambient-enabled", "--cni-agent-run-dir=/run/here"], &[]).unwrap();
-    let defaults: BTreeMap<_, _> = template.installer.defaults.into_iter().collect();
-    assert_eq!(defaults["agent_socket"].as_str(), Some("/run/here/agent.sock"));
-    let variables: BTreeMap<_, _> = template.installer.template.variables.into_iter().collect();
-    assert_eq!(variables["__LOG_UDS_ADDRESS__"], "/run/here/log.sock");
+    for ambient in [&["--ambient-enabled"][..], &[]] {
+        let template = read(&[ambient, &["--cni-agent-run-dir=/run/here"]].concat(), &[]).unwrap();
+        let defaults: BTreeMap<_, _> = template.installer.defaults.into_iter().collect();
+        assert_eq!(defaults["agent_socket"].as_str(), Some("/run/here/agent.sock"), "{ambient:?}");
+        assert_eq!(defaults.contains_key("ambient_enabled"), !ambient.is_empty());
+        let variables: BTreeMap<_, _> = template.installer.template.variables.into_iter().collect();
+        assert_eq!(variables["__LOG_UDS_ADDRESS__"], "/run/here/log.sock");
+    }
     for wrong in ["", "here"] {
         let mistakes = read(&[&format!("--cni-agent-run-dir={wrong}")], &[]).unwrap_err();
         assert_eq!(mistakes, [format!("--cni-agent-run-dir: {wrong:?} is no absolute path")]);

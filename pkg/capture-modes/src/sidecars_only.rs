@@ -1,0 +1,60 @@
+//! No capture: the mode of an agent without ambient mode, which only tells the plugin who a pod is.
+
+use std::{net::IpAddr, time::Instant};
+
+use agent::{
+    AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
+    ReconcileScope,
+};
+use model::{ContainerId, PodUid, Reason};
+use planner::node::ZtunnelFallback;
+
+const OFF: &str = "ambient mode is off on this node";
+
+/// Captures nothing, and keeps nothing of a pod. The plugin redirects pods with a sidecar by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SidecarsOnly;
+
+impl CaptureMode for SidecarsOnly {
+    fn reconcile(&mut self, _: &mut AgentState, _: ReconcileScope) -> Result<Option<Reason>, Reason> {
+        Ok(None)
+    }
+
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn answer(&mut self, _: Option<&Reason>) {}
+
+    fn enrol(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
+        drop(reply.send(Err(OFF.into()))); // who asked may have given up
+    }
+
+    fn skip(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, reply: CaptureReply) {
+        drop(reply.send(Ok(())));
+    }
+
+    fn release(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment) -> CaptureResult {
+        Ok(())
+    }
+
+    fn check(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(Err(OFF.into())));
+    }
+
+    fn settle(&mut self) {}
+
+    fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
+        false
+    }
+
+    fn work_completed(&mut self, _: &mut AgentState) {}
+
+    fn snapshot(&self) -> CaptureSnapshot {
+        CaptureSnapshot::None
+    }
+
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+}

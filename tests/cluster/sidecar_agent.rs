@@ -1,0 +1,265 @@
+//! An agent without ambient mode: it answers the plugin, and the API server does where it cannot.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use kit::{Daemon, Netns, istio};
+use serde_json::{Value, json};
+
+use crate::fixtures::plugin::{Call, V4, bare_pod, plugin_auth};
+use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
+
+const REFUSED: &str = "no permission to watch the node's pods; getting each pod that starts";
+/// How long an ADD without any source waits for the next agent, and what a busy machine may add.
+const SUCCESSOR: Duration = Duration::from_secs(8);
+const BUSY: Duration = Duration::from_secs(4);
+/// How long an agent waits for a pod that its watch has not shown yet.
+const UNSEEN: Duration = Duration::from_millis(300);
+
+/// A node with an agent, and in the API server a namespace of its own.
+struct Cluster {
+    fixture: ClusterFixture,
+}
+
+/// What the manifest `istio-cni.yaml` allows of pods.
+fn get_only() -> Value {
+    allowing(&json!(["get"]))
+}
+
+/// The rules of our manifests with these verbs for pods.
+fn allowing(verbs: &Value) -> Value {
+    let mut rules = our_rules();
+    rules[0]["resources"] = json!(["nodes"]);
+    let rules_of_pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": verbs});
+    if !verbs.as_array().unwrap().is_empty() {
+        rules.as_array_mut().unwrap().push(rules_of_pods);
+    }
+    rules
+}
+
+impl Cluster {
+    fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
+        Some(Self { fixture: ClusterFixture::allowed(name, rules)? })
+    }
+
+    /// Creates an injected pod on this node; returns its UID.
+    fn create(&self, name: &str) -> String {
+        let mut pod = istio::injected_pod(self.fixture.name, name);
+        pod["spec"]["nodeName"] = json!(self.fixture.name);
+        self.fixture.api.create_pod(&pod)["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.fixture.node.run_dir().join("agent.sock")
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.fixture.node.net_d().join("ZZZ-istio-cni-kubeconfig")
+    }
+
+    /// A call about a pod with what the agent installed, in the terms of the node.
+    fn call(&self, command: &str, netns: &Netns, name: &str, uid: &str) -> Call<'_> {
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={name};K8S_POD_UID={uid}",
+            self.fixture.name
+        );
+        let mut call = Call::new(&self.fixture.node, command).netns(&netns.path()).env("CNI_ARGS", &args);
+        call = call.with("agent_socket", json!(self.socket()));
+        let named = self.fixture.entry()["kubernetes"]["kubeconfig"].is_string();
+        if named { call.kubeconfig(&self.kubeconfig()) } else { call }
+    }
+
+    /// An ADD that redirects.
+    fn redirects(&self, name: &str, uid: &str) -> Duration {
+        let netns = bare_pod(V4);
+        let outcome = self.call("ADD", &netns, name, uid).run();
+        outcome.ok();
+        assert!(is_redirected(&netns), "{outcome}");
+        outcome.wall()
+    }
+
+    /// What the plugin asked the API server.
+    fn asked_by_plugin(&self) -> usize {
+        self.fixture.requests().iter().filter(|request| request.user_agent.starts_with("istio-cni")).count()
+    }
+
+    /// How often the agent asked for one pod.
+    fn asked_by_agent(&self, name: &str) -> usize {
+        let path = format!("/pods/{name}");
+        let is_get = |request: &&kit::Request| request.verb == "get" && request.uri.contains(&path);
+        self.fixture.requests().iter().filter(is_get).count()
+    }
+
+    /// What the agent answers to a request about a pod.
+    fn ask(&self, name: &str, uid: &str) -> Value {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        let request = json!({"verb": "add", "namespace": self.fixture.name, "name": name, "uid": uid, "container": "c"});
+        writeln!(stream, "{request}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    fn wait_until_refused(daemon: &mut Daemon) {
+        daemon.wait_for("it does not watch pods", |daemon| daemon.logged(REFUSED, "") > 0);
+    }
+}
+
+fn is_redirected(netns: &Netns) -> bool {
+    netns.sh("iptables-save").contains("ISTIO_OUTPUT")
+}
+
+#[test]
+fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
+    let Some(cluster) = Cluster::allowed("sidecar-watch", &our_rules()) else { return };
+    let daemon = cluster.fixture.daemon();
+    cluster.fixture.wait_until_watched("pods");
+    for name in ["one", "two"] {
+        let uid = cluster.create(name);
+        cluster.redirects(name, &uid);
+        let netns = bare_pod(V4);
+        cluster.call("ADD", &netns, name, &uid).run().ok();
+        cluster.call("CHECK", &netns, name, &uid).run().ok();
+        assert_eq!(cluster.asked_by_agent(name), 0, "{}", daemon.log());
+    }
+    assert_eq!(cluster.asked_by_plugin(), 0, "{}", daemon.log());
+    let watched = |request: &kit::Request| request.resource == "namespaces";
+    assert!(!cluster.fixture.requests().iter().any(watched), "namespaces mean nothing without ambient mode");
+    // Ambient mode is off, whatever a pod asks for.
+    let mut pod = istio::injected_pod(cluster.fixture.name, "labelled");
+    pod["spec"]["nodeName"] = json!(cluster.fixture.name);
+    pod["metadata"]["labels"]["istio.io/dataplane-mode"] = json!("ambient");
+    let uid = cluster.fixture.api.create_pod(&pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+    let answer = cluster.ask("labelled", &uid);
+    assert_eq!((&answer["enrolled"], &answer["error"]), (&json!(false), &Value::Null), "{answer}");
+}
+
+/// Without a UID the known pod may be a predecessor of the same name.
+#[test]
+fn the_api_server_has_the_last_word_on_a_pod_without_a_uid() {
+    let Some(cluster) = Cluster::allowed("sidecar-no-uid", &our_rules()) else { return };
+    let _daemon = cluster.fixture.daemon();
+    cluster.fixture.wait_until_watched("pods");
+    let uid = cluster.create("one");
+    assert_eq!(cluster.ask("one", &uid)["pod"]["metadata"]["uid"], json!(uid));
+    assert_eq!(cluster.asked_by_agent("one"), 0);
+    assert_eq!(cluster.ask("one", "")["pod"]["metadata"]["uid"], json!(uid));
+    assert_eq!(cluster.asked_by_agent("one"), 1);
+}
+
+#[test]
+fn where_the_role_grants_only_get_the_agent_gets_each_pod_at_once() {
+    let Some(cluster) = Cluster::allowed("sidecar-get", &get_only()) else { return };
+    let mut daemon = cluster.fixture.daemon();
+    Cluster::wait_until_refused(&mut daemon);
+    let mut fastest = Duration::MAX;
+    for name in ["one", "two", "three", "four"] {
+        let uid = cluster.create(name);
+        fastest = fastest.min(cluster.redirects(name, &uid));
+        assert_eq!(cluster.asked_by_agent(name), 1, "{}", daemon.log());
+    }
+    assert!(fastest < UNSEEN, "there is no watch to wait for: {fastest:?}");
+    assert_eq!(cluster.asked_by_plugin(), 0, "{}", daemon.log());
+    assert_eq!(daemon.logged(REFUSED, ""), 1, "{}", daemon.log());
+    let refused = |request: &&kit::Request| {
+        request.resource == "pods" && ["list", "watch"].contains(&request.verb.as_str())
+    };
+    assert_eq!(cluster.fixture.requests().iter().filter(refused).count(), 1, "{}", daemon.log());
+    assert!(daemon.is_ready());
+}
+
+#[test]
+fn while_no_agent_runs_the_plugin_asks_the_api_server_at_once() {
+    let Some(cluster) = Cluster::allowed("sidecar-killed", &our_rules()) else { return };
+    cluster.fixture.daemon().kill();
+    let uid = cluster.create("one");
+    let wall = cluster.redirects("one", &uid);
+    assert!(wall < BUSY, "{wall:?}");
+    assert_eq!(cluster.asked_by_plugin(), 1);
+}
+
+#[test]
+fn an_agent_that_may_not_get_pods_leaves_it_to_the_plugins_own_credential() {
+    let Some(cluster) = Cluster::allowed("sidecar-forbidden", &allowing(&json!([]))) else { return };
+    let mut daemon = cluster.fixture.daemon();
+    Cluster::wait_until_refused(&mut daemon);
+    let auth = plugin_auth(cluster.fixture.api);
+    let kubeconfig =
+        istio::write_file(&cluster.fixture.node, "other", &cluster.fixture.api.kubeconfig(&auth));
+    let (uid, netns) = (cluster.create("one"), bare_pod(V4));
+    let outcome = cluster.call("ADD", &netns, "one", &uid).kubeconfig(&kubeconfig).run();
+    outcome.ok();
+    assert!(is_redirected(&netns), "{outcome}");
+    assert!(outcome.0.stderr_text().contains("the node agent failed (cannot get pod"), "{outcome}");
+    assert_eq!(cluster.asked_by_agent("one"), 1, "{}", daemon.log());
+
+    // The plugin's credential in the kubeconfig is the agent's own: no source is left.
+    let netns = bare_pod(V4);
+    let refusal = cluster.call("ADD", &netns, "one", &uid).run().refused();
+    assert_eq!(refusal.code, 11);
+    assert!(refusal.msg.contains("the node agent failed (cannot get pod"), "{}", refusal.msg);
+    assert!(refusal.msg.contains("it forbids this (403)"), "{}", refusal.msg);
+    assert!(daemon.is_ready(), "the installer needs none of this");
+}
+
+#[test]
+fn without_a_kubeconfig_the_agent_is_the_only_source_and_is_waited_for() {
+    let Some(cluster) = Cluster::allowed("sidecar-no-file", &get_only()) else { return };
+    let cluster = Cluster { fixture: cluster.fixture.with_env("WRITE_KUBECONFIG", "false") };
+    let daemon = cluster.fixture.daemon();
+    let uid = cluster.create("one");
+    cluster.redirects("one", &uid);
+    assert!(!cluster.kubeconfig().exists());
+    daemon.kill();
+
+    let netns = bare_pod(V4);
+    let outcome = cluster.call("ADD", &netns, "one", &uid).run();
+    let refusal = outcome.refused();
+    assert_eq!(refusal.code, 11, "{outcome}");
+    for words in ["the node agent is unavailable (nothing is listening on", "see whether the node agent"] {
+        assert!(refusal.msg.contains(words), "{outcome}");
+    }
+    assert!(outcome.wall() >= SUCCESSOR && outcome.wall() < SUCCESSOR + BUSY, "{outcome}");
+    assert!(!is_redirected(&netns));
+    // Neither needs a source.
+    let excluded = cluster.call("ADD", &netns, "one", &uid);
+    excluded.kubernetes("exclude_namespaces", json!([cluster.fixture.name])).run().ok();
+    cluster.call("ADD", &netns, "one", &uid).annotations(&json!({})).run().ok();
+    let wall = cluster.call("DEL", &netns, "one", &uid).run().wall();
+    assert!(wall < BUSY, "{wall:?}");
+
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.redirects("one", &uid));
+        let _daemon = cluster.fixture.daemon();
+        waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert_eq!(cluster.asked_by_plugin(), 0);
+}
+
+/// The container has no directory of the node for the socket, or cannot write there.
+#[test]
+fn an_agent_that_cannot_serve_the_socket_warns_once_and_the_plugin_asks_the_api_server() {
+    let Some(cluster) = Cluster::allowed("sidecar-no-sock", &our_rules()) else { return };
+    let cluster = Cluster { fixture: cluster.fixture.with_env("AGENT_SOCKET", "/proc/agent.sock") };
+    let daemon = cluster.fixture.daemon();
+    let warned = "cannot serve the plugin, which asks the API server instead";
+    assert_eq!(daemon.logged(warned, "/proc/agent.sock"), 1, "{}", daemon.log());
+    let uid = cluster.create("one");
+    cluster.redirects("one", &uid);
+    assert_eq!(cluster.asked_by_plugin(), 1);
+}
+
+/// An agent that is replaced removes nothing that its successor serves, and leaves nothing when it uninstalls.
+#[test]
+fn the_socket_goes_with_an_uninstallation() {
+    let Some(cluster) = Cluster::allowed("sidecar-removed", &our_rules()) else { return };
+    let cluster = Cluster { fixture: cluster.fixture.with_env("CLEANUP_ON_EXIT", "always") };
+    let daemon = cluster.fixture.daemon();
+    eventually("the socket", || cluster.socket().exists());
+    let (status, log) = daemon.terminate();
+    assert!(status.success(), "{log}");
+    assert!(!cluster.socket().exists(), "{log}");
+}

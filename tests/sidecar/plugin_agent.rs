@@ -1,0 +1,198 @@
+//! The plugin without ambient mode, and agents that answer wrongly, late or not at all.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use kit::{FakeReply, Netns};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use serde_json::{Value, json};
+
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod};
+
+/// What a busy machine may add.
+const BUSY: Duration = Duration::from_millis(2500);
+/// How long the plugin waits for an agent in whose place the API server can answer, and for one that is alone.
+const BEFORE_API: Duration = Duration::from_secs(2);
+const ALONE: Duration = Duration::from_secs(10);
+const UID: &str = "1f0e9a5e-9e5b-4f8e-a1b5-0d8b7f2a6c11";
+
+/// An agent that reads each request and answers this, or keeps the connection without a word. It ends with the test process.
+struct FakeAgent {
+    socket: PathBuf,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+impl FakeAgent {
+    fn start(fixture: &PluginFixture, answer: Option<Value>) -> Self {
+        let socket = fixture.node.run_dir().join("agent.sock");
+        let (listener, requests) = (UnixListener::bind(&socket).unwrap(), Arc::default());
+        let seen: Arc<Mutex<Vec<Value>>> = Arc::clone(&requests);
+        thread::spawn(move || {
+            let mut held = Vec::new();
+            while let Ok((client, _)) = listener.accept() {
+                seen.lock().unwrap().push(request(&client));
+                match &answer {
+                    Some(answer) => drop(writeln!(&client, "{answer}")), // the plugin may have gone
+                    None => held.push(client),
+                }
+            }
+        });
+        Self { socket, requests }
+    }
+
+    fn call<'f>(&self, fixture: &'f PluginFixture, command: &str, netns: &Netns) -> Call<'f> {
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID={UID}");
+        fixture.call(command, netns).env("CNI_ARGS", &args).with("agent_socket", json!(self.socket))
+    }
+
+    fn requests(&self) -> Vec<Value> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+fn request(client: &UnixStream) -> Value {
+    let mut line = String::new();
+    drop(BufReader::new(client).read_line(&mut line)); // nothing is a request, too
+    serde_json::from_str(&line).unwrap_or_default()
+}
+
+fn is_redirected(netns: &Netns) -> bool {
+    netns.sh("iptables-save").contains("ISTIO_OUTPUT")
+}
+
+/// Configured, and there is no such file: so it is with a generated entry and `WRITE_KUBECONFIG=false`.
+fn without_kubeconfig(call: Call<'_>) -> Call<'_> {
+    call.kubeconfig("/nonexistent/kubeconfig".as_ref())
+}
+
+#[test]
+fn an_agent_that_never_answers_costs_an_add_two_seconds() {
+    let fixture = PluginFixture::new();
+    let agent = FakeAgent::start(&fixture, None);
+    for command in ["ADD", "CHECK"] {
+        let netns = bare_pod(V4);
+        agent.call(&fixture, "ADD", &netns).run().ok();
+        let before = agent.requests().len();
+        let outcome = agent.call(&fixture, command, &netns).run();
+        outcome.ok();
+        assert!(is_redirected(&netns), "{outcome}");
+        assert!(outcome.wall() >= BEFORE_API && outcome.wall() < BEFORE_API + BUSY, "{outcome}");
+        let words = "the node agent is unavailable (no answer from";
+        assert!(outcome.0.stderr_text().contains(words), "{outcome}");
+        assert_eq!(agent.requests().len(), before + 1, "it is asked once");
+    }
+}
+
+/// A process that is stopped accepts nothing: the kernel keeps those who connect waiting.
+#[test]
+fn nor_does_one_that_accepts_no_more_connections_cost_more() {
+    let fixture = PluginFixture::new();
+    let socket = fixture.node.run_dir().join("agent.sock");
+    let address = SocketAddrUnix::new(&socket).unwrap();
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let new = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let listener = new();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 1).unwrap();
+    let fill = || -> Option<OwnedFd> {
+        let socket = new();
+        connect(&socket, &address).ok().map(|()| socket)
+    };
+    let waiting: Vec<OwnedFd> = std::iter::from_fn(fill).collect();
+    let netns = bare_pod(V4);
+    let outcome = fixture.call("ADD", &netns).with("agent_socket", json!(socket)).run();
+    outcome.ok();
+    assert!(is_redirected(&netns), "{outcome}");
+    assert!(outcome.wall() >= BEFORE_API && outcome.wall() < BEFORE_API + BUSY, "{outcome}");
+    drop(waiting);
+}
+
+#[test]
+fn alone_it_may_take_longer_and_the_error_says_so() {
+    let fixture = PluginFixture::new();
+    let agent = FakeAgent::start(&fixture, None);
+    let netns = bare_pod(V4);
+    let outcome = without_kubeconfig(agent.call(&fixture, "ADD", &netns)).run();
+    let refusal = outcome.refused();
+    assert_eq!(refusal.code, 11, "{outcome}");
+    assert!(refusal.msg.contains("within 10 s"), "{outcome}");
+    assert!(outcome.wall() >= ALONE && outcome.wall() < ALONE + BUSY, "{outcome}");
+    assert!(!is_redirected(&netns));
+    assert!(fixture.api.requests().is_empty());
+}
+
+#[test]
+fn neither_an_end_nor_a_question_about_the_plugin_waits_for_an_agent() {
+    let fixture = PluginFixture::new();
+    let agent = FakeAgent::start(&fixture, None);
+    let netns = bare_pod(V4);
+    let gc = agent.call(&fixture, "GC", &netns).with("cni.dev/valid-attachments", json!([]));
+    let status = agent.call(&fixture, "STATUS", &netns);
+    for call in [
+        agent.call(&fixture, "DEL", &netns),
+        gc.with("cniVersion", json!("1.1.0")),
+        status.with("cniVersion", json!("1.1.0")),
+    ] {
+        let outcome = call.run();
+        outcome.ok();
+        assert!(outcome.wall() < BEFORE_API, "{outcome}");
+    }
+    assert_eq!(agent.requests(), Vec::<Value>::new());
+}
+
+#[test]
+fn an_agents_error_leaves_the_decision_to_the_api_server() {
+    let fixture = PluginFixture::new();
+    let agent = FakeAgent::start(&fixture, Some(json!({"error": "cannot get pod shop/web: no (403)"})));
+    let netns = bare_pod(V4);
+    let outcome = agent.call(&fixture, "ADD", &netns).run();
+    outcome.ok();
+    assert!(is_redirected(&netns), "{outcome}");
+    let words = "the node agent failed (cannot get pod shop/web: no (403)); asked the API server";
+    assert!(outcome.0.stderr_text().contains(words), "{outcome}");
+    assert_eq!(agent.requests().len(), 1);
+    assert!(!fixture.api.requests().is_empty());
+
+    let netns = bare_pod(V4);
+    let refusal = without_kubeconfig(agent.call(&fixture, "ADD", &netns)).run().refused();
+    assert_eq!(refusal.code, 11);
+    assert_eq!(
+        refusal.msg,
+        "the node agent failed to handle pod shop/web: cannot get pod shop/web: no (403)"
+    );
+}
+
+#[test]
+fn when_both_fail_the_error_has_both_reasons() {
+    let fixture = PluginFixture::answering(|_| FakeReply::Json(400, json!({"message": "broken"})));
+    let agent = FakeAgent::start(&fixture, Some(json!({"error": "its list is not there"})));
+    let refusal = agent.call(&fixture, "ADD", &bare_pod(V4)).run().refused();
+    assert_eq!(refusal.code, 11);
+    for words in ["the node agent failed (its list is not there), and cannot GET", "it answered 400: broken"]
+    {
+        assert!(refusal.msg.contains(words), "{}", refusal.msg);
+    }
+}
+
+/// The agent's answer decides, whatever it has beyond what this version knows.
+#[test]
+fn an_agents_answer_spares_the_api_server() {
+    let fixture = PluginFixture::new();
+    let pod = kit::istio::injected_pod("shop", "web");
+    let agent = FakeAgent::start(&fixture, Some(json!({"pod": pod, "enrolled": false, "later": [1]})));
+    let netns = bare_pod(V4);
+    let outcome = agent.call(&fixture, "ADD", &netns).run();
+    outcome.ok();
+    assert!(is_redirected(&netns), "{outcome}");
+    agent.call(&fixture, "CHECK", &netns).run().ok();
+    assert!(fixture.api.requests().is_empty());
+    let verbs: Vec<Value> = agent.requests().iter().map(|request| request["verb"].clone()).collect();
+    assert_eq!(verbs, ["add", "check"]);
+}
