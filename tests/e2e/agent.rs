@@ -21,9 +21,8 @@ pub(crate) struct Agent {
 
 /// The namespace that Istio's documentation installs its charts into.
 const CHART_NAMESPACE: &str = "istio-system";
-const PLAIN_IMAGE: &str = "millrace/install-cni:0.1.0";
-/// With iptables.
-pub(crate) const AMBIENT_IMAGE: &str = "millrace/install-cni:0.1.0-ambient";
+/// Without iptables, in every mode.
+pub(crate) const AGENT_IMAGE: &str = "millrace/install-cni:0.1.0";
 const CHART_VERSIONS: [&str; 3] = ["1.20.8", "1.24.6", "1.29.1"];
 const DAEMON_SET: &str = "istio-cni-node";
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(60);
@@ -42,8 +41,7 @@ impl Agent {
         let cases = cases(version);
         let rendered = &cases[case];
         let mut objects = rendered_objects(rendered);
-        let image = if is_ambient(rendered) { AMBIENT_IMAGE } else { PLAIN_IMAGE };
-        local_image(&mut objects, Some(image));
+        local_image(&mut objects, Some(AGENT_IMAGE));
         let agent = Self {
             name: format!("Istio's chart {version}, {case}"),
             namespace: CHART_NAMESPACE.into(),
@@ -53,11 +51,9 @@ impl Agent {
         if needs_privileges { agent.privileged() } else { agent }
     }
 
-    /// What Istio's chart renders with `repair.repairPods`, and the image that has iptables.
+    /// What Istio's chart renders with `repair.repairPods`.
     pub(crate) fn repairing(version: &str) -> Self {
-        let mut agent = Self::chart(version, "repair-pods");
-        local_image(&mut agent.objects, Some(AMBIENT_IMAGE));
-        agent
+        Self::chart(version, "repair-pods")
     }
 
     /// Every case of the data that has a DaemonSet or permissions of its own; others differ in settings, which the tests cover.

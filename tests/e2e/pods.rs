@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    agent::AMBIENT_IMAGE,
+    agent::AGENT_IMAGE,
     machine::{IMAGE, OUTSIDE},
 };
 
@@ -90,7 +90,7 @@ pub(crate) fn validated(namespace: &str, name: &str) -> Value {
         "--skip-rule-apply",
     ];
     pod["spec"]["initContainers"] = json!([{
-        "name": "istio-validation", "image": AMBIENT_IMAGE, "imagePullPolicy": "Never", "command": command,
+        "name": "istio-validation", "image": AGENT_IMAGE, "imagePullPolicy": "Never", "command": command,
         "securityContext": {
             "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "privileged": false,
             "readOnlyRootFilesystem": true, "runAsGroup": 1337, "runAsNonRoot": true, "runAsUser": 1337,

@@ -61,7 +61,7 @@ pub fn apply(
     concerns: &dyn Fn(&TcpSocket) -> bool,
 ) -> Result<Option<ConnectionsReport>, netfilter::Error> {
     match (changes.in_two_steps(), existing) {
-        (None, _) => firewall.apply(changes, waiting).map(|()| None),
+        (None, _) => firewall.apply(changes, waiting).map(|_| None),
         (Some(_), ExistingConnections::Reset) => {
             // Some end by themselves before they are closed: the rules redirect their next packet, and the proxy answers with a reset.
             let before = count(concerns);

@@ -170,14 +170,14 @@ impl Firewall {
     /// Makes the changes: in nf_tables by one transaction of the engine, in legacy tables by one restore for each family that
     /// needs one (see [`Firewall::restore`]). What the engine cannot make, or a kernel that is too old for its rules refuses,
     /// is left to the tools, where there are any. If they cannot make it either, because the kernel has no x_tables, and
-    /// nothing is there yet, native tables are made.
+    /// nothing is there yet, native tables are made. Returns which kind of tables has the rules.
     ///
     /// # Errors
     /// The engine's, or as [`Firewall::restore`].
-    pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<(), Error> {
+    pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<Backend, Error> {
         if let Some(native) = &changes.native {
             let messages = nftables::native::transaction(&native.found, &native.wanted)?;
-            return Ok(nftables::commit(messages)?);
+            return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {
             return self.or_native(self.restore(&changes.texts(), waiting), changes);
@@ -186,7 +186,7 @@ impl Firewall {
         let refused = match nftables::transaction(&by_family) {
             Ok(messages) => match nftables::commit(messages) {
                 Err(error) if is_unknown_to_kernel(&error) => error.into(),
-                done => return Ok(done?),
+                done => return Ok(done.map(|()| self.backend())?),
             },
             Err(unsupported) => unsupported.into(),
         };
@@ -198,14 +198,14 @@ impl Firewall {
     }
 
     /// Makes native tables after a failure, where these may be used and nothing is there yet.
-    fn or_native(&self, done: Result<(), Error>, changes: &FamilyChanges) -> Result<(), Error> {
+    fn or_native(&self, done: Result<(), Error>, changes: &FamilyChanges) -> Result<Backend, Error> {
         let may = self.backend() == Backend::Nft
             && !self.is_forced()
             && self.native_tables() != NativeTables::Never;
         match (done, changes.instead.as_ref().filter(|_| may)) {
             // The first cause is the one to tell.
-            (Err(error), Some(instead)) => instead.commit().map_err(|_| error),
-            (done, _) => done,
+            (Err(error), Some(instead)) => instead.commit().map(|()| Backend::Native).map_err(|_| error),
+            (done, _) => done.map(|()| self.backend()),
         }
     }
 
@@ -245,13 +245,13 @@ impl Firewall {
     ///
     /// # Errors
     /// As [`Firewall::call`]; what was done before it stays.
-    pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<(), Error> {
+    pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<Backend, Error> {
         if changes.native.is_some() {
             return self.apply(changes, Vec::new()); // no tool makes these
         }
         for (family, change) in &changes.families {
             change.calls().iter().try_for_each(|call| self.call(*family, call))?;
         }
-        Ok(())
+        Ok(self.backend())
     }
 }

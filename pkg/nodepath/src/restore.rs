@@ -133,7 +133,7 @@ impl NodePath {
     ) -> Option<RestoreThread> {
         let work = move |firewall: &Firewall| {
             if ahead {
-                RestoreProgress::Done(firewall.apply(&changes, Vec::new()).map_err(Error::from))
+                RestoreProgress::Done(firewall.apply(&changes, Vec::new()).map(drop).map_err(Error::from))
             } else {
                 let start = |family| firewall.start_restore(family).ok().flatten();
                 let started = changes.families().filter_map(start);
@@ -175,6 +175,6 @@ impl NodePath {
             None => self.run_at(place, || Firewall::open(&options))?.0,
         };
         self.note_chains(place, changes, opened.backend())?;
-        self.run_at(place, || opened.apply(changes, waiting))
+        self.run_at(place, || opened.apply(changes, waiting).map(drop))
     }
 }

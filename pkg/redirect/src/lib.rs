@@ -108,11 +108,11 @@ impl PreparedNetns {
         families: FamilyChoice,
         form: RuleFormat,
     ) -> Result<RedirectReport, Error> {
-        let (report, ()) = self.apply_by(config, families, |firewall, changes, waiting| match form {
+        let (report, backend) = self.apply_by(config, families, |firewall, changes, waiting| match form {
             RuleFormat::Restore => firewall.apply(changes, waiting),
             RuleFormat::Commands => firewall.apply_one_by_one(changes),
         })?;
-        Ok(report)
+        Ok(RedirectReport { backend, ..report })
     }
 
     /// The same, for a caller that has something to do around the change of rules: `change` makes it.

@@ -245,7 +245,7 @@ fn injected_ports() -> SidecarConfig {
 fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
     let netns = pod_netns("newer");
     let before = State::of(&netns);
-    for flag in ["reconcile", "force-apply", "native-nftables"] {
+    for flag in ["reconcile", "force-apply"] {
         let variable = flag.to_uppercase().replace('-', "_");
         let by_flag = applied(&netns, &[], &[&format!("--{flag}")]);
         let by_variable = applied(&netns, &[(&variable, "true")], &[]);
@@ -264,6 +264,28 @@ fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
     let after = State::of(&netns);
     assert!(after.is_blank(netfilter::available_backend().unwrap()), "{after:?}");
     assert_eq!(after.network, before.network);
+}
+
+#[test]
+fn native_tables_by_flag_and_variable_are_removed_by_both_commands() {
+    let netns = pod_netns("native");
+    let before = State::of(&netns);
+    let shown = || netns.sh("nft list ruleset");
+    for (env, arguments) in
+        [(&[][..], &["--native-nftables"][..]), (&[("NATIVE_NFTABLES", "true")][..], &[][..])]
+    {
+        let printed = applied(&netns, env, arguments);
+        assert!(printed.contains("redirected (native backend)"), "{printed}");
+        let made = shown();
+        assert!(made.contains("table inet istio-proxy-nat"), "{made}");
+        let printed = applied(&netns, &[], &[]);
+        assert!(printed.contains("everything is in place (native backend)"), "{printed}");
+        assert_eq!(shown(), made, "what is there decides");
+        let removed = applied(&netns, &[("CLEANUP_ONLY", "true")], &[]);
+        assert!(removed.contains("removed: inet istio-proxy-nat"), "{removed}");
+        assert_eq!(shown(), "");
+        State::of(&netns).assert_is(&before, "after the cleanup");
+    }
 }
 
 #[test]

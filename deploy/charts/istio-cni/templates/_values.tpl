@@ -141,8 +141,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if contains "/" .v.image -}}
 {{- .v.image -}}
 {{- else -}}
-{{- $variant := .m.image.variant -}}
-{{- if eq $variant "auto" -}}{{- $variant = ternary "ambient" "plain" .redirects -}}{{- end -}}
-{{- printf "%s/%s:%s%s" .m.image.hub .m.image.name (include "istio-cni.tag" .) (ternary "-ambient" "" (eq $variant "ambient")) -}}
+{{- printf "%s/%s:%s%s" .m.image.hub .m.image.name (include "istio-cni.tag" .) (ternary "-ambient" "" (eq .m.image.variant "ambient")) -}}
 {{- end -}}
 {{- end -}}
