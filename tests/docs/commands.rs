@@ -57,6 +57,10 @@ const COMMANDS: &[(&str, Run)] = &[
         "nsenter --net=/proc/PID/ns/net iptables-save -t nat",
         Test("tests/sidecar/engine.rs", "every_rule_set_of_a_pod_is_what_the_tool_makes"),
     ),
+    (
+        "nsenter --net=/proc/PID/ns/net nft list ruleset",
+        Test("tests/sidecar/native.rs", "an_ambient_pods_tables_are_istios_to_the_letter"),
+    ),
     // Installing and removing.
     (
         "docker build -f deploy/Dockerfile -t REGISTRY/install-cni:TAG . && docker push REGISTRY/install-cni:TAG",

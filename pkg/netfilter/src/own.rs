@@ -1,10 +1,7 @@
 //! What nf_tables holds of one owner, asked chain by chain: what that costs does not grow with the rules of others, and
 //! takes no tool. It tells whether anything was changed, not what a rule says.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netlink::{
@@ -193,9 +190,9 @@ impl OwnJumps {
 fn native(owner: ChainSet) -> Result<Option<u64>, Error> {
     let Some(prefix) = owner.native else { return Ok(None) };
     let listing = NativeListing::read(&[prefix], ListBounds::POD)?;
-    let mut hasher = DefaultHasher::new();
-    listing.hash(&mut hasher);
-    Ok((!listing.is_empty()).then(|| hasher.finish()))
+    let mut hash = FnvHash::default();
+    listing.each(&mut |bytes| hash.bytes(bytes));
+    Ok((!listing.is_empty()).then_some(hash.0))
 }
 
 fn number(wanted: &WantedRules<'_>) -> u64 {

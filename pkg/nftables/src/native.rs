@@ -7,7 +7,7 @@ mod encode;
 mod listing;
 
 use netlink::{MessageFlags, NetlinkRequest};
-use rules::native::{NativeChain, NativeRules, NativeTable};
+use rules::native::{NativeChain, NativeRule, NativeRules, NativeTable};
 
 pub(crate) use listing::ListedRule;
 pub use listing::{NativeListing, is_table_of};
@@ -28,8 +28,8 @@ pub fn transaction(found: &NativeListing, wanted: &NativeRules) -> Result<Vec<Ne
     let expected = NativeListing::expected(wanted)?;
     let mut messages = Vec::new();
     for table in &wanted.tables {
-        let (was, becomes) = (found.tables.get(&table.name), expected.tables.get(&table.name));
-        if was == becomes {
+        let (was, becomes) = (found.table(&table.name), expected.table(&table.name));
+        if was.zip(becomes).is_some_and(|(was, becomes)| was.is(becomes)) {
             continue;
         }
         messages.push(table_message(NEW_TABLE, &table.name));
@@ -44,8 +44,9 @@ pub fn transaction(found: &NativeListing, wanted: &NativeRules) -> Result<Vec<Ne
         }
         fill(table, &mut messages)?;
     }
-    let unwanted = found.tables.keys().filter(|name| !expected.tables.contains_key(*name));
-    messages.extend(unwanted.map(|name| table_message(DELETE_TABLE, name)));
+    for table in found.tables.iter().filter(|table| expected.table(&table.name).is_none()) {
+        messages.push(table_message(DELETE_TABLE, &table.name));
+    }
     Ok(messages)
 }
 
@@ -56,12 +57,16 @@ fn fill(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), U
         for rule in &chain.rules {
             let mut message = rule_message(NEW_RULE, &table.name, Some(&chain.name));
             if !encode::rule(&mut message, rule) {
-                return Err(Unsupported(format!("in the native dialect, this rule: {}", rule.rule)));
+                return Err(unsupported(rule));
             }
             messages.push(message);
         }
     }
     Ok(())
+}
+
+fn unsupported(rule: &NativeRule) -> Unsupported {
+    Unsupported(format!("in the native dialect, this rule: {}", rule.rule))
 }
 
 fn table_message(kind: u16, name: &str) -> NetlinkRequest {

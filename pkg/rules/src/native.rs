@@ -3,8 +3,6 @@
 //!
 //! A rule that both families have is there once, for packets of either. One that only a single family has says so.
 
-use std::collections::VecDeque;
-
 use model::Family;
 
 use crate::ir::{Chain, Hook, Match, Rule, RuleSet, Table, TableRules, Target};
@@ -66,9 +64,9 @@ pub fn chain_name(chain: &str) -> String {
 impl NativeRules {
     /// The rules of an owner whose tables begin with `prefix`, from those of each family; `None`: the family has none.
     #[must_use]
-    pub fn new(prefix: &str, v4: Option<&RuleSet>, v6: Option<&RuleSet>) -> NativeRules {
+    pub fn new<'a>(prefix: &str, v4: Option<&'a RuleSet>, v6: Option<&'a RuleSet>) -> NativeRules {
         let tables = ORDER.into_iter().filter_map(|table| {
-            let of = |rules: Option<&'_ RuleSet>| rules.and_then(|rules| rules.tables.get(&table)).cloned();
+            let of = |rules: Option<&'a RuleSet>| rules.and_then(|rules| rules.tables.get(&table));
             let chains = chains(table, &Families { v4: of(v4), v6: of(v6) });
             (!chains.is_empty()).then(|| NativeTable { name: table_name(prefix, table), chains })
         });
@@ -86,16 +84,16 @@ impl NativeRules {
 }
 
 /// A table of both families.
-struct Families {
-    v4: Option<TableRules>,
-    v6: Option<TableRules>,
+struct Families<'a> {
+    v4: Option<&'a TableRules>,
+    v6: Option<&'a TableRules>,
 }
 
-impl Families {
+impl<'a> Families<'a> {
     /// The rules of one list, merged.
-    fn rules(&self, list: impl Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
-        let of = |table: &Option<TableRules>| table.as_ref().map(&list);
-        merged(of(&self.v4), of(&self.v6))
+    fn rules(&self, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
+        let of = |table: Option<&TableRules>| table.map(list);
+        merged(of(self.v4), of(self.v6))
     }
 
     /// The family, if only one has rules here.
@@ -107,12 +105,12 @@ impl Families {
         }
     }
 
-    fn tables(&self) -> impl Iterator<Item = &TableRules> {
-        self.v4.iter().chain(&self.v6)
+    fn tables(&self) -> impl Iterator<Item = &'a TableRules> {
+        self.v4.into_iter().chain(self.v6)
     }
 }
 
-fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
+fn chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     let mut chains = Vec::new();
     for hook in Hook::ALL {
         let jump = |rules: &TableRules| {
@@ -120,7 +118,7 @@ fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
         };
         // Rules that name no address would take packets of the other family, too.
         let scoped = |rule: NativeRule| NativeRule { family: rule.family.or(families.only()), ..rule };
-        let rules = families.rules(jump).into_iter().map(scoped);
+        let rules = families.rules(&jump).into_iter().map(scoped);
         let rules: Vec<NativeRule> = rules.map(uncounted_if_plain).collect();
         if !rules.is_empty() {
             chains.push(NativeChain {
@@ -139,7 +137,7 @@ fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
     chains.extend(names.into_iter().map(|chain| NativeChain {
         name: chain_name(&chain.0),
         hook: None,
-        rules: families.rules(|rules| rules.chain(chain).to_vec()),
+        rules: families.rules(&|rules| rules.chain(chain).to_vec()),
     }));
     if table == Table::Raw {
         chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| ports_first(&mut rule.rule));
@@ -149,7 +147,9 @@ fn chains(table: Table, families: &Families) -> Vec<NativeChain> {
 
 /// The order of Istio in `raw`.
 fn ports_first(rule: &mut Rule) {
-    rule.matches.sort_by_key(|condition| !matches!(condition, Match::SourcePort(_) | Match::DestPort(_)));
+    let is_port = |condition: &Match| matches!(condition, Match::SourcePort(_) | Match::DestPort(_));
+    let (ports, others): (Vec<_>, Vec<_>) = rule.matches.drain(..).partition(is_port);
+    rule.matches = [ports, others].concat();
 }
 
 /// Istio counts at every rule but the jumps that take every packet.
@@ -167,23 +167,27 @@ fn merged(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
         (None, Some(rules)) => return alone(Family::V6, rules),
         (None, None) => return merged,
     };
-    let mut v6 = VecDeque::from(v6);
+    let mut rest = v6.as_slice();
     for rule in v4 {
-        if is_of_one_family(&rule) {
-            push(&mut merged, Some(Family::V4), rule);
-            // What stands at the same place of the other list is about the same, as a rule.
-            if let Some(rule) = v6.pop_front_if(|rule| is_of_one_family(rule)) {
-                push(&mut merged, Some(Family::V6), rule);
-            }
-        } else if let Some(position) = v6.iter().position(|other| *other == rule) {
-            v6.drain(..position).for_each(|rule| push(&mut merged, Some(Family::V6), rule));
-            drop(v6.pop_front()); // the rule itself
+        let same = rest.iter().position(|other| *other == rule).filter(|_| !is_of_one_family(&rule));
+        if let Some((before, [_, after @ ..])) = same.map(|position| rest.split_at(position)) {
+            before.iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule.clone()));
             push(&mut merged, None, rule);
-        } else {
-            push(&mut merged, Some(Family::V4), rule);
+            rest = after;
+            continue;
+        }
+        let names_address = is_of_one_family(&rule);
+        push(&mut merged, Some(Family::V4), rule);
+        // What stands at the same place of the other list is about the same, as a rule.
+        if let [next, after @ ..] = rest
+            && names_address
+            && is_of_one_family(next)
+        {
+            push(&mut merged, Some(Family::V6), next.clone());
+            rest = after;
         }
     }
-    v6.into_iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule));
+    rest.iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule.clone()));
     merged
 }
 

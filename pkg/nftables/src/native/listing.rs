@@ -1,6 +1,6 @@
 //! Tables of the native dialect as the kernel has them, in a form in which two can be compared.
-
-use std::collections::BTreeMap;
+//!
+//! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
 
 use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, Socket};
 use rules::native::{NativeChain, NativeRules};
@@ -22,27 +22,29 @@ use crate::{
 const ACCEPTS: u32 = 1;
 
 /// The tables of some owners in the calling thread's network namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeListing {
-    pub(super) tables: BTreeMap<String, ListedTable>,
+    pub(super) tables: Vec<ListedTable>,
 }
 
-/// Its chains, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// A table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedTable {
-    pub(super) chains: BTreeMap<String, ListedChain>,
+    pub(super) name: String,
+    chains: Vec<ListedChain>,
 }
 
 /// A chain.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct ListedChain {
-    pub(super) base: Option<BaseChain>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ListedChain {
+    name: String,
+    base: Option<BaseChain>,
     rules: Vec<ListedRule>,
 }
 
 /// Where packets enter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct BaseChain {
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BaseChain {
     kind: String,
     hook: u32,
     priority: i32,
@@ -50,9 +52,9 @@ pub(super) struct BaseChain {
     accepts: bool,
 }
 
-/// A rule: its expressions with their attributes, without what counts packets and what kernels of different versions add.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ListedRule(Vec<(String, BTreeMap<u16, Vec<u8>>)>);
+/// A rule: its expressions with their attributes as bytes, without what counts packets and what only some kernels add.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListedRule(Vec<u8>);
 
 impl NativeListing {
     /// Reads the tables of the owners whose tables begin with one of the prefixes, without making any.
@@ -70,9 +72,11 @@ impl NativeListing {
     pub fn expected(rules: &NativeRules) -> Result<NativeListing, Unsupported> {
         let mut listing = NativeListing::default();
         for table in &rules.tables {
-            let chains: Result<_, Unsupported> =
-                table.chains.iter().map(|chain| Ok((chain.name.clone(), expected(chain)?))).collect();
-            listing.tables.insert(table.name.clone(), ListedTable { chains: chains? });
+            let mut listed = ListedTable { name: table.name.clone(), chains: Vec::new() };
+            for chain in &table.chains {
+                listed.chains.push(expected(chain)?);
+            }
+            listing.tables.push(listed);
         }
         Ok(listing)
     }
@@ -86,56 +90,87 @@ impl NativeListing {
     /// The tables whose names begin with the prefix.
     #[must_use]
     pub fn of(&self, prefix: &str) -> NativeListing {
-        let tables = self.tables.iter().filter(|(name, _)| is_table_of(prefix, name));
-        NativeListing { tables: tables.map(|(name, table)| (name.clone(), table.clone())).collect() }
+        let mut listing = self.clone();
+        listing.tables.retain(|table| is_table_of(prefix, &table.name));
+        listing
     }
 
     /// Packets are led into one of the tables.
     #[must_use]
     pub fn is_led_into(&self) -> bool {
-        let chains = self.tables.values().flat_map(|table| table.chains.values());
-        chains.into_iter().any(|chain| chain.base.is_some() && !chain.rules.is_empty())
+        let mut chains = self.tables.iter().flat_map(|table| &table.chains);
+        chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
+    }
+
+    /// Hands over all that it says, piece by piece.
+    pub fn each(&self, take: &mut dyn FnMut(&[u8])) {
+        for table in &self.tables {
+            take(table.name.as_bytes());
+            for chain in &table.chains {
+                take(chain.name.as_bytes());
+                if let Some(BaseChain { kind, hook, priority, accepts }) = &chain.base {
+                    take(kind.as_bytes());
+                    take(&hook.to_ne_bytes());
+                    take(&priority.to_ne_bytes());
+                    take(&[u8::from(*accepts)]);
+                }
+                chain.rules.iter().for_each(|rule| take(&rule.0));
+            }
+        }
     }
 
     /// In which tables and chains this is not what is `expected`, for people.
     #[must_use]
     pub fn differences(&self, expected: &NativeListing) -> Vec<String> {
         let mut words = Vec::new();
-        for (name, table) in &expected.tables {
-            match self.tables.get(name) {
-                None => words.push(format!("inet {name}: the table is missing")),
-                Some(found) => {
-                    words.extend(found.differences(table).map(|what| format!("inet {name}: {what}")));
-                }
+        for table in &expected.tables {
+            match self.table(&table.name) {
+                None => words.push(format!("inet {}: the table is missing", table.name)),
+                Some(found) => found.differences(table, &mut words),
             }
         }
-        let unwanted = self.tables.keys().filter(|name| !expected.tables.contains_key(*name));
-        words.extend(unwanted.map(|name| format!("inet {name}: the table should not exist")));
+        for table in self.tables.iter().filter(|table| expected.table(&table.name).is_none()) {
+            words.push(format!("inet {}: the table should not exist", table.name));
+        }
         words
+    }
+
+    pub(super) fn table(&self, name: &str) -> Option<&ListedTable> {
+        self.tables.iter().find(|table| table.name == name)
     }
 }
 
 impl ListedTable {
-    fn differences<'a>(&'a self, expected: &'a ListedTable) -> impl Iterator<Item = String> + 'a {
-        let wrong = expected.chains.iter().filter_map(|(name, chain)| match self.chains.get(name) {
-            None => Some(format!("chain {name} is missing")),
-            Some(found) if found.base != chain.base => Some(format!("chain {name} is at another hook")),
-            Some(found) if found.rules != chain.rules => Some(format!(
-                "chain {name} has other rules ({}, wanted: {})",
-                found.rules.len(),
-                chain.rules.len()
-            )),
-            Some(_) => None,
-        });
-        let unwanted = self.chains.keys().filter(|name| !expected.chains.contains_key(*name));
-        wrong.chain(unwanted.map(|name| format!("chain {name} should not exist")))
+    fn chain(&self, name: &str) -> Option<&ListedChain> {
+        self.chains.iter().find(|chain| chain.name == name)
+    }
+
+    fn differences(&self, expected: &ListedTable, words: &mut Vec<String>) {
+        let mut differs =
+            |chain: &str, how: &str| words.push(format!("inet {}: chain {chain} {how}", self.name));
+        for chain in &expected.chains {
+            match self.chain(&chain.name) {
+                None => differs(&chain.name, "is missing"),
+                Some(found) if found.base != chain.base => differs(&chain.name, "is at another hook"),
+                Some(found) if found.rules != chain.rules => differs(&chain.name, "has other rules"),
+                Some(_) => {}
+            }
+        }
+        for chain in self.chains.iter().filter(|chain| expected.chain(&chain.name).is_none()) {
+            differs(&chain.name, "should not exist");
+        }
+    }
+
+    /// It is that one, whatever the order of its chains.
+    pub(super) fn is(&self, wanted: &ListedTable) -> bool {
+        let has = |chain: &ListedChain| self.chain(&chain.name) == Some(chain);
+        self.chains.len() == wanted.chains.len() && wanted.chains.iter().all(has)
     }
 
     /// Its chains can be filled as they are: none has to go, or to move to another hook.
     pub(super) fn can_become(&self, wanted: &ListedTable) -> bool {
-        let fits = |(name, chain): (&String, &ListedChain)| {
-            wanted.chains.get(name).is_some_and(|wanted| wanted.base == chain.base)
-        };
+        let fits =
+            |chain: &ListedChain| wanted.chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base);
         self.chains.iter().all(fits)
     }
 }
@@ -152,11 +187,11 @@ fn expected(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
         let (kind, hook, priority) = base_chain(table, hook);
         BaseChain { kind: kind.to_owned(), hook, priority, accepts: true }
     });
-    let mut listed = ListedChain { base, rules: Vec::new() };
+    let mut listed = ListedChain { name: chain.name.clone(), base, rules: Vec::new() };
     for rule in &chain.rules {
         let mut request = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
         if !encode::rule(&mut request, rule) {
-            return Err(Unsupported(format!("in the native dialect, this rule: {}", rule.rule)));
+            return Err(super::unsupported(rule));
         }
         let message = request.finish(0, MessageFlags::NONE).unwrap_or_default(); // too long: compares as another one
         let attributes = Attributes::new(message.get(HEADER..).unwrap_or_default());
@@ -169,33 +204,38 @@ fn expected(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
 const HEADER: usize = 16;
 
 fn read(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink::Error> {
-    let is_wanted = |name: &str| prefixes.iter().any(|prefix| is_table_of(prefix, name));
     let mut listing = NativeListing::default();
-    for reply in socket.dump(&NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[INET, 0, 0, 0]))?.iter() {
-        let ([family, ..], attributes) = reply.header::<4>()?;
+    let all = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
+    for reply in socket.dump(&all(GET_TABLE))?.iter() {
+        let (family, attributes) = reply.header::<4>()?;
         let name = text(attributes.find(TABLE_NAME));
-        if *family == INET && is_wanted(name) {
-            listing.tables.insert(name.to_owned(), ListedTable::default());
+        if family.first() == Some(&INET) && prefixes.iter().any(|prefix| is_table_of(prefix, name)) {
+            listing.tables.push(ListedTable { name: name.to_owned(), chains: Vec::new() });
         }
     }
-    let chains = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[INET, 0, 0, 0]))?;
-    for reply in chains.iter() {
-        let ([family, ..], attributes) = reply.header::<4>()?;
-        let [table, chain] = [CHAIN_TABLE, CHAIN_NAME].map(|kind| text(attributes.find(kind)));
-        if *family == INET && is_wanted(table) {
-            let chains = &mut listing.tables.entry(table.to_owned()).or_default().chains;
-            chains.insert(chain.to_owned(), ListedChain { base: base_of(&attributes), rules: Vec::new() });
+    if listing.is_empty() {
+        return Ok(listing);
+    }
+    for reply in socket.dump(&all(GET_CHAIN))?.iter() {
+        let (family, attributes) = reply.header::<4>()?;
+        let name = text(attributes.find(CHAIN_TABLE));
+        let table = listing.tables.iter_mut().find(|table| table.name == name);
+        if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
+            let name = text(attributes.find(CHAIN_NAME)).to_owned();
+            table.chains.push(ListedChain { name, base: base_of(&attributes), rules: Vec::new() });
         }
     }
-    for (name, table) in &mut listing.tables {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[INET, 0, 0, 0]);
-        question.str(RULE_TABLE, name);
+    for table in &mut listing.tables {
+        let mut question = all(GET_RULE);
+        question.str(RULE_TABLE, &table.name);
         for reply in socket.dump(&question)?.iter() {
-            let ([family, ..], attributes) = reply.header::<4>()?;
+            let (family, attributes) = reply.header::<4>()?;
             // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-            if *family == INET && text(attributes.find(RULE_TABLE)) == name {
-                let chain = table.chains.entry(text(attributes.find(RULE_CHAIN)).to_owned()).or_default();
-                chain.rules.push(ListedRule::new(&attributes));
+            if family.first() == Some(&INET) && text(attributes.find(RULE_TABLE)) == table.name {
+                let name = text(attributes.find(RULE_CHAIN));
+                let chain = table.chains.iter_mut().find(|chain| chain.name == name);
+                // Of a chain that has come just now it is another generation.
+                chain.into_iter().for_each(|chain| chain.rules.push(ListedRule::new(&attributes)));
             }
         }
     }
@@ -218,21 +258,58 @@ fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
     })
 }
 
+/// No attribute of an expression that we write has a greater number.
+const MOST: u16 = 8;
+
 impl ListedRule {
     /// Takes any bytes.
     pub(crate) fn new(attributes: &Attributes<'_>) -> ListedRule {
-        let mut expressions = Vec::new();
+        let mut rule = ListedRule::default();
         for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
             // One that is cut short is none of ours.
             let parts = element.as_ref().map_or(Attributes::new(&[]), Attribute::nested);
-            let name = text(parts.find(EXPRESSION_NAME)).to_owned();
-            let data = parts.find(EXPRESSION_DATA).filter(|_| name != "counter");
-            let data = data.iter().flat_map(Attribute::nested).filter_map(Result::ok);
-            let told = data.filter(|attribute| !is_ignored(&name, attribute));
-            let told = told.map(|attribute| (attribute.kind, value(&name, &attribute))).collect();
-            expressions.push((name, told));
+            let name = text(parts.find(EXPRESSION_NAME));
+            rule.add(0, name.as_bytes());
+            if let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") {
+                rule.add_attributes(name, &data);
+            }
         }
-        ListedRule(expressions)
+        rule
+    }
+
+    /// In the order of their numbers, which is not the kernel's.
+    fn add_attributes(&mut self, name: &str, data: &Attribute<'_>) {
+        let is_strange =
+            |attribute: Result<Attribute<'_>, _>| attribute.map_or(true, |found| found.kind > MOST);
+        if data.nested().any(is_strange) {
+            self.add(u16::MAX, data.payload); // as none of ours
+        }
+        for kind in 1..=MOST {
+            let found = data.nested().find(kind).filter(|attribute| !is_ignored(name, attribute));
+            let Some(attribute) = found else { continue };
+            match (name, kind) {
+                ("cmp", CMP_DATA)
+                | ("immediate", IMMEDIATE_DATA)
+                | ("bitwise", BITWISE_MASK | BITWISE_XOR) => {
+                    let data = attribute.nested();
+                    let verdict = data.find(DATA_VERDICT).map(|verdict| verdict.nested());
+                    let code = verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CODE));
+                    let chain = text(verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CHAIN)));
+                    let payload = |found: Option<Attribute<'_>>| found.map(|found| found.payload.to_vec());
+                    self.add(kind, &payload(data.find(DATA_VALUE).or(code)).unwrap_or_default());
+                    self.add(kind, chain.as_bytes());
+                }
+                ("log", LOG_PREFIX) => self.add(kind, text(Some(attribute)).as_bytes()),
+                _ => self.add(kind, attribute.payload),
+            }
+        }
+    }
+
+    /// With its length, so that what follows cannot be taken for a part of it.
+    fn add(&mut self, kind: u16, bytes: &[u8]) {
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(bytes.len().to_ne_bytes());
+        self.0.extend(bytes);
     }
 }
 
@@ -242,28 +319,5 @@ fn is_ignored(name: &str, attribute: &Attribute<'_>) -> bool {
         ("redir", REDIR_FLAGS) | ("nat", NAT_FLAGS) => true,
         ("bitwise", BITWISE_OPERATION) => attribute.payload == [0; 4],
         _ => false,
-    }
-}
-
-/// The bytes that say something: of nested data those inside, of a name those before its end.
-fn value(name: &str, attribute: &Attribute<'_>) -> Vec<u8> {
-    let is_data = matches!(
-        (name, attribute.kind),
-        ("cmp", CMP_DATA) | ("immediate", IMMEDIATE_DATA) | ("bitwise", BITWISE_MASK | BITWISE_XOR)
-    );
-    if !is_data {
-        let is_text = (name, attribute.kind) == ("log", LOG_PREFIX);
-        return if is_text { text(Some(*attribute)).into() } else { attribute.payload.to_vec() };
-    }
-    let data = attribute.nested();
-    match (data.find(DATA_VALUE), data.find(DATA_VERDICT)) {
-        (Some(value), _) => value.payload.to_vec(),
-        (None, Some(verdict)) => {
-            let verdict = verdict.nested();
-            let code = verdict.find(VERDICT_CODE).map(|code| code.payload).unwrap_or_default();
-            let chain = text(verdict.find(VERDICT_CHAIN));
-            [code, chain.as_bytes()].concat()
-        }
-        (None, None) => Vec::new(),
     }
 }
