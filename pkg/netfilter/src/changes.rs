@@ -1,5 +1,7 @@
 //! What a namespace's rules need, family by family.
 
+use std::sync::Arc;
+
 use model::Family;
 use netlink::{Errno, ListBounds};
 use nftables::native::NativeListing;
@@ -31,7 +33,8 @@ struct BlankRules {
 /// What an owner's native tables are to become.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NativeChange {
-    found: NativeListing,
+    prefix: &'static str,
+    found: Arc<NativeListing>,
     wanted: NativeRules,
     differences: Vec<String>,
 }
@@ -67,21 +70,20 @@ impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
 }
 
 impl NativeChange {
-    fn new(listing: &NativeListing, prefix: &str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
+    fn new(found: &Arc<NativeListing>, prefix: &'static str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
         let wanted = native_rules(prefix, rules);
-        let found = listing.of(prefix);
         let differences = match NativeListing::expected(&wanted) {
-            Ok(expected) => found.differences(&expected),
+            Ok(expected) => found.differences(prefix, &expected),
             Err(unsupported) => vec![unsupported.to_string()], // and who makes the change is told
         };
-        NativeChange { found, wanted, differences }
+        NativeChange { prefix, found: Arc::clone(found), wanted, differences }
     }
 
     /// As [`FamilyChanges::in_two_steps`].
     fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
-        let filled = self.wanted.without_jumps();
-        let between = NativeListing::expected(&filled).ok()?;
-        let leads_anew = !self.found.is_led_into() && filled != self.wanted;
+        let filled = self.wanted.clone().without_jumps();
+        let between = Arc::new(NativeListing::expected(&filled).ok()?);
+        let leads_anew = !self.found.is_led_into(self.prefix) && filled != self.wanted;
         let fill = NativeChange { wanted: filled, ..self.clone() };
         leads_anew.then(|| (fill, NativeChange { found: between, ..self.clone() }))
     }
@@ -157,7 +159,7 @@ impl BlankRules {
         let wanted = if self.without_jumps { wanted.without_jumps() } else { wanted };
         // An earlier step may have begun.
         let found = NativeListing::read(&[self.prefix], ListBounds::POD)?;
-        Ok(nftables::commit(nftables::native::transaction(&found, &wanted)?)?)
+        Ok(nftables::commit(nftables::native::transaction(&found, self.prefix, &wanted)?)?)
     }
 }
 
@@ -176,7 +178,7 @@ impl Firewall {
     /// The engine's, or as [`Firewall::restore`].
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<Backend, Error> {
         if let Some(native) = &changes.native {
-            let messages = nftables::native::transaction(&native.found, &native.wanted)?;
+            let messages = nftables::native::transaction(&native.found, native.prefix, &native.wanted)?;
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {

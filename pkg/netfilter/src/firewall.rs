@@ -153,7 +153,7 @@ pub struct ObservedTables {
     /// Only one owner's chains were read, and of these no more than whether they were changed.
     pub coarse: bool,
     /// What native tables hold, where these are used; then there are no families.
-    pub native: Option<NativeListing>,
+    pub native: Option<Arc<NativeListing>>,
 }
 
 /// What opening has found.
@@ -235,7 +235,7 @@ impl Firewall {
         }
         if presence.is_blank() {
             let backend = options.default_backend(&tools, &presence)?;
-            let native = (backend == Backend::Native).then(NativeListing::default);
+            let native = (backend == Backend::Native).then(Arc::default);
             return Ok(chosen(backend, Some(ObservedTables { native, ..ObservedTables::default() })));
         }
         let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
@@ -309,7 +309,7 @@ impl Firewall {
         let prefixes: Vec<&str> =
             OWNERS.iter().chain([&ChainSet::IN_POD]).filter_map(|owner| owner.native).collect();
         let native = NativeListing::read(&prefixes, ListBounds::POD)?;
-        Ok(ObservedTables { native: Some(native), ..ObservedTables::default() })
+        Ok(ObservedTables { native: Some(Arc::new(native)), ..ObservedTables::default() })
     }
 
     /// Reads the tables of these families, which must exist, side by side.

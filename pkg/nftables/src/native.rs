@@ -20,11 +20,16 @@ use crate::{
     },
 };
 
-/// The messages of one transaction that turns what an owner has (`found`) into what it shall have; none when that is the same.
+/// The messages of one transaction that turns what an owner has (the tables in `found` whose names begin with the prefix) into
+/// what it shall have; none when that is the same.
 ///
 /// # Errors
 /// [`Unsupported`]: a rule with a condition or verdict that this dialect does not express.
-pub fn transaction(found: &NativeListing, wanted: &NativeRules) -> Result<Vec<NetlinkRequest>, Unsupported> {
+pub fn transaction(
+    found: &NativeListing,
+    prefix: &str,
+    wanted: &NativeRules,
+) -> Result<Vec<NetlinkRequest>, Unsupported> {
     let expected = NativeListing::expected(wanted)?;
     let mut messages = Vec::new();
     for table in &wanted.tables {
@@ -44,7 +49,7 @@ pub fn transaction(found: &NativeListing, wanted: &NativeRules) -> Result<Vec<Ne
         }
         fill(table, &mut messages)?;
     }
-    for table in found.tables.iter().filter(|table| expected.table(&table.name).is_none()) {
+    for table in found.of(prefix).filter(|table| expected.table(&table.name).is_none()) {
         messages.push(table_message(DELETE_TABLE, &table.name));
     }
     Ok(messages)

@@ -75,11 +75,10 @@ impl NativeRules {
 
     /// The same before any packet is led into it: base chains are empty.
     #[must_use]
-    pub fn without_jumps(&self) -> NativeRules {
-        let mut rules = self.clone();
-        let chains = rules.tables.iter_mut().flat_map(|table| &mut table.chains);
+    pub fn without_jumps(mut self) -> NativeRules {
+        let chains = self.tables.iter_mut().flat_map(|table| &mut table.chains);
         chains.filter(|chain| chain.hook.is_some()).for_each(|chain| chain.rules.clear());
-        rules
+        self
     }
 }
 

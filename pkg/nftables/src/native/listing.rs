@@ -88,17 +88,14 @@ impl NativeListing {
     }
 
     /// The tables whose names begin with the prefix.
-    #[must_use]
-    pub fn of(&self, prefix: &str) -> NativeListing {
-        let mut listing = self.clone();
-        listing.tables.retain(|table| is_table_of(prefix, &table.name));
-        listing
+    pub(super) fn of(&self, prefix: &str) -> impl Iterator<Item = &ListedTable> {
+        self.tables.iter().filter(move |table| is_table_of(prefix, &table.name))
     }
 
-    /// Packets are led into one of the tables.
+    /// Packets are led into one of the tables of an owner.
     #[must_use]
-    pub fn is_led_into(&self) -> bool {
-        let mut chains = self.tables.iter().flat_map(|table| &table.chains);
+    pub fn is_led_into(&self, prefix: &str) -> bool {
+        let mut chains = self.of(prefix).flat_map(|table| &table.chains);
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
 
@@ -119,9 +116,9 @@ impl NativeListing {
         }
     }
 
-    /// In which tables and chains this is not what is `expected`, for people.
+    /// In which tables and chains of an owner this is not what is `expected`, for people.
     #[must_use]
-    pub fn differences(&self, expected: &NativeListing) -> Vec<String> {
+    pub fn differences(&self, prefix: &str, expected: &NativeListing) -> Vec<String> {
         let mut words = Vec::new();
         for table in &expected.tables {
             match self.table(&table.name) {
@@ -129,7 +126,7 @@ impl NativeListing {
                 Some(found) => found.differences(table, &mut words),
             }
         }
-        for table in self.tables.iter().filter(|table| expected.table(&table.name).is_none()) {
+        for table in self.of(prefix).filter(|table| expected.table(&table.name).is_none()) {
             words.push(format!("inet {}: the table should not exist", table.name));
         }
         words
