@@ -51,6 +51,11 @@ impl fmt::Display for Backend {
 /// Whose rules any of our programs may have made, wherever.
 pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, ChainSet::PROBES];
 
+/// How the names of their native tables begin.
+pub(crate) fn native_prefixes() -> Vec<&'static str> {
+    OWNERS.iter().filter_map(|owner| owner.native).collect()
+}
+
 /// What a backend holds of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldTables {

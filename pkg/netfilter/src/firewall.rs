@@ -11,11 +11,11 @@ use model::Family;
 use netlink::ListBounds;
 use netns::UserNamespace;
 use nftables::native::NativeListing;
-use rules::{ChainSet, SavedTables};
+use rules::SavedTables;
 
 use crate::{
     Backend, Error, OwnRules, RuleLimits, WantedRules, XtablesLock,
-    backend::{HeldTables, OWNERS, by_content},
+    backend::{HeldTables, OWNERS, by_content, native_prefixes},
     child::{FinishedTool, RunningTool, ToolInput},
     legacy,
     lock::LOCK_VARIABLE,
@@ -37,7 +37,7 @@ pub enum NftAccess {
 /// When native tables are used, where no backend is forced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NativeTables {
-    /// Not at all: there are rules that the dialect does not have.
+    /// Not at all: there are rules that native tables cannot express.
     Never,
     /// Where there are such of ours, and nothing of ours in another backend.
     #[default]
@@ -306,9 +306,7 @@ impl Firewall {
 
     /// Our native tables.
     fn native(&self) -> Result<ObservedTables, Error> {
-        let prefixes: Vec<&str> =
-            OWNERS.iter().chain([&ChainSet::IN_POD]).filter_map(|owner| owner.native).collect();
-        let native = NativeListing::read(&prefixes, ListBounds::POD)?;
+        let native = NativeListing::read(&native_prefixes(), ListBounds::POD)?;
         Ok(ObservedTables { native: Some(Arc::new(native)), ..ObservedTables::default() })
     }
 

@@ -8,9 +8,8 @@ use nftables::{
     native::is_table_of,
     uapi::{GET_TABLE, INET, NFPROTO, TABLE_NAME},
 };
-use rules::ChainSet;
 
-use crate::{Backend, Error, backend::OWNERS};
+use crate::{Backend, Error, backend::native_prefixes};
 
 /// The families in which a backend has at least one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,8 +117,7 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
 
 /// A name as our native tables have.
 fn is_native(name: &str) -> bool {
-    let prefixes = OWNERS.iter().chain([&ChainSet::IN_POD]).filter_map(|owner| owner.native);
-    prefixes.into_iter().any(|prefix| is_table_of(prefix, name))
+    native_prefixes().into_iter().any(|prefix| is_table_of(prefix, name))
 }
 
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"

@@ -1,4 +1,4 @@
-//! The native dialect: tables of family `inet`, as Istio makes them with `NATIVE_NFTABLES`.
+//! Native tables: those of family `inet`, as Istio makes them with `NATIVE_NFTABLES`.
 //!
 //! The kernel's extensions for x_tables are not needed. A table of an owner holds nothing of anybody else, so it is compared as
 //! a whole, expression by expression, and written as a whole: what is not understood is what is not wanted.
@@ -24,7 +24,7 @@ use crate::{
 /// what it shall have; none when that is the same.
 ///
 /// # Errors
-/// [`Unsupported`]: a rule with a condition or verdict that this dialect does not express.
+/// [`Unsupported`]: a rule with a condition or verdict that native tables cannot express.
 pub fn transaction(
     found: &NativeListing,
     prefix: &str,
@@ -71,7 +71,7 @@ fn fill(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), U
 }
 
 fn unsupported(rule: &NativeRule) -> Unsupported {
-    Unsupported(format!("in the native dialect, this rule: {}", rule.rule))
+    Unsupported(format!("native tables cannot express this rule: {}", rule.rule))
 }
 
 fn table_message(kind: u16, name: &str) -> NetlinkRequest {

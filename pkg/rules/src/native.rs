@@ -1,4 +1,4 @@
-//! The native dialect: the same rules as tables of nf_tables' family `inet`, as Istio makes them since 1.27 (sidecar) and 1.28
+//! Native tables: the same rules as tables of nf_tables' family `inet`, as Istio makes them since 1.27 (sidecar) and 1.28
 //! (ambient). Both address families share a table, and a chain has the rules of both in one list.
 //!
 //! A rule that both families have is there once, for packets of either. One that only a single family has says so.
@@ -39,7 +39,7 @@ pub struct NativeChain {
 pub struct NativeRule {
     /// Whose packets; none: of either family.
     pub family: Option<Family>,
-    /// Conditions and verdict. Names of chains are those of this dialect.
+    /// Conditions and verdict. Names of chains are those of native tables.
     pub rule: Rule,
     /// Whether it counts packets.
     pub counts: bool,

@@ -27,7 +27,7 @@ pub use change::{AddedRule, RuleChange, RulePlace, TableEdit};
 pub struct ChainSet {
     /// The chains' names, whatever the table.
     pub chains: &'static [&'static str],
-    /// In the native dialect, how the names of the tables begin; none: there it has no rules.
+    /// How the names of its native tables begin; none: it has no rules there.
     pub native: Option<&'static str>,
 }
 

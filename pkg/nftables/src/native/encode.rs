@@ -1,4 +1,6 @@
-//! A rule of the native dialect as expressions, in the order in which `nft` writes them.
+//! A rule of a native table as expressions, in the order in which `nft` writes them.
+
+use std::net::IpAddr;
 
 use model::{Family, IfName, Mark};
 use netlink::NetlinkRequest;
@@ -25,7 +27,7 @@ const NAME: usize = 16;
 const SOURCE_PORT: u32 = 0;
 const DEST_PORT: u32 = 2;
 
-/// Adds the attribute `NFTA_RULE_EXPRESSIONS`; false if the rule has a condition or verdict that this dialect cannot express.
+/// Adds the attribute `NFTA_RULE_EXPRESSIONS`; false if the rule has a condition or verdict that cannot be expressed.
 pub(super) fn rule(request: &mut NetlinkRequest, native: &NativeRule) -> bool {
     let mut is_expressed = true;
     request.nested(RULE_EXPRESSIONS, |list| {
@@ -106,12 +108,9 @@ fn expressed(list: &mut NetlinkRequest, condition: &Match) -> bool {
     match condition {
         Match::SourcePort(port) => ports(list, SOURCE_PORT, port.negated, &[port.value.0]),
         Match::DestPort(port) => ports(list, DEST_PORT, port.negated, &[port.value.0]),
-        Match::DestPorts(list_of) => {
-            let numbers: Vec<u16> = list_of.value.iter().map(|port| port.0).collect();
-            return (list_of.negated || numbers.len() == 1) && {
-                ports(list, DEST_PORT, list_of.negated, &numbers);
-                true
-            };
+        Match::DestPorts(all) if all.negated || all.value.len() == 1 => {
+            let numbers: Vec<u16> = all.value.iter().map(|port| port.0).collect();
+            ports(list, DEST_PORT, all.negated, &numbers);
         }
         Match::Uid(id) => {
             meta(list, META_SOCKET_UID);
@@ -139,7 +138,7 @@ fn expressed(list: &mut NetlinkRequest, condition: &Match) -> bool {
             bitwise(list, &state_bits(*states).to_ne_bytes(), &[0; 4]);
             compare_by(list, CMP_NOT_EQUAL, &[0; 4]);
         }
-        Match::SocketExists { negated: true } | Match::Set { .. } => return false,
+        Match::SocketExists { negated: true } | Match::DestPorts(_) | Match::Set { .. } => return false,
     }
     true
 }
@@ -221,8 +220,8 @@ fn target(list: &mut NetlinkRequest, family: Option<Family>, target: &Target) ->
         Target::Snat(ip) => {
             let Some([number, ..]) = family.map(header) else { return false };
             match ip {
-                std::net::IpAddr::V4(ip) => immediate(list, &ip.octets()),
-                std::net::IpAddr::V6(ip) => immediate(list, &ip.octets()),
+                IpAddr::V4(ip) => immediate(list, &ip.octets()),
+                IpAddr::V6(ip) => immediate(list, &ip.octets()),
             }
             expression(list, "nat", &|data| {
                 data.be32(NAT_TYPE, NAT_SOURCE)

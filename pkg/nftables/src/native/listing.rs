@@ -1,4 +1,4 @@
-//! Tables of the native dialect as the kernel has them, in a form in which two can be compared.
+//! Native tables as the kernel has them, in a form in which two can be compared.
 //!
 //! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
 
