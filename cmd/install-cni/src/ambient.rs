@@ -29,7 +29,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    cluster::{ClusterAccess, connect},
+    cluster::{ClusterAccess, connect, look_up_limit},
     events::EventServer,
     supervise::{begun_again, restarted},
 };
@@ -48,8 +48,6 @@ pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
 const MARKS: usize = 1024;
 /// Notices that wait to be published; more are dropped, and what they are about is in the log.
 const NOTICES: usize = 256;
-/// How long the API server may take to tell of one pod.
-const LIMIT: Duration = Duration::from_secs(5);
 /// A file with one word.
 const MAX_WORD: usize = 4096;
 /// Until a list that could not be followed is tried again.
@@ -160,7 +158,7 @@ pub(crate) fn serve(
 async fn look_up(cluster: &ClusterAccess, name: &PodName, deadline: Instant) -> Result<FetchedPod> {
     let pod = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
     let namespace = format!("/api/v1/namespaces/{}", name.namespace);
-    let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
+    let limit = || look_up_limit(deadline);
     let client = cluster.client_within(limit()).await?;
     let pod: Pod = client.get(&format!("pod {name}"), &pod, limit()).await?;
     let namespace: Namespace =

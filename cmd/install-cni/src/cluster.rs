@@ -2,7 +2,11 @@
 //!
 //! Nothing here is needed for the installation. While the API server is away, everything goes on with what is known.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, anyhow};
 use daemon_settings::{AgentIdentity, DaemonSettings};
@@ -19,6 +23,14 @@ use crate::{
     notices::{self, NoticeReceivers},
     shutdown::{self, DaemonSetPresence, OwnPod, SharedShutdownFacts},
 };
+
+/// How long the API server may take to tell of one pod.
+const LOOK_UP: Duration = Duration::from_secs(5);
+
+/// The same, for a caller who waits until the deadline.
+pub(crate) fn look_up_limit(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).min(LOOK_UP)
+}
 
 /// The cluster, as far as it is known.
 #[derive(Default)]

@@ -3,11 +3,7 @@
 //!
 //! The node does not depend on it: where it cannot work, the plugin asks the API server.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Instant};
 
 use agent::{
     AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, FetchedPod, PodFetcher, Reconciler,
@@ -26,12 +22,9 @@ use tokio::{runtime, time::sleep};
 use tracing::{debug, info, warn};
 
 use crate::{
-    cluster::{ClusterAccess, REFUSED_PAUSE, connect},
+    cluster::{ClusterAccess, REFUSED_PAUSE, connect, look_up_limit},
     supervise::restarted,
 };
-
-/// How long the API server may take to tell of one pod.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// Serves the plugin until the process ends. Returns the status of its loop; `None`, after a warning: it cannot be served.
 pub(crate) fn start(
@@ -91,7 +84,7 @@ async fn look_up(
     uid: &PodUid,
     deadline: Instant,
 ) -> Result<FetchedPod> {
-    let limit = || deadline.saturating_duration_since(Instant::now()).min(LIMIT);
+    let limit = || look_up_limit(deadline);
     let client = cluster.client_within(limit()).await?;
     let (what, path) =
         (format!("pod {name}"), format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name));
