@@ -30,12 +30,13 @@ impl SettingsReader<'_> {
         &mut self,
         identity: &AgentIdentity,
         existing: Option<ExistingConnections>,
+        native_nftables: Option<bool>,
     ) -> Option<Option<AmbientOptions>> {
         let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
         let fallback = self.parsed(&options::NO_ZTUNNEL_POLICY);
-        let tools = self.tools();
+        let tools = self.tools(native_nftables);
         let socket = self.agent_socket();
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
         let capture = self.capture(existing);
@@ -254,7 +255,7 @@ impl SettingsReader<'_> {
         Some(tables)
     }
 
-    fn tools(&mut self) -> Option<netfilter::FirewallOptions> {
+    fn tools(&mut self, native_nftables: Option<bool>) -> Option<netfilter::FirewallOptions> {
         let forced = match self.optional(&options::FORCE_IPTABLES_BINARY) {
             None => None,
             Some(text) => match text.parse::<Backend>() {
@@ -266,7 +267,7 @@ impl SettingsReader<'_> {
             },
         };
         let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
-        let native = NativeTables::by_setting(self.boolean(&options::NATIVE_NFTABLES)?);
+        let native = NativeTables::by_setting(native_nftables?);
         let others = netfilter::FirewallOptions::default();
         Some(netfilter::FirewallOptions { forced, lock_directory, native, ..others })
     }

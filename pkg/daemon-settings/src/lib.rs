@@ -218,7 +218,7 @@ impl SettingsReader<'_> {
         self.other_parts();
         let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
-        let ambient = self.ambient(&identity, existing);
+        let ambient = self.ambient(&identity, existing, native_nftables);
         let repair = self.repair(&identity, existing);
         let api = server.map(|server| connection(server, authority));
         Some(DaemonSettings {
