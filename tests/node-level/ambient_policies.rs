@@ -157,7 +157,8 @@ fn traffic_is_held_until_the_first_ztunnel_comes() {
         opened.unwrap_or_else(|error| panic!("{which} {id}: {error}"));
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    assert_eq!(ztunnel.seen().len(), ids.len(), "{:?}", ztunnel.seen());
+    let seen = ztunnel.wait_seen_count(ids.len());
+    assert_eq!(seen.len(), ids.len(), "{seen:?}");
     assert_eq!((watch.total().direct, watch.total().resets), (0, 0), "{:?}", watch.total());
 }
 
@@ -282,7 +283,8 @@ fn the_last_ztunnel_dies_without_warning_and_nothing_leaks() {
     for id in ids {
         attempts.outcome(id).unwrap_or_else(|error| panic!("{error}\n{}", fixture.base.log()));
     }
-    assert_eq!(successor.seen().len(), 8, "{:?}", successor.seen());
+    let seen = successor.wait_seen_count(8);
+    assert_eq!(seen.len(), 8, "{seen:?}");
     // Those of the dead one are told, in the end.
     for client in &mut live {
         assert!(client.wait_broken(4).len() >= 4);

@@ -18,7 +18,7 @@ use model::{ExistingConnections, Family};
 use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};
 
 const POD: [&str; 2] = ["10.9.1.2", "fd00:9::2"];
 const PEER: [&str; 2] = ["10.9.1.1", "fd00:9::1"];
@@ -76,7 +76,8 @@ impl Named {
     fn connect_from(&self, port: u16, address: &str) -> TcpStream {
         let at = SocketAddr::new(address.parse().unwrap(), PORT);
         let connect = || {
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
             sockopt::set_socket_reuseaddr(&socket, true).unwrap();
             rustix::net::bind(&socket, &SocketAddr::from(([0, 0, 0, 0], port))).unwrap();
             rustix::net::connect(&socket, &at).unwrap();
@@ -86,9 +87,10 @@ impl Named {
     }
 }
 
-/// Ends a connection, and keeps nothing of it.
+/// Ends a connection with a reset, and keeps nothing of it. Closing it would not do: a process that another test is starting may
+/// have a copy of its descriptor for a moment.
 fn abort(stream: TcpStream) {
-    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    connect_unspec(&stream).unwrap();
     drop(stream);
 }
 

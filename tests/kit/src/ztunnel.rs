@@ -135,6 +135,19 @@ impl Ztunnel {
         found.unwrap_or_else(|| panic!("{} has not seen it, but {:?}", self.name(), self.seen()))
     }
 
+    /// Waits until it has accepted at least so many in all: it notes a connection a moment after its client has it.
+    ///
+    /// # Panics
+    /// If it has not in 20 seconds.
+    pub fn wait_seen_count(&self, count: usize) -> Vec<Relayed> {
+        let enough =
+            |lines: &[Value]| lines.iter().filter_map(relayed).nth(count.checked_sub(self.past.len() + 1)?);
+        if count > self.past.len() && self.process.wait(LIMIT, enough).is_none() {
+            panic!("{} has not seen {count}, but {:?}", self.name(), self.seen());
+        }
+        self.seen()
+    }
+
     /// SIGKILL for the process; the pod stays.
     pub fn kill(&mut self) {
         self.process.kill();

@@ -123,7 +123,7 @@ fn connections_end_with_a_killed_ztunnel_whose_pod_stays_until_it_is_deleted() {
     assert!(refused.is_err(), "nobody relays: {refused:?}");
     fixture.ztunnel.restart();
     live.open(target, 1);
-    assert_eq!(fixture.ztunnel.seen().len(), 3, "{:?}", fixture.ztunnel.seen());
+    assert_eq!(fixture.ztunnel.wait_seen_count(3).len(), 3, "{:?}", fixture.ztunnel.seen());
     let (path, link) =
         (fixture.ztunnel.pod().netns.path(), super::fixture::link_of(fixture.ztunnel.pod()).to_owned());
     fixture.ztunnel.delete();
