@@ -188,13 +188,22 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::List`].
     pub fn routes(&mut self, table: Option<TableId>) -> Result<Vec<Route>, Error> {
+        let mut routes = self.family_routes(Family::V4, table)?;
+        routes.extend(self.family_routes(Family::V6, table)?);
+        Ok(routes)
+    }
+
+    /// The same of one family.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn family_routes(&mut self, family: Family, table: Option<TableId>) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
-        for family in [Family::V4, Family::V6] {
-            self.routes_of(family, table, &mut routes).map_err(|source| {
-                let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
-                Error::List { what: format!("{family} routes{of}"), source }
-            })?;
-        }
+        self.routes_of(family, table, &mut routes).map_err(|source| {
+            let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
+            Error::List { what: format!("{family} routes{of}"), source }
+        })?;
         Ok(routes)
     }
 

@@ -16,7 +16,8 @@ use netns::{Netns, NetnsId};
 use rules::inpod::InPodRulesConfig;
 
 use crate::{
-    Error, is_captured,
+    Error,
+    pod::families_with_rule,
     process::{digits, pod_of, started},
 };
 
@@ -56,6 +57,15 @@ struct NetnsCandidate {
     netns: Netns,
     /// When the oldest of these processes began.
     started: u64,
+}
+
+/// What a namespace shows of itself.
+#[derive(Clone, Copy, Debug)]
+struct CandidateLook {
+    /// One of its links leads to the node.
+    leads_to_node: bool,
+    /// See [`NetnsMatch::captured`].
+    captured: bool,
 }
 
 impl NetnsFinder {
@@ -117,18 +127,13 @@ impl NetnsFinder {
     fn choose(&self, candidates: BTreeMap<NetnsId, NetnsCandidate>, ips: &[IpAddr]) -> Option<NetnsMatch> {
         let others = candidates.len().saturating_sub(1);
         let fitting = candidates.into_values().filter_map(|candidate| {
-            let leads_to_node = self.has_one(&candidate.netns, ips).ok()??;
-            Some((!leads_to_node, candidate.started, candidate.netns))
+            let look = self.look(&candidate.netns, ips).ok()??;
+            Some((candidate, look))
         });
-        let best =
-            fitting.min_by_key(|(leads_elsewhere, started, netns)| (*leads_elsewhere, *started, netns.id()));
-        best.map(|(_, _, netns)| self.found(netns, others))
-    }
-
-    fn found(&self, netns: Netns, others: usize) -> NetnsMatch {
-        // What cannot be found out is made anew.
-        let captured = is_captured(&netns, &self.config).unwrap_or(false);
-        NetnsMatch { netns, others, captured }
+        let best = fitting.min_by_key(|(NetnsCandidate { netns, started }, look)| {
+            (!look.leads_to_node, *started, netns.id())
+        });
+        best.map(|(candidate, look)| NetnsMatch { netns: candidate.netns, others, captured: look.captured })
     }
 
     /// A namespace that somebody names as that of a pod with these addresses. None if it is the node's own, or has none of
@@ -138,21 +143,23 @@ impl NetnsFinder {
         if netns.id() == self.node.id() {
             return None;
         }
-        self.has_one(&netns, ips).ok()??;
-        Some(self.found(netns, 0))
+        let look = self.look(&netns, ips).ok()??;
+        Some(NetnsMatch { netns, others: 0, captured: look.captured })
     }
 
-    /// Whether the namespace's links lead to the node; none if it has none of the addresses.
-    fn has_one(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<bool>, Error> {
-        let look = || -> Result<Option<bool>, Error> {
+    /// None if it has none of the addresses.
+    fn look(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<CandidateLook>, Error> {
+        let look = || -> Result<Option<CandidateLook>, Error> {
             let mut handle = RtnetlinkHandle::open_in_pod()?;
             let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);
             }
             let node = handle.netns_number(self.node.as_fd())?;
-            let leads = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
-            Ok(Some(leads))
+            let leads_to_node = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
+            // What cannot be found out is made anew.
+            let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
+            Ok(Some(CandidateLook { leads_to_node, captured }))
         };
         netns.run_in(look)?
     }

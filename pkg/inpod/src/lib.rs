@@ -23,6 +23,6 @@ pub use listener::has_listener;
 pub use node::{EnsureReport, NodeProbes, ProbeRules, set};
 pub use peer::peer_addresses;
 pub use pod::{
-    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, glance, is_captured, release,
-    verify,
+    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, glance, glance_each,
+    is_captured, release, verify,
 };

@@ -64,6 +64,12 @@ impl PodRulesSnapshot {
         whole && unruled && self.rules.is_unchanged(&later.rules)
     }
 
+    /// A later look can be compared with it. What [`capture`] made has not been looked at yet.
+    #[must_use]
+    pub fn is_comparable(&self) -> bool {
+        self.rules.is_comparable()
+    }
+
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
     pub fn outside(&self) -> &OutsideConnections {
@@ -143,17 +149,22 @@ pub fn is_captured(netns: &Netns, config: &InPodRulesConfig) -> Result<bool, Err
 /// # Errors
 /// The kernel could not be asked.
 pub fn captured_families(netns: &Netns, config: &InPodRulesConfig) -> Result<Vec<Family>, Error> {
-    netns.run_in(|| {
-        let mut handle = RtnetlinkHandle::open_in_pod()?;
-        let mut captured = Vec::new();
-        for family in Family::BOTH {
-            let rule = delivery(config).rule(family);
-            if handle.rules(family)?.iter().any(|found| found.is(&rule)) {
-                captured.push(family);
-            }
+    netns.run_in(|| families_with_rule(&mut RtnetlinkHandle::open_in_pod()?, config))?
+}
+
+/// The same in the namespace of the handle.
+pub(crate) fn families_with_rule(
+    handle: &mut RtnetlinkHandle,
+    config: &InPodRulesConfig,
+) -> Result<Vec<Family>, Error> {
+    let mut captured = Vec::new();
+    for family in Family::BOTH {
+        let rule = delivery(config).rule(family);
+        if handle.rules(family)?.iter().any(|found| found.is(&rule)) {
+            captured.push(family);
         }
-        Ok(captured)
-    })?
+    }
+    Ok(captured)
 }
 
 /// Looks at what costs no child process.
@@ -166,6 +177,22 @@ pub fn glance(
     before: Option<&PodRulesSnapshot>,
 ) -> Result<PodRulesSnapshot, Error> {
     netns.run_in(|| look(wanted, before))?
+}
+
+/// The same for many pods, one after the other on one thread: each with what was seen `before`.
+///
+/// # Errors
+/// There is no thread; for a pod, the kernel could not be asked.
+pub fn glance_each(
+    pods: &[(&Netns, PodRulesSpec<'_>, &PodRulesSnapshot)],
+) -> Result<Vec<Result<PodRulesSnapshot, Error>>, Error> {
+    let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
+    let look = |place: usize| match pods.get(place) {
+        Some((_, wanted, before)) => look(wanted, Some(before)),
+        None => Ok(PodRulesSnapshot::default()), // there is no such place
+    };
+    let looked = Netns::run_in_each(&netns, look)?;
+    Ok(looked.into_iter().map(|looked| looked.map_err(Error::from).flatten()).collect())
 }
 
 /// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.
@@ -240,8 +267,14 @@ fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = loopback(&mut handle)?;
     let mut made = Vec::new();
-    for family in deliverable(wanted.families)? {
-        made.extend(handle.ensure_local_delivery(family, lo, &delivery(wanted.config))?);
+    for family in wanted.families {
+        match handle.ensure_local_delivery(*family, lo, &delivery(wanted.config)) {
+            Ok(missing) => made.extend(missing),
+            Err(_) if !is_deliverable(*family)? => {
+                drop(handle.delete_local_delivery(*family, lo, &delivery(wanted.config))?);
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(made)
 }
@@ -259,10 +292,13 @@ fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
 fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<PodRulesSnapshot, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
-    for family in deliverable(wanted.families)? {
-        let rules = handle.rules(family)?;
-        missing.extend(handle.missing_local_delivery(family, &rules, &delivery(wanted.config))?);
-        overruled.extend(overruling(&rules, wanted.config));
+    for family in wanted.families {
+        let rules = handle.rules(*family)?;
+        let lacks = handle.missing_local_delivery(*family, &rules, &delivery(wanted.config))?;
+        if lacks.is_empty() || is_deliverable(*family)? {
+            missing.extend(lacks);
+            overruled.extend(overruling(&rules, wanted.config));
+        }
     }
     let rules =
         netfilter::RulesSnapshot::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
@@ -277,10 +313,11 @@ fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<
     Ok(PodRulesSnapshot { rules, missing, overruling: overruled, foreign, outside })
 }
 
-/// Without IPv6 on `lo`, its route is refused, and no packet could use it.
-fn deliverable(families: &[Family]) -> Result<Vec<Family>, Error> {
-    let off = hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6")?.is_none_or(|value| value.trim() == "1");
-    Ok(families.iter().copied().filter(|family| *family == Family::V4 || !off).collect())
+/// Without IPv6 on `lo`, its route is refused, and no packet could use it. Asked only when something is missing: the kernel looks
+/// through the settings of all namespaces for those of one.
+fn is_deliverable(family: Family) -> Result<bool, Error> {
+    let off = || hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6");
+    Ok(family == Family::V4 || off()?.is_some_and(|value| value.trim() != "1"))
 }
 
 fn loopback(handle: &mut RtnetlinkHandle) -> Result<LinkIndex, Error> {

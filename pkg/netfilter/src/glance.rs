@@ -44,6 +44,12 @@ impl RulesSnapshot {
         Ok((RulesSnapshot { rules: None, own: Some(own) }, lack))
     }
 
+    /// The kernel could be asked: a later snapshot can be compared with it.
+    #[must_use]
+    pub fn is_comparable(&self) -> bool {
+        self.rules.is_some()
+    }
+
     /// Nobody has changed any rule between `self` and `later`, as far as the kernel can tell.
     #[must_use]
     pub fn is_untouched(&self, later: &RulesSnapshot) -> bool {

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netlink::{
-    Attribute, Attributes, Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, ReplyMessages,
-    Socket,
+    Attribute, Attributes, Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket,
 };
 use nftables::{
     native::NativeListing,
@@ -88,18 +87,19 @@ impl OwnRules {
         let mut seen = OwnRules { wanted: number(wanted), ..OwnRules::default() };
         let Some(tables) = nft_tables()? else { return Ok(seen) };
         seen.native = native(wanted.owner)?;
+        let mut reader = ChainReader::default();
         for (family, number) in NFPROTO {
             let desired = (wanted.rules)(family);
             for table in
                 Table::ALL.into_iter().filter(|table| tables.contains(&(family, table.name().to_owned())))
             {
                 for chain in wanted.owner.chains {
-                    if let Some(content) = own_chain(number, table, chain)? {
+                    if let Some(content) = reader.own_chain(number, table, chain)? {
                         seen.chains.insert((family, table, *chain), content);
                     }
                 }
                 for hook in hooks(&desired, table) {
-                    let jumps = jumps(number, table, hook, wanted.owner)?;
+                    let jumps = reader.jumps(number, table, hook, wanted.owner)?;
                     seen.hooks.insert((family, table, hook), jumps);
                 }
             }
@@ -220,38 +220,97 @@ fn hooks(desired: &RuleSet, table: Table) -> BTreeSet<Hook> {
     jumps.map(|jump| jump.hook).collect()
 }
 
-/// None: there is no such chain.
-fn own_chain(family: u8, table: Table, chain: &str) -> Result<Option<ChainContent>, Error> {
-    let (mut content, mut hash) = (ChainContent { rules: 0, hash: 0, whole: true }, FnvHash::default());
-    content.whole = read(family, table, chain, OWN_CHAIN, |attributes| {
-        content.rules += 1;
-        hash.number(digest::rule(chain, attributes)?.hash);
-        // One that was made anew has another: what was read of it no longer names it.
-        hash.bytes(attributes.find(RULE_HANDLE).map(|handle| handle.payload).unwrap_or_default());
-        Ok(())
-    })?;
-    content.hash = hash.0;
-    let is_there = content.rules > 0 || exists(family, table, chain)?;
-    Ok(is_there.then_some(content))
-}
+/// Reads chains, by one socket as long as it can be used.
+#[derive(Default)]
+struct ChainReader(Option<Socket>);
 
-fn jumps(family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<OwnJumps, Error> {
-    let (mut jumps, mut found, mut is_first) = (OwnJumps::default(), Vec::new(), true);
-    jumps.whole = read(family, table, hook.name(), HOOK, |attributes| {
-        let rule = digest::rule(hook.name(), attributes)?;
-        let chain = rule.jumps_to.and_then(|to| owner.chains.iter().find(|chain| **chain == to));
-        if let Some(chain) = chain {
-            jumps.leads |= is_first;
-            let mut hash = FnvHash::default();
-            hash.number(rule.hash);
+impl ChainReader {
+    fn socket(&mut self) -> Result<Socket, netlink::Error> {
+        self.0.take().map_or_else(|| Socket::open(NetlinkProtocol::Netfilter), Ok)
+    }
+
+    /// None: there is no such chain.
+    fn own_chain(&mut self, family: u8, table: Table, chain: &str) -> Result<Option<ChainContent>, Error> {
+        let (mut content, mut hash) = (ChainContent { rules: 0, hash: 0, whole: true }, FnvHash::default());
+        content.whole = self.read(family, table, chain, OWN_CHAIN, |attributes| {
+            content.rules += 1;
+            hash.number(digest::rule(chain, attributes)?.hash);
+            // One that was made anew has another: what was read of it no longer names it.
             hash.bytes(attributes.find(RULE_HANDLE).map(|handle| handle.payload).unwrap_or_default());
-            found.push((*chain, is_plain(attributes)?, hash.0));
+            Ok(())
+        })?;
+        content.hash = hash.0;
+        let is_there = content.rules > 0 || self.exists(family, table, chain)?;
+        Ok(is_there.then_some(content))
+    }
+
+    fn jumps(&mut self, family: u8, table: Table, hook: Hook, owner: ChainSet) -> Result<OwnJumps, Error> {
+        let (mut jumps, mut found, mut is_first) = (OwnJumps::default(), Vec::new(), true);
+        jumps.whole = self.read(family, table, hook.name(), HOOK, |attributes| {
+            let rule = digest::rule(hook.name(), attributes)?;
+            let chain = rule.jumps_to.and_then(|to| owner.chains.iter().find(|chain| **chain == to));
+            if let Some(chain) = chain {
+                jumps.leads |= is_first;
+                let mut hash = FnvHash::default();
+                hash.number(rule.hash);
+                hash.bytes(attributes.find(RULE_HANDLE).map(|handle| handle.payload).unwrap_or_default());
+                found.push((*chain, is_plain(attributes)?, hash.0));
+            }
+            is_first = false;
+            Ok(())
+        })?;
+        jumps.found = found.into_boxed_slice();
+        Ok(jumps)
+    }
+
+    /// Hands over the rules of a chain in their order, up to so many bytes; true if that is all of them. A chain that does not
+    /// exist has none.
+    fn read(
+        &mut self,
+        family: u8,
+        table: Table,
+        chain: &str,
+        bytes: usize,
+        mut each: impl FnMut(&Attributes<'_>) -> Result<(), netlink::Malformed>,
+    ) -> Result<bool, Error> {
+        // struct nfgenmsg: family, version 0, resource 0
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
+        question.str(RULE_TABLE, table.name()).str(RULE_CHAIN, chain);
+        let asked = self.socket().and_then(|socket| socket.head(&question, bytes));
+        let replies = match asked {
+            Ok((replies, rest)) => {
+                self.0 = rest;
+                replies
+            }
+            Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true),
+            Err(source) => return Err(Error::Presence(source)),
+        };
+        let mut read = || {
+            for reply in replies.iter() {
+                let (_, attributes) = reply.header::<4>()?;
+                let is = |kind, name: &str| {
+                    Ok(attributes.find(kind).map(|found| found.str()).transpose()? == Some(name))
+                };
+                // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+                if is(RULE_TABLE, table.name())? && is(RULE_CHAIN, chain)? {
+                    each(&attributes)?;
+                }
+            }
+            Ok(())
+        };
+        read().map_err(|malformed: netlink::Malformed| Error::Presence(malformed.into()))?;
+        Ok(self.0.is_some())
+    }
+
+    fn exists(&mut self, family: u8, table: Table, chain: &str) -> Result<bool, Error> {
+        let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[family, 0, 0, 0]);
+        question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, chain);
+        match self.socket().and_then(|mut socket| socket.get(question)) {
+            Ok(replies) => Ok(!replies.is_empty()),
+            Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => Ok(false),
+            Err(source) => Err(Error::Presence(source)),
         }
-        is_first = false;
-        Ok(())
-    })?;
-    jumps.found = found.into_boxed_slice();
-    Ok(jumps)
+    }
 }
 
 /// Whether a rule has a verdict, and nothing that a packet could fail to meet. (Who goes to a chain instead of jumping there
@@ -265,49 +324,4 @@ fn is_plain(attributes: &Attributes<'_>) -> Result<bool, netlink::Malformed> {
         }
     }
     Ok(true)
-}
-
-/// Hands over the rules of a chain in their order, up to so many bytes; true if that is all of them. A chain that does not
-/// exist has none.
-fn read(
-    family: u8,
-    table: Table,
-    chain: &str,
-    bytes: usize,
-    mut each: impl FnMut(&Attributes<'_>) -> Result<(), netlink::Malformed>,
-) -> Result<bool, Error> {
-    // struct nfgenmsg: family, version 0, resource 0
-    let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
-    question.str(RULE_TABLE, table.name()).str(RULE_CHAIN, chain);
-    let asked = Socket::open(NetlinkProtocol::Netfilter).and_then(|socket| socket.head(&question, bytes));
-    let (replies, whole): (ReplyMessages, bool) = match asked {
-        Ok(replies) => replies,
-        Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true),
-        Err(source) => return Err(Error::Presence(source)),
-    };
-    let mut read = || {
-        for reply in replies.iter() {
-            let (_, attributes) = reply.header::<4>()?;
-            let is = |kind, name: &str| {
-                Ok(attributes.find(kind).map(|found| found.str()).transpose()? == Some(name))
-            };
-            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-            if is(RULE_TABLE, table.name())? && is(RULE_CHAIN, chain)? {
-                each(&attributes)?;
-            }
-        }
-        Ok(())
-    };
-    read().map_err(|malformed: netlink::Malformed| Error::Presence(malformed.into()))?;
-    Ok(whole)
-}
-
-fn exists(family: u8, table: Table, chain: &str) -> Result<bool, Error> {
-    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[family, 0, 0, 0]);
-    question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, chain);
-    match Socket::open(NetlinkProtocol::Netfilter).and_then(|mut socket| socket.get(question)) {
-        Ok(replies) => Ok(!replies.is_empty()),
-        Err(error) if error.errno() == Some(Errno::NOENT) || has_no_nf_tables(&error) => Ok(false),
-        Err(source) => Err(Error::Presence(source)),
-    }
 }

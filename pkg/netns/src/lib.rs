@@ -162,6 +162,22 @@ impl Netns {
         })
     }
 
+    /// Runs `f` inside each of these netns, one after the other on one thread of its own; `f` gets the place in the list. A
+    /// thread for each would cost more than a short question to the kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`]; for one of them [`Error::Enter`]: `f` has not run for it.
+    pub fn run_in_each<T: Send>(
+        all: &[&Netns],
+        f: impl Fn(usize) -> T + Sync,
+    ) -> Result<Vec<Result<T, Error>>, Error> {
+        on_own_thread(|| {
+            let visit = |(place, netns): (usize, &&Netns)| netns.enter().map(|()| f(place));
+            Ok(all.iter().enumerate().map(visit).collect())
+        })
+    }
+
     /// As [`Netns::run_in`], with mounts that only `f` and the processes it starts can see.
     ///
     /// # Errors

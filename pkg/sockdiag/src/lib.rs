@@ -60,11 +60,11 @@ impl TcpSockets {
             }
             let request = DiagRequest::list(family, TcpState::LIVE).message(BY_FAMILY);
             let socket = Socket::open(NetlinkProtocol::Sockets)?.bounded(ListBounds::POD);
-            let (replies, is_complete) = match socket.head(&request, MAX_BYTES) {
+            let (replies, rest) = match socket.head(&request, MAX_BYTES) {
                 Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => continue,
                 listed => listed?,
             };
-            sockets.is_truncated |= !is_complete;
+            sockets.is_truncated |= rest.is_none();
             for socket in replies.iter().filter_map(|reply| TcpSocket::parse(&reply)) {
                 match socket.state {
                     TcpState::Listen => sockets.listeners.push(socket.local),

@@ -5,17 +5,17 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use inpod::{CaptureReport, ConnectionsReport};
+use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
-use pod_status::lifecycle::{PodEvent, RulesState};
+use pod_status::lifecycle::{PodAction, PodEvent, RulesState};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
 
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    worker::{JobResult, RulesCheck},
+    worker::{GlanceResult, JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
@@ -34,6 +34,11 @@ impl InPodCapture {
                 self.note_looked(state, &uid, &result);
                 if self.looked(&uid, netns, result) {
                     self.tell_bypasses(state);
+                }
+            }
+            JobResult::Glanced(pods) => {
+                for GlanceResult { uid, netns, unchanged } in pods {
+                    self.glanced(state, uid, netns, unchanged);
                 }
             }
             JobResult::Released { uid, result } => {
@@ -132,6 +137,7 @@ impl InPodCapture {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
+            JobResult::Glanced(_) => true,      // each pod's result is taken for itself
             _ => false,
         }
     }
@@ -188,6 +194,21 @@ impl InPodCapture {
             }
         };
         self.handle(uid, PodEvent::Captured(netns, changed));
+    }
+
+    /// Rules that differ are verified, unless they are about to be removed.
+    fn glanced(
+        &mut self,
+        state: &mut AgentState,
+        uid: PodUid,
+        netns: NetnsId,
+        unchanged: Option<Arc<PodRulesSnapshot>>,
+    ) {
+        let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
+        let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
+        let Some(glance) = unchanged.or(seen) else { return self.perform(&uid, PodAction::Observe) };
+        let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
+        self.take(state, JobResult::Looked { uid, netns, result: Ok(check) });
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.

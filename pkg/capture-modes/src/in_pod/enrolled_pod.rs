@@ -15,6 +15,7 @@ use pod_status::{
 };
 use zds::Workload;
 
+use super::worker::GlanceOrder;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// The pod.
@@ -110,6 +111,13 @@ impl EnrolledPod {
             service_account: self.service_account.clone(),
             netns: self.netns.clone(),
         }
+    }
+
+    /// A look at its rules, which begins now, if there is something to compare them with.
+    pub(super) fn glance_order(&mut self, uid: &PodUid) -> Option<GlanceOrder> {
+        let (netns, before) = (self.netns.clone()?, self.seen.clone().filter(|seen| seen.is_comparable())?);
+        self.begun = Instant::now();
+        Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before })
     }
 
     /// The namespace in which ztunnel serves the pod, whose rules were applied there.

@@ -14,11 +14,13 @@ use pod_status::{
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{EnrolledPod, InPodCapture};
+use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
 use agent::{AgentState, ReconcileScope, life};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
 const LOOKS: usize = 16;
+/// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
+const GLANCES: usize = 8;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a verification begins that had to wait for others.
@@ -174,6 +176,7 @@ impl InPodCapture {
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = batched(now + OBSERVE);
+        let mut glances = Vec::new();
         for (uid, action) in ready {
             if action == PodAction::Observe && busy >= LOOKS {
                 continue;
@@ -181,8 +184,15 @@ impl InPodCapture {
             busy += usize::from(action == PodAction::Observe);
             if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
                 enrolled_pod.lifecycle.begin(&action, next);
-                self.perform(&uid, action);
+                match enrolled_pod.glance_order(&uid).filter(|_| action == PodAction::Observe) {
+                    Some(order) => glances.push(order),
+                    None => self.perform(&uid, action),
+                }
             }
+        }
+        while !glances.is_empty() {
+            let rest = glances.split_off(glances.len().min(GLANCES));
+            self.workers.send(CaptureJob::Glance(std::mem::replace(&mut glances, rest)), false);
         }
     }
 

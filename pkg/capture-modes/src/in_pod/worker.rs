@@ -21,8 +21,8 @@ use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
-pub(super) use job::{CaptureJob, JobResultSender};
-pub(crate) use job::{JobResult, RulesCheck, SearchResult};
+pub(super) use job::{CaptureJob, GlanceOrder, JobResultSender};
+pub(crate) use job::{GlanceResult, JobResult, RulesCheck, SearchResult};
 
 /// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
 /// other jobs take.
@@ -135,6 +135,7 @@ impl WorkerContext {
                 let result = self.look(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), result }
             }
+            CaptureJob::Glance(pods) => JobResult::Glanced(self.glance(&pods)),
             CaptureJob::Release { uid, netns } => {
                 let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
                 JobResult::Released { uid, result }
@@ -175,13 +176,28 @@ impl WorkerContext {
         Ok(finds)
     }
 
+    /// What cannot be told so is left to a verification.
+    fn glance(&self, pods: &[GlanceOrder]) -> Vec<GlanceResult> {
+        let mut looks = Vec::new();
+        for GlanceOrder { netns, pod, before, .. } in pods {
+            looks.push((&**netns, self.wanted(pod, ExistingConnections::default()), &**before));
+        }
+        let mut seen = inpod::glance_each(&looks).into_iter().flatten();
+        let unchanged = |before: &Arc<PodRulesSnapshot>| {
+            let glance = seen.next()?.ok().filter(|glance| before.is_unchanged(glance))?;
+            Some(if **before == glance { Arc::clone(before) } else { Arc::new(glance) })
+        };
+        let unchanged: Vec<_> = pods.iter().map(|order| &order.before).map(unchanged).collect();
+        pods.iter().zip(unchanged).map(|(order, unchanged)| order.result(unchanged)).collect()
+    }
+
     fn look(
         &self,
         netns: &Netns,
         wanted: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        if let Some(before) = before {
+        if let Some(before) = before.filter(|before| before.is_comparable()) {
             let glance = inpod::glance(netns, wanted, Some(before))?;
             if before.is_unchanged(&glance) {
                 let glance = if **before == glance { Arc::clone(before) } else { Arc::new(glance) };

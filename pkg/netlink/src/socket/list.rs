@@ -39,14 +39,19 @@ impl Socket {
         self.receive_list(each, bytes, deadline)
     }
 
-    /// Asks for the beginning of a list: what comes before it has more than `bytes`. True in the second place: that is all
-    /// of it. The socket ends with the question, for the kernel would go on with the list.
+    /// Asks for the beginning of a list: what comes before it has more than `bytes`. If that is all of it, the socket is in the
+    /// second place; otherwise it ends here, for the kernel would go on with the list.
     ///
     /// # Errors
     ///
     /// As [`Socket::dump`].
-    pub fn head(mut self, message: &NetlinkRequest, bytes: usize) -> Result<(ReplyMessages, bool), Error> {
-        self.dump_until(message, ListBounds { bytes, ..self.bounds })
+    pub fn head(
+        mut self,
+        message: &NetlinkRequest,
+        bytes: usize,
+    ) -> Result<(ReplyMessages, Option<Socket>), Error> {
+        let (replies, is_all) = self.dump_until(message, ListBounds { bytes, ..self.bounds })?;
+        Ok((replies, is_all.then_some(self)))
     }
 
     fn dump_until(

@@ -36,6 +36,8 @@ pub(in crate::in_pod) enum CaptureJob {
         existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
     },
+    /// See whether pods' rules are as they were, without tools.
+    Glance(Vec<GlanceOrder>),
     /// Remove a pod's rules.
     Release { uid: PodUid, netns: Arc<Netns> },
     /// Compare a pod's rules, and answer the request.
@@ -49,6 +51,15 @@ pub(in crate::in_pod) enum CaptureJob {
     Exempt { before: Option<netfilter::RulesSnapshot> },
     /// Find namespaces by processes, and by the plugin's records.
     Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
+}
+
+/// A pod whose rules were in place.
+#[derive(Debug)]
+pub(in crate::in_pod) struct GlanceOrder {
+    pub(in crate::in_pod) uid: PodUid,
+    pub(in crate::in_pod) netns: Arc<Netns>,
+    pub(in crate::in_pod) pod: rules::inpod::PodOptions,
+    pub(in crate::in_pod) before: Arc<PodRulesSnapshot>,
 }
 
 /// The result if a job fails, with the reason.
@@ -65,6 +76,10 @@ impl CaptureJob {
             CaptureJob::Look { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
                 Box::new(move |why| JobResult::Looked { uid, netns, result: Err(why) })
+            }
+            CaptureJob::Glance(pods) => {
+                let results = pods.iter().map(|order| order.result(None)).collect();
+                Box::new(move |_| JobResult::Glanced(results))
             }
             CaptureJob::Release { uid, .. } => {
                 let uid = uid.clone();
@@ -86,6 +101,8 @@ pub(crate) enum JobResult {
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
     /// The result of a verification.
     Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
+    /// A look at the rules of some pods.
+    Glanced(Vec<GlanceResult>),
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
@@ -125,6 +142,22 @@ impl JobResultSender {
 pub(crate) struct SearchResult {
     pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsMatch>,
     pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
+}
+
+/// What a look at a pod's rules has found.
+#[derive(Debug)]
+pub(crate) struct GlanceResult {
+    pub(in crate::in_pod) uid: PodUid,
+    pub(in crate::in_pod) netns: NetnsId,
+    /// Their snapshot, if nobody has changed them; otherwise they have to be verified.
+    pub(in crate::in_pod) unchanged: Option<Arc<PodRulesSnapshot>>,
+}
+
+impl GlanceOrder {
+    /// Its result.
+    pub(in crate::in_pod) fn result(&self, unchanged: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
+        GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), unchanged }
+    }
 }
 
 /// The result of a verification.
