@@ -11,6 +11,7 @@ use kit::{Container, Daemon, Netns, Pod};
 use serde_json::{Value, json};
 
 use crate::{
+    ambient::spread,
     base::{BenchNode, NODE},
     measure::{self, Cost},
 };
@@ -82,6 +83,41 @@ fn plugin(base: &BenchNode, who: &str, path: &Path) -> Vec<Contest> {
     let answered = calls.clone().into_iter().skip(2).map(|call| contest(call, Some(socket(base))));
     let answered: Vec<Contest> = answered.collect();
     calls.map(|call| contest(call, None)).into_iter().chain(answered).collect()
+}
+
+/// How many pods start at once.
+const AT_ONCE: usize = 20;
+/// Until the last of so many ADDs of Istio 1.20.8 was done, measured apart.
+const UPSTREAM_AT_ONCE: f64 = 680.0;
+
+/// Sidecar pods that start at the same time, whom the agent answers.
+pub(crate) fn at_once(base: &BenchNode, rounds: usize) {
+    let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
+    let empty = kit::binary("empty").to_string_lossy().into_owned();
+    let idle = vec![vec![empty]; AT_ONCE].join(&[measure::BESIDE.to_owned()][..]);
+    let (mut floor, mut last, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let pods: Vec<Netns> = (0..AT_ONCE).map(|_| base.pod_netns()).collect();
+        let mut input = String::new();
+        let calls = pods.iter().map(|netns| {
+            let (env, stdin) = base.call(&base.sidecar, netns, true, Some(&socket(base)));
+            input = stdin; // the same for all
+            let variables = env.into_iter().map(|(key, value)| format!("{key}={value}"));
+            variables.chain([plugin.clone()]).collect()
+        });
+        let calls: Vec<Vec<String>> = calls.collect();
+        let cost =
+            measure::run(base.node.netns(), &calls.join(&[measure::BESIDE.to_owned()][..]), &[], &input);
+        last.push(cost.wall);
+        cpu.push(cost.cpu / AT_ONCE as f64);
+        floor.push(measure::run(base.node.netns(), &idle, &[], "").wall);
+    }
+    let [(last, least, most), (cpu, ..), (floor, ..)] = [&last, &cpu, &floor].map(|values| spread(values));
+    println!(
+        "{AT_ONCE} sidecar ADDs at once, agent: the last one is done after {last:.1} ms ({least:.1}, {most:.1}), \
+         1/{:.0} of Istio 1.20.8's {UPSTREAM_AT_ONCE} (bound 1/10); {cpu:.2} ms of CPU each; {AT_ONCE} empty programs: {floor:.1} ms\n",
+        UPSTREAM_AT_ONCE / last
+    );
 }
 
 fn socket(base: &BenchNode) -> PathBuf {

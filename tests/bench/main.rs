@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         let _agent = contest::agent(base);
         let results = contest::run(base, &contests, rounds);
         table::print(&results, rounds);
+        contest::at_once(base, rounds);
     }
     if ambient::PARTS.into_iter().any(wanted) {
         ambient::run(base.as_ref(), rounds, wanted);

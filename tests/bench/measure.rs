@@ -81,8 +81,11 @@ pub(crate) fn inside(words: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Words ahead of the program that name a variable and its value are in its environment, as in a shell.
 fn prepared(words: &[String]) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let program = words.iter().position(|word| word.starts_with('/') || !word.contains('=')).unwrap();
+    let mut command = Command::new(&words[program]);
+    command.envs(words[..program].iter().filter_map(|word| word.split_once('=')));
+    command.args(&words[program + 1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

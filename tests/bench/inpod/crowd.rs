@@ -122,10 +122,20 @@ impl Crowd {
             assert!(new > PODS && self.served() == PODS, "{new} messages, {} pods", self.served());
             self.fixture.daemon.wait_until_ready();
         }
+        let mut ready = Vec::new();
+        for _ in 0..restarts {
+            let snapshots = self.fixture.ztunnel.snapshots();
+            self.fixture.daemon = self.fixture.container.start();
+            self.fixture.daemon.wait_until_ready();
+            let started = self.fixture.daemon.started().unwrap();
+            ready.push(SystemTime::now().duration_since(started).unwrap().as_secs_f64() * 1000.0);
+            self.fixture.ztunnel.wait_for_snapshots(snapshots + 1);
+        }
         println!(
             "The agent is killed and started again with {PODS} pods, {restarts} times; median (least, greatest)."
         );
         for (name, values) in [
+            ("from its start until it is ready (bound 60)", ready),
             ("from its start until ztunnel has them all (bound 1000)", whole),
             ("  of it from the first request to the last answer", telling),
         ] {
