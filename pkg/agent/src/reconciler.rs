@@ -309,10 +309,15 @@ impl Reconciler {
         match message {
             ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
-                let cause = cause(&fact);
+                let (cause, was_synced) = (cause(&fact), core.is_synced());
                 if core.index.apply(*fact) {
                     core.history.because(|| cause);
                     core.mark_dirty(ReconcileScope::Membership);
+                    // Passes before that failed for want of facts alone.
+                    if core.is_synced() && !was_synced {
+                        self.attempts.succeeded();
+                        self.due = Instant::now();
+                    }
                     // An earlier failure may be due to the lack of this fact.
                     let soonest = Instant::now() + FIRST_RETRY;
                     let calm =
@@ -416,3 +421,6 @@ fn cause(fact: &Fact) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

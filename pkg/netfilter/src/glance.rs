@@ -1,5 +1,7 @@
 //! Whether an owner's rules are as they were, without any tool.
 
+use std::sync::Arc;
+
 use crate::{Error, OwnRules, RulesFingerprint, own::WantedRules};
 
 /// What can be seen of an owner's rules at little cost.
@@ -7,7 +9,7 @@ use crate::{Error, OwnRules, RulesFingerprint, own::WantedRules};
 pub struct RulesSnapshot {
     /// None: the kernel could not be asked, which tells nothing.
     rules: Option<RulesFingerprint>,
-    own: Option<OwnRules>,
+    own: Option<Arc<OwnRules>>,
 }
 
 impl RulesSnapshot {
@@ -30,7 +32,7 @@ impl RulesSnapshot {
     ) -> RulesSnapshot {
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
-        let own = own.or_else(|| OwnRules::of_this_netns(wanted).ok());
+        let own = own.or_else(|| OwnRules::of_this_netns(wanted).ok().map(Arc::new));
         RulesSnapshot { rules, own }
     }
 
@@ -41,7 +43,7 @@ impl RulesSnapshot {
     pub fn of_made(wanted: &WantedRules<'_>) -> Result<(RulesSnapshot, Option<String>), Error> {
         let own = OwnRules::of_this_netns(wanted)?;
         let lack = own.lacks(wanted);
-        Ok((RulesSnapshot { rules: None, own: Some(own) }, lack))
+        Ok((RulesSnapshot { rules: None, own: Some(Arc::new(own)) }, lack))
     }
 
     /// The kernel could be asked: a later snapshot can be compared with it.
@@ -75,6 +77,6 @@ impl RulesSnapshot {
     /// The owner's rules, where they could be read.
     #[must_use]
     pub fn own(&self) -> Option<&OwnRules> {
-        self.own.as_ref()
+        self.own.as_deref()
     }
 }

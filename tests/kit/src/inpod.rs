@@ -188,6 +188,16 @@ impl InpodZtunnel {
         self.process.look(messages)
     }
 
+    /// How long it took itself to answer each message about a new pod.
+    #[must_use]
+    pub fn answer_times(&self) -> Vec<Duration> {
+        let answered = |line: &Value| {
+            let micros = line["micros"].as_u64().filter(|_| line["event"] == "answered");
+            micros.map(Duration::from_micros)
+        };
+        self.process.look(|lines| lines.iter().filter_map(answered).collect())
+    }
+
     /// How many snapshots were completed.
     #[must_use]
     pub fn snapshots(&self) -> usize {

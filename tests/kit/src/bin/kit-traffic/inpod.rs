@@ -160,11 +160,17 @@ impl Stub {
         let Link::Up(channel) = &self.link else { return };
         let outcome = match channel.receive() {
             Ok(Received::Message(Ok(request))) => {
+                let (began, is_pod) = (Instant::now(), matches!(request, Request::Add { .. }));
                 tell_message(&request);
                 if let (Request::SnapshotSent, Some(port)) = (&request, self.ready_port.take()) {
                     accept_probes(port);
                 }
-                if self.mute { Ok(()) } else { answer(channel, self.workloads.handle(request)) }
+                let answered =
+                    if self.mute { Ok(()) } else { answer(channel, self.workloads.handle(request)) };
+                if is_pod {
+                    tell(&json!({"event": "answered", "micros": began.elapsed().as_micros() as u64}));
+                }
+                answered
             }
             Ok(Received::Message(Err(what))) => broken(channel, &format!("failure to read message : {what}")),
             Ok(Received::Nothing) => Ok(()),
