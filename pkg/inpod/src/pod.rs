@@ -1,5 +1,7 @@
 //! One pod's namespace.
 
+use std::time::Instant;
+
 use conntrack::ConnectionsReport;
 use hostnet::{LinkIndex, LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
@@ -179,20 +181,20 @@ pub fn glance(
     netns.run_in(|| look(wanted, before))?
 }
 
-/// The same for many pods, one after the other on one thread: each with what was seen `before`.
-///
-/// # Errors
-/// There is no thread; for a pod, the kernel could not be asked.
+/// The same for many pods, one after the other on one thread: each with what was seen `before`. `None`: the kernel could not be
+/// asked, or it was later than `until`, because pods before that one have lists that take long to read.
+#[must_use]
 pub fn glance_each(
     pods: &[(&Netns, PodRulesSpec<'_>, &PodRulesSnapshot)],
-) -> Result<Vec<Result<PodRulesSnapshot, Error>>, Error> {
+    until: Instant,
+) -> Vec<Option<PodRulesSnapshot>> {
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
-    let look = |place: usize| match pods.get(place) {
-        Some((_, wanted, before)) => look(wanted, Some(before)),
-        None => Ok(PodRulesSnapshot::default()), // there is no such place
+    let look = |place: usize| {
+        let (_, wanted, before) = pods.get(place).filter(|_| Instant::now() < until)?;
+        look(wanted, Some(before)).ok()
     };
-    let looked = Netns::run_in_each(&netns, look)?;
-    Ok(looked.into_iter().map(|looked| looked.map_err(Error::from).flatten()).collect())
+    let looked = Netns::run_in_each(&netns, look).unwrap_or_default();
+    looked.into_iter().map(|looked| looked.ok().flatten()).collect()
 }
 
 /// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.

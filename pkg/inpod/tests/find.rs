@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use inpod::{NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
 use model::{ExistingConnections, Family};
@@ -167,6 +168,30 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     assert!(!release(&fixture.pod.1, &config, &options).unwrap().is_empty());
     assert_eq!(release(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
     assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find(None).unwrap().captured);
+}
+
+#[test]
+fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time_for() {
+    let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
+    let existing = ExistingConnections::Keep;
+    let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
+    let fixtures = [Fixture::new(), Fixture::new(), Fixture::new()];
+    let verified = |fixture: &Fixture| {
+        let options = FirewallOptions::default();
+        let _ = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
+        inpod::verify(&fixture.pod.1, &wanted, None, &options).unwrap().seen
+    };
+    let before = fixtures.each_ref().map(verified);
+    assert!(before.iter().all(inpod::PodRulesSnapshot::is_comparable));
+    fixtures[1].pod.sh("ip rule del pref 32764");
+    let pods: Vec<_> =
+        fixtures.iter().zip(&before).map(|(fixture, before)| (&fixture.pod.1, wanted, before)).collect();
+    let look = |until: Instant| inpod::glance_each(&pods, until);
+    let seen = look(Instant::now() + Duration::from_secs(60));
+    let unchanged =
+        seen.iter().zip(&before).map(|(seen, before)| before.is_unchanged(seen.as_ref().unwrap()));
+    assert_eq!(unchanged.collect::<Vec<bool>>(), [true, false, true]);
+    assert_eq!(look(Instant::now()), [None, None, None]);
 }
 
 #[test]

@@ -68,6 +68,16 @@ fn a_closure_runs_inside_and_the_caller_stays_outside() {
 }
 
 #[test]
+fn one_thread_visits_namespaces_one_after_the_other() {
+    let (Some(one), Some(two)) = (fresh(), fresh()) else { return };
+    let outside = link("ns/net");
+    let visited = Netns::run_in_each(&[&one, &two, &one], |place| (place, Netns::current().unwrap().id()));
+    let visited: Vec<_> = visited.unwrap().into_iter().map(Result::unwrap).collect();
+    assert_eq!(visited, [(0, one.id()), (1, two.id()), (2, one.id())]);
+    assert_eq!(link("ns/net"), outside);
+}
+
+#[test]
 fn identity_does_not_depend_on_the_path() {
     let Some(netns) = fresh() else { return };
     let current = Netns::current().unwrap();

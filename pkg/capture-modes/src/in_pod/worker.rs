@@ -28,6 +28,8 @@ pub(crate) use job::{GlanceResult, JobResult, RulesCheck, SearchResult};
 /// other jobs take.
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
+/// How long a look at some pods may take before those that are left are looked at one by one.
+const GLANCING: Duration = Duration::from_secs(10);
 /// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
 
@@ -182,9 +184,9 @@ impl WorkerContext {
         for GlanceOrder { netns, pod, before, .. } in pods {
             looks.push((&**netns, self.wanted(pod, ExistingConnections::default()), &**before));
         }
-        let mut seen = inpod::glance_each(&looks).into_iter().flatten();
+        let mut seen = inpod::glance_each(&looks, Instant::now() + GLANCING).into_iter();
         let unchanged = |before: &Arc<PodRulesSnapshot>| {
-            let glance = seen.next()?.ok().filter(|glance| before.is_unchanged(glance))?;
+            let glance = seen.next()?.filter(|glance| before.is_unchanged(glance))?;
             Some(if **before == glance { Arc::clone(before) } else { Arc::new(glance) })
         };
         let unchanged: Vec<_> = pods.iter().map(|order| &order.before).map(unchanged).collect();
