@@ -7,10 +7,9 @@ use std::{sync::Arc, thread, time::Instant};
 
 use agent::{
     AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, FetchedPod, PodFetcher, Reconciler,
-    ReconcilerInbox,
+    ReconcilerInbox, SidecarsOnly,
 };
 use anyhow::{Context as _, Result, anyhow};
-use capture_modes::SidecarsOnly;
 use daemon_settings::DaemonSettings;
 use facts::follow_pods;
 use kubeio::{ApiConnection, ApiErrorKind};

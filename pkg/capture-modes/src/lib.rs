@@ -5,8 +5,7 @@
 //!
 //! - `NodeCapture`, node-level capture: rules, sets, links and routes in the node's network namespace;
 //! - `InPodCapture`, in-pod redirection: rules in each pod's namespace, which is sent to ztunnel over ZDS;
-//! - `AutoCapture`: the one that the node's ztunnel supports, with a transition between the two;
-//! - [`SidecarsOnly`]: none, without ambient mode.
+//! - `AutoCapture`: the one that the node's ztunnel supports, with a transition between the two.
 //!
 //! A mode decides from `agent::AgentState` and the kernel. It never connects to the API server.
 
@@ -16,12 +15,10 @@ mod in_pod;
 mod node;
 mod open;
 mod settings;
-mod sidecars_only;
 mod uninstall;
 
 pub use error::Error;
 pub use node::{found as found_on_node, open_path};
 pub use open::open;
 pub use settings::{CaptureConfig, CaptureSettings, InPodConfig};
-pub use sidecars_only::SidecarsOnly;
 pub use uninstall::uninstall;

@@ -6,6 +6,9 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The namespace has no loopback device, which cannot be.
+    #[error("the network namespace has no device lo")]
+    NoLoopback,
     /// No connection to the kernel.
     #[error("cannot open a handle on the network: {0}")]
     Open(#[source] netlink::Error),
@@ -213,7 +216,8 @@ impl Error {
             | Self::DeleteRoute { source, .. }
             | Self::AddRule { source, .. }
             | Self::DeleteRule { source, .. } => source.errno(),
-            Self::UnsuitableLink { .. }
+            Self::NoLoopback
+            | Self::UnsuitableLink { .. }
             | Self::UnsuitableRule { .. }
             | Self::UnsuitableSysctl { .. }
             | Self::ReadSysctl { .. }

@@ -63,6 +63,15 @@ impl RtnetlinkHandle {
         }
     }
 
+    /// The loopback link.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLoopback`], and those of [`RtnetlinkHandle::link_by_name`].
+    pub fn loopback(&mut self) -> Result<LinkIndex, Error> {
+        self.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
+    }
+
     /// The name of a link for an error message, or its number if it is gone.
     pub(crate) fn link_name(&mut self, index: LinkIndex) -> String {
         let found = self.link_by_index(index).ok().flatten();

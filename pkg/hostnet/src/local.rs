@@ -75,7 +75,8 @@ impl RtnetlinkHandle {
         rules: &[PolicyRule],
         wanted: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
-        let same = |found: &Route| found.kind == RouteKind::Local && found.dst.is_none();
+        let same =
+            |found: &Route| found.family == family && found.kind == RouteKind::Local && found.dst.is_none();
         let mut missing = Vec::new();
         if !self.family_routes(family, Some(wanted.table))?.iter().any(same) {
             missing.push(wanted.no_route(family));

@@ -23,9 +23,6 @@ pub enum Error {
     /// A set of addresses.
     #[error(transparent)]
     Set(#[from] ipset::Error),
-    /// It has no loopback device, which cannot be.
-    #[error("the network namespace has no device lo")]
-    NoLoopback,
     /// What was put in place is not there.
     #[error("it does not stay as it was made: {0}")]
     Unstable(String),

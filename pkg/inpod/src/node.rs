@@ -79,8 +79,9 @@ impl ProbeRules {
     /// The rules of a family; none in one that is not captured.
     #[must_use]
     pub fn wanted(&self, family: Family) -> RuleSet {
-        let captured = self.families.contains(&family);
-        if captured { inpod::host(&self.config, set(family), family) } else { RuleSet::default() }
+        RuleSet::if_redirected(&self.families, family, |family| {
+            inpod::host(&self.config, set(family), family)
+        })
     }
 
     /// What leads from what was seen to what is wanted.

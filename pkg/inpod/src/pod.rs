@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use conntrack::ConnectionsReport;
-use hostnet::{LinkIndex, LocalDelivery, RtnetlinkHandle};
+use hostnet::{LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
 use netfilter::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, foreign, inside};
 use netns::Netns;
@@ -244,12 +244,9 @@ fn open(
     Ok(Firewall::open_for(options, &of_pod(&rules_of(wanted)), verified)?)
 }
 
-/// What each family needs. One that is not captured must hold nothing of ours either.
 fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
-    |family| {
-        let captured = wanted.families.contains(&family);
-        if captured { inpod::pod(wanted.config, wanted.pod, family) } else { RuleSet::default() }
-    }
+    let rules = |family| inpod::pod(wanted.config, wanted.pod, family);
+    move |family| RuleSet::if_redirected(wanted.families, family, rules)
 }
 
 fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::WantedRules<'_> {
@@ -267,7 +264,7 @@ fn delivery(config: &InPodRulesConfig) -> LocalDelivery {
 
 fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     let mut made = Vec::new();
     for family in wanted.families {
         match handle.ensure_local_delivery(*family, lo, &delivery(wanted.config)) {
@@ -283,7 +280,7 @@ fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
 
 fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     let mut taken = Vec::new();
     for family in Family::BOTH {
         taken.extend(handle.delete_local_delivery(family, lo, &delivery(config))?);
@@ -320,8 +317,4 @@ fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<
 fn is_deliverable(family: Family) -> Result<bool, Error> {
     let off = || hostnet::sysctl::read("net/ipv6/conf/lo/disable_ipv6");
     Ok(family == Family::V4 || off()?.is_some_and(|value| value.trim() != "1"))
-}
-
-fn loopback(handle: &mut RtnetlinkHandle) -> Result<LinkIndex, Error> {
-    handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
 }

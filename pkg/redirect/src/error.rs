@@ -13,7 +13,4 @@ pub enum Error {
     /// It has no address yet.
     #[error(transparent)]
     NoAddress(#[from] crate::NoAddress),
-    /// It has no loopback device, which cannot be.
-    #[error("the network namespace has no device lo")]
-    NoLoopback,
 }

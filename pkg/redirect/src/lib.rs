@@ -215,10 +215,7 @@ fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -
     Ok(changes.words())
 }
 
-/// What each family needs. One that is not redirected must hold nothing of ours either.
 fn changes(config: &sidecar::SidecarConfig, wanted: &[Family], observed: &ObservedTables) -> FamilyChanges {
-    observed.changes(ChainSet::SIDECAR, |family| {
-        let redirected = wanted.contains(&family);
-        if redirected { sidecar::rule_set(config, family) } else { RuleSet::default() }
-    })
+    let rules = |family| sidecar::rule_set(config, family);
+    observed.changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(wanted, family, rules))
 }

@@ -15,7 +15,7 @@ pub(crate) fn ensure(config: &sidecar::SidecarConfig, families: &[Family]) -> Re
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     let mut made = Vec::new();
     if families.contains(&Family::V6) && handle.add_address(lo, passthrough())? == ChangeOutcome::Yes {
         made.push(no_address());
@@ -33,7 +33,7 @@ pub(crate) fn missing(config: &sidecar::SidecarConfig, families: &[Family]) -> R
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
         let wanted = passthrough().addr();
@@ -51,7 +51,7 @@ pub(crate) fn missing(config: &sidecar::SidecarConfig, families: &[Family]) -> R
 /// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
 pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     let found = find(&mut handle, mark, lo)?;
     // That something is gone already by now is as good as deleting it.
     for (rule, route) in &found.policies {
@@ -67,7 +67,7 @@ pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
 /// What [`remove`] would take.
 pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = loopback(&mut handle)?;
+    let lo = handle.loopback()?;
     Ok(find(&mut handle, mark, lo)?.words())
 }
 
@@ -107,10 +107,6 @@ fn find(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Result<Found
 
 fn nothing_needed(config: &sidecar::SidecarConfig, families: &[Family]) -> bool {
     config.local_route().is_none() && !families.contains(&Family::V6)
-}
-
-fn loopback(handle: &mut RtnetlinkHandle) -> Result<LinkIndex, Error> {
-    handle.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
 }
 
 fn passthrough() -> IpNet {

@@ -3,48 +3,7 @@
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::CaptureSnapshot;
-
-/// A mode that has nothing to do.
-struct Idle;
-
-impl CaptureMode for Idle {
-    fn reconcile(&mut self, _: &mut AgentState, _: ReconcileScope) -> Result<Option<Reason>, Reason> {
-        Ok(None)
-    }
-
-    fn is_awaited(&self) -> bool {
-        false
-    }
-
-    fn answer(&mut self, _: Option<&Reason>) {}
-
-    fn enrol(&mut self, _: &mut AgentState, _: PodEnrolment, _: CaptureReply) {}
-
-    fn skip(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, _: CaptureReply) {}
-
-    fn release(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment) -> CaptureResult {
-        Ok(())
-    }
-
-    fn check(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], _: CaptureReply) {}
-
-    fn settle(&mut self) {}
-
-    fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
-        false
-    }
-
-    fn work_completed(&mut self, _: &mut AgentState) {}
-
-    fn snapshot(&self) -> CaptureSnapshot {
-        CaptureSnapshot::None
-    }
-
-    fn due(&self) -> Option<Instant> {
-        None
-    }
-}
+use crate::SidecarsOnly;
 
 #[test]
 fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
@@ -52,7 +11,7 @@ fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
     let metrics = AgentMetrics::register(&mut Registry::default());
     let status = Arc::new(AgentStatus::default());
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
-    let mode = Box::new(Idle);
+    let mode = Box::new(SidecarsOnly);
     let mut reconciler =
         Reconciler::new(mode, policy, inbox, metrics, Arc::clone(&status), Box::new(drop), Box::new(drop));
     for failures in 1..=5 {

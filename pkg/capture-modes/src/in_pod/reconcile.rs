@@ -184,7 +184,8 @@ impl InPodCapture {
             busy += usize::from(action == PodAction::Observe);
             if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
                 enrolled_pod.lifecycle.begin(&action, next);
-                match enrolled_pod.glance_order(&uid).filter(|_| action == PodAction::Observe) {
+                let is_look = action == PodAction::Observe;
+                match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
                     Some(order) => glances.push(order),
                     None => self.perform(&uid, action),
                 }

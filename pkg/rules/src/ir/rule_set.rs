@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Mark, TableId};
+use model::{Family, Mark, TableId};
 
 use super::{Chain, Hook, Rule, Table};
 
@@ -70,6 +70,16 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
+    /// What a family needs: its `rules` if it is one of those that are redirected. Any other must hold nothing of ours either.
+    #[must_use]
+    pub fn if_redirected(
+        redirected: &[Family],
+        family: Family,
+        rules: impl FnOnce(Family) -> RuleSet,
+    ) -> RuleSet {
+        if redirected.contains(&family) { rules(family) } else { RuleSet::default() }
+    }
+
     /// The rules of `table`, created empty when it is new.
     pub fn table(&mut self, table: Table) -> &mut TableRules {
         self.tables.entry(table).or_default()

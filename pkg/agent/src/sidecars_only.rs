@@ -2,12 +2,13 @@
 
 use std::{net::IpAddr, time::Instant};
 
-use agent::{
+use model::{ContainerId, PodUid, Reason};
+use planner::node::ZtunnelFallback;
+
+use crate::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
     ReconcileScope,
 };
-use model::{ContainerId, PodUid, Reason};
-use planner::node::ZtunnelFallback;
 
 const OFF: &str = "ambient mode is off on this node";
 
