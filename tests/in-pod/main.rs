@@ -26,6 +26,7 @@ mod inpod_auto;
 mod inpod_branch;
 mod inpod_drift;
 mod inpod_existing;
+mod inpod_kube_proxy;
 mod inpod_lifecycle;
 mod inpod_modern;
 mod inpod_native;

@@ -1,4 +1,4 @@
-//! Services as kube-proxy makes them in its iptables mode, each with one endpoint.
+//! Services as kube-proxy makes them in its iptables and nftables modes, each with one endpoint.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -12,14 +12,25 @@ pub struct Service {
     address: SocketAddr,
     backend: SocketAddr,
     masquerade: bool,
-    legacy: bool,
+    mode: ProxyMode,
+}
+
+/// How kube-proxy makes services. Its IPVS mode needs a kernel with IPVS, which not every one has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyMode {
+    /// By `iptables-nft`.
+    Iptables,
+    /// By `iptables-legacy`.
+    LegacyIptables,
+    /// In tables of its own.
+    Nftables,
 }
 
 impl Service {
     /// A service at this address with this endpoint.
     #[must_use]
     pub fn new(address: SocketAddr, backend: SocketAddr) -> Self {
-        Self { address, backend, masquerade: false, legacy: false }
+        Self { address, backend, masquerade: false, mode: ProxyMode::Iptables }
     }
 
     /// What goes through it is masqueraded, as kube-proxy does for clients outside the cluster.
@@ -29,16 +40,66 @@ impl Service {
         self
     }
 
-    /// With the tools of the older backend.
+    /// Made in another mode.
     #[must_use]
-    pub fn legacy(mut self) -> Self {
-        self.legacy = true;
+    pub fn by(mut self, mode: ProxyMode) -> Self {
+        self.mode = mode;
         self
     }
 
     fn tool(&self, suffix: &str) -> String {
         let family = if self.address.is_ipv6() { "ip6tables" } else { "iptables" };
-        format!("{family}-{}{suffix}", if self.legacy { "legacy" } else { "nft" })
+        format!("{family}-{}{suffix}", if self.mode == ProxyMode::LegacyIptables { "legacy" } else { "nft" })
+    }
+
+    /// All that a service adds to the tables of its nftables mode; what services share is the same each time.
+    fn nftables(&self) -> String {
+        let Self { address, backend, masquerade, .. } = self;
+        let (family, address_type) =
+            if address.is_ipv6() { ("ip6", "ipv6_addr") } else { ("ip", "ipv4_addr") };
+        let (ip, port, backend_ip) = (address.ip(), address.port(), backend.ip());
+        let tag = format!("{ip}-{port}").replace([':', '.', '-'], "_");
+        let marked = if *masquerade { "jump mark-for-masquerade;" } else { "" };
+        format!(
+            r"table {family} kube-proxy {{
+ map service-ips {{ type {address_type} . inet_proto . inet_service : verdict; }}
+ chain mark-for-masquerade {{ }}
+ chain masquerading {{ }}
+ chain services {{ }}
+ chain nat-prerouting {{ type nat hook prerouting priority dstnat; policy accept; }}
+ chain nat-output {{ type nat hook output priority -100; policy accept; }}
+ chain nat-postrouting {{ type nat hook postrouting priority srcnat; policy accept; }}
+}}
+flush chain {family} kube-proxy mark-for-masquerade
+flush chain {family} kube-proxy masquerading
+flush chain {family} kube-proxy services
+flush chain {family} kube-proxy nat-prerouting
+flush chain {family} kube-proxy nat-output
+flush chain {family} kube-proxy nat-postrouting
+table {family} kube-proxy {{
+ chain mark-for-masquerade {{ meta mark set meta mark or 0x4000; }}
+ chain masquerading {{
+  meta mark & 0x4000 == 0 return;
+  meta mark set meta mark xor 0x4000;
+  masquerade fully-random;
+ }}
+ chain services {{ {family} daddr . meta l4proto . th dport vmap @service-ips; }}
+ chain nat-prerouting {{ jump services; }}
+ chain nat-output {{ jump services; }}
+ chain nat-postrouting {{ jump masquerading; }}
+ chain service_{tag} {{
+  {marked}
+  {family} saddr {backend_ip} jump mark-for-masquerade;
+  meta l4proto {{ tcp, udp }} dnat to {target};
+ }}
+ map service-ips {{
+  type {address_type} . inet_proto . inet_service : verdict;
+  elements = {{ {ip} . tcp . {port} : goto service_{tag}, {ip} . udp . {port} : goto service_{tag} }}
+ }}
+}}
+",
+            target = backend,
+        )
     }
 
     /// The service's own rules. Endpoints that come to themselves are masqueraded whatever was asked for.
@@ -81,13 +142,17 @@ impl Node {
     /// the node.
     pub fn service(&self, service: &Service) {
         let netns = self.netns();
+        let ip = service.address.ip();
+        let gateway = self.ip(ip.is_ipv6());
+        self.outside().sh(&format!("ip route replace {ip} via {gateway} dev eth0"));
+        if service.mode == ProxyMode::Nftables {
+            netns.pipe("nft -f -", &service.nftables());
+            return;
+        }
         let mut tool = Command::new(service.tool(""));
         let shared = netns.output(tool.args(["-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
         let shared = if shared { "" } else { SHARED };
         let input = format!("*nat\n{shared}{}COMMIT\n", service.rules());
         netns.pipe(&format!("{} --noflush", service.tool("-restore")), &input);
-        let ip = service.address.ip();
-        let gateway = self.ip(ip.is_ipv6());
-        self.outside().sh(&format!("ip route replace {ip} via {gateway} dev eth0"));
     }
 }

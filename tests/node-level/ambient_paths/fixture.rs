@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 
-use kit::{Echo, Netns, NodeOptions, Proto, Service, TrafficClient, Ztunnel, ZtunnelOptions};
+use kit::{Echo, Netns, NodeOptions, Proto, ProxyMode, Service, TrafficClient, Ztunnel, ZtunnelOptions};
 
 use crate::fixtures::ambient::{Ambient, Legs, MESH, PLAIN, Peer, Watched};
 
@@ -27,17 +27,34 @@ pub(super) const VIP: Vips = Vips { mesh: 1, plain: 2, masqueraded: 3, outside: 
 pub(super) enum Backend {
     Nft,
     Legacy,
+    /// Services are in tables of kube-proxy's own, and nobody uses those of iptables.
+    Nftables,
     /// Both have tables; the agent was told whose to use.
     ForcedNft,
     ForcedLegacy,
 }
 
 impl Backend {
-    pub(super) const ALL: [Backend; 4] =
-        [Backend::Nft, Backend::Legacy, Backend::ForcedNft, Backend::ForcedLegacy];
+    pub(super) const ALL: [Backend; 5] =
+        [Backend::Nft, Backend::Legacy, Backend::Nftables, Backend::ForcedNft, Backend::ForcedLegacy];
 
-    fn services_are_legacy(self) -> bool {
-        self.is_legacy()
+    fn kube_proxy(self) -> ProxyMode {
+        match self {
+            Backend::Nft | Backend::ForcedNft => ProxyMode::Iptables,
+            Backend::Legacy | Backend::ForcedLegacy => ProxyMode::LegacyIptables,
+            Backend::Nftables => ProxyMode::Nftables,
+        }
+    }
+
+    /// Masqueraded services work for pods of the mesh. Those in tables of kube-proxy's own do not with node-level capture
+    /// (docs/ambient.md): what goes to ztunnel is masqueraded, too.
+    pub(super) fn can_masquerade(self) -> bool {
+        self != Backend::Nftables
+    }
+
+    /// Where ztunnel sees a pod's connection to a service go: tables of kube-proxy's own have turned it to the endpoint by then.
+    pub(super) fn seen_at(self, service: SocketAddr, endpoint: SocketAddr) -> SocketAddr {
+        if self == Backend::Nftables { endpoint } else { service }
     }
 
     fn is_legacy(self) -> bool {
@@ -46,7 +63,7 @@ impl Backend {
 
     fn forced(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Backend::Nft | Backend::Legacy => None,
+            Backend::Nft | Backend::Legacy | Backend::Nftables => None,
             Backend::ForcedNft => Some(("FORCE_IPTABLES_BINARY", "nft")),
             Backend::ForcedLegacy => Some(("FORCE_IPTABLES_BINARY", "legacy")),
         }
@@ -194,10 +211,7 @@ fn put(base: &Ambient, backend: Backend, v6: bool, last: u8, to: SocketAddr, mas
     if masquerade {
         service = service.masqueraded();
     }
-    if backend.services_are_legacy() {
-        service = service.legacy();
-    }
-    base.node.service(&service);
+    base.node.service(&service.by(backend.kube_proxy()));
 }
 
 fn check_sources(netns: &Netns) {

@@ -5,7 +5,7 @@ use kit::{
 };
 
 use super::{
-    FAMILIES, every_way,
+    Backend, FAMILIES, every_way,
     fixture::{Fixture, OUTSIDE, every},
     oneself, undisturbed,
 };
@@ -17,9 +17,9 @@ fn vxlan_and_numbers_of_the_operator_carry_every_way_through_a_switch() {
     let numbers = [("AMBIENT_TABLES", "1200,1201,1210,1220,1230"), ("AMBIENT_RULE_PRIORITY", "5000")];
     every(&[&vxlan[..], &numbers[..]], |env| {
         let mut fixture = Fixture::with_env(env);
-        every_way(&fixture);
+        every_way(&fixture, Backend::Nft);
         undisturbed(&fixture);
-        oneself(&fixture);
+        oneself(&fixture, Backend::Nft);
         let node = fixture.base.node.netns();
         if env[0].1 == "vxlan" {
             assert!(node.sh("ip -d link show dev istioout0").contains("vxlan"));

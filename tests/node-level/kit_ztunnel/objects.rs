@@ -3,7 +3,9 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use kit::{Echo, Manifests, Node, NodeOptions, Pod, Proto, Service, Ztunnel, ZtunnelOptions, connect};
+use kit::{
+    Echo, Manifests, Node, NodeOptions, Pod, Proto, ProxyMode, Service, Ztunnel, ZtunnelOptions, connect,
+};
 use serde_json::{Value, json};
 
 #[test]
@@ -38,7 +40,7 @@ fn a_service_can_be_made_with_the_older_backend() {
     let _echo = Echo::tcp(&server.netns, 8080);
     for (v6, vip) in [(false, "10.96.7.7:80"), (true, "[fd00:96::77]:80")] {
         let vip = vip.parse().unwrap();
-        node.service(&Service::new(vip, (server.ip(v6), 8080).into()).legacy());
+        node.service(&Service::new(vip, (server.ip(v6), 8080).into()).by(ProxyMode::LegacyIptables));
         connect(node.outside(), Proto::Tcp, vip).expect("the server answers");
     }
     assert!(!node.netns().sh("nft list ruleset").contains("KUBE"));
