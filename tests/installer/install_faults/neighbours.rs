@@ -22,7 +22,10 @@ fn a_taken_port_keeps_nothing_from_being_installed_and_is_taken_over_when_it_is_
             daemon.logged("cannot listen; trying again", &field) > 0
         });
         assert!(daemon.log().contains("Address already in use"), "{}", daemon.log());
-        daemon.wait_for("the end of the pass", |daemon| daemon.log().contains("the plugin is installed"));
+        // Each is told by a thread of its own.
+        for line in ["the plugin is installed", "cannot read the credential"] {
+            daemon.wait_for(line, |daemon| daemon.log().contains(line));
+        }
         stays_quiet(&daemon);
         drop(other);
         let answers =
