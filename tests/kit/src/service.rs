@@ -90,7 +90,7 @@ table {family} kube-proxy {{
  chain service_{tag} {{
   {marked}
   {family} saddr {backend_ip} jump mark-for-masquerade;
-  meta l4proto {{ tcp, udp }} dnat to {target};
+  meta l4proto {{ tcp, udp }} dnat to {backend};
  }}
  map service-ips {{
   type {address_type} . inet_proto . inet_service : verdict;
@@ -98,7 +98,6 @@ table {family} kube-proxy {{
  }}
 }}
 ",
-            target = backend,
         )
     }
 
