@@ -334,7 +334,7 @@ fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
     let (_api, store) = serve(&mut fixture);
     fixture.start();
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let old = fixture.running_pod(MESH, "web");
     let _ = ztunnel.wait_for_workload(&old.sandbox.pod.uid);
     store.lie("Pod", store.truth("Pod"));
@@ -342,7 +342,8 @@ fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     assert_ne!(new.sandbox.pod.uid, old.sandbox.pod.uid);
     let told = inpod_modern::tell(&inpod_modern::socket(&fixture), &new.sandbox);
     assert_eq!(told, (200, String::new()), "{}", fixture.log());
-    let _ = ztunnel.wait_for_workload(&new.sandbox.pod.uid); // it was told before the answer, and tells us a moment later
+    ztunnel.catch_up();
+    assert!(ztunnel.workload(&new.sandbox.pod.uid).is_some(), "{}", fixture.log());
     assert!(fixture.is_ruled(&new));
     is_served(&fixture, &ztunnel, &old, "its predecessor, until it ends");
 }

@@ -69,7 +69,7 @@ pub(crate) fn unfinished(fixture: &InPod, namespace: &str, name: &str) -> Peer {
 #[test]
 fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
     let mut fixture = InPod::new(&[]);
-    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
     let peer = unfinished(&fixture, MESH, "one");
     let began = Instant::now();
@@ -78,7 +78,8 @@ fn a_pod_that_istios_own_plugin_tells_of_is_in_the_mesh_when_it_is_answered() {
     let answered = fixture.daemon().metric("istio_cni_plugin_requests_total{response_code=\"200\"}");
     assert_eq!(answered, Some(1.0));
     assert!(fixture.is_ruled(&peer));
-    let _ = ztunnel.wait_for_workload(&peer.sandbox.pod.uid); // told before the answer, and telling us a moment later
+    ztunnel.catch_up();
+    assert!(ztunnel.workload(&peer.sandbox.pod.uid).is_some(), "before the answer");
     assert!(peer.sandbox.ips().iter().all(|ip| fixture.is_probed(*ip)));
     for v6 in [false, true] {
         let outside = SocketAddr::new(fixture.node.outside_ip(v6), PORT);

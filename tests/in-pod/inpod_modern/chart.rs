@@ -191,14 +191,15 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
 #[test]
 fn istios_own_plugin_is_served_with_the_charts_mounts() {
     let chart = Chart::new();
-    let ztunnel = chart.ztunnel();
+    let mut ztunnel = chart.ztunnel();
     let socket = chart.node.run_dir().join("pluginevent.sock");
     let pod = Pod::new(MESH, "one");
     chart.manifests.put_pod(&starting(&pod));
     let sandbox = chart.node.pod(pod, &[]);
     assert_eq!(super::tell(&socket, &sandbox), (200, String::new()), "{}", chart.daemon.log());
     assert!(Chart::is_ruled(&sandbox));
-    let _ = ztunnel.wait_for_workload(&sandbox.pod.uid); // told before the answer, and telling us a moment later
+    ztunnel.catch_up();
+    assert!(ztunnel.workload(&sandbox.pod.uid).is_some());
     // The node's own namespace, which is seen as that of another process.
     let event = super::event(MESH, "one", "/proc/1/ns/net", &sandbox.ips());
     let (status, why) = super::post(&socket, &event);

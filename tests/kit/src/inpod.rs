@@ -255,6 +255,11 @@ impl InpodZtunnel {
         met.unwrap_or_else(|| panic!("{} does not reach the agent", self.name()));
     }
 
+    /// Waits until everything is known here that it has noted so far.
+    pub fn catch_up(&mut self) {
+        self.command("connect"); // as it is already; what it notes comes in order
+    }
+
     /// From now on it cannot start this pod.
     pub fn refuse(&mut self, uid: &str) {
         self.command(&format!("refuse {uid}"));

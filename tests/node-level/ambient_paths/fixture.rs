@@ -46,8 +46,8 @@ impl Backend {
         }
     }
 
-    /// Masqueraded services work for pods of the mesh. Those in tables of kube-proxy's own do not with node-level capture
-    /// (docs/ambient.md): what goes to ztunnel is masqueraded, too.
+    /// Masqueraded services work from and to pods of the mesh. Those in tables of kube-proxy's own do not with node-level
+    /// capture (docs/ambient.md): what goes to ztunnel is masqueraded, too.
     pub(super) fn can_masquerade(self) -> bool {
         self != Backend::Nftables
     }

@@ -185,12 +185,10 @@ impl WorkerContext {
             looks.push((&**netns, self.wanted(pod, ExistingConnections::default()), &**before));
         }
         let mut seen = inpod::glance_each(&looks, Instant::now() + GLANCING).into_iter();
-        let unchanged = |before: &Arc<PodRulesSnapshot>| {
-            let glance = seen.next()?.filter(|glance| before.is_unchanged(glance))?;
-            Some(if **before == glance { Arc::clone(before) } else { Arc::new(glance) })
+        let result = |order: &GlanceOrder| {
+            order.result(seen.next().flatten().and_then(|now| unchanged(&order.before, now)))
         };
-        let unchanged: Vec<_> = pods.iter().map(|order| &order.before).map(unchanged).collect();
-        pods.iter().zip(unchanged).map(|(order, unchanged)| order.result(unchanged)).collect()
+        pods.iter().map(result).collect()
     }
 
     fn look(
@@ -201,8 +199,7 @@ impl WorkerContext {
     ) -> Result<RulesCheck, inpod::Error> {
         if let Some(before) = before.filter(|before| before.is_comparable()) {
             let glance = inpod::glance(netns, wanted, Some(before))?;
-            if before.is_unchanged(&glance) {
-                let glance = if **before == glance { Arc::clone(before) } else { Arc::new(glance) };
+            if let Some(glance) = unchanged(before, glance) {
                 return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
             }
         }
@@ -230,6 +227,12 @@ impl WorkerContext {
     ) -> PodRulesSpec<'a> {
         PodRulesSpec { config: &self.config, pod, families: &self.families, existing }
     }
+}
+
+/// The later of two snapshots, if nobody has changed the rules between them. Equal ones are shared.
+fn unchanged(before: &Arc<PodRulesSnapshot>, now: PodRulesSnapshot) -> Option<Arc<PodRulesSnapshot>> {
+    let is_unchanged = before.is_unchanged(&now);
+    is_unchanged.then(|| if **before == now { Arc::clone(before) } else { Arc::new(now) })
 }
 
 #[cfg(test)]
