@@ -17,6 +17,8 @@ use crate::install_heal::fixture::{entries_of, names, networks};
 
 const SEED: u64 = 0x636f_6e76_6572_7421;
 const ROUNDS: usize = 60;
+/// How many more daemons a round may cost where none was killed at its step yet.
+const MORE_KILLS: usize = 50;
 /// So much that no step of the conversion is over in no time.
 const PADDING: usize = 256 * 1024;
 const CONF: &str = "10-kit.conf";
@@ -93,7 +95,15 @@ impl Fixture {
         let (mut dice, mut met) = (SEED, [0; 6]);
         for round in 0..ROUNDS {
             let target = [Keeping, Kept, Writing, Written, Done][round % 5];
-            let at = self.kill_at(target, &mut dice);
+            let mut at = self.kill_at(target, &mut dice);
+            // A moment of its life is often longer than a step, the more so on a busy machine.
+            for _ in 0..MORE_KILLS {
+                if at == target || met[target as usize] > 0 {
+                    break;
+                }
+                self.make_fresh();
+                at = self.kill_at(target, &mut dice);
+            }
             met[at as usize] += 1;
             self.repaired(round, target, &mut dice);
             assert!(others_live(), "round {round}: see the other thread's panic");
