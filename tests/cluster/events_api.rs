@@ -6,6 +6,7 @@ mod pods;
 
 use serde_json::Value;
 
+use crate::debug_state::ask;
 use crate::install_api::fixture::{ClusterFixture, eventually};
 use crate::install_manifests::documents::rules_of;
 
@@ -34,6 +35,17 @@ fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value
     let mut all = events(fixture, uid, reason);
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
+}
+
+/// Waits until the agent has seen a pod run. Only of one that it saw outside of the mesh does it say that it joins.
+fn wait_seen(fixture: &ClusterFixture, name: &str) {
+    eventually(&format!("it has seen {name} run"), || {
+        let (status, body) = ask(&fixture.node.run_dir().join("debug.sock"), "/debug/state");
+        assert_eq!(status, 200, "{body}");
+        let state: Value = serde_json::from_str(&body).unwrap();
+        let pods = state["pods"].as_array().unwrap();
+        pods.iter().any(|pod| pod["name"] == name && pod["phase"] == "Running")
+    });
 }
 
 fn message(event: &Value) -> String {

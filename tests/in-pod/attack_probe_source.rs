@@ -105,14 +105,16 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
         assert_eq!(probe(&fixture, pod.at(v6)), from);
     }
     // Another component that insists on being first has its will: the guard works all the same.
-    fixture.node.netns().sh("iptables-nft -t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
-    fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    let tool = fixture.tables.tool_of_node();
+    let iptables = |words: &str| fixture.node.netns().sh(&format!("{tool} {words}"));
+    iptables("-t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
+    iptables("-t nat -F ISTIO_POSTRT");
     let began = Instant::now();
-    while !fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT").contains("SNAT") {
+    while !iptables("-t nat -S ISTIO_POSTRT").contains("SNAT") {
         assert!(began.elapsed() < Duration::from_secs(60), "{}", fixture.log());
         std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
     }
-    let chain = fixture.node.netns().sh("iptables-nft -t mangle -S PREROUTING");
+    let chain = iptables("-t mangle -S PREROUTING");
     assert!(chain.lines().nth(1).is_some_and(|first| first.contains("MARK")), "{chain}");
     assert!(is_dropped(&attack(&fixture, own[0], pod.at(false))));
 }

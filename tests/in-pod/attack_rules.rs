@@ -56,7 +56,7 @@ fn pods_with_very_many_rules_keep_no_other_pod_from_starting() {
     }
     for peer in &hostile {
         crowd(&peer.sandbox.netns, &["nat"], 150_000);
-        peer.sandbox.netns.sh("iptables-nft -t nat -F ISTIO_OUTPUT");
+        peer.sandbox.netns.sh(&fixture.tables.flush_nat("ISTIO_OUTPUT"));
     }
     // Each of them is looked at once, at least.
     let took = adds(Duration::from_secs(45), |at| fixture.mesh_pod(&format!("pod-{at}")));
@@ -73,13 +73,13 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     let netns = &pod.sandbox.netns;
     crowd(netns, &["nat"], 200_000);
     for chain in ["ISTIO_OUTPUT", "ISTIO_PRERT", "OUTPUT", "PREROUTING"] {
-        netns.sh(&format!("iptables-nft -t nat -F {chain}"));
+        netns.sh(&fixture.tables.flush_nat(chain));
     }
     let outside = (fixture.node.outside_ip(false), PORT).into();
     let _ = pod.tcp(outside).unwrap();
     assert!(!relayed(&ztunnel, pod.ip(false), outside), "it bypasses the mesh at first");
     let began = Instant::now();
-    while !netns.sh("iptables-nft -t nat -S OUTPUT").contains("-j ISTIO_OUTPUT") {
+    while !fixture.is_ruled(&pod) {
         assert!(began.elapsed() < MINUTE, "{}", fixture.log());
         std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
     }

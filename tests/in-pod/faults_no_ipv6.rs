@@ -80,8 +80,9 @@ fn a_pod_is_captured_from_within() {
     fixture.wait_logged("pod captured", "pod=web");
     let _ = kit::connect(&sandbox.netns, Proto::Tcp, outside).unwrap();
     wait_relayed(&ztunnel, sandbox.ip(false), outside);
-    // Rules of IPv6 are there in case it is switched on; a route that nothing could use is refused.
+    // Nothing is done for IPv6.
     assert_eq!(sandbox.netns.sh("ip -6 rule").matches("0x111").count(), 0);
+    assert!(!sandbox.netns.sh("ip6tables-nft-save").contains("ISTIO"));
     sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }
 

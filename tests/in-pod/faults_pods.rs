@@ -14,13 +14,12 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn wait_ruled(fixture: &InPod, inside: impl Fn(&str) -> String) {
     let began = Instant::now();
     loop {
-        let rules = inside("iptables-nft-save") + &inside("ip6tables-nft-save");
+        let jumps = fixture.tables.jumps(&inside);
         let routes = inside("ip -4 rule") + &inside("ip -6 rule");
-        let jumps = rules.matches("-j ISTIO_OUTPUT").count() + rules.matches("-j ISTIO_PRERT").count();
         if (jumps, routes.matches("fwmark 0x111/0xfff lookup 100").count()) == (8, 2) {
             return;
         }
-        assert!(began.elapsed() < MINUTE, "{rules}\n{routes}\n{}", fixture.log());
+        assert!(began.elapsed() < MINUTE, "{jumps} jumps\n{routes}\n{}", fixture.log());
         std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
     }
 }

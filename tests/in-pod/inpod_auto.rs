@@ -3,7 +3,7 @@
 use kit::{Echo, InpodOptions, InpodZtunnel};
 
 use crate::fixtures::ambient::{MESH, PORT, Peer, dump_of};
-use crate::fixtures::inpod::{InPod, ours, wait_relayed};
+use crate::fixtures::inpod::{IPTABLES, InPod, ours, wait_relayed};
 
 /// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
 fn modern(fixture: &mut InPod, name: &str, created: &str) -> InpodZtunnel {
@@ -183,7 +183,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     for tool in ["iptables-legacy-save", "iptables-legacy-restore"] {
         kit::write_script(&at(tool), GATE);
     }
-    let env = [("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
+    let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
     let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
     fixture.mount(gate.path(), "/gate");
     fixture.start();

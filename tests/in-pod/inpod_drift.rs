@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use kit::{Echo, InpodOptions};
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, dump_of};
-use crate::fixtures::inpod::InPod;
+use crate::fixtures::inpod::{IPTABLES, InPod};
 
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
-    let mut fixture = InPod::new(&[]);
+    let mut fixture = InPod::new(&[IPTABLES]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let damages: [(&str, &str); 6] = [
         ("a rule", "iptables-nft -t nat -D ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT"),
@@ -99,10 +99,11 @@ fn the_nodes_rules_and_set_are_put_back() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let peer = fixture.mesh_pod("app");
-    fixture.node.netns().sh("iptables-nft -t nat -F ISTIO_POSTRT");
+    let tool = fixture.tables.tool_of_node();
+    fixture.node.netns().sh(&format!("{tool} -t nat -F ISTIO_POSTRT"));
     fixture.node.netns().sh(&format!("ipset del istio-inpod-probes-v4 {}", peer.ip(false)));
     let is_back = |fixture: &InPod| {
-        let rules = fixture.node.netns().sh("iptables-nft -t nat -S ISTIO_POSTRT");
+        let rules = fixture.node.netns().sh(&format!("{tool} -t nat -S ISTIO_POSTRT"));
         rules.contains("SNAT") && fixture.is_probed(peer.ip(false))
     };
     let began = Instant::now();

@@ -12,14 +12,6 @@ const NATIVE: (&str, &str) = ("NATIVE_NFTABLES", "true");
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Both families have their policy route, and no table of iptables has a rule of ours.
-fn is_native(peer: &Peer) -> bool {
-    let tables = ruleset_of(&peer.sandbox.netns);
-    ours(peer) == [0, 2, 2]
-        && tables.contains("table inet istio-ambient-nat")
-        && !tables.contains("table ip ")
-}
-
 /// `nft` shows tables and chains in the order in which they were made.
 fn lines(peer: &Peer) -> Vec<String> {
     let mut lines: Vec<_> = ruleset_of(&peer.sandbox.netns).lines().map(str::to_owned).collect();
@@ -71,7 +63,8 @@ fn pods_are_captured_kept_over_a_restart_and_released() {
     let joined = fixture.running_pod(MESH, "joined");
     for peer in [&added, &joined] {
         fixture.wait_captured(peer);
-        assert!(is_native(peer), "{}", ruleset_of(&peer.sandbox.netns));
+        let tables = ruleset_of(&peer.sandbox.netns);
+        assert!(fixture.is_ruled(peer) && !tables.contains("table ip "), "{tables}");
         for v6 in [false, true] {
             let target = (fixture.node.outside_ip(v6), PORT).into();
             let _ = peer.tcp(target).unwrap();

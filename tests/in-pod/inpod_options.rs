@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use kit::{Echo, InpodOptions, NodeOptions, Pod, Proto, TrafficClient, Via};
 
-use crate::fixtures::ambient::{MESH, PORT, Peer, dump_of, ping};
+use crate::fixtures::ambient::{MESH, PORT, Peer, ping};
 use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
 
 const FAMILIES: [bool; 2] = [false, true];
@@ -44,17 +44,16 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "true".into();
     fixture.manifests.put_pod(&manifest);
-    fixture.eventually("its DNS is captured", |stage_| {
-        let _ = stage_;
-        dump_of(&without.sandbox.netns).contains("15053")
-    });
+    let tables = fixture.tables;
+    let rules = || tables.rules(|command| without.sandbox.netns.sh(command));
+    fixture.eventually("its DNS is captured", |_| rules().contains("15053"));
     assert_eq!(asks(&fixture, &without, Proto::Udp, false).as_deref(), Some("ztunnel-a"));
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "false".into();
     fixture.manifests.put_pod(&manifest);
     fixture.eventually("nothing of it is left", |_| {
-        let dump = dump_of(&without.sandbox.netns);
-        !dump.contains("15053") && !dump.contains("--zone")
+        let rules = rules();
+        !["15053", "--zone", "zone set"].iter().any(|left| rules.contains(left))
     });
 }
 

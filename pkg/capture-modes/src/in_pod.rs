@@ -104,6 +104,7 @@ impl InPodCapture {
         owner: &AgentHandle,
         metrics: AgentMetrics,
     ) -> Result<InPodCapture, Error> {
+        let chosen = &chosen.within_kernel();
         let probes = NodeProbes::open(
             chosen.rules.clone(),
             chosen.families(),

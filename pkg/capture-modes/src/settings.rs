@@ -7,6 +7,10 @@ use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, ZtunnelFallback},
 };
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType, socket},
+};
 
 /// How pods of ambient mode are captured.
 #[derive(Clone, Debug)]
@@ -53,6 +57,13 @@ impl InPodConfig {
     pub fn families(&self) -> Vec<model::Family> {
         let all = model::Family::BOTH.into_iter();
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
+    }
+
+    /// The same without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
+    pub(crate) fn within_kernel(&self) -> InPodConfig {
+        let has_ipv6 =
+            !matches!(socket(AddressFamily::INET6, SocketType::DGRAM, None), Err(Errno::AFNOSUPPORT));
+        InPodConfig { ipv6: self.ipv6 && has_ipv6, ..self.clone() }
     }
 }
 

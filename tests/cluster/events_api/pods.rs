@@ -3,7 +3,7 @@
 use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;
 
-use super::{allowed, event, events, message};
+use super::{allowed, event, events, message, wait_seen};
 use crate::install_api::fixture::eventually;
 use crate::install_manifests::documents::{AMBIENT, IN_POD};
 use crate::{ambient_api, inpod_api};
@@ -26,6 +26,7 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     cluster.tell("web", &web.manifest());
     let host = cluster.create("host", true, |pod| pod["spec"]["hostNetwork"] = json!(true));
     cluster.tell("host", &host.manifest(&[cluster.fixture.node.ip(false)]));
+    wait_seen(&cluster.fixture, "web");
 
     cluster.label("ambient");
     let joined = event(&cluster.fixture, &web.pod.uid, "JoinedMesh", 1);
@@ -134,6 +135,7 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
     );
     cluster.runs(&vpn, 11);
     cluster.runs(&web, 12);
+    wait_seen(&cluster.fixture, "web");
     cluster.label("ambient");
     let can = event(&cluster.fixture, &vpn.pod.uid, "CanBypassMesh", 1);
     assert!(message(&can).contains("NET_ADMIN"), "{can}");
