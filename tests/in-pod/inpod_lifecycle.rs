@@ -44,6 +44,7 @@ fn a_rollout_with_overlap_breaks_nothing_and_lets_nothing_out() {
     for round in 0..4 {
         let new = fixture.ztunnel(&format!("ztunnel-{round}"), options());
         assert_eq!(new.workloads().len(), 2, "the snapshot has all: {:?}", new.messages());
+        fixture.wait_synced(2);
         // Both run; a pod that comes now is told to the newer one only.
         let name = format!("late-{round}");
         let late = fixture.mesh_pod(&name);
@@ -113,6 +114,7 @@ fn the_survivor_of_two_ztunnels_gets_what_it_missed() {
     let mut fixture = InPod::new(&[]);
     let older = fixture.ztunnel("ztunnel-a", options());
     let mut newer = fixture.ztunnel("ztunnel-b", options());
+    fixture.wait_synced(2);
     let peer = fixture.mesh_pod("one");
     fixture.wait_served(&newer, &peer);
     assert_eq!(older.workload(&peer.sandbox.pod.uid), None);

@@ -9,7 +9,7 @@ use planner::{
 };
 use rustix::{
     io::Errno,
-    net::{AddressFamily, SocketType, socket},
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
 };
 
 /// How pods of ambient mode are captured.
@@ -61,8 +61,8 @@ impl InPodConfig {
 
     /// The same without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
     pub(crate) fn within_kernel(&self) -> InPodConfig {
-        let has_ipv6 =
-            !matches!(socket(AddressFamily::INET6, SocketType::DGRAM, None), Err(Errno::AFNOSUPPORT));
+        let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let has_ipv6 = !matches!(asked, Err(Errno::AFNOSUPPORT));
         InPodConfig { ipv6: self.ipv6 && has_ipv6, ..self.clone() }
     }
 }
