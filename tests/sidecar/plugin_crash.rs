@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::{FakeReply, Netns, istio};
+use serde_json::json;
 
 use crate::fixtures::plugin::{self, Call, DUAL, PluginFixture, bare_pod, difference, routes, saves_of};
 use crate::fixtures::random::random;
@@ -23,16 +24,22 @@ fn fixture() -> PluginFixture {
     })
 }
 
-/// The tools of one backend, as a node has them in its `PATH`.
+/// The tools of one backend, as a node has them in its `PATH`; or native tables, which need none.
 struct Tools {
     path: String,
     save: [&'static str; 2],
+    is_native: bool,
 }
 
 impl Tools {
     /// What the machine's operator chose.
     fn default(_: &PluginFixture) -> Self {
-        Self { path: std::env::var("PATH").unwrap(), save: ["iptables-save", "ip6tables-save"] }
+        let save = ["iptables-save", "ip6tables-save"];
+        Self { path: std::env::var("PATH").unwrap(), save, is_native: false }
+    }
+
+    fn native(fixture: &PluginFixture) -> Self {
+        Self { is_native: true, ..Self::default(fixture) }
     }
 
     /// A directory in front, in which the plain names are the legacy tools.
@@ -46,7 +53,7 @@ impl Tools {
             }
         }
         let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
-        Self { path, save: ["iptables-legacy-save", "ip6tables-legacy-save"] }
+        Self { path, save: ["iptables-legacy-save", "ip6tables-legacy-save"], is_native: false }
     }
 
     /// A fresh pod. One that holds a chain in legacy tables gets legacy rules.
@@ -60,13 +67,36 @@ impl Tools {
     }
 
     fn state(&self, pod: &Netns) -> String {
-        saves_of(pod, self.save) + &routes(pod)
+        let mut native: Vec<String> = Vec::new();
+        if self.is_native {
+            // `nft` shows tables and chains in the order in which they were made.
+            native = pod.sh("nft --stateless list ruleset").lines().map(|line| format!("{line}\n")).collect();
+            native.sort();
+        }
+        native.concat() + &saves_of(pod, self.save) + &routes(pod)
+    }
+
+    /// Jumps into our chain of outgoing packets: of mangle and nat, in native tables for both families at once.
+    fn jumps(&self, state: &str) -> usize {
+        if self.is_native {
+            return 2 * state.matches("jump istio-output\n").count();
+        }
+        state.matches("-j ISTIO_OUTPUT\n").count()
+    }
+
+    fn call<'s>(&self, fixture: &'s PluginFixture, command: &str, pod: &Netns) -> Call<'s> {
+        fixture.call(command, pod).env("PATH", &self.path).with("native_nftables", json!(self.is_native))
     }
 }
 
 #[test]
 fn an_add_after_one_that_was_killed_makes_everything_right() {
     rounds(Tools::default, 55);
+}
+
+#[test]
+fn the_same_with_native_tables() {
+    rounds(Tools::native, 25);
 }
 
 /// Where each table is written on its own, so that more can be half done.
@@ -84,11 +114,11 @@ fn rounds(tools: impl Fn(&PluginFixture) -> Tools, rounds: u64) {
     let tools = tools(&fixture);
     let reference = tools.pod();
     // The first one is slower than the others: it loads modules of the kernel.
-    let typical = [(); 4].map(|()| add(&fixture, &tools, &tools.pod()).run().wall()).into_iter().min();
+    let typical = [(); 4].map(|()| tools.call(&fixture, "ADD", &tools.pod()).run().wall()).into_iter().min();
     let typical = typical.unwrap_or_default();
-    add(&fixture, &tools, &reference).run().ok();
+    tools.call(&fixture, "ADD", &reference).run().ok();
     let want = tools.state(&reference);
-    assert_eq!(want.matches("-j ISTIO_OUTPUT\n").count(), 4, "mangle and nat of both families: {want}");
+    assert_eq!(tools.jumps(&want), 4, "mangle and nat of both families: {want}");
     let work = |worker: u64| {
         let mut dice = SEED + worker;
         let mut round = |round| {
@@ -108,10 +138,6 @@ fn rounds(tools: impl Fn(&PluginFixture) -> Tools, rounds: u64) {
     assert!(killed as u64 > rounds / 2, "only {killed} of {} were killed in time: {typical:?}", 2 * rounds);
 }
 
-fn add<'s>(fixture: &'s PluginFixture, tools: &Tools, pod: &Netns) -> Call<'s> {
-    fixture.call("ADD", pod).env("PATH", &tools.path)
-}
-
 /// One round; true when the first call was killed before its end.
 fn survives(
     fixture: &PluginFixture,
@@ -123,7 +149,7 @@ fn survives(
 ) -> bool {
     let pod = tools.pod();
     let after = Duration::from_micros(random(dice, typical.as_micros() as u64));
-    let call = add(fixture, tools, &pod);
+    let call = tools.call(fixture, "ADD", &pod);
     let runtime = fixture.node.runtime().with_limit(after);
     let output = runtime.exec(&kit::binary("istio-cni"), &call.environment(), &call.input());
     assert!(output.killed || output.status.success(), "{round}: {output:?}");
@@ -135,7 +161,7 @@ fn survives(
     right("right after ADD");
     wait_for_processes(&pod, round);
     right("after the last process of the killed one ended");
-    fixture.call("CHECK", &pod).env("PATH", &tools.path).run().ok();
+    tools.call(fixture, "CHECK", &pod).run().ok();
     output.killed
 }
 
