@@ -18,6 +18,9 @@ pub(crate) const LIST: u16 = SUBSYSTEM | 7;
 const ADD: u16 = SUBSYSTEM | 9;
 const DELETE: u16 = SUBSYSTEM | 10;
 pub(crate) const TYPE: u16 = SUBSYSTEM | 13;
+/// Both since Linux 4.20, of protocol 7.
+pub(crate) const GET_BY_NAME: u16 = SUBSYSTEM | 14;
+pub(crate) const GET_BY_NUMBER: u16 = SUBSYSTEM | 15;
 
 /// Attributes of a message (`IPSET_ATTR_*`).
 pub(crate) mod attr {
@@ -32,6 +35,7 @@ pub(crate) mod attr {
     pub(crate) const ADT: u16 = 8;
     /// Of protocol or revision.
     pub(crate) const MINIMUM: u16 = 10;
+    pub(crate) const NUMBER: u16 = 11;
 }
 
 /// Attributes inside `DATA`.
@@ -111,6 +115,20 @@ impl RequestBuilder {
             message.str(attr::SETNAME, set.as_str());
         }
         message.be32(attr::FLAGS | NET_ORDER, HEADERS_ONLY);
+        message
+    }
+
+    /// Which number does a set have?
+    pub(crate) fn number_of(self, set: &str) -> NetlinkRequest {
+        let mut message = self.request(GET_BY_NAME, MessageFlags::NONE);
+        message.str(attr::SETNAME, set);
+        message
+    }
+
+    /// Which set has a number?
+    pub(crate) fn name_of(self, number: u16) -> NetlinkRequest {
+        let mut message = self.request(GET_BY_NUMBER, MessageFlags::NONE);
+        message.be16(attr::NUMBER, number);
         message
     }
 

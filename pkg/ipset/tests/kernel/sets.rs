@@ -176,3 +176,17 @@ fn the_handle_stays_with_its_netns() {
         });
     });
 }
+
+#[test]
+fn a_set_is_known_by_its_number() {
+    in_fresh_netns(|_| {
+        shown("ipset create one hash:ip");
+        shown("ipset create two hash:ip");
+        let [one, two] = ["one", "two"].map(|set| ipset::number_of(set).unwrap());
+        assert_ne!(one, two);
+        assert_eq!([one, two].map(|number| ipset::name_of(number).unwrap()), ["one", "two"]);
+        shown("ipset destroy two");
+        assert_eq!((ipset::number_of("two"), ipset::name_of(two)), (None, None));
+        assert_eq!((ipset::number_of("three"), ipset::name_of(u16::MAX)), (None, None));
+    });
+}

@@ -1,0 +1,30 @@
+//! The numbers of sets: firewall rules in the kernel name a set by its number, and people by its name.
+
+use netlink::{Attributes, NetlinkProtocol, NetlinkRequest, Socket};
+
+use crate::message::{RequestBuilder, attr};
+
+/// The version that knows these requests.
+const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
+
+/// The number of a set of the calling thread's netns; `None`: there is no such set, or the kernel does not say (before Linux
+/// 4.20, or without ipset).
+#[must_use]
+pub fn number_of(set: &str) -> Option<u16> {
+    answer(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.be16().ok())
+}
+
+/// The name of the set that has this number in the calling thread's netns; `None` as for [`number_of`].
+#[must_use]
+pub fn name_of(number: u16) -> Option<String> {
+    let read = |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.str().ok()?.to_owned());
+    answer(REQUESTS.name_of(number), read)
+}
+
+fn answer<T>(question: NetlinkRequest, read: impl Fn(&Attributes<'_>) -> Option<T>) -> Option<T> {
+    let replies = Socket::open(NetlinkProtocol::Netfilter).ok()?.get(question).ok()?;
+    replies.iter().find_map(|reply| {
+        let (_, attributes) = reply.header::<4>().ok()?; // struct nfgenmsg
+        read(&attributes)
+    })
+}
