@@ -11,7 +11,8 @@ use report::{CaptureState, Explanation, PodVerdict};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
-use crate::fixtures::inpod::{InPod, Tables, relayed};
+use crate::fixtures::inpod::{InPod, relayed};
+use crate::fixtures::tables::Tables;
 
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);

@@ -105,7 +105,7 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
         assert_eq!(probe(&fixture, pod.at(v6)), from);
     }
     // Another component that insists on being first has its will: the guard works all the same.
-    let tool = fixture.tables.tool_of_node();
+    let tool = fixture.tables.iptables();
     let iptables = |words: &str| fixture.node.netns().sh(&format!("{tool} {words}"));
     iptables("-t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
     iptables("-t nat -F ISTIO_POSTRT");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kit::{InpodOptions, Netns, Pod, UserNetns};
 
 use crate::fixtures::ambient::MESH;
-use crate::fixtures::inpod::InPod;
+use crate::fixtures::inpod::{InPod, jumps};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn wait_ruled(fixture: &InPod, inside: impl Fn(&str) -> String) {
     let began = Instant::now();
     loop {
-        let jumps = fixture.tables.jumps(&inside);
+        let jumps = jumps(fixture.tables, &inside);
         let routes = inside("ip -4 rule") + &inside("ip -6 rule");
         if (jumps, routes.matches("fwmark 0x111/0xfff lookup 100").count()) == (8, 2) {
             return;

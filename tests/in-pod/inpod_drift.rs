@@ -99,7 +99,7 @@ fn the_nodes_rules_and_set_are_put_back() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let peer = fixture.mesh_pod("app");
-    let tool = fixture.tables.tool_of_node();
+    let tool = fixture.tables.iptables();
     fixture.node.netns().sh(&format!("{tool} -t nat -F ISTIO_POSTRT"));
     fixture.node.netns().sh(&format!("ipset del istio-inpod-probes-v4 {}", peer.ip(false)));
     let is_back = |fixture: &InPod| {

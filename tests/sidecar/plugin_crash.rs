@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::fixtures::plugin::{self, Call, DUAL, PluginFixture, bare_pod, difference, routes, saves_of};
 use crate::fixtures::random::random;
+use crate::fixtures::tables::Tables;
 
 const SEED: u64 = 0x6d69_6c6c_7261_6365;
 
@@ -24,26 +25,20 @@ fn fixture() -> PluginFixture {
     })
 }
 
-/// The tools of one backend, as a node has them in its `PATH`; or native tables, which need none.
-struct Tools {
+/// What the plugin is called with, so that a pod's rules are in tables of one kind.
+struct Target {
+    tables: Tables,
+    /// Of the plugin.
     path: String,
-    save: [&'static str; 2],
-    is_native: bool,
 }
 
-impl Tools {
-    /// What the machine's operator chose.
-    fn default(_: &PluginFixture) -> Self {
-        let save = ["iptables-save", "ip6tables-save"];
-        Self { path: std::env::var("PATH").unwrap(), save, is_native: false }
-    }
-
-    fn native(fixture: &PluginFixture) -> Self {
-        Self { is_native: true, ..Self::default(fixture) }
-    }
-
-    /// A directory in front, in which the plain names are the legacy tools.
-    fn legacy(fixture: &PluginFixture) -> Self {
+impl Target {
+    fn new(tables: Tables, fixture: &PluginFixture) -> Self {
+        let path = std::env::var("PATH").unwrap();
+        if tables != Tables::Legacy {
+            return Self { tables, path };
+        }
+        // A directory in front, in which the plain names are the legacy tools, as they are on a node that has no others.
         let directory = fixture.node.dir().join("legacy");
         fs::create_dir(&directory).unwrap();
         for family in ["iptables", "ip6tables"] {
@@ -52,14 +47,13 @@ impl Tools {
                 symlink(fs::canonicalize(tool).unwrap(), directory.join(format!("{family}{verb}"))).unwrap();
             }
         }
-        let path = format!("{}:{}", directory.display(), std::env::var("PATH").unwrap());
-        Self { path, save: ["iptables-legacy-save", "ip6tables-legacy-save"], is_native: false }
+        Self { tables, path: format!("{}:{path}", directory.display()) }
     }
 
     /// A fresh pod. One that holds a chain in legacy tables gets legacy rules.
     fn pod(&self) -> Netns {
         let pod = bare_pod(DUAL);
-        if self.save[0].contains("legacy") {
+        if self.tables == Tables::Legacy {
             pod.sh("iptables-legacy -w -N OTHERS");
             pod.sh("ip6tables-legacy -w -N OTHERS");
         }
@@ -67,36 +61,32 @@ impl Tools {
     }
 
     fn state(&self, pod: &Netns) -> String {
-        let mut native: Vec<String> = Vec::new();
-        if self.is_native {
+        let mut native = Vec::new();
+        if self.tables == Tables::Native {
             // `nft` shows tables and chains in the order in which they were made.
-            native = pod.sh("nft --stateless list ruleset").lines().map(|line| format!("{line}\n")).collect();
+            let rules = self.tables.rules(|command| pod.sh(command));
+            native = rules.lines().map(|line| format!("{line}\n")).collect();
             native.sort();
         }
-        native.concat() + &saves_of(pod, self.save) + &routes(pod)
-    }
-
-    /// Jumps into our chain of outgoing packets: of mangle and nat, in native tables for both families at once.
-    fn jumps(&self, state: &str) -> usize {
-        if self.is_native {
-            return 2 * state.matches("jump istio-output\n").count();
-        }
-        state.matches("-j ISTIO_OUTPUT\n").count()
+        native.concat() + &saves_of(pod, self.tables.saves()) + &routes(pod)
     }
 
     fn call<'s>(&self, fixture: &'s PluginFixture, command: &str, pod: &Netns) -> Call<'s> {
-        fixture.call(command, pod).env("PATH", &self.path).with("native_nftables", json!(self.is_native))
+        fixture
+            .call(command, pod)
+            .env("PATH", &self.path)
+            .with("native_nftables", json!(self.tables == Tables::Native))
     }
 }
 
 #[test]
 fn an_add_after_one_that_was_killed_makes_everything_right() {
-    rounds(Tools::default, 55);
+    rounds(Tables::Iptables, 55);
 }
 
 #[test]
 fn the_same_with_native_tables() {
-    rounds(Tools::native, 25);
+    rounds(Tables::Native, 25);
 }
 
 /// Where each table is written on its own, so that more can be half done.
@@ -105,24 +95,25 @@ fn the_same_with_legacy_tools() {
     if !Path::new("/usr/sbin/iptables-legacy").exists() {
         return kit::skip("no iptables-legacy");
     }
-    rounds(Tools::legacy, 20);
+    rounds(Tables::Legacy, 20);
 }
 
 /// So many rounds in each of two workers.
-fn rounds(tools: impl Fn(&PluginFixture) -> Tools, rounds: u64) {
+fn rounds(tables: Tables, rounds: u64) {
     let fixture = fixture();
-    let tools = tools(&fixture);
-    let reference = tools.pod();
+    let target = Target::new(tables, &fixture);
+    let reference = target.pod();
     // The first one is slower than the others: it loads modules of the kernel.
-    let typical = [(); 4].map(|()| tools.call(&fixture, "ADD", &tools.pod()).run().wall()).into_iter().min();
+    let typical =
+        [(); 4].map(|()| target.call(&fixture, "ADD", &target.pod()).run().wall()).into_iter().min();
     let typical = typical.unwrap_or_default();
-    tools.call(&fixture, "ADD", &reference).run().ok();
-    let want = tools.state(&reference);
-    assert_eq!(tools.jumps(&want), 4, "mangle and nat of both families: {want}");
+    target.call(&fixture, "ADD", &reference).run().ok();
+    let want = target.state(&reference);
+    assert_eq!(tables.jumps(&want, "ISTIO_OUTPUT"), 4, "mangle and nat of both families: {want}");
     let work = |worker: u64| {
         let mut dice = SEED + worker;
         let mut round = |round| {
-            survives(&fixture, &tools, &want, typical, &mut dice, &format!("worker {worker}, round {round}"))
+            survives(&fixture, &target, &want, typical, &mut dice, &format!("worker {worker}, round {round}"))
         };
         (0..rounds).filter(|at| round(*at)).count()
     };
@@ -141,27 +132,27 @@ fn rounds(tools: impl Fn(&PluginFixture) -> Tools, rounds: u64) {
 /// One round; true when the first call was killed before its end.
 fn survives(
     fixture: &PluginFixture,
-    tools: &Tools,
+    target: &Target,
     want: &str,
     typical: Duration,
     dice: &mut u64,
     round: &str,
 ) -> bool {
-    let pod = tools.pod();
+    let pod = target.pod();
     let after = Duration::from_micros(random(dice, typical.as_micros() as u64));
-    let call = tools.call(fixture, "ADD", &pod);
+    let call = target.call(fixture, "ADD", &pod);
     let runtime = fixture.node.runtime().with_limit(after);
     let output = runtime.exec(&kit::binary("istio-cni"), &call.environment(), &call.input());
     assert!(output.killed || output.status.success(), "{round}: {output:?}");
     call.run().ok();
     let right = |when: &str| {
-        let state = tools.state(&pod);
+        let state = target.state(&pod);
         assert!(state == want, "{round}, killed after {after:?}, {when}: {:#?}", difference(&state, want));
     };
     right("right after ADD");
     wait_for_processes(&pod, round);
     right("after the last process of the killed one ended");
-    tools.call(fixture, "CHECK", &pod).run().ok();
+    target.call(fixture, "CHECK", &pod).run().ok();
     output.killed
 }
 
