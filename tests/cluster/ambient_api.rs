@@ -211,12 +211,14 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
     let began = Instant::now();
     let unseen = cluster.started(cluster.create("unseen", false, |_| {}));
     assert!(cluster.is_enrolled(&unseen) && cluster.is_captured(&unseen));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}\n{}", began.elapsed(), daemon.log());
     assert_eq!(cluster.asked("/pods/unseen"), 1);
     let sidecar =
         cluster.create("sidecar", false, |pod| *pod = istio::injected_pod(cluster.fixture.name, "sidecar"));
     let sidecar = cluster.started(sidecar);
-    assert!(sidecar.netns.sh("iptables-save").contains("ISTIO_REDIRECT") && !cluster.is_enrolled(&sidecar));
+    let rules = sidecar.netns.sh("iptables-save");
+    assert!(rules.contains("ISTIO_REDIRECT"), "{rules}\n{}", daemon.log());
+    assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
     // Known to nobody.
     let error = cluster.add(Pod::new(cluster.fixture.name, "nobody")).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");
