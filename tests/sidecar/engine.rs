@@ -203,12 +203,58 @@ fn by_tool(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -
     reasons
 }
 
-/// What both tools show; `nft` prints ports and marks in the same words, whichever expression they are.
+/// What both tools show, without counters; `nft` prints ports and marks in the same words, whichever expression they are.
 fn shown(netns: &Netns) -> String {
     let saves = Family::BOTH.map(|family| save_text(netns, Backend::Nft, family)).concat();
+    let patch = iptables_patch(netns);
+    if patch < FIRST_TIDY {
+        return rules_by_chain(&saves);
+    }
     let ruleset = netns.sh("nft list ruleset");
-    let lines = saves.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
-    lines.chain(ruleset.lines().map(without_implied)).collect::<Vec<_>>().join("\n")
+    let lines = saves.lines().filter(|line| !line.starts_with('#')).map(without_counters);
+    let of_nft =
+        |line| if patch < FIRST_OF_OTHER_ORDER { without_implied(line) } else { without_order(line) };
+    lines.chain(ruleset.lines().map(of_nft)).collect::<Vec<_>>().join("\n")
+}
+
+/// Before iptables 1.8.5, the tool makes all built-in chains of a table that it writes to, and shows chains as they come.
+const FIRST_TIDY: u32 = 5;
+/// From iptables 1.8.10 on, the tool writes a rule's conditions in another order, and asks IPv4's header for the protocol.
+const FIRST_OF_OTHER_ORDER: u32 = 10;
+
+/// 9 of `iptables v1.8.9 (nf_tables)`.
+fn iptables_patch(netns: &Netns) -> u32 {
+    let version = netns.sh("iptables-nft --version");
+    let patch = version.strip_prefix("iptables v1.8.").and_then(|rest| rest.split(' ').next());
+    patch.and_then(|patch| patch.parse().ok()).unwrap_or_else(|| panic!("{version}"))
+}
+
+/// The rules of saves, each chain's in their order.
+fn rules_by_chain(saves: &str) -> String {
+    let mut table = "";
+    let mut rules = Vec::new();
+    for (at, line) in saves.lines().enumerate() {
+        match line.split_once(' ') {
+            Some(("-A", rule)) => rules.push((table, rule.split(' ').next(), at, line)),
+            _ => table = line.strip_prefix('*').unwrap_or(table),
+        }
+    }
+    rules.sort_unstable();
+    rules.into_iter().map(|(table, _, _, rule)| format!("{table} {rule}\n")).collect()
+}
+
+/// `:OUTPUT ACCEPT`, however many packets have reached its end: the kernel sends some of its own.
+fn without_counters(line: &str) -> String {
+    let chain = line.strip_prefix(':').and_then(|_| line.split_once(" ["));
+    chain.map_or(line, |(chain, _)| chain).to_owned()
+}
+
+/// [`without_implied`], whatever the order of its conditions.
+fn without_order(line: &str) -> String {
+    let line = without_implied(&line.replace("ip protocol ", "meta l4proto "));
+    let mut words: Vec<_> = line.split_whitespace().collect();
+    words.sort_unstable();
+    words.join(" ")
 }
 
 /// The same words whether a port or a mark is an expression of nf_tables or a match of x_tables; without counters.
@@ -267,4 +313,22 @@ fn same_as_the_tool(case: &Case) {
 #[test]
 fn every_rule_set_of_a_pod_is_what_the_tool_makes() {
     at_once(&cases(), same_as_the_tool);
+}
+
+/// Rule by rule: what people do, and other components.
+#[test]
+fn the_tool_deletes_every_rule_of_the_engine() {
+    at_once(&cases(), |case| {
+        let netns = pod_netns("ours");
+        by_engine(&netns, case.owner, |family| case.of(family).clone());
+        for family in Family::BOTH {
+            let save = save_text(&netns, Backend::Nft, family);
+            let lines = save.lines().filter(|line| line.starts_with(['*', '-']) || *line == "COMMIT");
+            let deleting = lines.map(|line| line.replacen("-A ", "-D ", 1) + "\n").collect::<String>();
+            assert!(deleting.contains("\n-D ") || case.of(family).tables.is_empty(), "{}: {save}", case.name);
+            restore(&netns, Backend::Nft, family, &deleting);
+            let left = save_text(&netns, Backend::Nft, family);
+            assert!(!left.contains("\n-A "), "{}: {left}", case.name);
+        }
+    });
 }

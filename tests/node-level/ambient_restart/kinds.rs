@@ -121,8 +121,11 @@ impl Fixture {
     fn undisturbed(&mut self, name: &str, change: Change) -> (Vec<Point>, String) {
         self.base.restart();
         let tracer = Tracer::attach(self.base.daemon(), "ambient", None);
+        let mut end = PlanEnd::after(&self.base);
         change(self);
-        std::thread::sleep(Duration::from_millis(300)); // far longer than any plan takes
+        while !end.is_here(&self.base) {
+            std::thread::sleep(Duration::from_millis(5)); // between two looks at the log
+        }
         let points = tracer.points();
         let steps = points.iter().filter(|point| point.between).count();
         println!("{name}: {steps} steps, {} points", points.len());
@@ -135,6 +138,37 @@ impl Fixture {
         self.base.settle();
         self.state()
     }
+}
+
+/// When a plan has been made: the agent has told steps, and then no more for a while.
+struct PlanEnd {
+    told: usize,
+    began: Instant,
+    since: Option<Instant>,
+}
+
+impl PlanEnd {
+    /// Far longer than any step takes.
+    const QUIET: Duration = Duration::from_millis(300);
+    /// Then there is none to wait for.
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn after(base: &Ambient) -> Self {
+        Self { told: steps_told(base), began: Instant::now(), since: None }
+    }
+
+    fn is_here(&mut self, base: &Ambient) -> bool {
+        let told = steps_told(base);
+        if told != self.told {
+            (self.told, self.since) = (told, Some(Instant::now()));
+        }
+        let is_quiet = self.since.is_some_and(|since| since.elapsed() > Self::QUIET);
+        is_quiet || self.began.elapsed() > Self::LIMIT
+    }
+}
+
+fn steps_told(base: &Ambient) -> usize {
+    base.log().matches("\tdebug\tambient\t").count()
 }
 
 /// Lines of one text that are not in the other.
@@ -208,9 +242,9 @@ fn a_plan_cut_off_at_any_step_is_completed_by_the_next_agent() {
                 }
                 Some(point) => {
                     let tracer = Tracer::attach(fixture.base.daemon(), "ambient", Some(point));
+                    let mut end = PlanEnd::after(&fixture.base);
                     change(&mut fixture);
-                    let since = Instant::now();
-                    if tracer.killed(|| since.elapsed() > Duration::from_millis(400)) {
+                    if tracer.killed(|| end.is_here(&fixture.base)) {
                         kills += 1;
                     } else {
                         missed += 1;
