@@ -1,9 +1,10 @@
-//! Services as kube-proxy makes them in its iptables and nftables modes, each with one endpoint.
+//! Services as kube-proxy makes them in each of its modes, each with one endpoint.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::Command;
 
+use crate::netns::Netns;
 use crate::node::Node;
 
 /// A service for TCP and UDP.
@@ -15,7 +16,7 @@ pub struct Service {
     mode: ProxyMode,
 }
 
-/// How kube-proxy makes services. Its IPVS mode needs a kernel with IPVS, which not every one has.
+/// How kube-proxy makes services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyMode {
     /// By `iptables-nft`.
@@ -24,6 +25,8 @@ pub enum ProxyMode {
     LegacyIptables,
     /// In tables of its own.
     Nftables,
+    /// By IPVS, which not every kernel has; whom a service is for, `iptables-nft` says, with sets.
+    Ipvs,
 }
 
 impl Service {
@@ -123,6 +126,47 @@ table {family} kube-proxy {{
     }
 }
 
+impl Service {
+    /// The name of the set of all services.
+    fn set(&self) -> &'static str {
+        if self.address.is_ipv6() { "KUBE-6-CLUSTER-IP" } else { "KUBE-CLUSTER-IP" }
+    }
+
+    /// The virtual server, the set's entry, and the address on the dummy link that makes the kernel take its packets in.
+    fn by_ipvs(&self, netns: &Netns) {
+        let Self { address, backend, masquerade, .. } = self;
+        let (ip, port, set) = (address.ip(), address.port(), self.set());
+        let family = if ip.is_ipv6() { "inet6" } else { "inet" };
+        if !netns.output(Command::new("ip").args(["link", "show", "kube-ipvs0"])).status.success() {
+            netns.sh("ip link add kube-ipvs0 type dummy");
+        }
+        netns.sh(&format!("ip address add {ip} dev kube-ipvs0"));
+        netns.sh(&format!("ipset -exist create {set} hash:ip,port family {family}"));
+        for (option, proto) in [("-t", "tcp"), ("-u", "udp")] {
+            netns.sh(&format!("ipset add {set} {ip},{proto}:{port}"));
+            netns.sh(&format!("ipvsadm -A {option} {address} -s rr"));
+            netns.sh(&format!("ipvsadm -a {option} {address} -r {backend} -m"));
+        }
+        netns.sysctl("net/ipv4/vs/conntrack", "1");
+        let to_this = format!("-d {ip} -m set --match-set {set} dst,dst");
+        let marked = if *masquerade {
+            format!("-A KUBE-SERVICES {to_this} -j KUBE-MARK-MASQ\n")
+        } else {
+            String::new()
+        };
+        let input =
+            format!("*nat\n{}{marked}-A KUBE-SERVICES {to_this} -j ACCEPT\nCOMMIT\n", self.shared(netns));
+        netns.pipe(&format!("{} --noflush", self.tool("-restore")), &input);
+    }
+
+    /// [`SHARED`], if it is not there.
+    fn shared(&self, netns: &Netns) -> &'static str {
+        let mut tool = Command::new(self.tool(""));
+        let is_there = netns.output(tool.args(["-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
+        if is_there { "" } else { SHARED }
+    }
+}
+
 /// What all services share. kube-proxy's own words where there is a choice.
 const SHARED: &str = r#":KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
@@ -144,14 +188,13 @@ impl Node {
         let ip = service.address.ip();
         let gateway = self.ip(ip.is_ipv6());
         self.outside().sh(&format!("ip route replace {ip} via {gateway} dev eth0"));
-        if service.mode == ProxyMode::Nftables {
-            netns.pipe("nft -f -", &service.nftables());
-            return;
+        match service.mode {
+            ProxyMode::Nftables => drop(netns.pipe("nft -f -", &service.nftables())),
+            ProxyMode::Ipvs => service.by_ipvs(netns),
+            ProxyMode::Iptables | ProxyMode::LegacyIptables => {
+                let input = format!("*nat\n{}{}COMMIT\n", service.shared(netns), service.rules());
+                netns.pipe(&format!("{} --noflush", service.tool("-restore")), &input);
+            }
         }
-        let mut tool = Command::new(service.tool(""));
-        let shared = netns.output(tool.args(["-t", "nat", "-S", "KUBE-SERVICES"])).status.success();
-        let shared = if shared { "" } else { SHARED };
-        let input = format!("*nat\n{shared}{}COMMIT\n", service.rules());
-        netns.pipe(&format!("{} --noflush", service.tool("-restore")), &input);
     }
 }
