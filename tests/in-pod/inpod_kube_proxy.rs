@@ -15,21 +15,13 @@ fn vip(v6: bool, last: u8) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// IPVS where that is asked for (`MILLRACE_KUBE_PROXY=ipvs`), on a kernel that has it: hack/test-kernels does. Else the modes that
-/// need nothing but a firewall.
-fn modes() -> Vec<ProxyMode> {
-    match std::env::var("MILLRACE_KUBE_PROXY").as_deref() {
-        Err(_) => vec![ProxyMode::Iptables, ProxyMode::LegacyIptables, ProxyMode::Nftables],
-        Ok("ipvs") => vec![ProxyMode::Ipvs],
-        Ok(other) => panic!("MILLRACE_KUBE_PROXY={other}"),
-    }
-}
-
 /// What a pod's ztunnel is told of is the service, which the node turns to its endpoint afterwards; and the node's probes are
 /// exempt, whoever else changes source addresses there.
 #[test]
 fn services_and_probes_work_in_each_mode_whoever_was_first() {
-    for mode in modes() {
+    let all = [ProxyMode::Iptables, ProxyMode::LegacyIptables, ProxyMode::Nftables];
+    let modes = if kit::wants_ipvs() { vec![ProxyMode::Ipvs] } else { all.to_vec() };
+    for mode in modes {
         let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
         let outside = |fixture: &InPod, v6| SocketAddr::new(fixture.node.outside_ip(v6), PORT);
         for v6 in FAMILIES {

@@ -107,7 +107,7 @@ fn undisturbed(fixture: &Fixture) {
 
 #[test]
 fn pods_of_the_mesh_talk_through_ztunnel_whatever_the_firewall() {
-    every(&Backend::ALL, |backend| {
+    every(&Backend::all(), |backend| {
         let fixture = Fixture::new(*backend);
         every_way(&fixture, *backend);
         undisturbed(&fixture);

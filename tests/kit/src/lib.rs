@@ -58,7 +58,7 @@ pub use pod::{Pod, PodSandbox};
 pub use process::{PluginOutput, exec_plugin};
 pub use process_table::ProcessTable;
 pub use runtime::{Added, Call, ChainError, Runtime};
-pub use service::{ProxyMode, Service};
+pub use service::{ProxyMode, Service, wants_ipvs};
 pub use tempfile::TempDir;
 pub use traffic::{Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, connect};
 pub use user_netns::UserNetns;

@@ -29,6 +29,20 @@ pub enum ProxyMode {
     Ipvs,
 }
 
+/// Whether tests about kube-proxy shall have services by IPVS instead of the other modes (`MILLRACE_KUBE_PROXY=ipvs`), on a kernel
+/// that has it: hack/test-kernels wants that.
+///
+/// # Panics
+/// The variable has another value.
+#[must_use]
+pub fn wants_ipvs() -> bool {
+    match std::env::var("MILLRACE_KUBE_PROXY").as_deref() {
+        Err(_) => false,
+        Ok("ipvs") => true,
+        Ok(other) => panic!("MILLRACE_KUBE_PROXY={other}"),
+    }
+}
+
 impl Service {
     /// A service at this address with this endpoint.
     #[must_use]
@@ -127,36 +141,38 @@ table {family} kube-proxy {{
 }
 
 impl Service {
-    /// The name of the set of all services.
-    fn set(&self) -> &'static str {
-        if self.address.is_ipv6() { "KUBE-6-CLUSTER-IP" } else { "KUBE-CLUSTER-IP" }
-    }
-
-    /// The virtual server, the set's entry, and the address on the dummy link that makes the kernel take its packets in.
+    /// The virtual server, the sets' entries, and the address on the dummy link that makes the kernel take its packets in.
     fn by_ipvs(&self, netns: &Netns) {
         let Self { address, backend, masquerade, .. } = self;
-        let (ip, port, set) = (address.ip(), address.port(), self.set());
-        let family = if ip.is_ipv6() { "inet6" } else { "inet" };
+        let (ip, port) = (address.ip(), address.port());
+        let (backend_ip, backend_port) = (backend.ip(), backend.port());
+        let (family, prefix) = if ip.is_ipv6() { ("inet6", "KUBE-6") } else { ("inet", "KUBE") };
+        let (services, loops) = (format!("{prefix}-CLUSTER-IP"), format!("{prefix}-LOOP-BACK"));
         if !netns.output(Command::new("ip").args(["link", "show", "kube-ipvs0"])).status.success() {
             netns.sh("ip link add kube-ipvs0 type dummy");
         }
         netns.sh(&format!("ip address add {ip} dev kube-ipvs0"));
-        netns.sh(&format!("ipset -exist create {set} hash:ip,port family {family}"));
+        netns.sh(&format!("ipset -exist create {services} hash:ip,port family {family}"));
+        netns.sh(&format!("ipset -exist create {loops} hash:ip,port,ip family {family}"));
         for (option, proto) in [("-t", "tcp"), ("-u", "udp")] {
-            netns.sh(&format!("ipset add {set} {ip},{proto}:{port}"));
+            netns.sh(&format!("ipset add {services} {ip},{proto}:{port}"));
+            netns.sh(&format!("ipset -exist add {loops} {backend_ip},{proto}:{backend_port},{backend_ip}"));
             netns.sh(&format!("ipvsadm -A {option} {address} -s rr"));
             netns.sh(&format!("ipvsadm -a {option} {address} -r {backend} -m"));
         }
         netns.sysctl("net/ipv4/vs/conntrack", "1");
-        let to_this = format!("-d {ip} -m set --match-set {set} dst,dst");
-        let marked = if *masquerade {
-            format!("-A KUBE-SERVICES {to_this} -j KUBE-MARK-MASQ\n")
-        } else {
-            String::new()
-        };
-        let input =
-            format!("*nat\n{}{marked}-A KUBE-SERVICES {to_this} -j ACCEPT\nCOMMIT\n", self.shared(netns));
-        netns.pipe(&format!("{} --noflush", self.tool("-restore")), &input);
+        let mut rules = self.shared(netns).to_owned();
+        if !rules.is_empty() {
+            // Endpoints that come to themselves are masqueraded whatever was asked for.
+            writeln!(rules, "-I KUBE-POSTROUTING -m set --match-set {loops} dst,dst,src -j MASQUERADE")
+                .unwrap();
+        }
+        let to_this = format!("-d {ip} -m set --match-set {services} dst,dst");
+        if *masquerade {
+            writeln!(rules, "-A KUBE-SERVICES {to_this} -j KUBE-MARK-MASQ").unwrap();
+        }
+        writeln!(rules, "-A KUBE-SERVICES {to_this} -j ACCEPT").unwrap();
+        netns.pipe(&format!("{} --noflush", self.tool("-restore")), &format!("*nat\n{rules}COMMIT\n"));
     }
 
     /// [`SHARED`], if it is not there.

@@ -29,20 +29,28 @@ pub(super) enum Backend {
     Legacy,
     /// Services are in tables of kube-proxy's own, and nobody uses those of iptables.
     Nftables,
+    /// Services are forwarded by IPVS.
+    Ipvs,
     /// Both have tables; the agent was told whose to use.
     ForcedNft,
     ForcedLegacy,
 }
 
 impl Backend {
-    pub(super) const ALL: [Backend; 5] =
-        [Backend::Nft, Backend::Legacy, Backend::Nftables, Backend::ForcedNft, Backend::ForcedLegacy];
+    /// Those that are asked for.
+    pub(super) fn all() -> Vec<Backend> {
+        if kit::wants_ipvs() {
+            return vec![Backend::Ipvs];
+        }
+        vec![Backend::Nft, Backend::Legacy, Backend::Nftables, Backend::ForcedNft, Backend::ForcedLegacy]
+    }
 
     fn kube_proxy(self) -> ProxyMode {
         match self {
             Backend::Nft | Backend::ForcedNft => ProxyMode::Iptables,
             Backend::Legacy | Backend::ForcedLegacy => ProxyMode::LegacyIptables,
             Backend::Nftables => ProxyMode::Nftables,
+            Backend::Ipvs => ProxyMode::Ipvs,
         }
     }
 
@@ -54,7 +62,7 @@ impl Backend {
 
     /// Where ztunnel sees a pod's connection to a service go: tables of kube-proxy's own have turned it to the endpoint by then.
     pub(super) fn seen_at(self, service: SocketAddr, endpoint: SocketAddr) -> SocketAddr {
-        if self == Backend::Nftables { endpoint } else { service }
+        if matches!(self, Backend::Nftables | Backend::Ipvs) { endpoint } else { service }
     }
 
     fn is_legacy(self) -> bool {
@@ -63,7 +71,7 @@ impl Backend {
 
     fn forced(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Backend::Nft | Backend::Legacy | Backend::Nftables => None,
+            Backend::Nft | Backend::Legacy | Backend::Nftables | Backend::Ipvs => None,
             Backend::ForcedNft => Some(("FORCE_IPTABLES_BINARY", "nft")),
             Backend::ForcedLegacy => Some(("FORCE_IPTABLES_BINARY", "legacy")),
         }
