@@ -39,7 +39,7 @@ fn dns_is_answered_by_ztunnel_where_it_is_wanted() {
         // Over TCP it is traffic as any other.
         wait_relayed(&ztunnel, without.ip(v6), (fixture.node.outside_ip(v6), 53).into());
     }
-    assert!(ztunnel.seen().iter().any(|one| one.via == Via::Dns));
+    let _ = ztunnel.wait_seen(|one| one.via == Via::Dns);
     // The annotation is taken in while the pod runs.
     let mut manifest = without.sandbox.manifest();
     manifest["metadata"]["annotations"]["ambient.istio.io/dns-capture"] = "true".into();

@@ -27,7 +27,8 @@ fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
         });
         let seen = peer.tcp((fixture.node.outside_ip(false), PORT).into()).unwrap();
         assert_eq!(seen.peer.ip(), peer.ip(false));
-        assert!(ztunnel.seen().iter().any(|one| one.src.ip() == peer.ip(false)), "round {round}");
+        let relayed = ztunnel.wait_seen_count(round);
+        assert!(relayed.iter().all(|one| one.src.ip() == peer.ip(false)), "{relayed:?}");
         fixture.manifests.put_namespace(PLAIN, &[]);
         let _ = ztunnel.wait_for_state(&peer.sandbox.pod.uid, WorkloadState::Gone);
         fixture.eventually("nothing of it is left", |_| {

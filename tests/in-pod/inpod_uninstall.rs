@@ -64,7 +64,7 @@ fn a_stopped_agent_leaves_pods_captured() {
     assert!(status.success(), "{log}");
     assert!(fixture.is_ruled(&peer) && fixture.is_probed(peer.ip(false)), "{log}");
     let _ = peer.tcp((fixture.node.outside_ip(false), PORT).into()).unwrap();
-    assert!(ztunnel.seen().iter().any(|one| one.src.ip() == peer.ip(false)));
+    let _ = ztunnel.wait_seen(|one| one.src.ip() == peer.ip(false));
     fixture.start();
     ztunnel.wait_for_snapshots(2);
     assert_eq!(ztunnel.workload(&peer.sandbox.pod.uid).unwrap().state, kit::WorkloadState::Up);

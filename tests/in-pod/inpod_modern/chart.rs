@@ -14,7 +14,7 @@ use kit::{
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, starting};
-use crate::fixtures::inpod::relayed;
+use crate::fixtures::inpod::wait_relayed;
 use crate::fixtures::install::{self, InstallFixture, NETWORK};
 
 /// All that the chart sets: its ConfigMap, and the DaemonSet's own.
@@ -168,7 +168,7 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
     for v6 in [false, true] {
         let outside = SocketAddr::new(chart.node.outside_ip(v6), PORT);
         assert_eq!(peer.tcp(outside).unwrap().peer.ip(), peer.ip(v6));
-        assert!(relayed(&ztunnel, peer.ip(v6), outside), "{:?}\n{}", ztunnel.seen(), chart.daemon.log());
+        wait_relayed(&ztunnel, peer.ip(v6), outside);
     }
     let others = [
         Pod::new(PLAIN, "two"),
