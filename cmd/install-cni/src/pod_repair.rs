@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use daemon_settings::DaemonSettings;
 use netfilter::{FirewallOptions, NativeTables};
-use repair::{InPlaceRepair, RecordedRules, RepairController, RepairEvent, RepairMetrics};
+use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
@@ -25,13 +25,12 @@ pub(crate) fn start(
     let native = NativeTables::by_setting(settings.native_nftables);
     let (firewall, policy) =
         (FirewallOptions { native, ..FirewallOptions::default() }, options.policy.clone());
-    let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing);
     let records = settings.records();
-    let recorded =
-        RecordedRules(Arc::new(move || node_status::recorded_rules(&agent::read_records(&records))));
+    let records = AddRecords(Arc::new(move || agent::read_records(&records)));
+    let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
     tokio::spawn(async move {
         let client = cluster::connect(&connection).await;
-        let controller = RepairController::new(client, options, in_place, recorded, metrics, events);
+        let controller = RepairController::new(client, options, in_place, metrics, events);
         restarted("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move { controller.run(|| probe.installer().is_ok()).await })

@@ -188,8 +188,8 @@ impl AgentState {
     }
 
     /// A pod has a sandbox.
-    pub(crate) fn begins(&mut self, uid: &PodUid) {
-        self.ended.remove(uid);
+    pub(crate) fn begins(&mut self, pod: &Pod) {
+        self.ended.retain(|uid| !pod.has_runtime_uid(uid));
     }
 
     /// A sandbox of a pod was deleted.
@@ -206,7 +206,7 @@ impl AgentState {
 
     /// Its sandbox was deleted, and there is no other one.
     fn has_ended(&self, pod: &Pod) -> bool {
-        pod.runtime_uids().iter().any(|uid| self.ended.contains(uid))
+        self.ended.iter().any(|uid| pod.has_runtime_uid(uid))
     }
 
     /// The same, and there will be no other: it is being deleted, or the API server's list lacks it.

@@ -79,6 +79,7 @@ pub struct AgentMetrics {
     repairs: Family<PlaceLabel, Counter>,
     privileges: Family<PrivilegeLabel, Gauge>,
     overruled: Gauge,
+    ambiguous: Gauge,
     outside: Gauge,
     plugin_requests: Family<ResponseLabel, Counter>,
 }
@@ -106,6 +107,7 @@ impl AgentMetrics {
             repairs: Family::default(),
             privileges: Family::default(),
             overruled: Gauge::default(),
+            ambiguous: Gauge::default(),
             outside: Gauge::default(),
             plugin_requests: Family::default(),
         };
@@ -167,6 +169,11 @@ impl AgentMetrics {
         );
         registry.register(name, help, metrics.overruled.clone());
         let (name, help) = add(
+            "ambiguous_pods",
+            "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
+        );
+        registry.register(name, help, metrics.ambiguous.clone());
+        let (name, help) = add(
             "outside_connections",
             "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
         );
@@ -223,6 +230,11 @@ impl AgentMetrics {
         }
         self.overruled.set(number(overruled));
         self.outside.set(number(outside));
+    }
+
+    /// Pods whose network namespace could not be determined.
+    pub fn ambiguous(&self, pods: usize) {
+        self.ambiguous.set(i64::try_from(pods).unwrap_or(i64::MAX));
     }
 
     /// An operation on the kernel succeeded or failed.

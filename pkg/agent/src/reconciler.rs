@@ -362,7 +362,7 @@ impl Reconciler {
         let membership = membership(&known.0, known.1.as_ref(), &self.core.policy);
         let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips };
         self.core.history.because(|| format!("ADD of {}", known.0.name()));
-        known.0.runtime_uids().iter().for_each(|uid| self.core.begins(uid));
+        self.core.begins(&known.0);
         match membership {
             Ok(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".into())));

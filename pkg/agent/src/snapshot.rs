@@ -10,6 +10,7 @@ use planner::{
     node::{DesiredState, MemberAddresses, ZtunnelFallback},
     ztunnel::ZtunnelCandidate,
 };
+use pod_identity::{Ambiguity, Witness};
 use pod_status::Evidence;
 use report::ChangeRecord;
 
@@ -86,6 +87,10 @@ pub struct EnrolledPodView {
     pub options: rules::inpod::PodOptions,
     /// Its network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
+    /// On what it rests that this is its namespace.
+    pub witness: Option<Witness>,
+    /// Why it could not be determined, if it could not.
+    pub ambiguity: Option<Ambiguity>,
     /// Its rules were applied, and have not been found changed since.
     pub ruled: bool,
     /// They were verified.

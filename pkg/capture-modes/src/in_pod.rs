@@ -33,6 +33,7 @@ use inpod::{NodeProbes, peer_addresses};
 use model::{ContainerId, Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use planner::node::{MemberAddresses, ZtunnelFallback};
+use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, ZdsServer};
@@ -244,7 +245,7 @@ impl CaptureMode for InPodCapture {
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);
-        let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns));
+        let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns, Witness::Add));
         state.ledger.added(&enrolment.container, enrolment.attachment);
         let until = deadline.saturating_duration_since(self.started);
         self.handle(&uid, PodEvent::Added { netns, deadline: until });

@@ -1,6 +1,6 @@
 //! What can go wrong with the network of a node or pod.
 
-use std::io;
+use std::{io, net::IpAddr};
 
 /// Which operation failed, on which object (printed as `ip` does), and what the kernel says.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,14 @@ pub enum Error {
     FindLink {
         /// Its name.
         name: String,
+        /// Why.
+        source: netlink::Error,
+    },
+    /// The kernel could not be asked for the route to an address.
+    #[error("cannot look up the route to {ip}: {source}")]
+    LookUpRoute {
+        /// The address.
+        ip: IpAddr,
         /// Why.
         source: netlink::Error,
     },
@@ -209,6 +217,7 @@ impl Error {
             | Self::SendRoutes { source, .. }
             | Self::List { source, .. }
             | Self::FindLink { source, .. }
+            | Self::LookUpRoute { source, .. }
             | Self::AddAddress { source, .. }
             | Self::DeleteAddress { source, .. }
             | Self::AddRoute { source, .. }

@@ -18,6 +18,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_EXT_MASK: u16 = 29;
@@ -42,7 +43,9 @@ pub struct Link {
     pub mac: Option<MacAddress>,
     /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
     pub peer: Option<LinkIndex>,
-    /// Where that is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that is ending; none
+    /// The bridge, bond or VRF that it is a port of.
+    pub master: Option<LinkIndex>,
+    /// Where the [peer](Link::peer) is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that is ending; none
     /// for the same netns.
     pub peer_netns: Option<i32>,
 }
@@ -162,6 +165,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
         kind: None,
         mac: None,
         peer: None,
+        master: None,
         peer_netns: None,
     };
     for attribute in attributes {
@@ -172,6 +176,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
             IFLA_MTU => link.mtu = attribute.u32()?,
             // 0: a tunnel that is bound to no link
             IFLA_LINK => link.peer = Some(LinkIndex(attribute.u32()?)).filter(|peer| peer.0 != 0),
+            IFLA_MASTER => link.master = Some(LinkIndex(attribute.u32()?)),
             IFLA_LINK_NETNSID => link.peer_netns = Some(attribute.array().map(i32::from_ne_bytes)?),
             IFLA_LINKINFO => link.kind = kind(&attribute.nested())?,
             _ => {}

@@ -9,9 +9,11 @@ use crate::{ChangeOutcome, Error, Family, IpNet, LinkIndex, RouteScope, Rtnetlin
 
 mod bulk;
 mod change;
+mod lookup;
 pub(crate) mod message;
 
 pub use bulk::RouteChange;
+pub use lookup::NextHop;
 
 use change::RouteVerb;
 

@@ -1,25 +1,26 @@
 //! The network namespaces of pods that run already, found by their processes.
 //!
-//! A process of a pod may be in any namespace: it may have made one of its own, or have entered another pod's. So a
-//! namespace is a pod's only if it has one of the pod's addresses; and of several such, the one whose link leads to
-//! the node, for a pod may give its own address to whatever it makes inside.
+//! A process of a pod may be in any namespace: it may have made one of its own, or have entered another pod's. So this only
+//! gathers candidates and what the node's own network says of them; `pod_identity` decides.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::net::IpAddr;
-use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::IpAddr,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use hostnet::RtnetlinkHandle;
 use model::PodUid;
 use netns::{Netns, NetnsId};
+use pod_identity::{
+    Ambiguity, Candidate, Identity, KnownPods, NodePath, ProcessOwner, Witness, choose, names_a_pod,
+};
 use rules::inpod::InPodRulesConfig;
 
-use crate::{
-    Error,
-    pod::families_with_rule,
-    process::{digits, pod_of, started},
-};
+use crate::{Error, node_network::NodeNetwork, pod::families_with_rule};
 
 /// Looks for namespaces.
 #[derive(Debug)]
@@ -30,42 +31,102 @@ pub struct NetnsFinder {
 }
 
 /// A pod that is looked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct NetnsQuery {
-    /// The UIDs by which its processes are known: its own, or the hash of its manifest.
-    pub uids: Vec<PodUid>,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// The namespace that it was in when last looked; while a process of it is there, no other one is looked for.
-    pub known: Option<NetnsId>,
+    /// Its namespace as far as is known. While a process of the pod is there, or the node's network still leads there, no
+    /// other one is looked for.
+    pub known: Option<Arc<Netns>>,
+    /// The namespace in which the runtime added it, by the record of its ADD.
+    pub recorded: Option<NetnsId>,
+}
+
+/// The answer for a pod.
+#[derive(Debug)]
+pub enum NetnsAnswer {
+    /// This is its namespace, and was not known to be.
+    Found(NetnsMatch),
+    /// The known namespace remains its own.
+    Unchanged {
+        /// A process of the pod was found, wherever.
+        runs: bool,
+    },
+    /// It cannot be decided.
+    Ambiguous(Ambiguity),
 }
 
 /// A pod's namespace.
 #[derive(Debug)]
 pub struct NetnsMatch {
-    /// It.
+    /// The namespace.
     pub netns: Netns,
-    /// How many other namespaces processes of the pod were in.
-    pub others: usize,
-    /// It is captured already; see [`crate::is_captured`].
+    /// On what the answer rests.
+    pub witness: Witness,
+    /// The namespace has rules of ours; see [`crate::is_captured`].
     pub captured: bool,
 }
 
 /// A namespace that some process of a pod is in.
 #[derive(Debug)]
-struct NetnsCandidate {
+struct ProcessNetns {
     netns: Netns,
-    /// When the oldest of these processes began.
-    started: u64,
+    /// See [`Candidate::nested`].
+    nested: bool,
 }
 
 /// What a namespace shows of itself.
 #[derive(Clone, Copy, Debug)]
-struct CandidateLook {
-    /// One of its links leads to the node.
-    leads_to_node: bool,
+struct NetnsView {
+    /// See [`Candidate::linked_to_node`].
+    linked_to_node: bool,
     /// See [`NetnsMatch::captured`].
     captured: bool,
+}
+
+/// A pod whose processes are in namespaces that are not known to be its own.
+#[derive(Debug)]
+struct OpenQuery<'a> {
+    uid: &'a PodUid,
+    query: &'a NetnsQuery,
+    /// Those that have one of its addresses.
+    fitting: Vec<(ProcessNetns, NetnsView)>,
+    /// The known namespace still has one of its addresses.
+    known_fits: bool,
+}
+
+impl OpenQuery<'_> {
+    fn known(&self) -> Option<&Netns> {
+        self.query.known.as_deref().filter(|_| self.known_fits)
+    }
+
+    fn answer(self, network: &NodeNetwork) -> Option<NetnsAnswer> {
+        let path = |netns: NetnsId| network.path(&self.query.ips, netns);
+        if self.known().is_some_and(|known| path(known.id()) != NodePath::Elsewhere) {
+            return Some(NetnsAnswer::Unchanged { runs: true });
+        }
+        let recorded = |(one, _): &(ProcessNetns, NetnsView)| Some(one.netns.id()) == self.query.recorded;
+        if let Some(place) = self.fitting.iter().position(recorded) {
+            return self.found(place, Witness::Record);
+        }
+        let candidate = |(place, (one, view)): (usize, &(ProcessNetns, NetnsView))| Candidate {
+            netns: place,
+            path: path(one.netns.id()),
+            linked_to_node: view.linked_to_node,
+            nested: one.nested,
+        };
+        let candidates: Vec<_> = self.fitting.iter().enumerate().map(candidate).collect();
+        match choose(&candidates) {
+            Identity::Found(place, witness) => self.found(place, witness),
+            Identity::Ambiguous(why) => Some(NetnsAnswer::Ambiguous(why)),
+            Identity::NotFound => self.query.known.as_ref().map(|_| NetnsAnswer::Unchanged { runs: true }),
+        }
+    }
+
+    fn found(self, place: usize, witness: Witness) -> Option<NetnsAnswer> {
+        let (one, view) = self.fitting.into_iter().nth(place)?;
+        Some(NetnsAnswer::Found(NetnsMatch { netns: one.netns, witness, captured: view.captured }))
+    }
 }
 
 impl NetnsFinder {
@@ -75,93 +136,140 @@ impl NetnsFinder {
         NetnsFinder { proc: proc.to_owned(), node, config }
     }
 
-    /// Finds pods, each by what it is sought by; those that are not found, and those that are still where they were, are
-    /// absent. One look at each process of the
-    /// node, whatever the number of pods.
+    /// Looks for pods, by UID. `pods`: all pods of the node, so that the processes of one are not taken for another's. Pods
+    /// of which no namespace is known and no process is in a namespace with their address are absent. Each process of the
+    /// node is looked at once, whatever the number of pods.
     ///
     /// # Errors
-    /// The processes cannot be listed. One that ends meanwhile, or cannot be looked at, is passed over.
-    pub fn find<K: Ord + Clone>(
+    /// The processes cannot be listed, or the node's network cannot be observed. A process that ends meanwhile, or cannot be
+    /// looked at, is passed over.
+    pub fn find(
         &self,
-        sought: &BTreeMap<K, NetnsQuery>,
-    ) -> Result<BTreeMap<K, NetnsMatch>, Error> {
-        let mut candidates = self.candidates(sought)?;
-        let mut found = BTreeMap::new();
-        for (key, pod) in sought {
-            let of = candidates.remove(key).unwrap_or_default();
-            if pod.known.is_some_and(|known| of.contains_key(&known)) {
-                continue;
-            }
-            if let Some(one) = self.choose(of, &pod.ips) {
-                found.insert(key.clone(), one);
-            }
+        pods: &KnownPods,
+        sought: &BTreeMap<PodUid, NetnsQuery>,
+    ) -> Result<BTreeMap<PodUid, NetnsAnswer>, Error> {
+        let mut candidates = self.candidates(pods, sought)?;
+        let (mut answers, mut open) = (BTreeMap::new(), Vec::new());
+        for (uid, query) in sought {
+            let own = candidates.remove(uid).unwrap_or_default();
+            let is_known = |known: &Arc<Netns>| own.contains_key(&known.id());
+            let answer = match &query.known {
+                Some(known) if is_known(known) => NetnsAnswer::Unchanged { runs: true },
+                Some(_) if own.is_empty() => NetnsAnswer::Unchanged { runs: false },
+                None if own.is_empty() && pods.is_contested(uid) => {
+                    NetnsAnswer::Ambiguous(Ambiguity::SharedUid)
+                }
+                None if own.is_empty() => continue,
+                _ => {
+                    open.push(self.open_query(uid, query, own));
+                    continue;
+                }
+            };
+            answers.insert(uid.clone(), answer);
         }
-        Ok(found)
+        let network = self.node_network(&open)?;
+        for query in open {
+            let uid = query.uid.clone();
+            answers.extend(query.answer(&network).map(|answer| (uid, answer)));
+        }
+        refuse_shared(&mut answers);
+        Ok(answers)
     }
 
-    fn candidates<K: Ord + Clone>(
+    fn open_query<'a>(
         &self,
-        sought: &BTreeMap<K, NetnsQuery>,
-    ) -> Result<BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>>, Error> {
-        let keys = sought
-            .iter()
-            .flat_map(|(key, pod)| pod.uids.iter().filter_map(digits).map(move |digits| (digits, key)));
-        let keys: BTreeMap<String, &K> = keys.collect();
-        let mut candidates: BTreeMap<K, BTreeMap<NetnsId, NetnsCandidate>> = BTreeMap::new();
+        uid: &'a PodUid,
+        query: &'a NetnsQuery,
+        own: BTreeMap<NetnsId, ProcessNetns>,
+    ) -> OpenQuery<'a> {
+        let view = |netns: &Netns| self.view(netns, &query.ips).ok().flatten();
+        let known_fits = query.known.as_deref().is_some_and(|known| view(known).is_some());
+        let fitting = own.into_values().filter_map(|one| view(&one.netns).map(|view| (one, view))).collect();
+        OpenQuery { uid, query, fitting, known_fits }
+    }
+
+    fn node_network(&self, open: &[OpenQuery<'_>]) -> Result<NodeNetwork, Error> {
+        let mut namespaces: Vec<&Netns> = Vec::new();
+        let mut ips = BTreeSet::new();
+        for query in open {
+            namespaces.extend(query.fitting.iter().map(|(one, _)| &one.netns).chain(query.known()));
+            ips.extend(query.query.ips.iter().copied());
+        }
+        if namespaces.is_empty() {
+            return Ok(NodeNetwork::default());
+        }
+        NodeNetwork::observe(&self.node, &ips, &namespaces)
+    }
+
+    fn candidates(
+        &self,
+        pods: &KnownPods,
+        sought: &BTreeMap<PodUid, NetnsQuery>,
+    ) -> Result<BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>>, Error> {
+        let mut candidates: BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>> = BTreeMap::new();
         for process in processes(&self.proc)? {
-            let text = |file: &str| fs::read_to_string(process.join(file)).ok();
-            let pod = text("cgroup").and_then(|cgroup| pod_of(&cgroup));
-            let Some(key) = pod.and_then(|pod| keys.get(&pod).copied()) else { continue };
-            let began = text("stat").and_then(|stat| started(&stat)).unwrap_or(u64::MAX);
+            let Ok(cgroup) = fs::read_to_string(process.join("cgroup")) else { continue };
+            let ProcessOwner::Pod { uid, nested } = pods.owner(&cgroup) else { continue };
+            if !sought.contains_key(&uid) {
+                continue;
+            }
             let Ok(netns) = Netns::open(process.join("ns/net")) else { continue };
             if netns.id() == self.node.id() {
                 continue;
             }
-            let of = candidates.entry(key.clone()).or_default();
-            let candidate = of.entry(netns.id()).or_insert(NetnsCandidate { netns, started: began });
-            candidate.started = candidate.started.min(began);
+            let own = candidates.entry(uid).or_default();
+            let one = own.entry(netns.id()).or_insert(ProcessNetns { netns, nested });
+            one.nested &= nested;
         }
         Ok(candidates)
     }
 
-    fn choose(&self, candidates: BTreeMap<NetnsId, NetnsCandidate>, ips: &[IpAddr]) -> Option<NetnsMatch> {
-        let others = candidates.len().saturating_sub(1);
-        let fitting = candidates.into_values().filter_map(|candidate| {
-            let look = self.look(&candidate.netns, ips).ok()??;
-            Some((candidate, look))
-        });
-        let best = fitting.min_by_key(|(NetnsCandidate { netns, started }, look)| {
-            (!look.leads_to_node, *started, netns.id())
-        });
-        best.map(|(candidate, look)| NetnsMatch { netns: candidate.netns, others, captured: look.captured })
-    }
-
-    /// A namespace that somebody names as that of a pod with these addresses. None if it is the node's own, or has none of
-    /// them.
+    /// Confirms the namespace in the record of a pod's ADD, if it is not the node's own and has one of these addresses.
     #[must_use]
     pub fn confirm(&self, netns: Netns, ips: &[IpAddr]) -> Option<NetnsMatch> {
         if netns.id() == self.node.id() {
             return None;
         }
-        let look = self.look(&netns, ips).ok()??;
-        Some(NetnsMatch { netns, others: 0, captured: look.captured })
+        let view = self.view(&netns, ips).ok()??;
+        Some(NetnsMatch { netns, witness: Witness::Record, captured: view.captured })
     }
 
-    /// None if it has none of the addresses.
-    fn look(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<CandidateLook>, Error> {
-        let look = || -> Result<Option<CandidateLook>, Error> {
+    /// `None`: it has none of the addresses.
+    fn view(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
+        let view = || -> Result<Option<NetnsView>, Error> {
             let mut handle = RtnetlinkHandle::open_in_pod()?;
             let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);
             }
             let node = handle.netns_number(self.node.as_fd())?;
-            let leads_to_node = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
-            // What cannot be found out is made anew.
+            let linked_to_node = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
+            // What cannot be observed is made anew.
             let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
-            Ok(Some(CandidateLook { leads_to_node, captured }))
+            Ok(Some(NetnsView { linked_to_node, captured }))
         };
-        netns.run_in(look)?
+        netns.run_in(view)?
+    }
+}
+
+/// A namespace belongs to one pod. Of several that it was found for, one may have a better witness than all others.
+fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
+    let mut claims: BTreeMap<NetnsId, Vec<(Witness, PodUid)>> = BTreeMap::new();
+    for (uid, answer) in &*answers {
+        if let NetnsAnswer::Found(found) = answer {
+            claims.entry(found.netns.id()).or_default().push((found.witness, uid.clone()));
+        }
+    }
+    for mut claims in claims.into_values() {
+        claims.sort();
+        let refused = match claims.as_slice() {
+            [(best, _), (next, _), ..] if best < next => claims.split_off(1),
+            [_] => continue,
+            _ => claims,
+        };
+        for (_, uid) in refused {
+            answers.insert(uid, NetnsAnswer::Ambiguous(Ambiguity::SharedNetns));
+        }
     }
 }
 
@@ -186,7 +294,7 @@ pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let mut found = Vec::new();
     for process in processes(proc)? {
         let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-        if pod_of(&cgroup).is_none() {
+        if !names_a_pod(&cgroup) {
             continue;
         }
         if let Ok(netns) = Netns::open(process.join("ns/net"))

@@ -10,15 +10,15 @@ mod existing;
 mod find;
 mod listener;
 mod node;
+mod node_network;
 mod overrule;
 mod peer;
 mod pod;
-mod process;
 
 pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::OutsideConnections;
-pub use find::{NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
+pub use find::{NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
 pub use listener::has_listener;
 pub use node::{EnsureReport, NodeProbes, ProbeRules, set};
 pub use peer::peer_addresses;

@@ -6,13 +6,15 @@ use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use inpod::{NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
-use model::{ExistingConnections, Family};
+use inpod::{NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
+use model::{ExistingConnections, Family, PodName};
 use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
+use pod_identity::{KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
@@ -81,12 +83,22 @@ impl Fixture {
         symlink(netns, directory.join("ns/net")).unwrap();
     }
 
-    fn find(&self, known: Option<netns::NetnsId>) -> Option<NetnsMatch> {
+    fn find(&self) -> Option<NetnsMatch> {
+        match self.answer(None)? {
+            NetnsAnswer::Found(found) => Some(found),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(&self, known: Option<&Path>) -> Option<NetnsAnswer> {
         let finder =
             NetnsFinder::new(&self.proc, Netns::open(&self.node.0).unwrap(), InPodRulesConfig::default());
+        let name = PodName { namespace: "shop".to_owned(), name: "it".to_owned() };
+        let pods = KnownPods::new([PodIds { name, uid: UID.into(), manifest_hash: None }]);
+        let known = known.map(|path| Arc::new(Netns::open(path).unwrap()));
         let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
-        let sought = NetnsQuery { uids: vec![UID.into()], ips, known };
-        finder.find(&BTreeMap::from([("it", sought)])).unwrap().remove("it")
+        let sought = BTreeMap::from([(UID.into(), NetnsQuery { ips, known, recorded: None })]);
+        finder.find(&pods, &sought).unwrap().remove(UID)
     }
 }
 
@@ -99,16 +111,20 @@ impl Drop for Fixture {
 #[test]
 fn a_pod_is_found_by_its_processes_and_its_address() {
     let fixture = Fixture::new();
-    assert!(fixture.find(None).is_none());
+    assert!(fixture.find().is_none());
     fixture.process(20, UID, 200, &fixture.pod.0);
     fixture.process(21, UID, 210, &fixture.pod.0);
-    let found = fixture.find(None).unwrap();
-    assert_eq!((found.netns.id(), found.others, found.captured), (fixture.pod.1.id(), 0, false));
-    assert!(fixture.find(Some(fixture.pod.1.id())).is_none(), "it is still there");
+    let found = fixture.find().unwrap();
+    assert_eq!(
+        (found.netns.id(), found.witness, found.captured),
+        (fixture.pod.1.id(), Witness::Processes, false)
+    );
+    let known = fixture.answer(Some(&fixture.pod.0));
+    assert!(matches!(known, Some(NetnsAnswer::Unchanged { runs: true })), "it is still there: {known:?}");
     // What is no process, or has ended meanwhile, is passed over.
     std::fs::create_dir_all(fixture.proc.join("sys")).unwrap();
     std::fs::create_dir_all(fixture.proc.join("99")).unwrap();
-    assert!(fixture.find(None).is_some());
+    assert!(fixture.find().is_some());
 }
 
 #[test]
@@ -125,12 +141,11 @@ fn processes_elsewhere_mislead_nobody() {
     fixture.process(30, UID, 300, &fixture.pod.0);
     // Another pod's process in this pod's namespace, older, too.
     fixture.process(9, "00000000-5e6f-7081-92a3-b4c5d6e7f809", 1, &fixture.pod.0);
-    let found = fixture.find(None).unwrap();
-    assert_eq!((found.netns.id(), found.others), (fixture.pod.1.id(), 2));
+    assert_eq!(fixture.find().unwrap().netns.id(), fixture.pod.1.id());
     // Its own are gone: nothing is better than something, if it is the only one with the address.
     std::fs::remove_dir_all(fixture.proc.join("30")).unwrap();
     std::fs::remove_dir_all(fixture.proc.join("12")).unwrap();
-    assert!(fixture.find(None).is_none());
+    assert!(fixture.find().is_none());
 }
 
 #[test]
@@ -151,7 +166,7 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     let first = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
     assert!(!first.differences.is_empty());
     assert_eq!(capture(&fixture.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
-    assert!(fixture.find(None).unwrap().captured);
+    assert!(fixture.find().unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
@@ -167,7 +182,7 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
     assert!(is_captured(&fixture.pod.1, &config).unwrap());
     assert!(!release(&fixture.pod.1, &config, &options).unwrap().is_empty());
     assert_eq!(release(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
-    assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find(None).unwrap().captured);
+    assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find().unwrap().captured);
 }
 
 #[test]

@@ -23,7 +23,10 @@ pub use node::{
     Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement,
     NodeSelectorTerm, NodeSpec, PodPlacement, PodTemplate, Taint, TemplateContainer, Toleration,
 };
-pub use pod::{Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec, SecurityContext};
+pub use pod::{
+    CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec,
+    SecurityContext,
+};
 pub use privilege::{Capabilities, NetworkPrivilege};
 pub use reason::Reason;
 pub use status::{ContainerStatus, PodCondition, PodIp, PodStatus};

@@ -12,6 +12,11 @@ use crate::{
     status::PodStatus,
 };
 
+/// The annotation that holds the hash of a static pod's manifest.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// The annotation that marks the mirror of a static pod at the API server.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// A pod's namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub struct PodName {
@@ -160,18 +165,22 @@ impl Pod {
         PodName { namespace: self.metadata.namespace.clone(), name: self.metadata.name.clone() }
     }
 
-    /// The UIDs by which the container runtime may know the pod; see [`Pod::has_runtime_uid`].
+    /// The hash of a static pod's manifest, by which the kubelet and the container runtime know it. Anybody may write the
+    /// annotation, so it counts only beside the mark of a mirror pod, and as 32 hexadecimal digits without separators, a
+    /// form that no UID of the API server has. That another pod has it too is for `pod-identity` to notice.
     #[must_use]
-    pub fn runtime_uids(&self) -> Vec<PodUid> {
-        let hash = self.metadata.annotations.get("kubernetes.io/config.hash");
-        std::iter::once(self.metadata.uid.clone()).chain(hash.map(|hash| hash.as_str().into())).collect()
+    pub fn manifest_hash(&self) -> Option<PodUid> {
+        let annotations = &self.metadata.annotations;
+        let hash = annotations.get(CONFIG_HASH).filter(|_| annotations.contains_key(CONFIG_MIRROR))?;
+        let is_hash = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| hash.as_str().into())
     }
 
     /// Whether the container runtime knows the pod by this UID: its own, or of a static pod the hash of its manifest, which
     /// its mirror at the API server carries.
     #[must_use]
     pub fn has_runtime_uid(&self, uid: &PodUid) -> bool {
-        self.runtime_uids().contains(uid)
+        self.metadata.uid == *uid || self.manifest_hash().as_ref() == Some(uid)
     }
 
     /// What the strongest of all its containers may do in its network namespace.

@@ -134,16 +134,18 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
         looked: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
+        netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
         outside: enrolled_pod.seen.as_ref().map(|seen| outside(seen.outside())).unwrap_or_default(),
         ..KernelView::default()
     };
     if enrolled_pod.netns.is_none() {
-        view.blind = Some(
+        let trouble = enrolled_pod.ambiguity.map(|why| why.to_string());
+        view.blind = trouble.or_else(|| Some(
             "the plugin did not pass its network namespace, and no process of the pod was found in one that has its \
              address"
                 .to_owned(),
-        );
+        ));
     } else if enrolled_pod.verified {
         view.seen.push("its rules and its policy route were in place".to_owned());
     } else if enrolled_pod.ruled {

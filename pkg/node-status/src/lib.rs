@@ -34,7 +34,7 @@ use wire::PodRecord;
 
 pub use client::{FetchError, LIMIT, error_text, explain, fetch, from_agent, obtain, parse};
 pub use local::{complete, empty, look_plain, shared_config};
-pub use records::{add_failures, recorded_rules};
+pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{open_node, state as standalone_state};
 
@@ -142,7 +142,8 @@ impl NodeInspector {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let CaptureSettings { netns_directory, tools, .. } = self.settings.as_ref();
         let places = sidecar::NetnsPaths { netns_directory: netns_directory.clone(), proc: None };
-        let means = sidecar::CompareContext { places: &places, tools, recorded: &BTreeMap::new() };
+        let (recorded, namespaces) = (&BTreeMap::new(), &BTreeMap::new());
+        let means = sidecar::CompareContext { places: &places, tools, recorded, namespaces };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);
     }
 

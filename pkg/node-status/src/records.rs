@@ -84,15 +84,17 @@ pub(super) fn pods(
             _ => None,
         }
     });
-    let means = sidecar::CompareContext { places, tools, recorded: &recorded_rules(records) };
+    let done = records.iter().filter(|record| record.error.is_none());
+    let namespaces = done.filter_map(|record| Some((key(record), id(record.netns_file.as_ref()?))));
+    let (recorded, namespaces) = (&recorded_rules(records), &namespaces.collect());
+    let means = sidecar::CompareContext { places, tools, recorded, namespaces };
     sidecar::show(means, &redirects.collect(), cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     (pods, unrecorded(records, places))
 }
 
 /// The rules that each pod's ADD left. Of several ADDs of a pod the newest counts.
-#[must_use]
-pub fn recorded_rules(records: &[PodRecord]) -> BTreeMap<PodUid, RuleDigest> {
+fn recorded_rules(records: &[PodRecord]) -> BTreeMap<PodUid, RuleDigest> {
     let mut all: Vec<&PodRecord> = records.iter().collect();
     all.sort_by(|a, b| a.at.cmp(&b.at));
     all.into_iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone()))).collect()

@@ -78,6 +78,8 @@ pub(super) struct CompareContext<'a> {
     pub(super) places: &'a NetnsPaths,
     pub(super) tools: &'a FirewallOptions,
     pub(super) recorded: &'a BTreeMap<PodUid, RuleDigest>,
+    /// The namespace of each pod's ADD, where that is recorded.
+    pub(super) namespaces: &'a BTreeMap<PodUid, NetnsId>,
 }
 
 /// Fills in what the kernel shows of pods with a sidecar.
@@ -104,10 +106,9 @@ pub(super) fn show(
                 pod.capture = Evidence { life: PodLife::Starting, rules, ..SIDECAR }.classify().state;
                 continue;
             }
-            Ok(all) => {
-                let own = pod.ips.iter().find_map(|ip| all.by_address.get(ip));
-                own.ok_or_else(|| all.not_found(means.places))
-            }
+            Ok(all) => all
+                .of(&pod.ips, means.namespaces.get(&pod.uid).copied())
+                .ok_or_else(|| all.not_found(&pod.ips, means.places)),
         };
         let late = || began.elapsed() > LIMIT;
         let seen = outcome.and_then(|netns| {
@@ -159,7 +160,9 @@ impl SidecarCache {
             let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
             self.addresses.insert(netns.id(), ips.clone());
             let netns = Arc::new(netns);
-            found.by_address.extend(ips.into_iter().map(|ip| (ip, Arc::clone(&netns))));
+            for ip in ips {
+                found.by_address.entry(ip).or_default().push(Arc::clone(&netns));
+            }
         }
         found
     }
@@ -214,14 +217,33 @@ fn compare(
 /// Namespaces by the addresses in them.
 #[derive(Debug, Default)]
 pub(super) struct NetnsByAddress {
-    pub(super) by_address: BTreeMap<IpAddr, Arc<Netns>>,
+    by_address: BTreeMap<IpAddr, Vec<Arc<Netns>>>,
     /// Why at least one of them could not be observed.
     refused: Option<String>,
 }
 
 impl NetnsByAddress {
-    fn not_found(&self, places: &NetnsPaths) -> String {
+    /// The namespace of a pod with these addresses: the one of its ADD, else the only one that has any of them. A pod may
+    /// give itself the address of another one, so several are none.
+    pub(super) fn of(&self, ips: &[IpAddr], recorded: Option<NetnsId>) -> Option<&Arc<Netns>> {
+        let fitting: BTreeMap<NetnsId, &Arc<Netns>> = ips
+            .iter()
+            .filter_map(|ip| self.by_address.get(ip))
+            .flatten()
+            .map(|one| (one.id(), one))
+            .collect();
+        if let Some(own) = recorded.and_then(|id| fitting.get(&id)) {
+            return Some(own);
+        }
+        let mut all = fitting.into_values();
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    fn not_found(&self, ips: &[IpAddr], places: &NetnsPaths) -> String {
         let place = places.used().display();
+        if ips.iter().any(|ip| self.by_address.contains_key(ip)) {
+            return format!("several network namespaces in {place} have its address");
+        }
         match &self.refused {
             Some(why) => format!("network namespaces in {place} cannot be observed: {why}"),
             None => format!("no network namespace in {place} has its address"),

@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
 use model::{ExistingConnections, PodName, PodUid};
 use planner::EnrolmentPolicy;
+use pod_identity::KnownPods;
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,
@@ -18,9 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
-    RepairTask,
-    rule_keeper::{RecordedRules, RuleKeeper},
-    sidecar_pods::SidecarPods,
+    RepairTask, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods,
 };
 
 use attempt::Attempt;
@@ -87,7 +86,6 @@ pub struct RepairController {
     client: KubeClient,
     options: RepairOptions,
     in_place: InPlaceRepair,
-    recorded: RecordedRules,
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
     last: LastError,
@@ -97,28 +95,17 @@ pub struct RepairController {
 }
 
 impl RepairController {
-    /// `in_place` and `recorded` are only used in that mode; `events` go to a publisher.
+    /// `in_place` is only used in that mode; `events` go to a publisher.
     #[must_use]
     pub fn new(
         client: KubeClient,
         options: RepairOptions,
         in_place: InPlaceRepair,
-        recorded: RecordedRules,
         metrics: RepairMetrics,
         events: Sender<RepairEvent>,
     ) -> RepairController {
         let (last, last_pass) = (LastError::default(), LastError::default());
-        RepairController {
-            client,
-            options,
-            in_place,
-            recorded,
-            metrics,
-            events,
-            last,
-            keeper: None,
-            last_pass,
-        }
+        RepairController { client, options, in_place, metrics, events, last, keeper: None, last_pass }
     }
 
     /// Repairs for as long as it is polled, at most ten pods a second. `is_installed`: the plugin is; before that no broken
@@ -149,12 +136,12 @@ impl RepairController {
                     if !is_installed() {
                         sleep(GATE).await;
                     } else if let Some(task) = queue.take(std::time::Instant::now()) {
-                        let outcome = self.handle(&task).await;
+                        let outcome = self.handle(&task, sidecars.known()).await;
                         queue.finish(&task, outcome, std::time::Instant::now());
                     }
                 }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
-                    self.keep_rules(sidecars.all().clone()).await;
+                    self.keep_rules(sidecars.known(), sidecars.all().clone()).await;
                     pass = Instant::now() + PASS;
                 }
             }
@@ -169,13 +156,13 @@ impl RepairController {
         queue.observe(event, std::time::Instant::now());
     }
 
-    /// Handles a pod: logs, counts and reports the result.
-    async fn handle(&self, task: &RepairTask) -> RepairOutcome {
+    /// Handles a pod: logs, counts and reports the result. `pods`: all pods that are known.
+    async fn handle(&self, task: &RepairTask, pods: KnownPods) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
             Attempt::Skipped { message: format!("dry run: {}", self.intent()) }
         } else {
-            self.attempt(task).await
+            self.attempt(task, pods).await
         };
         let mode = &self.options.mode;
         let (namespace, name) = (&pod.name.namespace, &pod.name.name);

@@ -2,22 +2,25 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use conntrack::ConnectionsReport;
-use inpod::{NetnsFinder, NetnsMatch, NetnsQuery};
-use model::{ExistingConnections, Pod, PodName};
+use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery};
+use model::{ExistingConnections, Pod, PodName, PodUid};
 use netfilter::FirewallOptions;
-use netns::Netns;
+use netns::{Netns, NetnsId};
 use planner::{
     EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
 };
+use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
 use rules::inpod::InPodRulesConfig;
 use sockdiag::TcpSocket;
 use tracing::{info, warn};
+use wire::PodRecord;
 
 /// Applies rules in pods of this node. It needs to see the node's processes, and to enter their namespaces.
 #[derive(Clone, Debug)]
@@ -29,6 +32,17 @@ pub struct InPlaceRepair {
     policy: EnrolmentPolicy,
     /// What happens to connections of pods that do not request anything.
     existing: ExistingConnections,
+    records: AddRecords,
+}
+
+/// The plugin's records of ADDs. Called for pods whose network namespace is not known yet.
+#[derive(Clone)]
+pub struct AddRecords(pub Arc<dyn Fn() -> Vec<PodRecord> + Send + Sync>);
+
+impl fmt::Debug for AddRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddRecords")
+    }
 }
 
 /// Why a pod could not be repaired in place.
@@ -45,6 +59,9 @@ pub enum InPlaceError {
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"
     )]
     NotFound,
+    /// Several namespaces fit, or it is not certain that the one that does is the pod's.
+    #[error("its network namespace could not be determined: {0}")]
+    Ambiguous(Ambiguity),
     /// One of its annotations cannot be read.
     #[error("{0}")]
     Annotation(#[from] InvalidAnnotation),
@@ -82,31 +99,39 @@ pub enum InPlaceReport {
 impl InPlaceRepair {
     /// `proc`: where the processes of the whole node are seen, such as `/host/proc`. `policy`: the plugin's; a pod that it
     /// does not redirect is not repaired either. `existing`: what happens to connections of pods without an annotation for
-    /// that.
+    /// that. `records`: in which namespace the runtime added each pod.
     #[must_use]
     pub fn new(
         proc: &Path,
         firewall: FirewallOptions,
         policy: EnrolmentPolicy,
         existing: ExistingConnections,
+        records: AddRecords,
     ) -> InPlaceRepair {
-        InPlaceRepair { proc: proc.to_owned(), firewall, policy, existing }
+        InPlaceRepair { proc: proc.to_owned(), firewall, policy, existing, records }
     }
 
     /// Applies a pod's rules where they are missing, and verifies in the kernel that they are there. Blocks for some tens of
-    /// milliseconds.
+    /// milliseconds. `pods`: all pods of the node that are known.
     ///
     /// # Errors
     /// The step that failed. The effect of earlier steps remains and counts in the next attempt.
-    pub fn repair(&self, pod: &Pod) -> Result<InPlaceReport, InPlaceError> {
+    pub fn repair(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
         let redirect = match planner::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
             PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
             PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),
         };
-        let query = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
-        let found = self.find(&BTreeMap::from([((), query)]))?;
-        let netns = found.into_values().next().ok_or(InPlaceError::NotFound)?.netns;
+        let (ids, records) = (PodIds::from(pod), self.records());
+        let record = newest_by_pod(&records, [ids]).into_values().next();
+        let recorded = record.and_then(recorded_netns);
+        let query = NetnsQuery { ips: pod.status.ips(), known: None, recorded };
+        let found = self.find(pods, &BTreeMap::from([(pod.metadata.uid.clone(), query)]))?;
+        let netns = match found.into_values().next() {
+            Some(NetnsAnswer::Found(found)) => found.netns,
+            Some(NetnsAnswer::Ambiguous(why)) => return Err(InPlaceError::Ambiguous(why)),
+            Some(NetnsAnswer::Unchanged { .. }) | None => return Err(InPlaceError::NotFound),
+        };
         let existing = existing_connections(&pod.metadata.annotations, &mut Vec::new());
         Ok(match self.restore(&netns, &pod.name(), &redirect, existing)? {
             missing if missing.is_empty() => InPlaceReport::Unchanged,
@@ -136,14 +161,24 @@ impl InPlaceRepair {
         Ok(missing)
     }
 
-    /// The namespaces of pods; pods that are still where they were known to be are absent.
-    pub(crate) fn find<K: Ord + Clone>(
+    /// The namespaces of pods; see [`NetnsFinder::find`].
+    pub(crate) fn find(
         &self,
-        queries: &BTreeMap<K, NetnsQuery>,
-    ) -> Result<BTreeMap<K, NetnsMatch>, InPlaceError> {
+        pods: &KnownPods,
+        queries: &BTreeMap<PodUid, NetnsQuery>,
+    ) -> Result<BTreeMap<PodUid, NetnsAnswer>, InPlaceError> {
         let node = Netns::open(self.proc.join("1/ns/net")).map_err(InPlaceError::Node)?;
-        Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find(queries)?)
+        Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find(pods, queries)?)
     }
+
+    pub(crate) fn records(&self) -> Vec<PodRecord> {
+        (self.records.0)()
+    }
+}
+
+/// The namespace in which the runtime added a pod.
+pub(crate) fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
+    record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }
 
 pub(crate) fn families(redirect: &SidecarRedirect) -> FamilyChoice {

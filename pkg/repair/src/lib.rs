@@ -16,11 +16,10 @@ mod sidecar_pods;
 
 pub use controller::{RepairController, RepairEvent, RepairOptions};
 pub use criteria::{Breakage, RepairCriteria};
-pub use in_place::{InPlaceError, InPlaceRepair};
+pub use in_place::{AddRecords, InPlaceError, InPlaceRepair};
 pub use metrics::RepairMetrics;
 pub use observed_pod::ObservedPod;
 pub use queue::{RepairOutcome, RepairQueue, RepairTask};
-pub use rule_keeper::RecordedRules;
 
 /// What is done with a broken pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,27 +4,22 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use inpod::NetnsQuery;
+use inpod::{NetnsAnswer, NetnsQuery};
 use model::{PodName, PodUid};
 use netfilter::{RuleDigest, RulesFingerprint};
 use netns::Netns;
 use planner::SidecarRedirect;
+use pod_identity::{Ambiguity, KnownPods, newest_by_pod};
 use tracing::debug;
+use wire::PodRecord;
 
-use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
-
-/// What the plugin's ADDs recorded of the rules that they left, by pod. It is called once in a pass, and only if a pod is
-/// not known.
-#[derive(Clone)]
-pub struct RecordedRules(pub Arc<dyn Fn() -> BTreeMap<PodUid, RuleDigest> + Send + Sync>);
-
-impl fmt::Debug for RecordedRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RecordedRules")
-    }
-}
+use crate::{
+    InPlaceError, InPlaceRepair,
+    in_place::{families, recorded_netns},
+    sidecar_pods::SidecarPod,
+};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -38,7 +33,7 @@ pub(crate) struct RulesReport {
 /// A pod's namespace, and what is known of its rules.
 #[derive(Debug)]
 struct KnownPod {
-    netns: Netns,
+    netns: Arc<Netns>,
     /// What its rules have to be; `None` before they were found in use.
     baseline: Option<RuleDigest>,
     /// What its tables were when all rules were in place.
@@ -52,59 +47,94 @@ struct KnownPod {
 #[derive(Debug)]
 pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
-    recorded: RecordedRules,
     dry_run: bool,
     known: BTreeMap<PodUid, KnownPod>,
+    /// Pods whose namespace could not be determined in so many passes in a row.
+    undecided: BTreeMap<PodUid, (Ambiguity, u32)>,
 }
 
+/// After so many passes in a row that could not determine a pod's namespace, this is reported.
+const REPORTED: u32 = 2;
+
 impl RuleKeeper {
-    pub(crate) fn new(in_place: InPlaceRepair, recorded: RecordedRules, dry_run: bool) -> RuleKeeper {
-        RuleKeeper { in_place, recorded, dry_run, known: BTreeMap::new() }
+    pub(crate) fn new(in_place: InPlaceRepair, dry_run: bool) -> RuleKeeper {
+        RuleKeeper { in_place, dry_run, known: BTreeMap::new(), undecided: BTreeMap::new() }
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
-    /// pod that is repaired. A pod without a process is skipped; the next pass looks for it again.
+    /// pod that is repaired. A pod without a process is skipped; the next pass looks for it again. `all`: all pods of the node
+    /// that are known.
     ///
     /// # Errors
     /// The node's processes cannot be listed.
     pub(crate) fn pass(
         &mut self,
+        all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Result<Vec<RulesReport>, InPlaceError> {
-        self.find(pods)?;
+        self.find(all, pods)?;
         let mut reports = Vec::new();
         for (uid, pod) in pods {
+            let name = &pod.ids.name;
+            let report = |result| RulesReport { name: name.clone(), uid: uid.clone(), result };
             let Some(known) = self.known.get_mut(uid) else {
-                debug!(target: "repair", namespace = %pod.name.namespace, pod = %pod.name.name, "no process of the pod was found");
+                match self.undecided.get(uid) {
+                    Some((why, REPORTED)) => {
+                        reports.push(report(Err(InPlaceError::Ambiguous(*why).to_string())));
+                    }
+                    Some(_) => {}
+                    None => {
+                        debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
+                    }
+                }
                 continue;
             };
             let result = known.look(pod, (!self.dry_run).then_some(&self.in_place));
-            let report = |result| RulesReport { name: pod.name.clone(), uid: uid.clone(), result };
             reports.extend(result.map(report));
         }
         Ok(reports)
     }
 
     /// Pods that are new, or whose network namespace is another one than before.
-    fn find(&mut self, pods: &BTreeMap<PodUid, Arc<SidecarPod>>) -> Result<(), InPlaceError> {
+    fn find(
+        &mut self,
+        all: &KnownPods,
+        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+    ) -> Result<(), InPlaceError> {
         self.known.retain(|uid, _| pods.contains_key(uid));
-        let query = |pod: &SidecarPod| {
-            let known = self.known.get(&pod.uid).map(|known| known.netns.id());
-            NetnsQuery { uids: pod.runtime_uids.clone(), ips: pod.ips.clone(), known }
+        let is_new = pods.keys().any(|uid| !self.known.contains_key(uid));
+        let records = if is_new { self.in_place.records() } else { Vec::new() };
+        let recorded = newest_by_pod(&records, pods.values().map(|pod| pod.ids.clone()));
+        let query = |(uid, pod): (&PodUid, &Arc<SidecarPod>)| {
+            let known = self.known.get(uid).map(|known| Arc::clone(&known.netns));
+            let recorded = recorded.get(uid).copied().and_then(recorded_netns);
+            (uid.clone(), NetnsQuery { ips: pod.ips.clone(), known, recorded })
         };
-        let queries: BTreeMap<&PodUid, NetnsQuery> =
-            pods.iter().map(|(uid, pod)| (uid, query(pod))).collect();
-        let found = self.in_place.find(&queries)?;
-        let mut recorded = if found.is_empty() { BTreeMap::new() } else { self.recorded.0() };
-        for (uid, found) in found {
-            let runtime_uids = pods.get(uid).map(|pod| pod.runtime_uids.as_slice()).unwrap_or_default();
-            let baseline = runtime_uids.iter().find_map(|uid| recorded.remove(uid));
-            let baseline = baseline.filter(|rules| !rules.is_empty());
-            let known = KnownPod { netns: found.netns, baseline, verified: None, reported: None };
-            self.known.insert(uid.clone(), known);
+        let queries: BTreeMap<PodUid, NetnsQuery> = pods.iter().map(query).collect();
+        let mut undecided = BTreeMap::new();
+        for (uid, answer) in self.in_place.find(all, &queries)? {
+            match answer {
+                NetnsAnswer::Found(found) => {
+                    let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
+                    let netns = Arc::new(found.netns);
+                    let known = KnownPod { netns, baseline, verified: None, reported: None };
+                    self.known.insert(uid, known);
+                }
+                NetnsAnswer::Ambiguous(why) => {
+                    let before = self.undecided.get(&uid).map_or(0, |(_, count)| *count);
+                    undecided.insert(uid, (why, before.saturating_add(1)));
+                }
+                NetnsAnswer::Unchanged { .. } => {}
+            }
         }
+        self.undecided = undecided;
         Ok(())
     }
+}
+
+/// The rules that a pod's ADD left; `None`: it recorded none.
+fn recorded_rules(record: &PodRecord) -> Option<RuleDigest> {
+    Some(RuleDigest::from_lines(record.rules.clone())).filter(|rules| !rules.is_empty())
 }
 
 impl KnownPod {
@@ -141,7 +171,7 @@ impl KnownPod {
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
-        let restored = repair.restore(&self.netns, &pod.name, &pod.redirect, pod.existing)?;
+        let restored = repair.restore(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
         self.baseline = Some(self.netns.run_in(redirect::rules_now)??);
         Ok(restored)
     }

@@ -3,18 +3,16 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use kubeio::ListEvent;
-use model::{ExistingConnections, Pod, PodName, PodUid};
+use model::{ExistingConnections, Pod, PodUid};
 use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
+use pod_identity::{KnownPods, PodIds};
 
 use crate::ObservedPod;
 
 /// A running pod whose traffic is to be redirected to its sidecar.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SidecarPod {
-    pub(crate) name: PodName,
-    pub(crate) uid: PodUid,
-    /// The UIDs by which the container runtime may know it.
-    pub(crate) runtime_uids: Vec<PodUid>,
+    pub(crate) ids: PodIds,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) redirect: SidecarRedirect,
     /// What happens to its connections, if its annotation requests something.
@@ -28,9 +26,7 @@ impl SidecarPod {
         // With an annotation that cannot be read no ADD succeeds, so no such pod runs.
         let Ok(PodDecision::Sidecar(redirect)) = planner::decide(pod, None, policy) else { return None };
         (!ips.is_empty()).then(|| SidecarPod {
-            name: pod.name(),
-            uid: pod.metadata.uid.clone(),
-            runtime_uids: pod.runtime_uids(),
+            ids: PodIds::from(pod),
             ips,
             redirect: *redirect,
             existing: existing_connections(&pod.metadata.annotations, &mut Vec::new()),
@@ -43,6 +39,8 @@ impl SidecarPod {
 pub(crate) struct SidecarPods {
     policy: EnrolmentPolicy,
     pods: BTreeMap<PodUid, Arc<SidecarPod>>,
+    /// All pods that are observed, with a sidecar or without.
+    observed: BTreeMap<PodUid, PodIds>,
     /// The API server has listed them.
     listed: bool,
 }
@@ -57,18 +55,25 @@ impl SidecarPods {
         match event {
             ListEvent::Reset(pods) => {
                 self.pods.clear();
+                self.observed.clear();
                 self.listed = true;
                 pods.iter_mut().for_each(|pod| self.put(pod));
             }
             ListEvent::Applied(pod) => self.put(pod),
-            ListEvent::Deleted(pod) => drop(self.pods.remove(&pod.uid)),
+            ListEvent::Deleted(pod) => {
+                self.pods.remove(&pod.uid);
+                self.observed.remove(&pod.uid);
+            }
         }
     }
 
     fn put(&mut self, observed: &mut ObservedPod) {
         let pod = observed.running.take();
+        let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
+        let ids = PodIds { name: observed.name.clone(), uid: observed.uid.clone(), manifest_hash };
+        self.observed.insert(observed.uid.clone(), ids);
         match pod.and_then(|pod| SidecarPod::of(&pod, &self.policy)) {
-            Some(pod) => drop(self.pods.insert(pod.uid.clone(), Arc::new(pod))),
+            Some(pod) => drop(self.pods.insert(pod.ids.uid.clone(), Arc::new(pod))),
             None => drop(self.pods.remove(&observed.uid)),
         }
     }
@@ -76,6 +81,11 @@ impl SidecarPods {
     /// The API server has listed them.
     pub(crate) fn is_listed(&self) -> bool {
         self.listed
+    }
+
+    /// All pods to which a process may belong.
+    pub(crate) fn known(&self) -> KnownPods {
+        KnownPods::new(self.observed.values().cloned())
     }
 
     /// By UID.

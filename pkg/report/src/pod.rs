@@ -63,6 +63,9 @@ pub struct KernelView {
     pub looked: Option<String>,
     /// Its network namespace; `None`: it is not known.
     pub netns: Option<NetnsRef>,
+    /// On what it rests that this namespace is the pod's, as a clause; `None`: the agent has not said.
+    #[serde(default)]
+    pub netns_witness: Option<String>,
     /// What should be there: nothing missing means that the kernel shows what is wanted. In words.
     pub differences: Vec<String>,
     /// What was seen in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").

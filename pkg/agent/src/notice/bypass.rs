@@ -61,6 +61,15 @@ impl NoticeTracker {
         self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
     }
 
+    /// Which network namespace is a pod's could not be determined.
+    pub fn undecided_netns(&self, pod: &PodName, uid: &PodUid, why: &str) {
+        let message = format!(
+            "The network namespace of the pod could not be determined, so a pod that is not captured yet stays so: {why}. Run \
+             `install-cni explain {pod}` on the node for details."
+        );
+        self.say(about(pod, uid), (NoticeLevel::Warning, "AmbiguousNetns", message));
+    }
+
     /// All other pods are forgotten.
     pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));

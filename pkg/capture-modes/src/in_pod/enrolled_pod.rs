@@ -9,6 +9,7 @@ use std::{
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
+use pod_identity::{Ambiguity, Witness};
 use pod_status::{
     Evidence, PodLife,
     lifecycle::{AgentTime, Lifecycle, RulesState},
@@ -23,8 +24,6 @@ use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 pub(super) struct EnrolledPod {
     pub(super) name: PodName,
     pub(super) service_account: String,
-    /// UIDs by which its processes are known.
-    pub(super) uids: Vec<PodUid>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
     /// What happens to connections that it has when it joins.
@@ -35,6 +34,10 @@ pub(super) struct EnrolledPod {
     pub(super) container: ContainerId,
     /// Its network namespace. [`Self::lifecycle`] has only the identity of it.
     pub(super) netns: Option<Arc<Netns>>,
+    /// On what it rests that this is its namespace.
+    pub(super) witness: Option<Witness>,
+    /// Why the last search could not decide which namespace is its own, and how many in a row could not.
+    pub(super) ambiguity: Option<(Ambiguity, u32)>,
     /// Its state.
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
@@ -59,13 +62,14 @@ impl EnrolledPod {
         EnrolledPod {
             name: pod.name(),
             service_account: pod.spec.service_account_name.clone(),
-            uids: pod.runtime_uids(),
             ips: pod.status.ips(),
             options,
             existing,
             privilege: pod.network_privilege(),
             container: ContainerId::default(),
             netns: None,
+            witness: None,
+            ambiguity: None,
             lifecycle: Lifecycle::new(annotation, now),
             begun: Instant::now(),
             seen: None,
@@ -74,14 +78,21 @@ impl EnrolledPod {
         }
     }
 
-    /// Sets its namespace, and passes its identity to the life cycle.
-    pub(super) fn settle_in(&mut self, netns: Netns) -> NetnsId {
+    /// Sets its namespace, and on what that rests. Returns its identity for the life cycle.
+    pub(super) fn settle_in(&mut self, netns: Netns, witness: Witness) -> NetnsId {
         let id = netns.id();
+        (self.witness, self.ambiguity) = (Some(witness), None);
         if self.id() != Some(id) {
             self.netns = Some(Arc::new(netns));
             self.seen = None;
         }
         id
+    }
+
+    /// Notes that a search could not decide which namespace is its own. The known one stays.
+    pub(super) fn note_ambiguity(&mut self, why: Ambiguity) {
+        let before = self.ambiguity.map_or(0, |(_, count)| count);
+        self.ambiguity = Some((why, before.saturating_add(1)));
     }
 
     pub(super) fn id(&self) -> Option<NetnsId> {
@@ -145,8 +156,16 @@ impl EnrolledPod {
             refused: self.lifecycle.refused().map(str::to_owned),
             looked: self.looked,
             seen: self.seen.clone(),
-            trouble: self.lifecycle.trouble().map(str::to_owned),
+            witness: self.witness,
+            ambiguity: self.ambiguity.map(|(why, _)| why),
+            trouble: self.trouble(),
         }
+    }
+
+    /// What failed last, unless it has succeeded since.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let ambiguity = self.ambiguity.map(|(why, _)| undecided(why));
+        ambiguity.or_else(|| self.lifecycle.trouble().map(str::to_owned))
     }
 
     /// Answers all waiting ADDs.
@@ -155,4 +174,9 @@ impl EnrolledPod {
             drop(reply.send(result.clone()));
         }
     }
+}
+
+/// The message for a pod whose namespace could not be determined.
+pub(super) fn undecided(why: Ambiguity) -> String {
+    format!("its network namespace could not be determined: {why}")
 }

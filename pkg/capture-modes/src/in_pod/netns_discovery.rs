@@ -5,11 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{NetnsMatch, NetnsQuery};
+use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
+use netns::NetnsId;
 use planner::{AmbientStanding, SkipReason};
+use pod_identity::{Ambiguity, KnownPods, PodIds};
 use pod_status::lifecycle::PodEvent;
-use tracing::debug;
+use tracing::warn;
 
 use super::{
     InPodCapture,
@@ -18,6 +20,9 @@ use super::{
     worker::{CaptureJob, SearchResult},
 };
 use agent::AgentState;
+
+/// After so many searches in a row that could not decide on a pod's namespace, this is reported.
+const REPORTED: u32 = 2;
 
 impl InPodCapture {
     /// When the next search begins, if there is anything to search for.
@@ -35,34 +40,40 @@ impl InPodCapture {
         if self.seeking || !(by_processes || by_records) {
             return;
         }
-        let (mut processes, mut records) = (BTreeMap::new(), BTreeMap::new());
+        let (mut processes, mut records) = (BTreeMap::new(), Vec::new());
         self.sought.clear();
         if by_processes {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
                 self.sought.insert(uid.clone());
                 processes.insert(uid.clone(), sought(enrolled_pod));
-                if enrolled_pod.netns.is_none() {
-                    records.insert(uid.clone(), sought(enrolled_pod));
-                }
             }
             self.processes.regular();
         }
-        if by_records {
-            let unplaced = state.index.pods().filter(|pod| self.unplaced.contains(&pod.metadata.uid));
-            records.extend(unplaced.map(sought_anew));
-            self.records.later();
+        for pod in state.index.pods() {
+            let uid = &pod.metadata.uid;
+            let is_suspect = !self.searched && is_suspect(state, pod);
+            if is_suspect && !pod.status.ips().is_empty() {
+                processes.extend([sought_anew(pod)]);
+            }
+            let enrolled_pod = self.enrolled.get(uid).filter(|_| self.sought.contains(uid));
+            let is_lost = enrolled_pod.is_some_and(|enrolled_pod| enrolled_pod.netns.is_none());
+            if is_suspect || is_lost || (by_records && self.unplaced.contains(uid)) {
+                let ips =
+                    enrolled_pod.map_or_else(|| pod.status.ips(), |enrolled_pod| enrolled_pod.ips.clone());
+                records.push((PodIds::from(pod), ips));
+            }
         }
-        if !self.searched {
-            processes.extend(suspects(state).filter(|pod| !pod.status.ips().is_empty()).map(sought_anew));
-            records.extend(suspects(state).map(sought_anew));
+        if by_records {
+            self.records.later();
         }
         if processes.is_empty() && records.is_empty() {
             self.searched = true;
             return;
         }
         self.seeking = true;
-        self.workers.send(CaptureJob::Search { processes, records }, !self.searched);
+        let pods = KnownPods::new(state.index.pods().map(PodIds::from));
+        self.workers.send(CaptureJob::Search { pods, processes, records }, !self.searched);
     }
 
     /// A search begins now for a pod that has no namespace, or lost it.
@@ -85,7 +96,7 @@ impl InPodCapture {
         }
         // A search among records alone must not postpone the next one among processes.
         let by_processes = !self.sought.is_empty() || !self.searched;
-        let finds = match result {
+        let mut finds = match result {
             Ok(finds) => finds,
             Err(error) => {
                 self.search_trouble =
@@ -99,24 +110,38 @@ impl InPodCapture {
         self.searched = true;
         self.search_trouble = None;
         for uid in std::mem::take(&mut self.sought) {
-            let there = finds.processes.contains_key(&uid);
-            self.handle(&uid, PodEvent::Searched { there });
+            let is_empty =
+                matches!(finds.processes.get(&uid), None | Some(NetnsAnswer::Unchanged { runs: false }));
+            self.handle(&uid, PodEvent::Searched { there: !is_empty });
         }
-        for (uid, found) in finds.processes {
-            self.found_one(state, &uid, found);
-        }
-        // After the records: where a pod's processes are is newer information than its ADD.
+        // The runtime itself named the namespace in a record, so that counts more than where processes are.
         for (uid, recorded) in finds.records {
-            self.inherit(state, &uid, recorded);
+            if self.inherit(state, &uid, recorded) {
+                finds.processes.remove(&uid);
+            }
         }
+        for (uid, answer) in finds.processes {
+            match answer {
+                NetnsAnswer::Found(found) => self.found_one(state, &uid, found),
+                NetnsAnswer::Ambiguous(why) => self.undecided(state, &uid, why),
+                NetnsAnswer::Unchanged { .. } => {}
+            }
+        }
+        self.metrics.ambiguous(
+            self.enrolled.values().filter(|enrolled_pod| enrolled_pod.ambiguity.is_some()).count(),
+        );
         if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
             self.processes.later();
         }
         self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
 
-    fn found_one(&mut self, state: &AgentState, uid: &PodUid, found: NetnsMatch) {
-        let NetnsMatch { netns, others, captured } = found;
+    fn found_one(&mut self, state: &mut AgentState, uid: &PodUid, found: NetnsMatch) {
+        let NetnsMatch { netns, witness, captured } = found;
+        if self.is_of_another(uid, netns.id()) {
+            self.undecided(state, uid, Ambiguity::SharedNetns);
+            return;
+        }
         if captured && !self.enrolled.contains_key(uid) {
             self.left_meanwhile(state, uid);
         }
@@ -125,32 +150,44 @@ impl InPodCapture {
         else {
             return;
         };
-        if others > 0 {
-            debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, namespaces = others + 1, "processes of the pod are in several network namespaces");
-        }
-        let netns = enrolled_pod.settle_in(netns);
+        let netns = enrolled_pod.settle_in(netns, witness);
         self.handle(uid, PodEvent::Found { netns, captured });
+    }
+
+    /// Whether another pod has this namespace: one namespace belongs to one pod, and the first answer stands.
+    pub(super) fn is_of_another(&self, uid: &PodUid, netns: NetnsId) -> bool {
+        self.enrolled.iter().any(|(other, enrolled_pod)| other != uid && enrolled_pod.id() == Some(netns))
+    }
+
+    /// The pod is not captured on a guess; one that is captured stays so.
+    fn undecided(&mut self, state: &mut AgentState, uid: &PodUid, why: Ambiguity) {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        enrolled_pod.note_ambiguity(why);
+        // A pod may be just starting, or about to end: two searches in a row must say so.
+        if enrolled_pod.ambiguity.is_some_and(|(_, count)| count == REPORTED) {
+            let name = &enrolled_pod.name;
+            warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, reason = why.code(), "network namespace of the pod could not be determined");
+            state.notices.undecided_netns(name, uid, &why.to_string());
+        }
     }
 }
 
-/// Pods outside of the mesh that may have left it while no agent ran.
-fn suspects(state: &AgentState) -> impl Iterator<Item = &Pod> {
-    let out = |pod: &&Pod| match state.standing(pod) {
+/// Whether it is a pod outside of the mesh that may have left it while no agent ran.
+fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
+    match state.standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
             false
         }
         AmbientStanding::Out(SkipReason::NamespaceUnknown) => false, // its labels may arrive later
         AmbientStanding::Out(_) => true,
         _ => false,
-    };
-    state.index.pods().filter(out)
+    }
 }
 
 fn sought_anew(pod: &Pod) -> (PodUid, NetnsQuery) {
-    let sought = NetnsQuery { uids: pod.runtime_uids(), ips: pod.status.ips(), known: None };
-    (pod.metadata.uid.clone(), sought)
+    (pod.metadata.uid.clone(), NetnsQuery { ips: pod.status.ips(), known: None, recorded: None })
 }
 
 fn sought(enrolled_pod: &EnrolledPod) -> NetnsQuery {
-    NetnsQuery { uids: enrolled_pod.uids.clone(), ips: enrolled_pod.ips.clone(), known: enrolled_pod.id() }
+    NetnsQuery { ips: enrolled_pod.ips.clone(), known: enrolled_pod.netns.clone(), recorded: None }
 }

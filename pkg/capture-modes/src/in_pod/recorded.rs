@@ -9,40 +9,41 @@ use tracing::info;
 use super::{InPodCapture, enrolled_pod::EnrolledPod, pod_records::RecordedPod};
 
 impl InPodCapture {
-    /// Treats an ADD that an earlier agent handled as if this one had.
-    pub(super) fn inherit(&mut self, state: &mut AgentState, uid: &PodUid, recorded: RecordedPod) {
+    /// Treats an ADD that an earlier agent handled as if this one had. True if the pod's namespace is known from the record.
+    pub(super) fn inherit(&mut self, state: &mut AgentState, uid: &PodUid, recorded: RecordedPod) -> bool {
         let RecordedPod { found, ips, container, file } = recorded;
         // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or the
         // record is gone.
-        if !file.exists() {
-            return;
+        if !file.exists() || self.is_of_another(uid, found.netns.id()) {
+            return false;
         }
         let is_placed =
             |enrolled_pod: &EnrolledPod| enrolled_pod.netns.is_some() || enrolled_pod.lifecycle.is_awaited();
         if self.enrolled.get(uid).is_some_and(is_placed) {
-            return;
+            return false;
         }
-        let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return };
+        let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return false };
         let (standing, pod) = (state.standing(pod), pod.clone());
         let told = state.ledger.inherited(&container, PodAttachment { uid: uid.clone(), ips });
         match standing {
-            AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return,
+            AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return false,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
             AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, uid),
-            AmbientStanding::Out(_) => return,
+            AmbientStanding::Out(_) => return false,
             // Other pods have its addresses by now, or it has another container.
-            AmbientStanding::Pending(_) if told.is_empty() => return,
+            AmbientStanding::Pending(_) if told.is_empty() => return false,
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
                 self.enrolled_pod_of(state, &pod);
             }
         }
-        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         if enrolled_pod.ips.is_empty() {
             enrolled_pod.ips = told;
         }
         enrolled_pod.container = container;
-        let netns = enrolled_pod.settle_in(found.netns);
+        let netns = enrolled_pod.settle_in(found.netns, found.witness);
         info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
         self.handle(uid, PodEvent::Found { netns, captured: found.captured });
+        true
     }
 }

@@ -6,6 +6,7 @@ use std::{
     any::Any,
     collections::BTreeMap,
     io,
+    net::IpAddr,
     panic::{self, AssertUnwindSafe},
     sync::Arc,
     thread,
@@ -16,8 +17,12 @@ use inpod::{CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSp
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
 use netns::Netns;
+use pod_identity::{KnownPods, PodIds, newest_by_pod};
 
-use super::{pod_records::PodRecordStore, queue::JobQueue};
+use super::{
+    pod_records::{PodRecordStore, netns_of},
+    queue::JobQueue,
+};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
@@ -157,23 +162,36 @@ impl WorkerContext {
                 let result = self.probes.ensure(before.as_ref()).map_err(words);
                 JobResult::Exempted { took: began.elapsed(), result }
             }
-            CaptureJob::Search { processes, records } => {
-                JobResult::Searched(self.search(&processes, &records).map_err(words))
+            CaptureJob::Search { pods, processes, records } => {
+                JobResult::Searched(self.search(&pods, processes, records).map_err(words))
             }
         })
     }
 
+    /// Searches among processes, and among the records of the pods in `recorded`, each with its addresses.
     fn search(
         &self,
-        processes: &BTreeMap<PodUid, NetnsQuery>,
-        records: &BTreeMap<PodUid, NetnsQuery>,
+        pods: &KnownPods,
+        mut processes: BTreeMap<PodUid, NetnsQuery>,
+        recorded: Vec<(PodIds, Vec<IpAddr>)>,
     ) -> Result<SearchResult, inpod::Error> {
         let mut finds = SearchResult::default();
-        if !processes.is_empty() {
-            finds.processes = self.finder.find(processes)?;
+        if !recorded.is_empty() {
+            let ips: BTreeMap<PodUid, Vec<IpAddr>> =
+                recorded.iter().map(|(pod, ips)| (pod.uid.clone(), ips.clone())).collect();
+            let records = self.records.read();
+            for (uid, record) in newest_by_pod(&records, recorded.into_iter().map(|(pod, _)| pod)) {
+                // Where the runtime's directory is not mounted, it still counts for a process that is there.
+                if let Some(query) = processes.get_mut(&uid) {
+                    query.recorded = record.netns_file.map(netns_of);
+                }
+                let ips = ips.get(&uid).map(Vec::as_slice).unwrap_or_default();
+                let confirmed = self.records.confirm(&self.finder, record, ips);
+                finds.records.extend(confirmed.map(|recorded| (uid, recorded)));
+            }
         }
-        if !records.is_empty() {
-            finds.records = self.records.find(&self.finder, records);
+        if !processes.is_empty() {
+            finds.processes = self.finder.find(pods, &processes)?;
         }
         Ok(finds)
     }

@@ -1,8 +1,10 @@
 //! Routes on the wire: `struct rtmsg` and its attributes.
 
+use std::net::IpAddr;
+
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use super::{Route, RouteKind, RouteProtocol};
+use super::{NextHop, Route, RouteKind, RouteProtocol};
 use crate::wire;
 use crate::{Family, LinkIndex, RouteScope, TableId};
 
@@ -68,6 +70,33 @@ pub(super) fn query(family: Family, table: Option<TableId>) -> NetlinkRequest {
         message.u32(RTA_TABLE, table.0);
     }
     message
+}
+
+/// Asks for the route of a packet to this address.
+pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
+    let header = RouteHeader {
+        family: wire::family_number(Some(Family::of(ip))),
+        dst_len: if ip.is_ipv4() { 32 } else { 128 },
+        ..RouteHeader::default()
+    };
+    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.bytes());
+    wire::put_ip(&mut message, RTA_DST, ip);
+    message
+}
+
+/// The answer to [`look_up`]; `None` for another message, and for a route that rejects packets.
+pub(super) fn parse_next_hop(reply: &ReceivedMessage<'_>) -> Result<Option<NextHop>, Malformed> {
+    if reply.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.header::<12>()?;
+    let kind = kind_from(RouteHeader::of(*header).kind);
+    if !matches!(kind, RouteKind::Unicast | RouteKind::Local) {
+        return Ok(None);
+    }
+    let oif = attributes.find(RTA_OIF).map(|oif| oif.u32()).transpose()?;
+    let gateway = attributes.find(RTA_GATEWAY).or(attributes.find(RTA_VIA)).is_some();
+    Ok(oif.map(|oif| NextHop { oif: LinkIndex(oif), gateway, local: kind == RouteKind::Local }))
 }
 
 pub(crate) fn add(route: &Route, flags: MessageFlags) -> NetlinkRequest {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Container, EnvVar, Namespace, Pod, parse_go_bool};
+use model::{CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, Pod, parse_go_bool};
 
 use crate::{
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
@@ -12,15 +12,14 @@ use crate::{
     inpod::{BYPASS_INBOUND, DNS_CAPTURE, EXISTING_CONNECTIONS, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
 };
 
-/// By the value of this annotation, a container runtime knows a static pod.
-const STATIC_POD: &str = "kubernetes.io/config.hash";
 /// In bytes: longer than every single word that means something, and than what is shown of one that does not.
 const WORD: usize = 1024;
 
 /// Annotations that something is decided on, and how many bytes of the value can mean something. [`annotations::LISTS`] has
 /// those of sidecars that are lists.
-const ANNOTATIONS: [(&str, usize); 8] = [
-    (STATIC_POD, WORD),
+const ANNOTATIONS: [(&str, usize); 9] = [
+    (CONFIG_HASH, WORD),
+    (CONFIG_MIRROR, WORD),
     (INJECT, WORD),
     (AMBIENT_REDIRECTION, WORD),
     (DNS_CAPTURE, WORD),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kubeio::ApiErrorKind;
 use model::Pod;
+use pod_identity::KnownPods;
 
 use super::RepairController;
 use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
@@ -21,11 +22,11 @@ pub(super) enum Attempt {
 }
 
 impl RepairController {
-    pub(super) async fn attempt(&self, task: &RepairTask) -> Attempt {
+    pub(super) async fn attempt(&self, task: &RepairTask, pods: KnownPods) -> Attempt {
         match &self.options.mode {
             RepairMode::Label { key, value } => self.label(task, key, value).await,
             RepairMode::Delete => self.delete(task).await,
-            RepairMode::InPlace => self.repair_in_place(task).await,
+            RepairMode::InPlace => self.repair_in_place(task, pods).await,
         }
     }
 
@@ -58,7 +59,7 @@ impl RepairController {
         }
     }
 
-    async fn repair_in_place(&self, task: &RepairTask) -> Attempt {
+    async fn repair_in_place(&self, task: &RepairTask, pods: KnownPods) -> Attempt {
         let ObservedPod { name, uid, .. } = &task.pod;
         if task.pod.is_finished {
             let message = format!("{}; it has ended and does not start again", task.breakage);
@@ -71,7 +72,7 @@ impl RepairController {
             Err(error) => return failed(&error),
         };
         let in_place = self.in_place.clone();
-        let done = tokio::task::spawn_blocking(move || in_place.repair(&pod)).await;
+        let done = tokio::task::spawn_blocking(move || in_place.repair(&pod, &pods)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
                 reason: "BrokenPodRepaired",

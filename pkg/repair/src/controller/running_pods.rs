@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use model::{PodName, PodUid};
+use pod_identity::KnownPods;
 use tracing::{info, warn};
 
 use super::{RepairController, RepairEvent};
@@ -13,12 +14,11 @@ use crate::{
 
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
-    pub(super) async fn keep_rules(&mut self, pods: BTreeMap<PodUid, Arc<SidecarPod>>) {
-        let mut keeper = self.keeper.take().unwrap_or_else(|| {
-            RuleKeeper::new(self.in_place.clone(), self.recorded.clone(), self.options.dry_run)
-        });
+    pub(super) async fn keep_rules(&mut self, all: KnownPods, pods: BTreeMap<PodUid, Arc<SidecarPod>>) {
+        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run);
+        let mut keeper = self.keeper.take().unwrap_or_else(new);
         let pass = tokio::task::spawn_blocking(move || {
-            let reports = keeper.pass(&pods).map_err(|error| error.to_string());
+            let reports = keeper.pass(&all, &pods).map_err(|error| error.to_string());
             (keeper, reports)
         });
         let reports = match pass.await {

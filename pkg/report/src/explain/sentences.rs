@@ -84,6 +84,9 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     let list = |all: &[String]| all.iter().map(|clause_| clause(clause_)).collect::<Vec<_>>().join("; ");
     let kernel = &pod.kernel;
     let mut all = Vec::new();
+    if let (Some(netns), Some(witness)) = (&kernel.netns, &kernel.netns_witness) {
+        all.push(format!("Its network namespace is net:[{}]: {}.", netns.inode, clause(witness)));
+    }
     let when = kernel.looked.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
     if !kernel.seen.is_empty() {
         all.push(format!("The kernel showed{when}: {}.", list(&kernel.seen)));

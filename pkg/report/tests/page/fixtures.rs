@@ -197,6 +197,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         since: Some("2026-11-21T17:02:10Z".into()),
         annotation: Some("enabled".into()),
         kernel: KernelView {
+            netns_witness: None,
             looked: Some(NOW.into()),
             netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
             differences: Vec::new(),

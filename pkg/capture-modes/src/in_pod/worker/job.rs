@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{
         Arc,
         mpsc::{self, Receiver, Sender},
@@ -10,9 +11,10 @@ use std::{
 };
 
 use agent::{AgentHandle, CaptureReply};
-use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsMatch, NetnsQuery, PodRulesSnapshot};
+use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
+use pod_identity::{KnownPods, PodIds};
 
 use crate::in_pod::pod_records::RecordedPod;
 
@@ -50,7 +52,13 @@ pub(in crate::in_pod) enum CaptureJob {
     /// Apply the rules for the node's probes; with their last snapshot.
     Exempt { before: Option<netfilter::RulesSnapshot> },
     /// Find namespaces by processes, and by the plugin's records.
-    Search { processes: BTreeMap<PodUid, NetnsQuery>, records: BTreeMap<PodUid, NetnsQuery> },
+    Search {
+        /// All pods of the node.
+        pods: KnownPods,
+        processes: BTreeMap<PodUid, NetnsQuery>,
+        /// With the pods' addresses.
+        records: Vec<(PodIds, Vec<IpAddr>)>,
+    },
 }
 
 /// A pod whose rules were in place.
@@ -140,7 +148,7 @@ impl JobResultSender {
 /// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
-    pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsMatch>,
+    pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsAnswer>,
     pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
 }
 

@@ -1,0 +1,100 @@
+//! Where the node's own network leads for the addresses of pods: a witness that no pod can make, because it takes
+//! privileges in the node's network namespace.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    os::fd::AsFd as _,
+};
+
+use hostnet::{Link, LinkIndex, RtnetlinkHandle};
+use netns::{Netns, NetnsId};
+use pod_identity::{NodePath, combine_paths};
+
+use crate::Error;
+
+/// What the node shows of some addresses and network namespaces.
+#[derive(Debug, Default)]
+pub(crate) struct NodeNetwork {
+    destinations: BTreeMap<IpAddr, Destination>,
+    /// The number by which the node's namespace calls each one; absent: no link leads there.
+    numbers: BTreeMap<NetnsId, i32>,
+    /// Bridges, and the numbers of the namespaces that their ports' peers are in.
+    ports: BTreeSet<(LinkIndex, i32)>,
+}
+
+/// Where packets to an address leave the node's namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    /// Through a link whose peer is in the namespace of this number.
+    Peer(i32),
+    /// Through a bridge with ports that lead into namespaces.
+    Bridge(LinkIndex),
+    /// Elsewhere, or nowhere.
+    Unknown,
+}
+
+impl NodeNetwork {
+    /// Observes the node's namespace: its links once, a route for each address, a number for each namespace.
+    pub(crate) fn observe(
+        node: &Netns,
+        ips: &BTreeSet<IpAddr>,
+        namespaces: &[&Netns],
+    ) -> Result<NodeNetwork, Error> {
+        node.run_in(|| Ok(observe(&mut RtnetlinkHandle::open()?, ips, namespaces)?))?
+    }
+
+    /// Where it leads for a pod with these addresses, seen from this namespace.
+    pub(crate) fn path(&self, ips: &[IpAddr], netns: NetnsId) -> NodePath {
+        let number = self.numbers.get(&netns).copied();
+        combine_paths(ips.iter().map(|ip| match (self.destinations.get(ip), number) {
+            (Some(Destination::Peer(peer)), Some(number)) if *peer == number => NodePath::Here,
+            (Some(Destination::Bridge(bridge)), Some(number)) if self.ports.contains(&(*bridge, number)) => {
+                NodePath::Bridge
+            }
+            (Some(Destination::Peer(_) | Destination::Bridge(_)), _) => NodePath::Elsewhere,
+            (Some(Destination::Unknown) | None, _) => NodePath::Unknown,
+        }))
+    }
+}
+
+fn observe(
+    handle: &mut RtnetlinkHandle,
+    ips: &BTreeSet<IpAddr>,
+    namespaces: &[&Netns],
+) -> Result<NodeNetwork, hostnet::Error> {
+    // Before the numbers: the kernel gives a namespace one when it shows a link that leads there.
+    let links = handle.links()?;
+    let mut network = NodeNetwork::default();
+    let leads_out = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
+    network.ports = leads_out.collect();
+    let links: BTreeMap<LinkIndex, &Link> = links.iter().map(|link| (link.index, link)).collect();
+    for ip in ips {
+        let hop = handle.next_hop(*ip)?.filter(|hop| !hop.gateway && !hop.local);
+        let link = hop.and_then(|hop| links.get(&hop.oif).copied());
+        let destination = link.map_or(Destination::Unknown, |link| destination(link, &network.ports));
+        network.destinations.insert(*ip, destination);
+    }
+    for netns in namespaces {
+        if let Some(number) = handle.netns_number(netns.as_fd())? {
+            network.numbers.insert(netns.id(), number);
+        }
+    }
+    Ok(network)
+}
+
+fn destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destination {
+    if let Some(number) = number_of_peer(link) {
+        return Destination::Peer(number);
+    }
+    let has_ports = ports.iter().any(|(master, _)| *master == link.index);
+    if link.kind.as_deref() == Some("bridge") && has_ports {
+        return Destination::Bridge(link.index);
+    }
+    Destination::Unknown
+}
+
+/// The namespace that a link leads to, if it is another one that still lives.
+fn number_of_peer(link: &Link) -> Option<i32> {
+    link.peer_netns.filter(|number| *number >= 0)
+}

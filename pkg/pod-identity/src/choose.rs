@@ -1,0 +1,302 @@
+//! The decision on one pod.
+
+use std::fmt;
+
+/// On what the answer for a pod rests, strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Witness {
+    /// The runtime passed the namespace to the plugin with the pod's ADD, and the plugin to the agent.
+    Add,
+    /// The record of the pod's ADD: the path that the runtime passed still leads to the namespace that was there then.
+    Record,
+    /// The node routes the pod's address to a link whose peer is in the namespace.
+    Route,
+    /// The node routes the pod's address to a bridge that has a port whose peer is in the namespace, and no other namespace
+    /// with a process of the pod has one.
+    Bridge,
+    /// Only processes: the node's network does not show where the address is, and no other namespace fits.
+    Processes,
+}
+
+impl Witness {
+    /// All of them.
+    pub const ALL: [Witness; 5] =
+        [Witness::Add, Witness::Record, Witness::Route, Witness::Bridge, Witness::Processes];
+
+    /// A short, stable name: `add`, `record`, `route`, `bridge` or `processes`.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Witness::Add => "add",
+            Witness::Record => "record",
+            Witness::Route => "route",
+            Witness::Bridge => "bridge",
+            Witness::Processes => "processes",
+        }
+    }
+}
+
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Witness::Add => "the runtime passed it with the pod's ADD",
+            Witness::Record => "the record of the pod's ADD names it",
+            Witness::Route => "the node routes the pod's address into it",
+            Witness::Bridge => {
+                "it is the only one with a process of the pod on the bridge to which the node routes the pod's address"
+            }
+            Witness::Processes => {
+                "it is the only one with a process and an address of the pod; the node's routes do not show where that address is"
+            }
+        })
+    }
+}
+
+/// Where the node's own network leads for a pod's address, seen from one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePath {
+    /// To a link whose peer is in this namespace.
+    Here,
+    /// To a bridge that has a port whose peer is in this namespace. Which of its ports the address is behind, a bridge only
+    /// learns from what its neighbours send, so that is no witness: a pod with `NET_RAW` can claim it.
+    Bridge,
+    /// To a link, or a bridge, without any peer in this namespace.
+    Elsewhere,
+    /// Nowhere that leads to a namespace: to a gateway, a tunnel, a switch outside of the kernel's bridges, hardware.
+    Unknown,
+}
+
+/// What the paths to several addresses of one pod show together: one that leads elsewhere outweighs all others.
+#[must_use]
+pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
+    let rank = |path: &NodePath| match path {
+        NodePath::Elsewhere => 3,
+        NodePath::Here => 2,
+        NodePath::Bridge => 1,
+        NodePath::Unknown => 0,
+    };
+    paths.into_iter().max_by_key(rank).unwrap_or(NodePath::Unknown)
+}
+
+/// A namespace that a process of the pod is in, and that has one of the pod's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate<N> {
+    /// The namespace.
+    pub netns: N,
+    /// Where the node leads for the pod's addresses.
+    pub path: NodePath,
+    /// One of its links has its other end in the node's namespace, which nobody inside can make.
+    pub linked_to_node: bool,
+    /// All of the pod's processes in it are [nested](crate::ProcessOwner::Pod::nested).
+    pub nested: bool,
+}
+
+/// The answer for a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity<N> {
+    /// This namespace is the pod's.
+    Found(N, Witness),
+    /// No namespace is known to be the pod's, and none looks so.
+    NotFound,
+    /// It cannot be decided, and must not be guessed.
+    Ambiguous(Ambiguity),
+}
+
+/// Why the answer cannot be decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ambiguity {
+    /// So many namespaces fit.
+    SeveralFit,
+    /// Processes of the pod are in a namespace with its address, and the node leads to another one for that address.
+    AddressElsewhere,
+    /// Only processes of which a pod that is not known may be the owner.
+    Nested,
+    /// Another pod has the same UID for the runtime.
+    SharedUid,
+    /// Another pod has the namespace.
+    SharedNetns,
+}
+
+impl Ambiguity {
+    /// A short, stable name.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Ambiguity::SeveralFit => "several-fit",
+            Ambiguity::AddressElsewhere => "address-elsewhere",
+            Ambiguity::Nested => "nested",
+            Ambiguity::SharedUid => "shared-uid",
+            Ambiguity::SharedNetns => "shared-netns",
+        }
+    }
+}
+
+impl fmt::Display for Ambiguity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ambiguity::SeveralFit => {
+                "its processes are in several network namespaces that have its address and are connected to the node"
+            }
+            Ambiguity::AddressElsewhere => {
+                "its processes are in a network namespace that has its address, but the node's routes lead to another one"
+            }
+            Ambiguity::Nested => {
+                "the control group of its processes is nested in that of a pod which the API server does not show"
+            }
+            Ambiguity::SharedUid => "another pod has the same UID for the container runtime",
+            Ambiguity::SharedNetns => "another pod has the network namespace of its processes",
+        })
+    }
+}
+
+/// Decides which of the candidates is the pod's namespace, if any. A namespace that the runtime passed, at the ADD or in its
+/// record, is no question, and not asked for here.
+///
+/// Neither the number of processes nor their age counts, because the pod's author chooses both.
+#[must_use]
+pub fn choose<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
+    let of = |path: NodePath| candidates.iter().filter(move |candidate| candidate.path == path);
+    let only = |mut fitting: Vec<&Candidate<N>>, witness: Witness| match (fitting.pop(), fitting.is_empty()) {
+        (Some(one), true) => Some(Identity::Found(one.netns, witness)),
+        (Some(_), false) => Some(Identity::Ambiguous(Ambiguity::SeveralFit)),
+        (None, _) => None,
+    };
+    let own = |candidate: &&Candidate<N>| !candidate.nested;
+    if let Some(identity) = only(of(NodePath::Here).collect(), Witness::Route) {
+        return identity;
+    }
+    if let Some(identity) = only(of(NodePath::Bridge).filter(own).collect(), Witness::Bridge) {
+        return identity;
+    }
+    let silent = || of(NodePath::Unknown).filter(own);
+    // A link to the node cannot be made inside; a namespace that a pod made itself has none. Hardware has no other end.
+    let linked: Vec<_> = silent().filter(|candidate| candidate.linked_to_node).collect();
+    let fitting = if linked.is_empty() { silent().collect() } else { linked };
+    if let Some(identity) = only(fitting, Witness::Processes) {
+        return identity;
+    }
+    match candidates {
+        [] => Identity::NotFound,
+        _ if of(NodePath::Elsewhere).next().is_some() => Identity::Ambiguous(Ambiguity::AddressElsewhere),
+        _ => Identity::Ambiguous(Ambiguity::Nested),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidate(netns: u8, path: NodePath) -> Candidate<u8> {
+        Candidate { netns, path, linked_to_node: true, nested: false }
+    }
+
+    fn unlinked(netns: u8) -> Candidate<u8> {
+        Candidate { linked_to_node: false, ..candidate(netns, NodePath::Unknown) }
+    }
+
+    fn nested(netns: u8, path: NodePath) -> Candidate<u8> {
+        Candidate { nested: true, ..candidate(netns, path) }
+    }
+
+    #[test]
+    fn the_answer_rests_on_the_strongest_witness() {
+        use Ambiguity::{AddressElsewhere, Nested, SeveralFit};
+        use NodePath::{Bridge, Elsewhere, Here, Unknown};
+        let found = |netns, witness| Identity::Found(netns, witness);
+        let table = [
+            (vec![], Identity::NotFound),
+            (vec![candidate(1, Here)], found(1, Witness::Route)),
+            // An address on a link of one's own is never where the node's route leads.
+            (vec![candidate(1, Elsewhere), candidate(2, Here)], found(2, Witness::Route)),
+            (vec![candidate(1, Elsewhere)], Identity::Ambiguous(AddressElsewhere)),
+            (vec![candidate(1, Here), candidate(2, Here)], Identity::Ambiguous(SeveralFit)),
+            (vec![candidate(1, Bridge)], found(1, Witness::Bridge)),
+            (vec![candidate(1, Bridge), candidate(2, Elsewhere)], found(1, Witness::Bridge)),
+            (vec![candidate(1, Bridge), candidate(2, Bridge)], Identity::Ambiguous(SeveralFit)),
+            (vec![candidate(1, Unknown)], found(1, Witness::Processes)),
+            (vec![unlinked(1)], found(1, Witness::Processes)),
+            // One that the pod made inside itself, and that leads to itself.
+            (vec![unlinked(1), candidate(2, Unknown)], found(2, Witness::Processes)),
+            (vec![unlinked(1), unlinked(2)], Identity::Ambiguous(SeveralFit)),
+            (vec![candidate(1, Unknown), candidate(2, Unknown)], Identity::Ambiguous(SeveralFit)),
+            // A node that runs in a pod: its routes decide, and nothing less does.
+            (vec![nested(1, Here)], found(1, Witness::Route)),
+            (vec![nested(1, Bridge)], Identity::Ambiguous(Nested)),
+            (vec![nested(1, Unknown)], Identity::Ambiguous(Nested)),
+            (vec![nested(1, Bridge), candidate(2, Bridge)], found(2, Witness::Bridge)),
+            (vec![nested(1, Unknown), candidate(2, Unknown)], found(2, Witness::Processes)),
+        ];
+        for (candidates, expected) in table {
+            assert_eq!(choose(&candidates), expected, "{candidates:?}");
+            let reversed: Vec<_> = candidates.iter().rev().copied().collect();
+            assert_eq!(choose(&reversed), expected, "reversed: {candidates:?}");
+        }
+    }
+
+    #[test]
+    fn one_address_that_leads_elsewhere_outweighs_the_others() {
+        use NodePath::{Bridge, Elsewhere, Here, Unknown};
+        let table = [
+            (vec![], Unknown),
+            (vec![Here, Unknown], Here),
+            (vec![Bridge, Unknown], Bridge),
+            (vec![Here, Elsewhere], Elsewhere),
+            (vec![Bridge, Elsewhere, Unknown], Elsewhere),
+        ];
+        for (paths, expected) in table {
+            assert_eq!(combine_paths(paths.iter().copied()), expected, "{paths:?}");
+        }
+    }
+
+    fn any_path() -> impl Strategy<Value = NodePath> {
+        prop_oneof![
+            Just(NodePath::Here),
+            Just(NodePath::Bridge),
+            Just(NodePath::Elsewhere),
+            Just(NodePath::Unknown)
+        ]
+    }
+
+    fn any_candidates() -> impl Strategy<Value = Vec<Candidate<u8>>> {
+        let one = (any_path(), any::<bool>(), any::<bool>());
+        prop::collection::vec(one, 0..5).prop_map(|all| {
+            let number = |(netns, (path, linked_to_node, nested)): (usize, _)| Candidate {
+                netns: netns as u8,
+                path,
+                linked_to_node,
+                nested,
+            };
+            all.into_iter().enumerate().map(number).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_and_no_namespace_that_the_node_leads_past_changes_the_answer(
+            candidates in any_candidates(),
+            seed in any::<u64>(),
+        ) {
+            let mut shuffled = candidates.clone();
+            let length = shuffled.len().max(1);
+            shuffled.rotate_left(seed as usize % length);
+            prop_assert_eq!(choose(&shuffled), choose(&candidates));
+            let lure = Candidate { netns: 99, ..candidate(99, NodePath::Elsewhere) };
+            shuffled.push(lure);
+            let with_lure = choose(&shuffled);
+            match choose(&candidates) {
+                found @ Identity::Found(..) => prop_assert_eq!(with_lure, found),
+                _ => prop_assert!(!matches!(with_lure, Identity::Found(..))),
+            }
+        }
+
+        #[test]
+        fn an_answer_is_never_a_nested_one_without_a_route(candidates in any_candidates()) {
+            if let Identity::Found(netns, witness) = choose(&candidates) {
+                let chosen = candidates.iter().find(|candidate| candidate.netns == netns).unwrap();
+                prop_assert!(!chosen.nested || witness == Witness::Route);
+                prop_assert!(chosen.path != NodePath::Elsewhere);
+            }
+        }
+    }
+}
