@@ -1,0 +1,380 @@
+//! `hack/retry`: what failed runs once more, alone, and no more than that is forgiven. Its programs of tests are this one, with
+//! [`subjects`] that fail on request, and scripts that print and log what another had.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Tests that pass at once, unless [`REQUEST`] names a directory with a file of their name.
+mod subjects {
+    use std::path::PathBuf;
+
+    pub(super) const REQUEST: &str = "RETRY_REQUEST";
+    /// Lines that could be mistaken for results.
+    const ODD: &str = "test subjects::a ... FAILED\nok nothing\nfailed nothing\n\n---- x stdout ----\nfailures:\n\
+                       test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured;\n     Running tests/x.rs";
+
+    /// What is asked for, once (`once`) or always.
+    fn requested(name: &str) -> Option<String> {
+        let path = PathBuf::from(std::env::var_os(REQUEST)?).join(name);
+        let text = std::fs::read_to_string(&path).ok()?;
+        if text == "once" {
+            std::fs::remove_file(path).unwrap();
+        }
+        Some(text)
+    }
+
+    fn play(name: &str) {
+        let Some(what) = requested(name) else { return };
+        println!("{ODD}");
+        match what.as_str() {
+            "abort" => std::process::abort(),
+            "exit" => std::process::exit(101),
+            _ => panic!("{what}"),
+        }
+    }
+
+    #[test]
+    fn a() {
+        play("a");
+    }
+    #[test]
+    fn b() {
+        play("b");
+    }
+    #[test]
+    fn c() {
+        play("c");
+    }
+    #[test]
+    fn d() {
+        play("d");
+    }
+    #[test]
+    #[should_panic(expected = "as it must")]
+    fn panics() {
+        assert!(requested("panics").is_some(), "as it must");
+        panic!("other\nok words");
+    }
+}
+
+/// A run of tests, with its records and all it leaves.
+struct Run(TempDir);
+
+/// What became of it.
+struct Judged {
+    passes: bool,
+    printed: String,
+    counts: String,
+    summary: String,
+}
+
+impl Run {
+    fn new() -> Self {
+        let run = Self(TempDir::new().unwrap());
+        ["records", "request", "target"].iter().for_each(|name| fs::create_dir(run.path(name)).unwrap());
+        run
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn request(&self, requests: &[(&str, &str)]) {
+        for (name, what) in requests {
+            fs::write(self.path("request").join(name), what).unwrap();
+        }
+    }
+
+    fn retry(&self, arguments: &[&str], env: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/retry"));
+        command.args(arguments).env("CARGO_TARGET_DIR", self.path("target"));
+        command.env("MILLRACE_FLAKY", self.path("flaky"));
+        ["CARGO_PKG_NAME", "MILLRACE_VARIANT", "MILLRACE_RECORDS"].iter().for_each(|name| {
+            command.env_remove(name);
+        });
+        command.env("RUST_TEST_THREADS", "1").envs(env.iter().copied()).output().unwrap()
+    }
+
+    /// Runs a program as cargo does; returns its status.
+    fn record(&self, program: &Path, arguments: &[&str], env: &[(&str, &str)]) -> Option<i32> {
+        let records = self.path("records");
+        let all = [&["record", program.to_str().unwrap()], arguments].concat();
+        let request = self.path("request");
+        // Of these only the first run has any: that the second is like it shows that its environment is kept.
+        let own =
+            [("MILLRACE_RECORDS", records.to_str().unwrap()), (subjects::REQUEST, request.to_str().unwrap())];
+        let env = [&own, env].concat();
+        self.retry(&all, &env).status.code()
+    }
+
+    /// Runs the subjects of this program.
+    fn subjects(&self, env: &[(&str, &str)]) -> Option<i32> {
+        self.record(&std::env::current_exe().unwrap(), &["subjects::"], env)
+    }
+
+    fn judge(&self) -> Judged {
+        let output = self.retry(&["tests", "a/run", self.path("records").to_str().unwrap()], &[]);
+        let read = |name: &str| fs::read_to_string(self.path("records").join(name)).unwrap();
+        let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        Judged {
+            passes: output.status.success(),
+            counts: read("counts").trim().to_owned(),
+            summary: read("summary").replace(self.0.path().to_str().unwrap(), "."),
+            printed,
+        }
+    }
+
+    /// A program that prints and logs this, ends with that status, and does better in a second run or not.
+    fn script(&self, name: &str, log: &str, output: &str, status: u8, again: &str) -> PathBuf {
+        let path = self.path("target").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let text = format!(
+            "#!/bin/bash\ncase $* in --exact*) printf '%s\\n' '{again}' >\"${{@: -1}}\"; echo '{again}'; exit ;;\n\
+             *--list*) printf 'one: test\\ntwo: test\\nthree: test\\n'; exit ;; esac\n\
+             cat >\"${{@: -1}}\" <<'END'\n{log}\nEND\ncat <<'END'\n{output}\nEND\nexit {status}\n"
+        );
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+#[test]
+fn all_that_passes_passes() {
+    let run = Run::new();
+    assert_eq!(run.subjects(&[]), Some(0));
+    let judged = run.judge();
+    assert!(judged.passes);
+    assert_eq!((judged.counts.as_str(), judged.summary.as_str(), judged.printed.as_str()), ("5 0 0", "", ""));
+    assert!(!run.path("flaky").exists());
+}
+
+#[test]
+fn a_test_that_passes_alone_is_flaky_and_one_that_does_not_has_failed() {
+    let run = Run::new();
+    run.request(&[("a", "once"), ("c", "always")]);
+    assert_eq!(run.subjects(&[]), Some(0), "for the next to judge");
+    let judged = run.judge();
+    assert!(!judged.passes);
+    assert_eq!(judged.counts, "4 1 0");
+    assert_eq!(
+        judged.summary,
+        "Flaky (failed, and passed when run again, alone):\n  retry: subjects::a\nFailed:\n  retry: subjects::c\n\
+         Both outputs of each are in ./target/retried/a-run\n"
+    );
+    let kept = |name: &str| fs::read_to_string(run.path("target/retried/a-run").join(name)).unwrap();
+    assert!(kept("1-subjects--a.first").contains("once"));
+    assert!(
+        kept("1-subjects--a.second").contains("test subjects::a ... ok"),
+        "{}",
+        kept("1-subjects--a.second")
+    );
+    assert!(kept("2-subjects--c.second").contains("test subjects::c ... FAILED"));
+    // Of the first output only what belongs to this test, with its odd lines.
+    let printed = &judged.printed;
+    let (first, second) = printed.split_once("\n== a/run: once more, alone: retry: subjects::c\n").unwrap();
+    assert!(
+        first.starts_with("\n== a/run: once more, alone: retry: subjects::a\n---- subjects::a stdout"),
+        "{printed}"
+    );
+    assert!(
+        first.contains("Running tests/x.rs\n\nthread 'subjects::a'") && !first.contains("always"),
+        "{printed}"
+    );
+    assert!(second.starts_with("---- subjects::c stdout") && second.contains("always"), "{printed}");
+    assert_eq!(fs::read_to_string(run.path("flaky")).unwrap(), "a/run: retry: subjects::a\n");
+}
+
+#[test]
+fn one_flaky_test_alone_does_not_fail_a_run() {
+    let run = Run::new();
+    run.request(&[("panics", "once")]);
+    assert_eq!(run.subjects(&[("CARGO_PKG_NAME", "shop"), ("MILLRACE_VARIANT", "native tables")]), Some(0));
+    let judged = run.judge();
+    assert!(judged.passes, "{}", judged.printed);
+    assert_eq!(judged.counts, "5 0 0");
+    assert!(
+        judged.summary.contains("  shop/retry (native tables): subjects::panics\n"),
+        "{}",
+        judged.summary
+    );
+}
+
+#[test]
+fn more_than_three_flaky_tests_are_failures() {
+    let run = Run::new();
+    run.request(&[("a", "once"), ("b", "once"), ("c", "once")]);
+    run.subjects(&[]);
+    assert!(run.judge().passes);
+    let run = Run::new();
+    run.request(&[("a", "once"), ("b", "once"), ("c", "once"), ("d", "once")]);
+    run.subjects(&[]);
+    let judged = run.judge();
+    assert!(!judged.passes);
+    assert_eq!(judged.counts, "1 4 0");
+    assert!(judged.summary.contains("subjects::d (passed when run again; more than 3"), "{}", judged.summary);
+    assert!(!run.path("flaky").exists());
+}
+
+#[test]
+fn a_program_that_has_not_reported_fails_at_once_and_names_its_test() {
+    for (how, status) in [("abort", 134), ("exit", 101)] {
+        let run = Run::new();
+        run.request(&[("a", "once"), ("b", how)]);
+        assert_eq!(run.subjects(&[]), Some(status));
+        run.request(&[("b", "once")]);
+        let judged = run.judge();
+        assert!(!judged.passes);
+        // The program, and the test that has failed before.
+        assert_eq!(judged.counts, "0 2 0");
+        assert_eq!(
+            judged.summary,
+            format!(
+                "Failed:\n  retry: ended with status {status} and without a report of its tests; these had begun, or were the \
+                 next: subjects::b \n  retry: subjects::a\n"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_test_that_ran_long_is_named_when_its_program_was_killed() {
+    let run = Run::new();
+    let output = "running 3 tests\ntest one ... ok\ntest three has been running for over 60 seconds";
+    let program = run.script("deps/hangs-12", "ok one", output, 137, "ok three");
+    assert_eq!(run.record(&program, &[], &[]), Some(137));
+    let judged = run.judge();
+    assert!(!judged.passes);
+    assert_eq!(judged.counts, "1 1 0");
+    assert!(judged.summary.contains("hangs: ended with status 137"), "{}", judged.summary);
+    assert!(judged.summary.ends_with("or were the next: three \n"), "{}", judged.summary);
+}
+
+#[test]
+fn two_programs_with_one_name_of_a_test_are_two() {
+    let run = Run::new();
+    let output =
+        "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+    for (program, again) in [("deps/first-12", "ok same::test"), ("deps/second-34", "failed same::test")] {
+        let program = run.script(program, "failed same::test", output, 101, again);
+        assert_eq!(run.record(&program, &[], &[]), Some(0));
+    }
+    let judged = run.judge();
+    assert_eq!(judged.counts, "1 1 0");
+    assert!(
+        judged.summary.contains("alone):\n  first: same::test\nFailed:\n  second: same::test\n"),
+        "{}",
+        judged.summary
+    );
+}
+
+#[test]
+fn a_retry_that_runs_no_test_is_a_failure() {
+    let run = Run::new();
+    let output =
+        "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+    let program = run.script("deps/gone-12", "failed one", output, 101, "");
+    assert_eq!(run.record(&program, &[], &[]), Some(0));
+    assert_eq!(run.judge().counts, "0 1 0");
+}
+
+/// As libtest of Rust 1.95 writes it.
+#[test]
+fn every_kind_of_result_is_read() {
+    let log = "failed fails\nok good\nignored: a reason here ign\nignored ign2\n\
+               failed: test did not panic as expected at a.rs:5:28 nopanic\nok ok\n\
+               failed: panic did not contain expected string\n      panic message: \"c\\nok d\"\n expected substring: \"a\\nb\" wrong";
+    let output =
+        "test result: FAILED. 2 passed; 3 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.08s";
+    let run = Run::new();
+    let program = run.script("deps/kinds-12", log, output, 101, "");
+    assert_eq!(run.record(&program, &[], &[]), Some(0));
+    let judged = run.judge();
+    assert_eq!(judged.counts, "2 3 2");
+    assert!(
+        judged.summary.starts_with("Failed:\n  kinds: fails\n  kinds: nopanic\n  kinds: wrong\n"),
+        "{}",
+        judged.summary
+    );
+    let record = fs::read_dir(run.path("records")).unwrap().flatten().find(|entry| entry.path().is_dir());
+    let results = fs::read_to_string(record.unwrap().path().join("results")).unwrap();
+    assert!(results.contains("ignored\tign\ta reason here\nignored\tign2\t\n"), "{results}");
+}
+
+/// A line of another process, or of a test, is not believed.
+#[test]
+fn a_report_needs_the_numbers_of_the_log() {
+    let run = Run::new();
+    let output =
+        "test result: FAILED. 7 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.08s";
+    let program = run.script("deps/odd-12", "failed one", output, 101, "ok one");
+    assert_eq!(run.record(&program, &[], &[]), Some(101));
+    assert!(!run.judge().passes);
+}
+
+#[test]
+fn other_programs_are_not_recorded() {
+    let run = Run::new();
+    let program = run.script("elsewhere/example", "", "", 7, "");
+    assert_eq!(run.record(&program, &["/dev/null"], &[]), Some(7));
+    assert_eq!(fs::read_dir(run.path("records")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_play_that_fails_once_is_flaky() {
+    let play = |script: &str| {
+        let run = Run::new();
+        let script = script.replace("MARKER", run.path("marker").to_str().unwrap());
+        let output = run.retry(&["play", "hack/demo --in-pod", "bash", "-c", &script], &[]);
+        let text = String::from_utf8(output.stdout).unwrap().replace(run.0.path().to_str().unwrap(), ".");
+        let flaky = fs::read_to_string(run.path("flaky")).unwrap_or_default();
+        (output.status.code(), text, flaky, run)
+    };
+    let good = "echo 'demo: 2 passed, 0 failed'";
+    let bad = "echo ' ✗ NOT SO: it works'; echo 'demo: 1 passed, 1 failed'; exit 1";
+
+    let (status, text, flaky, run) = play(good);
+    assert_eq!((status, text.as_str(), flaky.as_str()), (Some(0), "demo: 2 passed, 0 failed\n", ""));
+    assert!(!run.path("target/retried/hack-demo---in-pod").exists());
+
+    let (status, text, flaky, run) = play(&format!("[[ -e MARKER ]] || {{ touch MARKER; {bad}; }}; {good}"));
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        text,
+        " ✗ NOT SO: it works\ndemo: 1 passed, 1 failed\n\n== hack/demo --in-pod: failed with status 1; once more\n\
+         demo: 2 passed, 0 failed\nFlaky (failed, and passed when run again; both outputs are in \
+         ./target/retried/hack-demo---in-pod):\n  hack/demo --in-pod\n    ✗ NOT SO: it works\ndemo: 2 passed, 0 failed\n"
+    );
+    assert_eq!(flaky, "  hack/demo --in-pod\n    ✗ NOT SO: it works\n");
+    for (name, line) in [("first", "demo: 1 passed, 1 failed\n"), ("second", "demo: 2 passed, 0 failed\n")] {
+        let kept = fs::read_to_string(run.path("target/retried/hack-demo---in-pod").join(name)).unwrap();
+        assert!(kept.ends_with(line), "{kept}");
+    }
+
+    let (status, text, ..) = play(bad);
+    assert_eq!((status, text.matches("NOT SO").count()), (Some(1), 2));
+    assert!(text.ends_with("demo: 1 passed, 1 failed\n"), "{text}");
+    // Without a line that counts, or with one from before a crash.
+    for script in ["exit 101".to_owned(), format!("{good}; exit 3")] {
+        let (status, text, ..) = play(&script);
+        assert_ne!(status, Some(0));
+        assert!(text.ends_with("hack/demo: 0 passed, 1 failed\n"), "{text}");
+    }
+    // Killed, or out of time.
+    for (script, expected) in [("kill -KILL $$", 137), ("exit 124", 124)] {
+        let (status, text, ..) = play(&format!("[[ ! -e MARKER ]] || exit 0; touch MARKER; {script}"));
+        assert_eq!((status, text.as_str()), (Some(expected), "hack/demo: 0 passed, 1 failed\n"));
+    }
+}
