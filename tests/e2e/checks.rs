@@ -1,19 +1,20 @@
-//! What was checked, for the person in front of the screen and for `.ci/run`.
+//! What was checked, for the person in front of the screen.
 
 use std::fmt::Display;
-use std::process::ExitCode;
 use std::time::Instant;
+
+use crate::verdict::Outcome;
 
 /// Counts what held and what did not.
 pub(crate) struct Checks {
     start: Instant,
-    passed: u32,
-    failed: Vec<String>,
+    outcome: Outcome,
 }
 
 impl Checks {
-    pub(crate) fn new() -> Self {
-        Self { start: Instant::now(), passed: 0, failed: Vec::new() }
+    /// None yet; headlines have the time since `start`.
+    pub(crate) fn new(start: Instant) -> Self {
+        Self { start, outcome: Outcome::default() }
     }
 
     /// A headline.
@@ -29,21 +30,17 @@ impl Checks {
     /// A claim, checked. True if it holds.
     pub(crate) fn check(&mut self, holds: bool, claim: impl Display) -> bool {
         if holds {
-            self.passed += 1;
+            self.outcome.passed += 1;
             println!(" ✓ {claim}");
         } else {
             println!(" ✗ NOT SO: {claim}");
-            self.failed.push(claim.to_string());
+            self.outcome.failed.push(claim.to_string());
         }
         holds
     }
 
-    /// The closing line.
-    pub(crate) fn close(self) -> ExitCode {
-        let done = self.failed.is_empty() && self.passed > 0;
-        println!("\n{} s", self.start.elapsed().as_secs());
-        self.failed.iter().for_each(|claim| println!("failed: {claim}"));
-        println!("e2e: {} passed, {} failed", self.passed, self.failed.len());
-        if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    /// Returns the counts, and starts over.
+    pub(crate) fn take(&mut self) -> Outcome {
+        std::mem::take(&mut self.outcome)
     }
 }

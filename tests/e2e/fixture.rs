@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,17 +14,18 @@ use crate::checks::Checks;
 use crate::control::{ControlPlane, Places};
 use crate::machine::{Flavour, Machine, OUTSIDE};
 use crate::pods::{BEYOND, PORT};
+use crate::running::Running;
 use crate::wait::until;
 
 /// For a pod to be ready that nothing is in the way of.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(40);
 
-/// All of it. It goes on drop.
+/// All of it. It goes on drop, in this order.
 pub(crate) struct Fixture {
     pub(crate) checks: Checks,
-    pub(crate) control: ControlPlane,
     pub(crate) machine: Machine,
-    outside: Child,
+    pub(crate) control: ControlPlane,
+    _outside: Running,
 }
 
 impl Fixture {
@@ -33,7 +34,7 @@ impl Fixture {
         let outside = serve_outside();
         let control = ControlPlane::start(places);
         let machine = Machine::start(places, &control, flavour);
-        let fixture = Self { checks, control, machine, outside };
+        let fixture = Self { checks, control, machine, _outside: outside };
         let version = fixture
             .control
             .find(&format!("/api/v1/nodes/{}", crate::machine::NAME))
@@ -47,16 +48,6 @@ impl Fixture {
             start.elapsed().as_secs_f32()
         ));
         fixture
-    }
-
-    /// Ends it, and hands back what was checked.
-    pub(crate) fn stop(self) -> Checks {
-        let Self { checks, control, machine, mut outside } = self;
-        drop(machine);
-        drop(control);
-        let _ = outside.kill();
-        let _ = outside.wait();
-        checks
     }
 
     /// Creates a namespace whose pods can start.
@@ -214,13 +205,13 @@ fn kit_traffic() -> PathBuf {
 }
 
 /// Somebody to talk to, beyond the node.
-fn serve_outside() -> Child {
+fn serve_outside() -> Running {
     let mut command = Command::new(kit_traffic());
     command.args(["serve", "tcp", "--name", BEYOND, "--bind", &format!("0.0.0.0:{PORT}")]);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("kit-traffic is built");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut outside = Running(child.expect("kit-traffic is built"));
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it answers");
+    BufReader::new(outside.0.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("it answers");
     assert_eq!(line, "ready\n", "nobody listens outside");
-    child
+    outside
 }

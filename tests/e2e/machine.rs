@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use kit::{Auth, Pki, copy_program, kubeconfig};
 use serde_json::{Value, json};
 
 use crate::control::{ControlPlane, Places, url};
+use crate::running::Running;
 use crate::wait::until;
 
 /// Where the node reaches all that is not on it.
@@ -34,7 +35,7 @@ pub(crate) struct Machine {
     pub(crate) disk: PathBuf,
     pub(crate) flavour: Flavour,
     programs: PathBuf,
-    process: Child,
+    process: Running,
     init: u32,
 }
 
@@ -89,7 +90,7 @@ impl Machine {
     /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
     pub(crate) fn crash(&mut self) {
         let _ = Command::new("kill").args(["-KILL", &self.init.to_string()]).status();
-        let _ = self.process.wait();
+        let _ = self.process.0.wait();
     }
 
     /// It starts again from its disks.
@@ -267,7 +268,7 @@ fn kubelet() -> Value {
 }
 
 /// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
-fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
+fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
     command.args([
@@ -290,8 +291,8 @@ fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Child, u32) {
         .open(disk.join("log/node.log"))
         .expect("cannot make a log");
     command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file can be shared")).stderr(log);
-    let process = command.spawn().expect("unshare can be run");
-    let children = format!("/proc/{0}/task/{0}/children", process.id());
+    let process = Running(command.spawn().expect("unshare can be run"));
+    let children = format!("/proc/{0}/task/{0}/children", process.0.id());
     let first = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
     let init = until(Duration::from_secs(10), first).expect("unshare forks");
     connect(init);

@@ -20,18 +20,21 @@ mod helm;
 mod kinds;
 mod machine;
 mod pods;
+mod running;
 mod runs;
 mod scenarios;
+mod verdict;
 mod wait;
 mod ztunnel;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
-use crate::checks::Checks;
 use crate::control::{API, Places};
 use crate::machine::Flavour;
 use crate::runs::Part;
+use crate::verdict::Verdict;
 
 fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
@@ -41,11 +44,11 @@ fn main() -> ExitCode {
     let wanted: Vec<_> = arguments.map(|word| part(&word)).collect();
     let line = format!("address add {API}/32 dev lo");
     assert!(Command::new("ip").args(line.split(' ')).status().is_ok_and(|status| status.success()));
-    let mut checks = Checks::new();
-    for part in if wanted.is_empty() { Part::ALL.to_vec() } else { wanted } {
-        checks = runs::play(&places, part, checks);
-    }
-    checks.close()
+    let parts = if wanted.is_empty() { Part::ALL.to_vec() } else { wanted };
+    let start = Instant::now();
+    let verdict = Verdict::new(&runs::play(&places, &parts, start));
+    println!("\n{} s\n{verdict}", start.elapsed().as_secs());
+    if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn part(word: &str) -> Part {

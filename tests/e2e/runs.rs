@@ -1,5 +1,8 @@
 //! What is played on which node.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
 use crate::agent::Agent;
 use crate::checks::Checks;
 use crate::cluster_command;
@@ -10,6 +13,7 @@ use crate::kinds::{self, Expected};
 use crate::machine::Flavour;
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
 use crate::scenarios::{self, Pods};
+use crate::verdict::{Outcome, Played, to_play_again};
 use crate::ztunnel::{self, CaptureState};
 
 const MODE: &str = "istio.io/dataplane-mode";
@@ -30,11 +34,109 @@ impl Part {
         [Self::Flavour(Flavour::One), Self::Flavour(Flavour::Two), Self::Charts];
 }
 
-/// Boots a cluster, plays a part, and takes it down.
-pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
-    let flavour = if let Part::Flavour(flavour) = part { flavour } else { Flavour::Two };
+type Play = fn(&mut Fixture, &Places, &Agent);
+
+/// From an installation to its end: the smallest thing that can be played alone, on a cluster of its own.
+struct Entry {
+    name: String,
+    flavour: Flavour,
+    agent: Agent,
+    play: Play,
+}
+
+impl Part {
+    fn entries(self) -> Vec<Entry> {
+        let entry = |agent, play| self.entry(agent, play);
+        match self {
+            Self::Flavour(Flavour::One) => vec![
+                entry(Agent::manifest("istio-cni.yaml"), sidecars),
+                entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
+                    ambient(fixture, places, agent, CaptureState::Node);
+                }),
+                entry(Agent::chart("1.20.8", "default"), chart_of_sidecars),
+                entry(Agent::chart("1.20.8", "ambient"), |fixture, places, agent| {
+                    chart(fixture, places, agent, Some(CaptureState::Node));
+                }),
+            ],
+            Self::Flavour(Flavour::Two) => vec![
+                entry(Agent::manifest("istio-cni-in-pod.yaml"), |fixture, places, agent| {
+                    ambient(fixture, places, agent, CaptureState::InPod);
+                }),
+                entry(Agent::chart("1.29.1", "default"), chart_of_sidecars),
+                entry(Agent::repairing("1.29.1"), repaired),
+                entry(Agent::chart("1.29.1", "ambient"), migrated).called("helm upgrade to our chart"),
+                entry(Agent::manifest("istio-cni.yaml"), tainted).called("istio-cni-taint"),
+                entry(Agent::chart("1.29.1", "ambient"), |fixture, places, agent| {
+                    chart(fixture, places, agent, Some(CaptureState::InPod));
+                }),
+            ],
+            Self::Charts => Agent::distinct_charts()
+                .into_iter()
+                .map(|(version, case)| entry(Agent::chart(version, &case), daemon_set as Play))
+                .collect(),
+        }
+    }
+
+    fn entry(self, agent: Agent, play: Play) -> Entry {
+        let (part, flavour) = match self {
+            Self::Flavour(flavour) => (flavour.name(), flavour),
+            Self::Charts => ("DaemonSet of a chart", Flavour::Two),
+        };
+        Entry { name: format!("{part}: {}", agent.name), flavour, agent, play }
+    }
+}
+
+impl Entry {
+    fn called(mut self, what: &str) -> Self {
+        self.name = format!("{}, {what}", self.name);
+        self
+    }
+}
+
+/// Plays all entries of the parts, and once more those that failed. Headlines have the time since `start`.
+pub(crate) fn play(places: &Places, parts: &[Part], start: Instant) -> Vec<Played> {
+    let (mut entries, mut played) = (Vec::new(), Vec::new());
+    for part in parts {
+        // A part has one cluster, as long as all is well.
+        let mut cluster = None;
+        for entry in part.entries() {
+            let first = attempt(places, &entry, &mut cluster, start);
+            played.push(Played { name: entry.name.clone(), first, again: None });
+            entries.push(entry);
+        }
+    }
+    for index in to_play_again(&played) {
+        Checks::new(start).chapter(format!("once more, alone: {}", entries[index].name));
+        played[index].again = Some(attempt(places, &entries[index], &mut None, start));
+    }
+    played
+}
+
+/// Plays an entry on the cluster that is there, or on a new one. A panic is a check that failed, and after any of these the cluster
+/// goes: what one entry has left must not be in the next one's place.
+fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start: Instant) -> Outcome {
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let fixture = cluster.get_or_insert_with(|| boot(places, entry.flavour, start));
+        (entry.play)(fixture, places, &entry.agent);
+    }));
+    let mut outcome = cluster.as_mut().map(|fixture| fixture.checks.take()).unwrap_or_default();
+    if let Err(cause) = ended {
+        let text = cause.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(cause.downcast_ref::<&str>().copied()).unwrap_or("?");
+        println!(" ✗ NOT SO: panicked: {text}");
+        outcome.failed.push(format!("panicked: {text}"));
+    }
+    if !outcome.is_good() {
+        *cluster = None;
+    }
+    outcome
+}
+
+/// Boots a cluster with what every entry needs.
+fn boot(places: &Places, flavour: Flavour, start: Instant) -> Fixture {
+    let checks = Checks::new(start);
     checks.chapter(format!("a cluster with one node and {}", flavour.name()));
-    let mut fixture = Fixture::start(places, flavour, checks);
+    let fixture = Fixture::start(places, flavour, checks);
     fixture.namespace(SHOP, &[]);
     fixture.namespace(MESH, &[(MODE, "ambient")]);
     fixture.namespace(ztunnel::NAMESPACE, &[]);
@@ -42,44 +144,21 @@ pub(crate) fn play(places: &Places, part: Part, checks: Checks) -> Checks {
         "/api/v1/namespaces/istio-system/serviceaccounts",
         &serde_json::json!({"metadata": {"name": "ztunnel"}}),
     );
-    match part {
-        Part::Flavour(Flavour::One) => {
-            sidecars(&mut fixture, places);
-            ambient(&mut fixture, places, &Agent::manifest("istio-cni-ambient.yaml"), CaptureState::Node);
-            chart(&mut fixture, places, &Agent::chart("1.20.8", "default"), None);
-            let ambient = Agent::chart("1.20.8", "ambient");
-            chart(&mut fixture, places, &ambient, Some(CaptureState::Node));
-        }
-        Part::Flavour(Flavour::Two) => {
-            ambient(&mut fixture, places, &Agent::manifest("istio-cni-in-pod.yaml"), CaptureState::InPod);
-            chart(&mut fixture, places, &Agent::chart("1.29.1", "default"), None);
-            repaired(&mut fixture, places, &Agent::repairing("1.29.1"));
-            migrated(&mut fixture, places, &Agent::chart("1.29.1", "ambient"));
-            tainted(&mut fixture, places, &Agent::manifest("istio-cni.yaml"));
-            chart(&mut fixture, places, &Agent::chart("1.29.1", "ambient"), Some(CaptureState::InPod));
-        }
-        Part::Charts => {
-            for (version, case) in Agent::distinct_charts() {
-                daemon_set(&mut fixture, places, &Agent::chart(version, &case));
-            }
-        }
-    }
-    fixture.stop()
+    fixture
 }
 
 /// Sidecars only.
-fn sidecars(fixture: &mut Fixture, places: &Places) {
-    let agent = Agent::manifest("istio-cni.yaml");
+fn sidecars(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(&agent.name);
-    let before = scenarios::install(fixture, &agent);
+    let before = scenarios::install(fixture, agent);
     let make = |name: &str| (injected_at_once(SHOP, name), Expected::Sidecar);
     let pods = kinds::check(fixture, &sidecar_pods());
     fixture.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
-    scenarios::rollout(fixture, &agent, SHOP, &make);
-    scenarios::kills(fixture, &agent, &pods, &make);
-    scenarios::api_down(fixture, &agent, &pods);
-    scenarios::reboot(fixture, &agent, &pods);
-    let clean = end(fixture, &agent, &before, pods);
+    scenarios::rollout(fixture, agent, SHOP, &make);
+    scenarios::kills(fixture, agent, &pods, &make);
+    scenarios::api_down(fixture, agent, &pods);
+    scenarios::reboot(fixture, agent, &pods);
+    let clean = end(fixture, agent, &before, pods);
     renew(fixture, places, clean);
 }
 
@@ -127,6 +206,10 @@ fn ambient_pods(capture: CaptureState) -> Pods {
         pods.push((labelled(plain(MESH, "none"), MODE, "none"), Expected::Direct));
     }
     pods
+}
+
+fn chart_of_sidecars(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    chart(fixture, places, agent, None);
 }
 
 /// Istio's own chart: installed, upgraded, uninstalled.
