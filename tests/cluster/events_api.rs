@@ -2,6 +2,7 @@
 //! its own pod, and the node's condition.
 
 mod condition;
+mod flood;
 mod pods;
 
 use serde_json::Value;

@@ -31,6 +31,7 @@ use tracing::{info, warn};
 use crate::{
     cluster::{ClusterAccess, connect, look_up_limit},
     events::EventServer,
+    notices::NOTICES,
     supervise::{begun_again, restarted},
 };
 
@@ -46,8 +47,6 @@ pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
 
 /// Requests to mark pods that wait; more come again.
 const MARKS: usize = 1024;
-/// Notices that wait to be published; more are dropped, and what they are about is in the log.
-const NOTICES: usize = 256;
 /// A file with one word.
 const MAX_WORD: usize = 4096;
 /// Until a list that could not be followed is tried again.

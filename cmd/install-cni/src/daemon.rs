@@ -35,7 +35,7 @@ use crate::{
     cluster::{self, ClusterAccess},
     condition,
     node_lock::NodeLock,
-    notices::NoticeReceivers,
+    notices::{NOTICES, NoticeReceivers},
     pod_repair,
     shutdown::{self, ShutdownVerdict},
     sidecar_agent,
@@ -46,8 +46,6 @@ use crate::{
 
 /// Port of `/healthz` and `/readyz`.
 const HEALTH_PORT: u16 = 8000;
-/// Notices that wait for the API server; more are dropped, and are in the log.
-const NOTICES: usize = 16;
 /// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
 const LAST_PASS: Duration = Duration::from_secs(2);
 

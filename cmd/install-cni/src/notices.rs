@@ -1,19 +1,17 @@
 //! What people who look at the cluster are told: Events about pods, about our own pod, and about the node. What cannot be
 //! told is in our log all the same.
 
-use std::time::Duration;
-
 use agent::{NoticeLevel, NoticeSubject};
 use daemon_settings::{DaemonSettings, PodSource};
-use kubeio::{ApiErrorKind, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
-use model::{Pod, PodName};
+use kubeio::{Error, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
+use model::PodName;
 use repair::RepairEvent;
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
-/// For the question who we are.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Notices that wait to be queued as Events: more than one pass over all pods has. More are dropped, and are in the log.
+pub(crate) const NOTICES: usize = 1024;
 
 /// Whose notices are published.
 pub(crate) struct NoticeReceivers {
@@ -55,97 +53,106 @@ impl NoticeReceivers {
     }
 }
 
-/// Publishes until nobody is left who could tell.
+/// Publishes until nobody is left who could report.
 pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut sources: NoticeReceivers) {
     let identity = &settings.identity;
-    let mut publisher = EventPublisher {
-        publisher: EventRecorder::new(client.clone(), &identity.node),
-        client,
-        node: EventSubject::Node(identity.node.clone()),
-        own: PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() },
-        known: None,
-        has_pods: settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api),
-        said: LastError::default(),
+    let agent = PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() };
+    let agent = Some(agent).filter(|pod| !pod.namespace.is_empty() && !pod.name.is_empty());
+    let recorder = EventRecorder::new(client.clone(), &identity.node, agent);
+    // The API server has the pods that the agent reports.
+    let has_pods = settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api);
+    let queue = async {
+        while let Some(notice) = sources.next().await {
+            for (subject, event) in events(notice) {
+                if has_pods || !matches!(subject, EventSubject::Pod { .. }) {
+                    recorder.submit(subject, event);
+                }
+            }
+        }
     };
-    while let Some(told) = sources.next().await {
-        match told {
-            PublishedEvent::Installer(notice) => publisher.installer(notice).await,
-            PublishedEvent::Agent(notice) => publisher.agent(notice).await,
-            PublishedEvent::Repair(repair) => publisher.repair(repair).await,
+    let mut last = LastError::default();
+    let publish = recorder.run(|result| report(result, &mut last));
+    // Whoever waits for the API server must not keep others from being queued.
+    tokio::select! {
+        () = queue => {}
+        () = publish => {}
+    }
+}
+
+fn report(result: Result<(), Error>, last: &mut LastError) {
+    match result {
+        Ok(()) if last.clear() => info!(target: "install", "Events published again"),
+        Ok(()) => {}
+        Err(error) if last.replace(&error) => {
+            warn!(target: "install", %error, "cannot publish Events");
+        }
+        Err(_) => {}
+    }
+}
+
+/// The Events of a notice.
+fn events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
+    match notice {
+        PublishedEvent::Installer(installer::InstallerNotice { reason, message }) => {
+            let event = KubeEvent { level: EventLevel::Warning, reason, is_bypass: false, message };
+            vec![(EventSubject::Node, event.clone()), (EventSubject::Agent { or_node: false }, event)]
+        }
+        PublishedEvent::Agent(agent::AgentNotice { about, level, reason, message }) => {
+            let level = match level {
+                NoticeLevel::Normal => EventLevel::Normal,
+                NoticeLevel::Warning => EventLevel::Warning,
+            };
+            let subject = match about {
+                NoticeSubject::Pod { name, uid } => EventSubject::Pod { name, uid },
+                NoticeSubject::Agent => EventSubject::Agent { or_node: true },
+            };
+            vec![(subject, KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message })]
+        }
+        PublishedEvent::Repair(RepairEvent { name, uid, is_warning, reason, message }) => {
+            let level = if is_warning { EventLevel::Warning } else { EventLevel::Normal };
+            let event = KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message };
+            vec![(EventSubject::Pod { name, uid }, event)]
         }
     }
 }
 
-struct EventPublisher<'a> {
-    publisher: EventRecorder,
-    client: &'a KubeClient,
-    node: EventSubject,
-    own: PodName,
-    /// Our own pod, once that was asked; none inside: there is no such pod.
-    known: Option<Option<EventSubject>>,
-    /// The API server has the pods that the agent speaks of.
-    has_pods: bool,
-    said: LastError,
+/// Each warning about a pod is about traffic that bypasses the mesh, or may; except one that any author can cause with an
+/// annotation, as often as pods can be created: that a pod is refused.
+fn is_bypass(level: EventLevel, reason: &str) -> bool {
+    level == EventLevel::Warning && reason != "RefusedByMesh"
 }
 
-impl EventPublisher<'_> {
-    async fn installer(&mut self, notice: installer::InstallerNotice) {
-        let installer::InstallerNotice { reason, message } = notice;
-        let event = KubeEvent { level: EventLevel::Warning, reason, message };
-        self.tell(self.node.clone(), event.clone()).await;
-        if let Some(pod) = self.own_pod().await {
-            self.tell(pod, event).await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_agent(level: NoticeLevel, reason: &'static str) -> PublishedEvent {
+        let about =
+            NoticeSubject::Pod { name: PodName { namespace: "a".into(), name: "b".into() }, uid: "c".into() };
+        PublishedEvent::Agent(agent::AgentNotice { about, level, reason, message: String::new() })
+    }
+
+    #[test]
+    fn warnings_about_pods_that_bypass_have_a_budget_that_refused_pods_do_not_use() {
+        for (level, reason, expected) in [
+            (NoticeLevel::Warning, "CanBypassMesh", true),
+            (NoticeLevel::Warning, "CaptureOverruled", true),
+            (NoticeLevel::Warning, "BypassesMesh", true),
+            (NoticeLevel::Warning, "RefusedByMesh", false),
+            (NoticeLevel::Normal, "RefusedByMesh", false),
+            (NoticeLevel::Normal, "JoinedMesh", false),
+        ] {
+            let bypasses: Vec<bool> =
+                events(of_agent(level, reason)).into_iter().map(|(_, event)| event.is_bypass).collect();
+            assert_eq!(bypasses, [expected], "{reason}");
         }
     }
 
-    async fn agent(&mut self, notice: agent::AgentNotice) {
-        let agent::AgentNotice { about, level, reason, message } = notice;
-        let level = match level {
-            NoticeLevel::Normal => EventLevel::Normal,
-            NoticeLevel::Warning => EventLevel::Warning,
-        };
-        let subject = match about {
-            NoticeSubject::Pod { .. } if !self.has_pods => return,
-            NoticeSubject::Pod { name, uid } => EventSubject::Pod { name, uid },
-            NoticeSubject::Agent => self.own_pod().await.unwrap_or_else(|| self.node.clone()),
-        };
-        self.tell(subject, KubeEvent { level, reason, message }).await;
-    }
-
-    async fn repair(&mut self, repair: RepairEvent) {
-        let RepairEvent { name, uid, is_warning, reason, message } = repair;
-        let level = if is_warning { EventLevel::Warning } else { EventLevel::Normal };
-        self.tell(EventSubject::Pod { name, uid }, KubeEvent { level, reason, message }).await;
-    }
-
-    async fn tell(&mut self, subject: EventSubject, event: KubeEvent) {
-        match self.publisher.publish(&subject, event).await {
-            Ok(()) if self.said.clear() => info!(target: "install", "Events published again"),
-            Ok(()) => {}
-            Err(error) if self.said.replace(&error) => {
-                warn!(target: "install", %error, "cannot publish Events");
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// Our own pod, if there is one as far as is known.
-    async fn own_pod(&mut self) -> Option<EventSubject> {
-        if let Some(known) = &self.known {
-            return known.clone();
-        }
-        if self.own.namespace.is_empty() || self.own.name.is_empty() {
-            return None;
-        }
-        let path = format!("/api/v1/namespaces/{}/pods/{}", self.own.namespace, self.own.name);
-        match self.client.get::<Pod>("our own pod", &path, LIMIT).await {
-            Ok(pod) => {
-                let own = EventSubject::Pod { name: self.own.clone(), uid: pod.metadata.uid };
-                self.known = Some(Some(own));
-            }
-            Err(error) if error.kind() == ApiErrorKind::NotFound => self.known = Some(None),
-            Err(_) => return None, // the next notice asks again
-        }
-        self.known.clone().flatten()
+    #[test]
+    fn notices_of_the_installer_are_about_the_node_and_its_own_pod_if_there_is_one() {
+        let notice = installer::InstallerNotice { reason: "CNIConfigConflict", message: "a".to_owned() };
+        let subjects: Vec<EventSubject> =
+            events(PublishedEvent::Installer(notice)).into_iter().map(|(subject, _)| subject).collect();
+        assert_eq!(subjects, [EventSubject::Node, EventSubject::Agent { or_node: false }]);
     }
 }

@@ -1,6 +1,7 @@
 //! Events: how an agent tells people who look at the cluster, not at its log.
 
 mod publisher;
+mod queue;
 mod series;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,15 +27,29 @@ pub enum EventLevel {
 /// What an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventSubject {
-    /// The node of this name. Its Events live in namespace `default`.
-    Node(String),
-    /// A pod. Its Events live in its own namespace.
+    /// The node.
+    Node,
+    /// The agent: its pod.
+    Agent {
+        /// Whether the Event is about the node if there is no such pod; else it is not published then.
+        or_node: bool,
+    },
+    /// A pod.
     Pod {
         /// Namespace and name.
         name: PodName,
         /// Its UID: `kubectl describe` finds its Events by it.
         uid: PodUid,
     },
+}
+
+/// The object that an Event refers to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EventObject {
+    /// The node of this name. Its Events live in namespace `default`.
+    Node(String),
+    /// A pod. Its Events live in its own namespace.
+    Pod { name: PodName, uid: PodUid },
 }
 
 /// An Event.
@@ -44,6 +59,8 @@ pub struct KubeEvent {
     pub level: EventLevel,
     /// One word in CamelCase, for filters.
     pub reason: &'static str,
+    /// Whether it reports that a pod bypasses the mesh, or can: such Events have a budget of their own.
+    pub is_bypass: bool,
     /// A sentence. The API server takes 1024 bytes; what is longer is cut.
     pub message: String,
 }
@@ -54,20 +71,20 @@ const MAX_MESSAGE: usize = 1024;
 const MAX_NAME: usize = 253;
 const LIMIT: Duration = Duration::from_secs(10);
 
-impl EventSubject {
+impl EventObject {
     /// Where its Events live.
     fn namespace(&self) -> &str {
         match self {
-            EventSubject::Node(_) => "default",
-            EventSubject::Pod { name, .. } => &name.namespace,
+            EventObject::Node(_) => "default",
+            EventObject::Pod { name, .. } => &name.namespace,
         }
     }
 
     /// As client-go names them: unique for an object as long as its clock moves.
     fn event_name(&self, now: SystemTime) -> String {
         let name = match self {
-            EventSubject::Node(node) => node,
-            EventSubject::Pod { name, .. } => &name.name,
+            EventObject::Node(node) => node,
+            EventObject::Pod { name, .. } => &name.name,
         };
         let suffix = format!(".{:x}", now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
         let name = cut(name, MAX_NAME.saturating_sub(suffix.len()));
@@ -77,10 +94,10 @@ impl EventSubject {
     fn reference(&self) -> Value {
         match self {
             // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
-            EventSubject::Node(node) => {
+            EventObject::Node(node) => {
                 json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node})
             }
-            EventSubject::Pod { name, uid } => json!({
+            EventObject::Pod { name, uid } => json!({
                 "kind": "Pod",
                 "apiVersion": "v1",
                 "namespace": name.namespace,
@@ -91,29 +108,29 @@ impl EventSubject {
     }
 }
 
-/// One sentence: what it is about.
-impl std::fmt::Display for EventSubject {
+impl std::fmt::Display for EventObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            EventSubject::Node(node) => write!(f, "node {node}"),
-            EventSubject::Pod { name, .. } => write!(f, "pod {name}"),
+            EventObject::Node(node) => write!(f, "node {node}"),
+            EventObject::Pod { name, .. } => write!(f, "pod {name}"),
         }
     }
 }
 
 impl KubeClient {
-    /// Creates an Event of this name.
+    /// Creates an Event that has happened `times` times, and returns its name.
     async fn create_event(
         &self,
         node: &str,
-        subject: &EventSubject,
+        subject: &EventObject,
         event: &KubeEvent,
+        times: u32,
         now: SystemTime,
     ) -> Result<String, Error> {
         let doing = format!("publish the Event {} about {subject}", event.reason);
         let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
         let name = subject.event_name(now);
-        let body = RequestBody::Json(body(&name, node, subject, event, now).to_string().into_bytes());
+        let body = RequestBody::Json(body(&name, node, subject, event, times, now).to_string().into_bytes());
         self.ask::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
     }
 
@@ -121,7 +138,7 @@ impl KubeClient {
     async fn count_event(
         &self,
         name: &str,
-        subject: &EventSubject,
+        subject: &EventObject,
         count: u32,
         now: SystemTime,
     ) -> Result<(), Error> {
@@ -133,7 +150,14 @@ impl KubeClient {
     }
 }
 
-fn body(name: &str, node: &str, subject: &EventSubject, event: &KubeEvent, now: SystemTime) -> Value {
+fn body(
+    name: &str,
+    node: &str,
+    subject: &EventObject,
+    event: &KubeEvent,
+    times: u32,
+    now: SystemTime,
+) -> Value {
     let time = rfc3339(now);
     json!({
         "apiVersion": "v1",
@@ -146,7 +170,7 @@ fn body(name: &str, node: &str, subject: &EventSubject, event: &KubeEvent, now: 
         "source": {"component": "istio-cni", "host": node},
         "firstTimestamp": time,
         "lastTimestamp": time,
-        "count": 1,
+        "count": times,
     })
 }
 
@@ -174,18 +198,19 @@ mod tests {
         UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)
     }
 
-    fn made(subject: &EventSubject, event: &KubeEvent) -> Value {
-        body(&subject.event_name(now()), "n1", subject, event, now())
+    fn made(subject: &EventObject, event: &KubeEvent) -> Value {
+        body(&subject.event_name(now()), "n1", subject, event, 3, now())
     }
 
     #[test]
     fn an_event_is_about_the_node_and_fits() {
         let message = format!("{}é", "x".repeat(1023));
-        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", message };
-        let body = made(&EventSubject::Node("n1".to_owned()), &event);
+        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", is_bypass: false, message };
+        let body = made(&EventObject::Node("n1".to_owned()), &event);
         assert_eq!(body["metadata"], json!({"namespace": "default", "name": "n1.17979cfe3d85cd15"}));
         assert_eq!(body["involvedObject"]["uid"], "n1");
         assert_eq!(body["lastTimestamp"], "2023-11-14T22:13:20Z");
+        assert_eq!(body["count"], 3);
         assert_eq!(body["message"].as_str().unwrap().len(), 1023, "not in the middle of a character");
         assert_eq!((&body["type"], &body["reason"]), (&json!("Warning"), &json!("Conflict")));
     }
@@ -193,12 +218,16 @@ mod tests {
     #[test]
     fn an_event_about_a_pod_lives_beside_it_and_has_a_name_that_may_be() {
         let name = format!("{}-{}", "x".repeat(235), "y".repeat(17));
-        let pod = EventSubject::Pod {
+        let pod = EventObject::Pod {
             name: PodName { namespace: "shop".to_owned(), name: name.clone() },
             uid: "u1".into(),
         };
-        let event =
-            KubeEvent { level: EventLevel::Normal, reason: "JoinedMesh", message: "It is.".to_owned() };
+        let event = KubeEvent {
+            level: EventLevel::Normal,
+            reason: "JoinedMesh",
+            is_bypass: false,
+            message: "It is.".to_owned(),
+        };
         let body = made(&pod, &event);
         let expected =
             json!({"kind": "Pod", "apiVersion": "v1", "namespace": "shop", "name": name, "uid": "u1"});

@@ -1,56 +1,146 @@
-//! Tells Events, each once.
+//! Publishes Events, as the queue has them.
 
-use std::time::{Instant, SystemTime};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Instant, SystemTime},
+};
 
+use model::{Pod, PodName};
+use tokio::{sync::Notify, time::timeout};
 use tracing::debug;
 
 use super::{
-    EventSubject, KubeEvent, MAX_MESSAGE, cut,
+    EventObject, EventSubject, KubeEvent, LIMIT, MAX_MESSAGE, cut,
+    queue::{EventQueue, NextEvent, WaitingEvent},
     series::{EventKey, EventSeries, EventVerdict},
 };
 use crate::{ApiErrorKind, Error, KubeClient};
 
-/// Publishes Events of one node: what happens again is counted at the Event that is there, and a flood is cut off.
+/// Publishes Events of one node: what happens again is counted at the Event that is there, and what cannot be published at
+/// once waits, the newest of each subject and reason.
+///
+/// Budgets of 20 Events at once and one more in ten seconds hold for Events about the node, for those about pods that
+/// bypass the mesh, and for all others about pods; within each, a namespace has 10 at once.
 pub struct EventRecorder {
     client: KubeClient,
     node: String,
+    agent: Option<PodName>,
+    queue: Mutex<EventQueue>,
+    added: Notify,
+}
+
+/// State of a run.
+struct Publication<'a> {
+    recorder: &'a EventRecorder,
     series: EventSeries,
+    /// The agent's pod, once it is known; inner `None`: there is no such pod.
+    agent: Option<Option<EventObject>>,
 }
 
 impl EventRecorder {
-    /// Has told nothing yet. `node`: where we are.
+    /// A recorder that has published nothing yet. `node`: its name; `agent`: the agent's pod, if known.
     #[must_use]
-    pub fn new(client: KubeClient, node: &str) -> EventRecorder {
-        EventRecorder { client, node: node.to_owned(), series: EventSeries::new(Instant::now()) }
+    pub fn new(client: KubeClient, node: &str, agent: Option<PodName>) -> EventRecorder {
+        let queue = Mutex::new(EventQueue::new(Instant::now()));
+        EventRecorder { client, node: node.to_owned(), agent, queue, added: Notify::new() }
     }
 
-    /// Publishes an Event: creates it, counts the one that says the same, or leaves it out when there were more than 20
-    /// at once and then one in ten seconds.
-    ///
-    /// # Errors
-    /// The API server did not take it within ten seconds. It is not tried again.
-    pub async fn publish(&mut self, subject: &EventSubject, mut event: KubeEvent) -> Result<(), Error> {
+    /// Queues an Event, in place of one that waits with the same subject and reason.
+    pub fn submit(&self, subject: EventSubject, mut event: KubeEvent) {
         event.message.truncate(cut(&event.message, MAX_MESSAGE).len());
-        let key = (subject.clone(), event);
-        match self.series.happened(&key, Instant::now()) {
-            EventVerdict::New => self.create(key).await,
-            EventVerdict::Suppressed => {
-                debug!(target: "install", %subject, reason = key.1.reason, text = key.1.message, "Event suppressed by the rate limit");
-                Ok(())
+        event.message.shrink_to_fit();
+        dropped(self.queue().add(subject, event, Instant::now()));
+        self.added.notify_one();
+    }
+
+    /// Publishes what is queued, until it is dropped. `report` is given the result of each attempt. An Event that fails
+    /// because the API server is unavailable is tried again for an hour, each attempt within the budgets.
+    pub async fn run(&self, mut report: impl FnMut(Result<(), Error>)) {
+        let mut publication = Publication { recorder: self, series: EventSeries::default(), agent: None };
+        loop {
+            let next = self.queue().next(Instant::now());
+            match next {
+                NextEvent::Publish(waiting) => {
+                    let result = publication.publish(&waiting).await;
+                    if result.as_ref().is_err_and(|error| error.kind() == ApiErrorKind::Unavailable) {
+                        dropped(self.queue().put_back(waiting, Instant::now()));
+                    }
+                    report(result);
+                }
+                NextEvent::At(when) => {
+                    let left = when.saturating_duration_since(Instant::now());
+                    drop(timeout(left, self.added.notified()).await); // either is a reason to ask again
+                }
+                NextEvent::Idle => self.added.notified().await,
             }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, EventQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Publication<'_> {
+    /// Creates the Event, or counts the one that says the same.
+    async fn publish(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
+        let Some(subject) = self.resolve(&waiting.subject).await? else { return Ok(()) };
+        let (key, times) = ((subject, waiting.event.clone()), waiting.times);
+        match self.series.verdict(&key, times, Instant::now()) {
+            EventVerdict::New => self.create(key, times).await,
             EventVerdict::Again { name, count } => {
-                match self.client.count_event(&name, subject, count, SystemTime::now()).await {
-                    // Somebody removed it.
-                    Err(error) if error.kind() == ApiErrorKind::NotFound => self.create(key).await,
-                    answer => answer,
+                let client = &self.recorder.client;
+                match client.count_event(&name, &key.0, count, SystemTime::now()).await {
+                    // Another component removed it.
+                    Err(error) if error.kind() == ApiErrorKind::NotFound => self.create(key, times).await,
+                    Err(error) => Err(error),
+                    Ok(()) => {
+                        self.series.published(key, name, count, Instant::now());
+                        Ok(())
+                    }
                 }
             }
         }
     }
 
-    async fn create(&mut self, key: EventKey) -> Result<(), Error> {
-        let name = self.client.create_event(&self.node, &key.0, &key.1, SystemTime::now()).await?;
-        self.series.created(key, name, Instant::now());
+    async fn create(&mut self, key: EventKey, times: u32) -> Result<(), Error> {
+        let EventRecorder { client, node, .. } = self.recorder;
+        let name = client.create_event(node, &key.0, &key.1, times, SystemTime::now()).await?;
+        self.series.published(key, name, times, Instant::now());
         Ok(())
+    }
+
+    /// The object that the Event refers to; `None`: there is none.
+    async fn resolve(&mut self, subject: &EventSubject) -> Result<Option<EventObject>, Error> {
+        let node = || EventObject::Node(self.recorder.node.clone());
+        let or_node = match subject {
+            EventSubject::Node => return Ok(Some(node())),
+            EventSubject::Pod { name, uid } => {
+                return Ok(Some(EventObject::Pod { name: name.clone(), uid: uid.clone() }));
+            }
+            EventSubject::Agent { or_node } => *or_node,
+        };
+        if self.agent.is_none() {
+            self.agent = Some(self.recorder.find_agent().await?);
+        }
+        Ok(self.agent.clone().flatten().or_else(|| or_node.then(node)))
+    }
+}
+
+impl EventRecorder {
+    async fn find_agent(&self) -> Result<Option<EventObject>, Error> {
+        let Some(name) = &self.agent else { return Ok(None) };
+        let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
+        match self.client.get::<Pod>("our own pod", &path, LIMIT).await {
+            Ok(pod) => Ok(Some(EventObject::Pod { name: name.clone(), uid: pod.metadata.uid })),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn dropped(waiting: Option<WaitingEvent>) {
+    if let Some(WaitingEvent { subject, event, .. }) = waiting {
+        debug!(target: "install", ?subject, reason = event.reason, text = event.message, "too many Events wait; one is dropped");
     }
 }

@@ -1,38 +1,32 @@
-//! Which Events are new, which have been told already, and which would be too many.
+//! Which Events are new, and which say what a published one says.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use super::{EventSubject, KubeEvent};
+use super::{EventObject, KubeEvent, queue::most_crowded};
 
 /// The API server keeps Events for an hour after their last change; after that the next one is new.
 const WINDOW: Duration = Duration::from_secs(3600);
 /// How many Events are remembered.
 const REMEMBERED: usize = 256;
-/// How many may be told at once, and how often one more afterwards. A node in trouble has hundreds to tell, and so have
-/// all other nodes.
-const BURST: u32 = 20;
-const EVERY: Duration = Duration::from_secs(10);
 
 /// What makes two Events the same.
-pub(super) type EventKey = (EventSubject, KubeEvent);
+pub(super) type EventKey = (EventObject, KubeEvent);
 
-/// What is to be done with an Event.
+/// How an Event is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EventVerdict {
     /// Create it.
     New,
-    /// It has happened so many times: count the one of this name.
+    /// Count the one of this name.
     Again {
         /// Of the Event that was created.
         name: String,
-        /// With this time.
+        /// How often it has happened by now.
         count: u32,
     },
-    /// Say nothing; a repetition is counted, and told with the next one.
-    Suppressed,
 }
 
 #[derive(Debug)]
@@ -42,66 +36,53 @@ struct SentEvent {
     last: Instant,
 }
 
-/// What was told. Its memory and its rate are bounded, whatever happens on the node.
-#[derive(Debug)]
-pub(super) struct EventSeries {
-    told: BTreeMap<EventKey, SentEvent>,
-    tokens: u32,
-    refilled: Instant,
-}
+/// The published Events, as far as they are remembered.
+#[derive(Debug, Default)]
+pub(super) struct EventSeries(BTreeMap<EventKey, SentEvent>);
 
 impl EventSeries {
-    pub(super) fn new(now: Instant) -> EventSeries {
-        EventSeries { told: BTreeMap::new(), tokens: BURST, refilled: now }
+    /// How to publish an Event that has happened so many times.
+    pub(super) fn verdict(&self, key: &EventKey, times: u32, now: Instant) -> EventVerdict {
+        match self.0.get(key) {
+            Some(sent) if now.saturating_duration_since(sent.last) < WINDOW => {
+                EventVerdict::Again { name: sent.name.clone(), count: sent.count.saturating_add(times) }
+            }
+            _ => EventVerdict::New,
+        }
     }
 
-    /// What is to be done with an Event that happens now.
-    pub(super) fn happened(&mut self, key: &EventKey, now: Instant) -> EventVerdict {
-        let may = self.take(now);
-        let Some(told) = self.told.get_mut(key) else {
-            return if may { EventVerdict::New } else { EventVerdict::Suppressed };
-        };
-        if now.saturating_duration_since(told.last) >= WINDOW {
-            self.told.remove(key);
-            return if may { EventVerdict::New } else { EventVerdict::Suppressed };
+    /// An Event was published under this name, with this count.
+    pub(super) fn published(&mut self, key: EventKey, name: String, count: u32, now: Instant) {
+        if self.0.len() >= REMEMBERED && !self.0.contains_key(&key) {
+            self.forget_one();
         }
-        told.count = told.count.saturating_add(1);
-        if !may {
-            return EventVerdict::Suppressed;
-        }
-        told.last = now;
-        EventVerdict::Again { name: told.name.clone(), count: told.count }
+        self.0.insert(key, SentEvent { name, count, last: now });
     }
 
-    /// An Event was created.
-    pub(super) fn created(&mut self, key: EventKey, name: String, now: Instant) {
-        if self.told.len() >= REMEMBERED && !self.told.contains_key(&key) {
-            let oldest = self.told.iter().min_by_key(|(_, told)| told.last).map(|(key, _)| key.clone());
-            oldest.map(|key| self.told.remove(&key));
-        }
-        self.told.insert(key, SentEvent { name, count: 1, last: now });
-    }
-
-    /// Whether one more may be told.
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.refilled).as_secs() / EVERY.as_secs();
-        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.refilled += EVERY.saturating_mul(passed);
-        self.tokens = self.tokens.saturating_add(passed).min(BURST);
-        let may = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        may
+    /// The namespace with the most Events loses its oldest.
+    fn forget_one(&mut self) {
+        let namespaces = self.0.keys().map(|(subject, _)| subject.namespace());
+        let Some(crowded) = most_crowded(namespaces, |_| 0) else { return };
+        let theirs = self.0.iter().filter(|((subject, _), _)| subject.namespace() == crowded);
+        let oldest = theirs.min_by_key(|(_, sent)| sent.last).map(|(key, _)| key.clone());
+        oldest.map(|key| self.0.remove(&key));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use model::PodName;
+
     use super::*;
     use crate::EventLevel;
 
+    fn event(message: &str) -> KubeEvent {
+        let message = message.to_owned();
+        KubeEvent { level: EventLevel::Warning, reason: "Conflict", is_bypass: false, message }
+    }
+
     fn key(node: &str, message: &str) -> EventKey {
-        let event = KubeEvent { level: EventLevel::Warning, reason: "Conflict", message: message.to_owned() };
-        (EventSubject::Node(node.to_owned()), event)
+        (EventObject::Node(node.to_owned()), event(message))
     }
 
     fn again(count: u32) -> EventVerdict {
@@ -111,65 +92,44 @@ mod tests {
     #[test]
     fn what_happens_again_within_an_hour_is_counted_and_not_told_anew() {
         let start = Instant::now();
-        let mut series = EventSeries::new(start);
+        let mut series = EventSeries::default();
         let table = [
-            (0, key("n1", "a"), EventVerdict::New),
-            (1, key("n1", "a"), again(2)),
-            (3_600, key("n1", "a"), again(3)),
-            (7_199, key("n1", "a"), again(4)),
-            (7_199, key("n1", "b"), EventVerdict::New),
-            (7_199, key("n2", "a"), EventVerdict::New),
-            (10_799, key("n1", "a"), EventVerdict::New),
-            (10_800, key("n1", "a"), again(2)),
+            (0, key("n1", "a"), 1, EventVerdict::New),
+            (1, key("n1", "a"), 1, again(2)),
+            (3_600, key("n1", "a"), 5, again(7)),
+            (7_199, key("n1", "a"), 1, again(8)),
+            (7_199, key("n1", "b"), 3, EventVerdict::New),
+            (7_199, key("n1", "b"), 1, again(4)),
+            (7_199, key("n2", "a"), 1, EventVerdict::New),
+            (10_799, key("n1", "a"), 1, EventVerdict::New),
+            (10_800, key("n1", "a"), 1, again(2)),
         ];
-        for (second, key, expected) in table {
+        for (second, key, times, expected) in table {
             let now = start + Duration::from_secs(second);
-            let verdict = series.happened(&key, now);
+            let verdict = series.verdict(&key, times, now);
             assert_eq!(verdict, expected, "{second}: {key:?}");
-            if verdict == EventVerdict::New {
-                series.created(key, "first".to_owned(), now);
-            }
+            let count = if let EventVerdict::Again { count, .. } = verdict { count } else { times };
+            series.published(key, "first".to_owned(), count, now);
         }
     }
 
     #[test]
-    fn a_flood_is_cut_off_and_one_passes_every_ten_seconds() {
+    fn no_more_than_so_many_are_remembered_and_the_namespace_with_the_most_forgets_its_oldest() {
         let start = Instant::now();
-        let mut series = EventSeries::new(start);
-        let mut told = |second: u64, number: u32| {
-            let key = key("n1", &format!("{second}-{number}"));
-            series.happened(&key, start + Duration::from_secs(second)) == EventVerdict::New
+        let mut series = EventSeries::default();
+        let pod = |namespace: &str, number: u64| {
+            let name = PodName { namespace: namespace.to_owned(), name: number.to_string() };
+            (EventObject::Pod { name, uid: number.to_string().as_str().into() }, event("a"))
         };
-        let mut round = |second: u64| (0..100).filter(|number| told(second, *number)).count();
-        let table =
-            [(0, 20), (9, 0), (10, 1), (19, 0), (20, 1), (55, 3), (60, 1), (100_000, 20), (100_009, 0)];
-        for (second, expected) in table {
-            assert_eq!(round(second), expected, "{second}");
-        }
-    }
-
-    #[test]
-    fn repetitions_of_a_flood_are_counted_with_the_next_that_passes() {
-        let start = Instant::now();
-        let mut series = EventSeries::new(start);
-        assert_eq!(series.happened(&key("n1", "a"), start), EventVerdict::New);
-        series.created(key("n1", "a"), "first".to_owned(), start);
-        let suppressed = |_: &u32| series.happened(&key("n1", "a"), start) == EventVerdict::Suppressed;
-        assert_eq!((0..100).filter(suppressed).count(), 81);
-        assert_eq!(series.happened(&key("n1", "a"), start + EVERY), again(102));
-    }
-
-    #[test]
-    fn no_more_than_so_many_are_remembered_and_the_oldest_go_first() {
-        let start = Instant::now();
-        let mut series = EventSeries::new(start);
+        series.published(pod("calm", 0), "first".to_owned(), 1, start);
         for number in 0..1000_u64 {
             let now = start + Duration::from_secs(number);
-            series.created(key("n1", &number.to_string()), "first".to_owned(), now);
+            series.published(pod("loud", number), "first".to_owned(), 1, now);
         }
-        assert_eq!(series.told.len(), REMEMBERED);
+        assert_eq!(series.0.len(), REMEMBERED);
         let now = start + Duration::from_secs(1000);
-        assert_eq!(series.happened(&key("n1", "743"), now), EventVerdict::New);
-        assert_eq!(series.happened(&key("n1", "744"), now), again(2));
+        assert_eq!(series.verdict(&pod("calm", 0), 1, now), again(2));
+        assert_eq!(series.verdict(&pod("loud", 744), 1, now), EventVerdict::New);
+        assert_eq!(series.verdict(&pod("loud", 745), 1, now), again(2));
     }
 }

@@ -1,0 +1,272 @@
+//! Events that wait to be published: the newest of each subject and reason, and which of them is next.
+//!
+//! Each class of Events has a budget of its own, so that no Event about a pod delays one about the node, and none that is
+//! only about a pod's standing delays one about a pod that bypasses the mesh. Within a class each namespace has a budget,
+//! half of the class's, and namespaces are served in turn: the author of one cannot use up what others need.
+//!
+//! Pure: time is an argument.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::{EventSubject, KubeEvent};
+
+/// Events of a class at once: a node in trouble has hundreds to publish, and so have all other nodes.
+const CLASS_BURST: u32 = 20;
+/// Events of one namespace at once, in a class.
+const NAMESPACE_BURST: u32 = 10;
+/// After a burst, one more Event of a class, and of a namespace in it, is published each time that this has passed.
+const EVERY: Duration = Duration::from_secs(10);
+/// Events of a class that wait. An entry has a message of at most 1024 bytes.
+const WAITING: usize = 512;
+/// An Event that could not be published for so long is dropped.
+const EXPIRY: Duration = Duration::from_secs(3600);
+
+/// Events that share a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EventClass {
+    /// About the node or the agent.
+    Node,
+    /// About pods that bypass the mesh, or can.
+    Bypass,
+    /// About pods otherwise.
+    Pod,
+}
+
+/// An Event that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WaitingEvent {
+    pub(super) subject: EventSubject,
+    pub(super) event: KubeEvent,
+    /// How often it has happened.
+    pub(super) times: u32,
+    /// When it happened last.
+    since: Instant,
+    /// Its place among those that wait.
+    number: u64,
+}
+
+/// The next step of the publisher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NextEvent {
+    /// Publish this Event.
+    Publish(WaitingEvent),
+    /// Wait until then, when a budget allows the next one.
+    At(Instant),
+    /// Wait for an Event.
+    Idle,
+}
+
+impl WaitingEvent {
+    fn class(&self) -> EventClass {
+        match self.subject {
+            EventSubject::Node | EventSubject::Agent { .. } => EventClass::Node,
+            EventSubject::Pod { .. } if self.event.is_bypass => EventClass::Bypass,
+            EventSubject::Pod { .. } => EventClass::Pod,
+        }
+    }
+
+    /// Within its class: the namespace, and for the node the reason, so that what repeats does not delay what is new.
+    fn share(&self) -> &str {
+        match &self.subject {
+            EventSubject::Node | EventSubject::Agent { .. } => self.event.reason,
+            EventSubject::Pod { name, .. } => &name.namespace,
+        }
+    }
+
+    fn replaces(&self, other: &WaitingEvent) -> bool {
+        self.subject == other.subject && self.event.reason == other.event.reason
+    }
+}
+
+/// A budget: so many at once, and then one each [`EVERY`].
+#[derive(Debug)]
+struct Budget {
+    burst: u32,
+    left: u32,
+    refilled: Instant,
+}
+
+impl Budget {
+    fn new(burst: u32, now: Instant) -> Budget {
+        Budget { burst, left: burst, refilled: now }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.refilled).as_secs() / EVERY.as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.refilled += EVERY.saturating_mul(passed);
+        self.left = self.left.saturating_add(passed).min(self.burst);
+    }
+
+    fn spend(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// When it allows the next one; a time that has passed: now.
+    fn allows_at(&self) -> Instant {
+        if self.left > 0 { self.refilled } else { self.refilled + EVERY }
+    }
+}
+
+/// One share of a class's budget.
+#[derive(Debug)]
+struct Share {
+    budget: Budget,
+    /// The last turn that it had; 0: none.
+    served: u64,
+    /// The same for each reason.
+    reasons: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Debug)]
+struct ClassQueue {
+    budget: Budget,
+    /// Those that have Events waiting, or have not all of their budget.
+    shares: BTreeMap<String, Share>,
+    waiting: Vec<WaitingEvent>,
+}
+
+impl ClassQueue {
+    fn new(now: Instant) -> ClassQueue {
+        ClassQueue { budget: Budget::new(CLASS_BURST, now), shares: BTreeMap::new(), waiting: Vec::new() }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        self.budget.refill(now);
+        self.waiting.retain(|waiting| now.saturating_duration_since(waiting.since) < EXPIRY);
+        let wanted: BTreeSet<&str> = self.waiting.iter().map(WaitingEvent::share).collect();
+        self.shares.retain(|name, share| {
+            share.budget.refill(now);
+            share.budget.left < share.budget.burst || wanted.contains(name.as_str())
+        });
+    }
+
+    /// The place of the next one to be published, if the budgets allow one.
+    fn next(&self) -> Option<usize> {
+        let candidates = self.waiting.iter().enumerate().filter_map(|(place, waiting)| {
+            let Some(share) = self.shares.get(waiting.share()) else { return Some((place, (0, 0, 0))) };
+            let reason = share.reasons.get(waiting.event.reason).copied().unwrap_or_default();
+            (share.budget.left > 0).then_some((place, (share.served, reason, waiting.number)))
+        });
+        let next = candidates.min_by_key(|(_, turn)| *turn);
+        next.filter(|_| self.budget.left > 0).map(|(place, _)| place)
+    }
+
+    /// When the budgets allow the next one; `None`: no Event waits.
+    fn allows_at(&self) -> Option<Instant> {
+        let shares = self.waiting.iter().filter_map(|waiting| self.shares.get(waiting.share()));
+        shares.map(|share| share.budget.allows_at()).min().map(|share| share.max(self.budget.allows_at()))
+    }
+
+    fn publish(&mut self, place: usize, turn: u64) -> WaitingEvent {
+        let next = self.waiting.remove(place);
+        self.budget.spend();
+        if let Some(share) = self.shares.get_mut(next.share()) {
+            share.budget.spend();
+            share.served = turn;
+            share.reasons.insert(next.event.reason, turn);
+        }
+        next
+    }
+
+    fn insert(&mut self, waiting: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
+        self.shares.entry(waiting.share().to_owned()).or_insert_with(|| Share {
+            budget: Budget::new(NAMESPACE_BURST, now),
+            served: 0,
+            reasons: BTreeMap::new(),
+        });
+        self.waiting.push(waiting);
+        (self.waiting.len() > WAITING).then(|| self.drop_one()).flatten()
+    }
+
+    /// Makes room: the namespace with the most Events loses its oldest; of several, the one that was served last.
+    fn drop_one(&mut self) -> Option<WaitingEvent> {
+        let served = |name: &str| self.shares.get(name).map_or(0, |share| share.served);
+        let name = most_crowded(self.waiting.iter().map(WaitingEvent::share), served)?.to_owned();
+        let oldest = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.share() == name);
+        let place = oldest.min_by_key(|(_, waiting)| waiting.number)?.0;
+        Some(self.waiting.remove(place))
+    }
+}
+
+/// The name that occurs most often; of several, the one with the highest rank.
+pub(super) fn most_crowded<'a>(
+    names: impl Iterator<Item = &'a str>,
+    rank: impl Fn(&str) -> u64,
+) -> Option<&'a str> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    names.for_each(|name| *counts.entry(name).or_default() += 1);
+    counts.into_iter().max_by_key(|(name, count)| (*count, rank(name), Reverse(*name))).map(|(name, _)| name)
+}
+
+/// The Events that wait. Its memory and its rate are bounded, whatever happens on the node.
+#[derive(Debug)]
+pub(super) struct EventQueue {
+    /// By class, in the order in which they are served.
+    classes: BTreeMap<EventClass, ClassQueue>,
+    number: u64,
+}
+
+impl EventQueue {
+    pub(super) fn new(now: Instant) -> EventQueue {
+        let classes = [EventClass::Node, EventClass::Bypass, EventClass::Pod];
+        EventQueue { classes: classes.map(|class| (class, ClassQueue::new(now))).into(), number: 0 }
+    }
+
+    /// Adds an Event, in place of an older one with its subject and reason. Returns one that has to give way, if any.
+    pub(super) fn add(
+        &mut self,
+        subject: EventSubject,
+        event: KubeEvent,
+        now: Instant,
+    ) -> Option<WaitingEvent> {
+        let number = self.next_number();
+        let new = WaitingEvent { subject, event, times: 1, since: now, number };
+        let queue = self.classes.get_mut(&new.class())?;
+        let Some(older) = queue.waiting.iter_mut().find(|older| new.replaces(older)) else {
+            return queue.insert(new, now);
+        };
+        let times = if older.event == new.event { older.times.saturating_add(1) } else { 1 };
+        // It keeps its place, so that whoever changes all the time is published, too.
+        *older = WaitingEvent { times, number: older.number, ..new };
+        None
+    }
+
+    /// Takes an Event back that could not be published, unless a newer one waits.
+    pub(super) fn put_back(&mut self, failed: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
+        let queue = self.classes.get_mut(&failed.class())?;
+        match queue.waiting.iter_mut().find(|newer| newer.replaces(&failed)) {
+            Some(newer) if newer.event == failed.event => {
+                newer.times = newer.times.saturating_add(failed.times);
+                None
+            }
+            Some(_) => None,
+            None => queue.insert(failed, now),
+        }
+    }
+
+    /// The Event to be published now, which is taken out and counts in its budgets, or when there is one.
+    pub(super) fn next(&mut self, now: Instant) -> NextEvent {
+        let turn = self.next_number();
+        for queue in self.classes.values_mut() {
+            queue.refill(now);
+            if let Some(place) = queue.next() {
+                return NextEvent::Publish(queue.publish(place, turn));
+            }
+        }
+        let next = self.classes.values().filter_map(ClassQueue::allows_at).min();
+        next.map_or(NextEvent::Idle, NextEvent::At)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}
+
+#[cfg(test)]
+mod tests;
