@@ -2,6 +2,7 @@
 
 mod annotation;
 mod credential;
+mod endless;
 mod fixture;
 mod older;
 mod pods;

@@ -5,6 +5,7 @@
 //! hand; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
 
 mod annotate;
+mod bounded;
 mod client;
 mod collection;
 mod condition;

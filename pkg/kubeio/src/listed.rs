@@ -19,6 +19,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     Collection,
+    bounded::{BodyBound, MAX_ERROR},
     pieces::ListSplitter,
     slim::{SlimObject, Versioned},
 };
@@ -27,8 +28,6 @@ use crate::{
 const SILENCE: Duration = Duration::from_secs(295);
 /// Within a list.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Of an answer that is an error, in bytes.
-const MAX_ERROR: usize = 64 * 1024;
 
 /// What is followed.
 pub(crate) struct FollowedCollection<T> {
@@ -124,7 +123,8 @@ where
             ..ListParams::default()
         };
         let path = SlimObject::<T>::url_path(&self.resource, self.collection.namespace.as_deref());
-        let request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
+        let mut request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert(BodyBound::Pieces);
         let answer = self.client.send(request.map(Body::from)).await?;
         let (head, mut body) = answer.into_parts();
         if !head.status.is_success() {

@@ -4,7 +4,7 @@
 //! Pure.
 
 /// Larger than the API server stores any object, in bytes.
-const MAX_OBJECT: usize = 8 * 1024 * 1024;
+pub(crate) const MAX_OBJECT: usize = 8 * 1024 * 1024;
 /// And than what a list has beside its objects.
 const MAX_REST: usize = 1024 * 1024;
 

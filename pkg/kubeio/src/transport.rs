@@ -1,5 +1,6 @@
 //! How requests get to the API server: by a pool of connections that trust the authority as its file has it when they
-//! are made, and with the token that its file has when they are sent.
+//! are made, and with the token that its file has when they are sent. Of a response, no more comes in than its reader may
+//! have to hold in memory.
 
 use std::{
     future::{self, Future},
@@ -13,7 +14,6 @@ use http::{
     HeaderValue, Request, Response, Uri,
     header::{AUTHORIZATION, USER_AGENT},
 };
-use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
@@ -25,13 +25,17 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower::Service;
 
-use crate::{ApiConnection, ApiServerTrust, reread::ReloadedFile};
+use crate::{
+    ApiConnection, ApiServerTrust,
+    bounded::{BodyBound, BoundedBody},
+    reread::ReloadedFile,
+};
 
 /// For connecting, the handshake included, and for sending a request. A watch says something at least once a minute
 /// (bookmarks), which `watch` looks after.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type PendingResult<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
 /// Sends requests, whose URI is whole; clones share connections.
@@ -63,7 +67,7 @@ impl Transport {
 }
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
+    type Response = Response<BoundedBody>;
     type Error = BoxError;
     type Future = PendingResult<Self::Response>;
 
@@ -77,8 +81,13 @@ impl Service<Request<Body>> for Transport {
         if let Some(user_agent) = &self.user_agent {
             headers.insert(USER_AGENT, user_agent.clone());
         }
+        let bound = BodyBound::of_request(request.uri().query(), request.extensions().get().copied());
         let answer = self.pool.request(request);
-        Box::pin(async { Ok(answer.await?) })
+        Box::pin(async move {
+            let answer = answer.await?;
+            let is_success = answer.status().is_success();
+            Ok(answer.map(|body| BoundedBody::new(body, bound, is_success)))
+        })
     }
 }
 

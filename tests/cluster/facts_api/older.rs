@@ -12,24 +12,26 @@ fn pod(name: &str, version: u32) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": version.to_string()}})
 }
 
-fn list(version: u32, items: &[Value]) -> FakeReply {
+pub(super) fn list(version: u32, items: &[Value]) -> FakeReply {
     let metadata = json!({"resourceVersion": version.to_string()});
     FakeReply::Json(200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}))
 }
 
 /// Lines of a watch, and its end.
-fn watched(events: &[Value]) -> FakeReply {
+pub(super) fn watched(events: &[Value]) -> FakeReply {
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
     FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{lines}", lines.len()).into_bytes())
 }
 
-fn status(code: u16, reason: &str) -> Value {
+pub(super) fn status(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason,
         "reason": reason, "code": code})
 }
 
-fn start(answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static) -> (FakeApi, Follower, Node) {
+pub(super) fn start(
+    answer: impl Fn(&FakeRequest) -> FakeReply + Send + Sync + 'static,
+) -> (FakeApi, Follower, Node) {
     let node = Node::new(NodeOptions::default());
     let api =
         FakeApi::start(node.outside(), SocketAddr::from((node.outside_ip(false), 6443)), move |request| {

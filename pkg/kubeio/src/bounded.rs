@@ -1,0 +1,179 @@
+//! Bodies of responses: no more of one comes in than its reader may have to hold in memory, and a watch does not end at once.
+
+use std::{
+    future::Future as _,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use tokio::time::{Sleep, sleep};
+
+use crate::{pieces::MAX_OBJECT, transport::BoxError};
+
+/// The shortest life of a watch: its end is passed on this long after its beginning, so that a server or proxy that ends
+/// each watch at once is asked again at this rate.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Of an answer that is an error, in bytes.
+pub(crate) const MAX_ERROR: usize = 64 * 1024;
+
+/// What of a body is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyBound {
+    /// Nothing: its reader cuts it into pieces that are bounded.
+    Pieces,
+    /// Each line: that of a watch, which is read line by line.
+    Line,
+    /// All of it, in bytes: it is read as a whole.
+    Whole(usize),
+}
+
+impl BodyBound {
+    /// The bound for the response to a request. `chosen`: by the reader of the body.
+    pub(crate) fn of_request(query: Option<&str>, chosen: Option<BodyBound>) -> BodyBound {
+        let is_watch = query.unwrap_or_default().split('&').any(|option| option == "watch=true");
+        chosen.unwrap_or(if is_watch { BodyBound::Line } else { BodyBound::Whole(MAX_OBJECT) })
+    }
+
+    /// The bound if the response has this status: an error is read as a whole, except where its reader bounds it.
+    fn for_status(self, is_success: bool) -> BodyBound {
+        if is_success || self == BodyBound::Pieces { self } else { BodyBound::Whole(MAX_ERROR) }
+    }
+}
+
+/// A count of the bytes that are held.
+#[derive(Debug)]
+struct HeldBytes {
+    bound: BodyBound,
+    held: usize,
+}
+
+impl HeldBytes {
+    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+        match self.bound {
+            BodyBound::Pieces => {}
+            BodyBound::Line => {
+                for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+                    self.held = self.held.saturating_add(line.len());
+                    if self.held > MAX_OBJECT {
+                        return Err(format!("a line of the watch has more than {MAX_OBJECT} bytes"));
+                    }
+                    if line.ends_with(b"\n") {
+                        self.held = 0;
+                    }
+                }
+            }
+            BodyBound::Whole(most) => {
+                self.held = self.held.saturating_add(bytes.len());
+                if self.held > most {
+                    return Err(format!("the response has more than {most} bytes"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A body within a bound, which ends with an error beyond it.
+pub(crate) struct BoundedBody {
+    body: Incoming,
+    held: HeldBytes,
+    /// Until a watch may end.
+    shortest: Option<Pin<Box<Sleep>>>,
+    /// Its end, once that is known, with an error if it was no orderly one.
+    end: Option<Option<BoxError>>,
+}
+
+impl BoundedBody {
+    pub(crate) fn new(body: Incoming, bound: BodyBound, is_success: bool) -> BoundedBody {
+        let bound = bound.for_status(is_success);
+        let shortest = (bound == BodyBound::Line).then(|| Box::pin(sleep(SHORTEST)));
+        BoundedBody { body, held: HeldBytes { bound, held: 0 }, shortest, end: None }
+    }
+}
+
+impl Body for BoundedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if this.end.is_none() {
+            let end = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.data_ref().map_or(Ok(()), |bytes| this.held.add(bytes)) {
+                    Ok(()) => return Poll::Ready(Some(Ok(frame))),
+                    Err(why) => Some(why.into()),
+                },
+                Some(Err(error)) => Some(error.into()),
+                None => None,
+            };
+            this.end = Some(end);
+        }
+        if let Some(shortest) = &mut this.shortest {
+            ready!(shortest.as_mut().poll(context));
+        }
+        this.shortest = None;
+        Poll::Ready(this.end.as_mut().and_then(Option::take).map(Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(bound: BodyBound, chunks: &[usize], line: usize) -> bool {
+        let mut held = HeldBytes { bound, held: 0 };
+        let mut sent = 0;
+        chunks.iter().all(|size| {
+            let bytes: Vec<u8> =
+                (sent..sent + size).map(|at| if at % line == line - 1 { b'\n' } else { b'x' }).collect();
+            sent += size;
+            held.add(&bytes).is_ok()
+        })
+    }
+
+    #[test]
+    fn lines_of_a_watch_are_bounded_however_they_come_and_their_number_is_not() {
+        let max = MAX_OBJECT;
+        for (chunks, line, expected) in [
+            (vec![max], max, true),
+            (vec![max + 1], max + 1, false),
+            (vec![max, 1], max + 1, false),
+            (vec![max, max, max], max, true),
+            (vec![max / 2, max / 2, max, 10], max, true),
+            (vec![5; 1000], 3, true),
+            (vec![2 * max + 10], max / 2, true),
+            (vec![max / 3; 4], usize::MAX, false),
+            (vec![max / 3; 3], usize::MAX, true),
+        ] {
+            assert_eq!(fits(BodyBound::Line, &chunks, line), expected, "{chunks:?} {line}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_as_a_whole_is_bounded_as_a_whole() {
+        for (chunks, expected) in [(vec![100], true), (vec![60, 40], true), (vec![60, 41], false)] {
+            assert_eq!(fits(BodyBound::Whole(100), &chunks, 3), expected, "{chunks:?}");
+            assert!(fits(BodyBound::Pieces, &chunks, 3));
+        }
+    }
+
+    #[test]
+    fn the_bound_follows_from_the_request_and_the_status() {
+        let pieces = Some(BodyBound::Pieces);
+        let whole = BodyBound::Whole(MAX_OBJECT);
+        for (query, chosen, bound, of_error) in [
+            (None, None, whole, BodyBound::Whole(MAX_ERROR)),
+            (Some("limit=500"), None, whole, BodyBound::Whole(MAX_ERROR)),
+            (Some("a=b&watch=true&c=d"), None, BodyBound::Line, BodyBound::Whole(MAX_ERROR)),
+            (Some("a=b"), pieces, BodyBound::Pieces, BodyBound::Pieces),
+        ] {
+            let seen = BodyBound::of_request(query, chosen);
+            assert_eq!((seen.for_status(true), seen.for_status(false)), (bound, of_error), "{query:?}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! A watch whose line does not end, and watches that end as soon as they begin.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{FakeApi, FakeReply, FakeRequest, NodeOptions, Pki, Pod};
+use serde_json::{Value, json};
+
+use super::older::{list, start, status, watched};
+use crate::fixtures::ambient::{Ambient, MESH};
+
+/// Bytes of the line: many times what the agent may use.
+const LINE: usize = 150 << 20;
+/// What the agent may use, in KiB.
+const MEMORY: u64 = 80 * 1024;
+
+/// A watch of these events, and then a line that goes on until the client closes.
+fn endless(events: &[Value]) -> FakeReply {
+    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
+    let mut bytes = format!("{head}{lines}{{\"type\":\"").into_bytes();
+    bytes.resize(bytes.len() + LINE, b'x');
+    FakeReply::Raw(bytes)
+}
+
+fn mesh(version: u32) -> Value {
+    json!({"metadata": {"name": MESH, "uid": "m", "resourceVersion": version.to_string()}})
+}
+
+#[test]
+fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
+    let mut web = Pod::new(MESH, "web").manifest(&[]);
+    web["metadata"]["resourceVersion"] = json!("3");
+    web["status"] = json!({"phase": "Pending"});
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&attempts);
+    let answer = move |request: &FakeRequest| {
+        let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
+        match path {
+            "/api/v1/pods" if query.contains("sendInitialEvents") => {
+                let mark =
+                    json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
+                let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
+                endless(&[
+                    json!({"type": "ADDED", "object": web}),
+                    json!({"type": "BOOKMARK", "object": mark}),
+                ])
+            }
+            "/api/v1/pods" => {
+                seen.fetch_add(1, Ordering::Relaxed);
+                endless(&[])
+            }
+            _ if query.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
+            "/api/v1/namespaces" if query.contains("resourceVersion=5") => {
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while seen.load(Ordering::Relaxed) < 3 && Instant::now() < deadline {
+                    thread::sleep(Duration::from_millis(20)); // between two looks
+                }
+                watched(&[json!({"type": "MODIFIED", "object": mesh(12)})])
+            }
+            "/api/v1/namespaces" if query.contains("watch=true") => FakeReply::Hang,
+            "/api/v1/namespaces" => list(5, &[mesh(4)]),
+            _ if query.contains("watch=true") => FakeReply::Hang,
+            _ => FakeReply::Json(404, status(404, "NotFound")),
+        }
+    };
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[]);
+    let address = SocketAddr::from((fixture.node.outside_ip(false), 6443));
+    let api = FakeApi::start(fixture.node.outside(), address, answer);
+    fixture.container.set_account("token", Pki::shared().server_ca_pem());
+    fixture.container.set_env("POD_SOURCE", "api");
+    fixture.container.set_env("KUBERNETES_SERVICE_HOST", &address.ip().to_string());
+    fixture.container.set_env("KUBERNETES_SERVICE_PORT", "6443");
+    fixture.start();
+    let watched_on = || {
+        api.requests().iter().any(|request| {
+            request.path.starts_with("/api/v1/namespaces?") && request.path.contains("resourceVersion=12")
+        })
+    };
+    fixture.daemon().wait_for("the other watch goes on", |_| watched_on());
+    let told = fixture.container.exec(&["explain", "mesh/web"]);
+    assert!(String::from_utf8_lossy(&told.stdout).contains("web"), "what came before the line is known");
+    let (log, peak) = (fixture.daemon().log(), fixture.daemon().peak_kib());
+    println!("at most {peak} KiB, {} attempts", attempts.load(Ordering::Relaxed));
+    assert!(log.contains("a line of the watch has more than 8388608 bytes"), "{log}");
+    assert!(peak < MEMORY, "{peak} KiB");
+}
+
+#[test]
+fn a_server_that_ends_each_watch_at_once_is_asked_once_a_second() {
+    for streamed in [true, false] {
+        let (api, mut follower, _node) = start(move |request| match request.path.as_str() {
+            path if path.contains("sendInitialEvents") && !streamed => {
+                FakeReply::Json(422, status(422, "Invalid"))
+            }
+            path if path.contains("watch=true") => watched(&[]),
+            _ => list(5, &[]),
+        });
+        if !streamed {
+            follower.wait_until("a list", |index| index.is_synced());
+        }
+        let began = Instant::now();
+        let asked = || api.requests().iter().filter(|request| request.path.contains("/pods?")).count();
+        while asked() < 6 {
+            assert!(began.elapsed() < Duration::from_secs(20), "streamed: {streamed}: never asked again");
+            thread::sleep(Duration::from_millis(20)); // between two looks
+        }
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(2500), "streamed: {streamed}: six requests in {took:?}");
+    }
+}
