@@ -18,7 +18,7 @@ use facts::follow_api;
 use hostfs::DirectoryWatcher;
 use model::{Namespace, Pod, PodName, PodUid};
 use node_status::{NodeInspector, open_node};
-use planner::{ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback};
+use planner::node::ZtunnelFallback;
 use prometheus_client::registry::Registry;
 use retry::LastError;
 use tokio::{
@@ -26,9 +26,10 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::sleep,
 };
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::{
+    annotations::UPDATES,
     cluster::{ClusterAccess, connect, look_up_limit},
     events::EventServer,
     notices::NOTICES,
@@ -45,8 +46,6 @@ pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
     }
 }
 
-/// Requests to mark pods that wait; more come again.
-const MARKS: usize = 1024;
 /// A file with one word.
 const MAX_WORD: usize = 4096;
 /// Until a list that could not be followed is tried again.
@@ -79,7 +78,7 @@ pub(crate) fn start(
 ) -> Result<(RunningAgent, AgentMetrics)> {
     let metrics = AgentMetrics::register(registry);
     let status = Arc::new(AgentStatus::default());
-    let (tell, marks) = mpsc::channel(MARKS);
+    let (tell, marks) = mpsc::channel(UPDATES);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));
     let (notify, notices) = mpsc::channel(NOTICES);
     let notify = Box::new(move |notice| drop(notify.try_send(notice)));
@@ -191,32 +190,6 @@ async fn follow_once(settings: Arc<DaemonSettings>, handle: AgentHandle) {
             follow_api(connect(connection).await, &node, settings.identity.own_pod(), tell).await;
         }
         None => {}
-    }
-}
-
-/// Marks pods until there is nobody who could say which. What cannot be marked now is told again by the reconciler.
-pub(crate) async fn mark(settings: Arc<DaemonSettings>, marks: mpsc::Receiver<AnnotationUpdate>) {
-    restarted("marking pods", marks, |marks| Box::pin(mark_all(Arc::clone(&settings), marks))).await;
-}
-
-async fn mark_all(settings: Arc<DaemonSettings>, marks: &mut mpsc::Receiver<AnnotationUpdate>) {
-    let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
-    let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
-        while marks.recv().await.is_some() {} // there is nobody to tell
-        return;
-    };
-    let client = connect(connection).await;
-    while let Some(AnnotationUpdate { pod, uid, redirection }) = marks.recv().await {
-        match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
-            Ok(()) => {
-                // That the pod is captured, or not any more, the agent has logged.
-                let value = redirection.value().unwrap_or("removed");
-                info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
-            }
-            Err(error) => {
-                warn!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, %error, "cannot annotate the pod");
-            }
-        }
     }
 }
 

@@ -31,7 +31,7 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use crate::{
-    ambient,
+    ambient, annotations,
     cluster::{self, ClusterAccess},
     condition,
     node_lock::NodeLock,
@@ -305,7 +305,7 @@ impl Daemon {
         let ambient::RunningAgent { handle, ended, marks, .. } = running;
         let facts = ambient::follow(Arc::clone(&self.settings), handle.clone());
         tokio::spawn(facts);
-        let marker = tokio::spawn(ambient::mark(Arc::clone(&self.settings), marks));
+        let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
         AgentThread { handle, ended, marker }
     }
 

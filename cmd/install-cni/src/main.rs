@@ -8,6 +8,7 @@
 //! so that the image has each library once.
 
 mod ambient;
+mod annotations;
 mod cluster;
 mod commands;
 mod condition;

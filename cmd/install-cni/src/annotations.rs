@@ -1,0 +1,193 @@
+//! Annotations of pods: several are written at a time, and for each pod one after the other, the newest value last.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    future::Future,
+    sync::Arc,
+};
+
+use agent::AnnotationUpdate;
+use daemon_settings::{DaemonSettings, PodSource};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use kubeio::KubeClient;
+use model::PodUid;
+use planner::ambient::AMBIENT_REDIRECTION;
+use tokio::sync::mpsc::Receiver;
+use tracing::{info, warn};
+
+use crate::{cluster::connect, supervise::restarted};
+
+/// Updates that wait in the channel, and as many in the queue: more than a node has pods, because an uninstallation annotates
+/// all of them at once. The reconciler submits again what found no room.
+pub(crate) const UPDATES: usize = 4096;
+/// Requests at a time: 250 pods take 16 round trips, which the two seconds of a shutdown have to be enough for.
+const REQUESTS: usize = 16;
+
+/// Updates that wait, the newest of each pod, and the pods that have a request.
+#[derive(Debug, Default)]
+struct UpdateQueue {
+    updates: BTreeMap<PodUid, AnnotationUpdate>,
+    /// Those of them whose pod has no request, by age.
+    order: VecDeque<PodUid>,
+    requested: BTreeSet<PodUid>,
+}
+
+impl UpdateQueue {
+    fn has_room(&self) -> bool {
+        self.updates.len() < UPDATES
+    }
+
+    /// Adds an update, in place of an older one of its pod.
+    fn add(&mut self, update: AnnotationUpdate) {
+        let uid = update.uid.clone();
+        let is_new = self.updates.insert(uid.clone(), update).is_none();
+        if is_new && !self.requested.contains(&uid) {
+            self.order.push_back(uid);
+        }
+    }
+
+    /// The next update to be written, if a request is allowed; its pod has a request until [`UpdateQueue::finished`].
+    fn next(&mut self) -> Option<AnnotationUpdate> {
+        if self.requested.len() >= REQUESTS {
+            return None;
+        }
+        let uid = self.order.pop_front()?;
+        let update = self.updates.remove(&uid)?;
+        self.requested.insert(uid);
+        Some(update)
+    }
+
+    fn finished(&mut self, uid: &PodUid) {
+        self.requested.remove(uid);
+        if self.updates.contains_key(uid) {
+            self.order.push_back(uid.clone());
+        }
+    }
+}
+
+/// Annotates pods until no update can come any more and all are written. What cannot be written now, the reconciler submits
+/// again.
+pub(crate) async fn write(settings: Arc<DaemonSettings>, updates: Receiver<AnnotationUpdate>) {
+    restarted("the annotations of pods", updates, |updates| {
+        Box::pin(write_to_api(Arc::clone(&settings), updates))
+    })
+    .await;
+}
+
+async fn write_to_api(settings: Arc<DaemonSettings>, updates: &mut Receiver<AnnotationUpdate>) {
+    let source = settings.ambient.as_ref().map(|ambient| &ambient.source);
+    let (Some(PodSource::Api), Some(connection)) = (source, &settings.api) else {
+        while updates.recv().await.is_some() {} // there is no API server that has these pods
+        return;
+    };
+    let client = connect(connection).await;
+    write_each(updates, |update| annotate(client.clone(), update)).await;
+}
+
+async fn annotate(client: KubeClient, AnnotationUpdate { pod, uid, redirection }: AnnotationUpdate) {
+    match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
+        Ok(()) => {
+            // That the pod is captured, or not any more, the agent has logged.
+            let value = redirection.value().unwrap_or("removed");
+            info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
+        }
+        Err(error) => {
+            warn!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, %error, "cannot annotate the pod");
+        }
+    }
+}
+
+async fn write_each<W: Future<Output = ()>>(
+    updates: &mut Receiver<AnnotationUpdate>,
+    write: impl Fn(AnnotationUpdate) -> W,
+) {
+    let (mut queue, mut requests) = (UpdateQueue::default(), FuturesUnordered::new());
+    let mut is_open = true;
+    while is_open || !requests.is_empty() {
+        tokio::select! {
+            update = updates.recv(), if is_open && queue.has_room() => match update {
+                Some(update) => queue.add(update),
+                None => is_open = false,
+            },
+            Some(uid) = requests.next() => queue.finished(&uid),
+        }
+        while let Some(update) = queue.next() {
+            let (uid, request) = (update.uid.clone(), write(update));
+            requests.push(async move {
+                request.await;
+                uid
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::{Cell, RefCell},
+        time::{Duration, Instant},
+    };
+
+    use model::PodName;
+    use pod_status::Redirection;
+    use tokio::{sync::mpsc, time::sleep};
+
+    use super::*;
+
+    fn update(number: usize, redirection: Redirection) -> AnnotationUpdate {
+        let pod = PodName { namespace: "shop".to_owned(), name: number.to_string() };
+        AnnotationUpdate { pod, uid: number.to_string().as_str().into(), redirection }
+    }
+
+    /// What has been written.
+    #[derive(Default)]
+    struct Stub {
+        in_flight: RefCell<BTreeSet<PodUid>>,
+        most: Cell<usize>,
+        written: RefCell<Vec<AnnotationUpdate>>,
+    }
+
+    impl Stub {
+        async fn write(&self, update: AnnotationUpdate) {
+            let is_alone = self.in_flight.borrow_mut().insert(update.uid.clone());
+            assert!(is_alone, "two requests for {}", update.pod);
+            self.most.set(self.most.get().max(self.in_flight.borrow().len()));
+            sleep(Duration::from_millis(45)).await;
+            self.in_flight.borrow_mut().remove(&update.uid);
+            self.written.borrow_mut().push(update);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thousand_pods_are_annotated_sixteen_at_a_time() {
+        let (sender, mut updates) = mpsc::channel(UPDATES);
+        for number in 0..1000 {
+            sender.try_send(update(number, Redirection::Enabled)).unwrap();
+        }
+        drop(sender);
+        let (stub, began) = (Stub::default(), Instant::now());
+        write_each(&mut updates, |update| stub.write(update)).await;
+        let took = began.elapsed();
+        assert_eq!((stub.written.borrow().len(), stub.most.get()), (1000, REQUESTS));
+        // One after the other: 45 s.
+        assert!(took < Duration::from_secs(15), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn the_newest_value_of_a_pod_is_written_last_and_values_between_are_left_out() {
+        let (sender, mut updates) = mpsc::channel(UPDATES);
+        let values = [Redirection::Pending, Redirection::Enabled, Redirection::None];
+        for round in 0..30 {
+            (0..40).for_each(|number| sender.try_send(update(number, values[(round + number) % 3])).unwrap());
+        }
+        drop(sender);
+        let stub = Stub::default();
+        write_each(&mut updates, |update| stub.write(update)).await;
+        let written = stub.written.borrow();
+        assert!(written.len() < 120, "{}", written.len());
+        for number in 0..40 {
+            let newest = written.iter().rfind(|update| update.pod.name == number.to_string());
+            assert_eq!(newest, Some(&update(number, values[(29 + number) % 3])), "{number}");
+        }
+    }
+}
