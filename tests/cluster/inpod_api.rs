@@ -76,7 +76,7 @@ impl Cluster {
         std::os::unix::fs::symlink(netns, directory.join("ns/net")).unwrap();
     }
 
-    fn mark_of(&self, name: &str) -> Value {
+    pub(crate) fn mark_of(&self, name: &str) -> Value {
         self.fixture.api.admin().get(&self.path(name))["metadata"]["annotations"][MARK].clone()
     }
 

@@ -164,6 +164,11 @@ impl NoticeTracker {
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
             (AmbientStanding::Member { .. }, _) if captured => seen.captured_now(),
+            // It has an Event of its own.
+            (AmbientStanding::Member { .. }, _) if self.bypasses.is_unstable(&pod.metadata.uid) => {
+                seen.missing = None;
+                None
+            }
             (AmbientStanding::Member { .. }, state) if runs => {
                 let is_ruled = matches!(state, CaptureState::Held | CaptureState::Unknown);
                 seen.missing_now(is_ruled, why, now);

@@ -95,6 +95,8 @@ pub struct EnrolledPodView {
     pub ruled: bool,
     /// They were verified.
     pub verified: bool,
+    /// Its rules are removed repeatedly: how many times in a row they were restored; 0: they stay in place.
+    pub repairs: u32,
     /// It is to leave the mesh.
     pub leaving: bool,
     /// Why ztunnel does not serve it, if it has refused.

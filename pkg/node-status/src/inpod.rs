@@ -136,6 +136,7 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
+        repairs: enrolled_pod.repairs,
         outside: enrolled_pod.seen.as_ref().map(|seen| outside(seen.outside())).unwrap_or_default(),
         ..KernelView::default()
     };
@@ -195,10 +196,10 @@ pub(super) fn verify(
             pod.kernel.outside = outside(report.seen.outside());
             pod.kernel.overruling = report.seen.bypasses().map(str::to_owned).collect();
             let is_complete = report.differences.is_empty();
-            let rules = if is_complete {
-                RulesEvidence::Verified
-            } else {
-                RulesEvidence::Incomplete { holds: false }
+            let rules = match is_complete {
+                true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
+                true => RulesEvidence::Verified,
+                false => RulesEvidence::Incomplete { holds: false },
             };
             let overruled = !pod.kernel.overruling.is_empty();
             let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };

@@ -48,6 +48,8 @@ pub enum RulesEvidence {
     Applied,
     /// It was put in place, and observing it, or keeping it, has failed more than once.
     Doubtful,
+    /// It was observed in place, and was removed repeatedly before: it may be removed again at any time.
+    Unstable,
     /// It was observed in place.
     Verified,
 }
@@ -129,6 +131,8 @@ impl Evidence {
             }
             (RulesEvidence::Incomplete { holds: true }, _) if !self.fails_open => CaptureState::Held,
             (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _) => CaptureState::Bypassing,
+            (RulesEvidence::Unstable, _) if !self.overruled => CaptureState::Pending,
+            (RulesEvidence::Unstable, _) => CaptureState::Bypassing,
             (RulesEvidence::Applied | RulesEvidence::Verified, ProxyEvidence::Serves) if self.overruled => {
                 CaptureState::Bypassing
             }
@@ -154,7 +158,7 @@ impl Evidence {
             // Clients that use HBONE might reach nothing.
             (
                 MeshMembership::Member,
-                RulesEvidence::Doubtful | RulesEvidence::Absent { failing: true },
+                RulesEvidence::Doubtful | RulesEvidence::Unstable | RulesEvidence::Absent { failing: true },
                 _,
             ) => (!self.awaited).then_some(Redirection::Pending),
             (

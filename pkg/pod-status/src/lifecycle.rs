@@ -4,6 +4,7 @@
 //! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
 
 mod event;
+mod stability;
 mod transition;
 
 use std::time::Duration;
@@ -13,7 +14,10 @@ use retry::{Attempts, Backoff};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
+use stability::Stability;
+
 pub use event::{PodAction, PodEvent};
+pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES};
 
 /// Time since the agent's start.
 pub type AgentTime = Duration;
@@ -71,6 +75,8 @@ pub struct Lifecycle<N> {
     attempts: Attempts,
     /// How often in a row its rules could not be observed, or not be kept.
     doubts: u32,
+    /// Whether its rules stay in place.
+    stability: Stability,
     /// No attempt before; after a failure.
     due: AgentTime,
     /// When its rules are to be observed.
@@ -100,6 +106,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             announce: false,
             attempts: BACKOFF.attempts(),
             doubts: 0,
+            stability: Stability::default(),
             due: now,
             observe: now,
             trouble: None,
@@ -154,6 +161,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             rules: match self.rules {
                 RulesState::Absent => RulesEvidence::Absent { failing: self.is_doubtful() },
                 _ if self.is_doubtful() => RulesEvidence::Doubtful,
+                _ if self.is_unstable() => RulesEvidence::Unstable,
                 RulesState::Applied => RulesEvidence::Applied,
                 RulesState::Verified => RulesEvidence::Verified,
             },
@@ -185,6 +193,18 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.served.is_some() && self.served == self.netns
+    }
+
+    /// Its rules were removed repeatedly, and have not been observed in place twice in a row since.
+    #[must_use]
+    pub fn is_unstable(&self) -> bool {
+        self.stability.is_unstable()
+    }
+
+    /// How many times in a row its rules had to be restored.
+    #[must_use]
+    pub fn repairs(&self) -> u32 {
+        self.stability.repairs()
     }
 
     /// It is to leave the mesh.

@@ -74,6 +74,9 @@ pub struct KernelView {
     /// in a clause.
     #[serde(default)]
     pub overruling: Vec<String>,
+    /// Its rules are removed repeatedly: how many times in a row they were restored; 0: they stay in place.
+    #[serde(default)]
+    pub repairs: u32,
     /// Connections that are older than its capture.
     #[serde(default)]
     pub outside: OutsideView,

@@ -1,5 +1,14 @@
 //! Events about pods, for both capture modes, and about the agent's own pod.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
 use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;
 
@@ -148,4 +157,77 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
     }
     let log = daemon.log();
     assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+}
+
+/// All pods are observed within this time, and one whose rules were removed is observed once more soon after.
+const NOTICED: Duration = Duration::from_secs(60);
+/// From the last removal: a repair, and two observations that find the rules in place.
+const SETTLED: Duration = Duration::from_secs(60);
+/// Two repairs until it is pending, and one each 16 s.
+const REPAIRS: f64 = 8.0;
+
+fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < limit, "never: {what}");
+        thread::sleep(Duration::from_millis(100)); // between two looks
+    }
+    println!("{what}: after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_pod_whose_rules_are_removed_repeatedly_is_pending_and_has_an_event_until_they_stay() {
+    let Some(cluster) = inpod_api::Cluster::allowed("events-unstable", &allowed(IN_POD, false)) else {
+        return;
+    };
+    let daemon = cluster.fixture.daemon();
+    let socket = cluster.sockets.path().join("ztunnel.sock");
+    let _ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
+    let [hostile, honest] = ["hostile", "honest"].map(|name| {
+        let pod = cluster.fixture.node.pod(cluster.create(name), &[]);
+        cluster.runs(&pod, if name == "honest" { 11 } else { 12 });
+        pod
+    });
+    cluster.label("ambient");
+    for name in ["hostile", "honest"] {
+        eventually("it is captured", || cluster.mark_of(name) == json!("enabled"));
+    }
+    // A process in the pod that may change its network, and does so once a second.
+    let ends = Arc::new(AtomicBool::new(false));
+    let attacker = {
+        let (ends, netns) = (Arc::clone(&ends), hostile.netns.second_handle());
+        thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                netns.sh("nft flush ruleset");
+                thread::sleep(Duration::from_secs(1)); // the attack itself
+            }
+        })
+    };
+    let mark = || cluster.mark_of("hostile");
+    within(NOTICED, "it is pending", || mark() == json!("pending"));
+    let told = event(&cluster.fixture, &hostile.pod.uid, "CaptureUnstable", 1);
+    assert_eq!(told["type"], "Warning");
+    assert!(message(&told).contains("restored 2 times") && message(&told).contains("ISTIO"), "{told}");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(45) {
+        assert_eq!(mark(), json!("pending"), "{}", daemon.log());
+        thread::sleep(Duration::from_millis(500)); // the measurement itself
+    }
+    let repairs = daemon.metric("istio_cni_ambient_repairs_total{place=\"pod\"}").unwrap();
+    assert!((3.0..=REPAIRS).contains(&repairs), "{repairs}");
+    assert_eq!(daemon.metric("istio_cni_ambient_pods{state=\"pending\"}"), Some(1.0));
+    let lines = || {
+        let log = daemon.log();
+        log.lines().filter(|line| line.contains("pod=hostile") && line.contains("rules of the pod")).count()
+    };
+    assert_eq!(lines(), 2, "the first repair, and that it goes on: {}", daemon.log());
+    ends.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    within(SETTLED, "it is captured again", || mark() == json!("enabled"));
+    assert_eq!(lines(), 3, "{}", daemon.log());
+    for (pod, reason, expected) in
+        [(&hostile, "CaptureUnstable", 1), (&hostile, "BypassesMesh", 0), (&honest, "CaptureUnstable", 0)]
+    {
+        assert_eq!(events(&cluster.fixture, &pod.pod.uid, reason).len(), expected, "{reason}");
+    }
 }

@@ -14,6 +14,21 @@ const LONGEST: usize = 500;
 pub(super) struct BypassNotices {
     privileges: BTreeMap<PodUid, NetworkPrivilege>,
     overruled: BTreeMap<PodUid, OverruledPod>,
+    unstable: BTreeMap<PodUid, UnstablePod>,
+}
+
+impl BypassNotices {
+    /// Rules of the pod are removed repeatedly.
+    pub(super) fn is_unstable(&self, uid: &PodUid) -> bool {
+        self.unstable.get(uid).is_some_and(|known| known.persists)
+    }
+}
+
+/// A pod whose rules are, or were, removed repeatedly.
+#[derive(Debug)]
+struct UnstablePod {
+    persists: bool,
+    next: Instant,
 }
 
 #[derive(Debug)]
@@ -70,10 +85,35 @@ impl NoticeTracker {
         self.say(about(pod, uid), (NoticeLevel::Warning, "AmbiguousNetns", message));
     }
 
+    /// Rules of a pod are removed repeatedly: which, and how many times in a row they were restored. However often that begins
+    /// anew, it is reported every 30 minutes at most.
+    pub fn unstable(&mut self, pod: &PodName, uid: &PodUid, what: &str, repairs: u32, now: Instant) {
+        let next = self.bypasses.unstable.get(uid).map(|known| known.next).filter(|next| now < *next);
+        let entry = UnstablePod { persists: true, next: next.unwrap_or(now + AGAIN) };
+        self.bypasses.unstable.insert(uid.clone(), entry);
+        if next.is_some() {
+            return;
+        }
+        let shown: String = what.chars().take(LONGEST).collect();
+        let message = format!(
+            "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {repairs} \
+             times: {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
+        );
+        self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureUnstable", message));
+    }
+
+    /// Rules of a pod stay in place again.
+    pub fn stable(&mut self, uid: &PodUid) {
+        if let Some(known) = self.bypasses.unstable.get_mut(uid) {
+            known.persists = false;
+        }
+    }
+
     /// All other pods are forgotten.
     pub fn forget_bypasses(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));
+        self.bypasses.unstable.retain(|uid, _| is_known(uid));
     }
 }
 

@@ -32,7 +32,7 @@ impl InPodCapture {
             }
             JobResult::Looked { uid, netns, result } => {
                 self.note_looked(state, &uid, &result);
-                if self.looked(&uid, netns, result) {
+                if self.looked(state, &uid, netns, result) {
                     self.tell_bypasses(state);
                 }
             }
@@ -130,8 +130,10 @@ impl InPodCapture {
         let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
             JobResult::Looked { uid, result: Ok(look), .. } => {
-                let is_verified = |pod: &EnrolledPod| pod.lifecycle.rules() == RulesState::Verified;
-                look.repaired.is_empty() && of(uid, is_verified)
+                let is_stable = |pod: &EnrolledPod| {
+                    pod.lifecycle.rules() == RulesState::Verified && !pod.lifecycle.is_unstable()
+                };
+                look.repaired.is_empty() && of(uid, is_stable)
             }
             JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
@@ -143,21 +145,9 @@ impl InPodCapture {
     }
 
     fn tell_notices(&self, state: &mut AgentState, done: &JobResult) {
-        match done {
-            JobResult::Looked { uid, result: Ok(look), .. } if !look.repaired.is_empty() => {
-                if let Some(enrolled_pod) =
-                    self.enrolled.get(uid).filter(|enrolled_pod| !enrolled_pod.lifecycle.is_leaving())
-                {
-                    state
-                        .notices
-                        .repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), &look.repaired);
-                }
-            }
-            JobResult::Zds(ZdsEvent::Connections { connected, .. }) => {
-                let meanwhile = "new connections of captured pods fail until one is there";
-                state.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
-            }
-            _ => {}
+        if let JobResult::Zds(ZdsEvent::Connections { connected, .. }) = done {
+            let meanwhile = "new connections of captured pods fail until one is there";
+            state.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
         }
     }
 
@@ -212,7 +202,13 @@ impl InPodCapture {
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
-    fn looked(&mut self, uid: &PodUid, netns: NetnsId, result: Result<RulesCheck, Reason>) -> bool {
+    fn looked(
+        &mut self,
+        state: &mut AgentState,
+        uid: &PodUid,
+        netns: NetnsId,
+        result: Result<RulesCheck, Reason>,
+    ) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -221,7 +217,6 @@ impl InPodCapture {
             Ok(RulesCheck { glance, repaired, connections }) => {
                 log_connections(&enrolled_pod.name, connections.as_ref());
                 if !repaired.is_empty() {
-                    warn!(target: "ambient", %namespace, pod = %name, rules = repaired.join("; "), "rules of the pod restored");
                     self.metrics.repaired("pod");
                 }
                 if is_there {
@@ -232,7 +227,7 @@ impl InPodCapture {
                     enrolled_pod.seen = Some(glance);
                     enrolled_pod.looked = Some(SystemTime::now());
                 }
-                Ok(())
+                Ok(repaired)
             }
             Err(error) => {
                 if is_there && enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
@@ -241,8 +236,45 @@ impl InPodCapture {
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Observed(netns, result));
+        let was_unstable = enrolled_pod.lifecycle.is_unstable();
+        let repaired = result.as_ref().cloned().unwrap_or_default();
+        self.handle(uid, PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())));
+        self.report_stability(state, uid, was_unstable, &repaired);
         differs
+    }
+
+    /// Reports a repair, and whether the pod's rules stay in place. While they do not, only the beginning and the end are
+    /// logged: the history and the metric have each repair.
+    fn report_stability(
+        &self,
+        state: &mut AgentState,
+        uid: &PodUid,
+        was_unstable: bool,
+        repaired: &[String],
+    ) {
+        let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
+        let PodName { namespace, name } = &enrolled_pod.name;
+        let (rules, repairs) = (repaired.join("; "), enrolled_pod.lifecycle.repairs());
+        match (was_unstable, enrolled_pod.lifecycle.is_unstable()) {
+            (true, true) => {
+                debug!(target: "ambient", %namespace, pod = %name, rules, repairs, "rules of the pod observed");
+            }
+            (true, false) => {
+                state.notices.stable(uid);
+                info!(target: "ambient", %namespace, pod = %name, repairs, "rules of the pod stay in place again");
+            }
+            (false, true) => {
+                state.notices.unstable(&enrolled_pod.name, uid, &rules, repairs, Instant::now());
+                warn!(target: "ambient", %namespace, pod = %name, rules, repairs, "rules of the pod are removed repeatedly; the pod is pending until they stay in place");
+            }
+            (false, false) if repaired.is_empty() => {}
+            (false, false) => {
+                warn!(target: "ambient", %namespace, pod = %name, rules, "rules of the pod restored");
+                if !enrolled_pod.lifecycle.is_leaving() {
+                    state.notices.repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), repaired);
+                }
+            }
+        }
     }
 
     fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {

@@ -152,6 +152,7 @@ impl EnrolledPod {
             netns: self.netns.clone(),
             ruled: self.lifecycle.is_ruled(),
             verified: self.lifecycle.rules() == RulesState::Verified,
+            repairs: if self.lifecycle.is_unstable() { self.lifecycle.repairs() } else { 0 },
             leaving: self.lifecycle.is_leaving(),
             refused: self.lifecycle.refused().map(str::to_owned),
             looked: self.looked,

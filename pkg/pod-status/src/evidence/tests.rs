@@ -29,6 +29,8 @@ fn each_state_follows_from_its_evidence() {
         ("captured before its containers run", starting(VERIFIED), Captured, Some(Enabled)),
         ("put in place, about to be observed", rules(RulesEvidence::Applied), Captured, None),
         ("put in place again and again", rules(RulesEvidence::Doubtful), Unknown, MARKED),
+        ("removed again and again", rules(RulesEvidence::Unstable), Pending, MARKED),
+        ("the same, and overruled", overruled(rules(RulesEvidence::Unstable)), Bypassing, MARKED),
         ("the same, while an ADD waits", awaited(rules(RulesEvidence::Doubtful)), Unknown, None),
         ("cannot be observed", Evidence::UNKNOWN, Unknown, None),
         ("runs without rules", ABSENT, Bypassing, None),
@@ -75,6 +77,7 @@ fn evidence() -> impl Strategy<Value = Evidence> {
         any::<bool>().prop_map(|holds| RulesEvidence::Incomplete { holds }),
         Just(RulesEvidence::Applied),
         Just(RulesEvidence::Doubtful),
+        Just(RulesEvidence::Unstable),
         Just(RulesEvidence::Verified),
     ];
     let proxy = prop_oneof![

@@ -37,8 +37,9 @@ pub enum PodEvent<N> {
     },
     /// [`PodAction::Capture`] has ended, in that namespace; `Ok(true)`: something had to be changed.
     Captured(N, Result<bool, Reason>),
-    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place.
-    Observed(N, Result<(), Reason>),
+    /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place. `Ok(true)`: something was missing,
+    /// and was restored.
+    Observed(N, Result<bool, Reason>),
     /// [`PodAction::Release`] has ended.
     Released(Result<(), Reason>),
     /// ztunnel serves it in that namespace.

@@ -43,7 +43,8 @@ fn each_event_leads_to_its_actions_and_its_state() {
     let found = |netns, captured| PodEvent::Found { netns, captured };
     let applied = [added(HERE), PodEvent::Captured(HERE, Ok(true))];
     let served = [&applied[..], &[PodEvent::Accepted(HERE)]].concat();
-    let verified = [&served[..], &[PodEvent::Observed(HERE, Ok(()))]].concat();
+    let (seen, removed) = (PodEvent::Observed(HERE, Ok(false)), PodEvent::Observed(HERE, Ok(true)));
+    let verified = [&served[..], &[PodEvent::Observed(HERE, Ok(false))]].concat();
     let then = |before: &[PodEvent<u8>], event| [before, &[event]].concat();
     let forget = |why: &str| Forget(why.into());
     let refused = || Err("no certificate".into());
@@ -61,7 +62,7 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ("its rules are made", applied.to_vec(), vec![Serve], Pending),
         ("ztunnel serves it", served.clone(), vec![Answer(Ok(()))], Captured),
         ("its rules are seen", verified.clone(), vec![Announce], Captured),
-        ("its rules are seen again", then(&verified, PodEvent::Observed(HERE, Ok(()))), vec![], Captured),
+        ("its rules are seen again", then(&verified, PodEvent::Observed(HERE, Ok(false))), vec![], Captured),
         ("ztunnel acknowledges it again", then(&verified, PodEvent::Accepted(HERE)), vec![], Captured),
         (
             "a second ADD of a captured pod",
@@ -116,6 +117,25 @@ fn each_event_leads_to_its_actions_and_its_state() {
             Captured,
         ),
         ("nothing has changed", then(&verified, PodEvent::Joined { changed: false }), vec![], Captured),
+        ("its rules were removed", then(&verified, removed.clone()), vec![], Captured),
+        (
+            "they were removed again",
+            [&verified[..], &[removed.clone(), removed.clone()]].concat(),
+            vec![],
+            Pending,
+        ),
+        (
+            "they are seen once since",
+            [&verified[..], &[removed.clone(), removed.clone(), seen.clone()]].concat(),
+            vec![],
+            Pending,
+        ),
+        (
+            "they are seen twice since",
+            [&verified[..], &[removed.clone(), removed.clone(), seen.clone(), seen]].concat(),
+            vec![],
+            Captured,
+        ),
         (
             "its rules cannot be seen",
             then(&served, PodEvent::Observed(HERE, Err(failure()))),
@@ -201,7 +221,7 @@ fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
         assert_eq!(state(&pod), expected, "{round}");
     }
     assert!(pod.work(seconds(3)).is_none(), "the next attempt is not made at once");
-    let _ = pod.handle(PodEvent::Observed(HERE, Ok(())), seconds(4));
+    let _ = pod.handle(PodEvent::Observed(HERE, Ok(false)), seconds(4));
     assert_eq!(state(&pod), CaptureState::Captured);
 }
 
@@ -320,8 +340,8 @@ impl World {
             }
             (PodAction::Capture, Some(why)) => PodEvent::Captured(netns, Err(why)),
             (PodAction::Observe, None) => {
-                *rules = true; // what is missing is restored
-                PodEvent::Observed(netns, Ok(()))
+                let repaired = !std::mem::replace(rules, true); // what is missing is restored
+                PodEvent::Observed(netns, Ok(repaired))
             }
             (PodAction::Observe, Some(why)) => PodEvent::Observed(netns, Err(why)),
             (_, None) => {

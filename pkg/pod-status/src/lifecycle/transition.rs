@@ -3,7 +3,7 @@
 
 use model::Reason;
 
-use super::{AgentTime, BACKOFF, Lifecycle, PodAction, PodEvent, RulesState};
+use super::{AgentTime, BACKOFF, Lifecycle, PodAction, PodEvent, RulesState, stability::Stability};
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
     /// What is to be done about an event, in this order.
@@ -73,6 +73,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.rules = RulesState::Absent;
         self.refused = None;
         self.announce = false;
+        self.stability = Stability::default();
         true
     }
 
@@ -108,21 +109,26 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    fn observed(&mut self, netns: N, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
+    fn observed(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
         if let Some(actions) = self.overtaken(netns) {
             return actions;
         }
         match result {
-            Ok(()) => {
+            Ok(repaired) => {
                 self.rules = RulesState::Verified;
                 self.doubts = 0;
                 self.succeeded();
+                self.stability.observed(repaired, now);
+                if let Some(recheck) = self.stability.recheck() {
+                    self.observe = self.observe.min(now + recheck);
+                }
                 self.announce()
             }
             // That they can be made does not end a doubt.
             Err(why) => {
                 self.rules = RulesState::Absent;
                 self.failed(why, now);
+                self.stability.failed();
                 self.doubts = self.doubts.saturating_add(1);
                 self.due = self.due.max(now + BACKOFF.after(self.doubts));
                 Vec::new()
@@ -178,7 +184,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     fn announce(&mut self) -> Vec<PodAction> {
-        let captured = self.rules == RulesState::Verified && self.is_served() && !self.leaving;
+        let is_certain = self.rules == RulesState::Verified && !self.is_unstable();
+        let captured = is_certain && self.is_served() && !self.leaving;
         if captured && !std::mem::replace(&mut self.announce, true) {
             vec![PodAction::Announce]
         } else {

@@ -5,7 +5,7 @@ mod ztunnel;
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use kernel::{drifted, no_namespace, not_in_set, overruled, unseen};
+use kernel::{drifted, no_namespace, not_in_set, overruled, unseen, unstable};
 use ztunnel::{no_ztunnel, not_connected, refused};
 
 use super::{finding::Finding, outside};
@@ -58,6 +58,7 @@ fn member(state: &StateReport, pod: &PodState) -> Finding {
         no_namespace,
         overruled,
         drifted,
+        unstable,
         failed,
         unannounced,
     ];

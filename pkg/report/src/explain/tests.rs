@@ -164,6 +164,13 @@ fn pods_that_should_be_captured() {
         ),
         (
             RedirectionMode::InPod,
+            |pod| (pod.capture, pod.kernel.repairs) = (Pending, 3),
+            "unstable",
+            PodVerdict::Wrong,
+            "were restored 3 times in a row",
+        ),
+        (
+            RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;
                 pod.kernel.differences = vec!["a rule was changed".into(), "a route is missing".into()];

@@ -203,6 +203,7 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
             differences: Vec::new(),
             seen: vec![format!("{ip} is in the set of enrolled addresses"), format!("a route leads to {ip}")],
             overruling: Vec::new(),
+            repairs: 0,
             outside: OutsideView::default(),
             blind: None,
         },

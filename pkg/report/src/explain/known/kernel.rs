@@ -88,6 +88,21 @@ pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("overruled", says, &advice))
 }
 
+/// Its rules are in place for the moment.
+pub(super) fn unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
+    let repairs = Some(pod.kernel.repairs).filter(|repairs| *repairs > 0)?;
+    let says = format!(
+        "The rules of the pod {} are removed repeatedly, and were restored {repairs} times in a row: all or some of its traffic \
+         bypasses the mesh in between. It is pending until its rules stay in place.",
+        title(pod)
+    );
+    let advice = [
+        "Find out which container of the pod, or which program of the node, removes them; the Event CaptureUnstable lists which.",
+        "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
+    ];
+    Some(Finding::wrong("unstable", says, &advice))
+}
+
 pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.differences.first()?);
     let (title, number) = (title(pod), pod.kernel.differences.len());

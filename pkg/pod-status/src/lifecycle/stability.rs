@@ -1,0 +1,127 @@
+//! Whether a pod's rules stay in place. A process in the pod with NET_ADMIN, or another component, may remove them again and again.
+
+use std::time::Duration;
+
+use retry::Backoff;
+
+use super::AgentTime;
+
+/// After a repair, the next observation; twice as long after each further repair of a series, up to the last. So repairs of one
+/// pod happen at a bounded rate.
+pub const FIRST_RECHECK: Duration = Duration::from_secs(1);
+/// The longest time between observations of a pod whose rules were removed.
+pub const LAST_RECHECK: Duration = Duration::from_secs(16);
+const RECHECK: Backoff = Backoff::new(FIRST_RECHECK, LAST_RECHECK);
+/// A repair within this time after the one before belongs to the same series. It is longer than three regular observations.
+pub const SERIES: Duration = Duration::from_secs(130);
+/// So many repairs of a series make the pod unstable, and so many observations in a row without one make it stable.
+const ENOUGH: u32 = 2;
+
+/// The last series of repairs of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stability {
+    repairs: u32,
+    repaired: AgentTime,
+    /// Observations in a row that found the rules in place.
+    whole: u32,
+    unstable: bool,
+}
+
+impl Stability {
+    /// Its rules were observed. `repaired`: something was missing, and was restored.
+    pub(super) fn observed(&mut self, repaired: bool, now: AgentTime) {
+        if !repaired {
+            self.whole = self.whole.saturating_add(1);
+            self.unstable &= self.whole < ENOUGH;
+            return;
+        }
+        if now.saturating_sub(self.repaired) > SERIES {
+            self.repairs = 0;
+        }
+        (self.repairs, self.repaired, self.whole) = (self.repairs.saturating_add(1), now, 0);
+        self.unstable |= self.repairs >= ENOUGH;
+    }
+
+    /// Its rules could not be observed, or not be kept.
+    pub(super) fn failed(&mut self) {
+        self.whole = 0;
+    }
+
+    /// How soon its rules are to be observed again; `None`: as usual.
+    pub(super) fn recheck(&self) -> Option<Duration> {
+        (self.repairs > 0 && self.whole < ENOUGH).then(|| RECHECK.after(self.repairs))
+    }
+
+    /// They were removed repeatedly, and have not been found in place often enough since.
+    pub(super) fn is_unstable(&self) -> bool {
+        self.unstable
+    }
+
+    /// Repairs of the last series.
+    pub(super) fn repairs(&self) -> u32 {
+        self.repairs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Observes for this long. `period`: how often another component removes the rules. Returns the repairs, how many
+    /// observations found the pod unstable, and how many there were.
+    fn under_attack(period: u64, duration: u64) -> (u32, u32, u32) {
+        let (mut pod, mut removed, mut now) = (Stability::default(), false, 0);
+        let (mut repairs, mut unstable, mut observations, mut due) = (0, 0, 0, 40);
+        while now < duration {
+            now += 1;
+            removed |= now % period == 0;
+            if now >= due {
+                let repaired = std::mem::take(&mut removed);
+                pod.observed(repaired, Duration::from_secs(now));
+                due = now + pod.recheck().map_or(40, |recheck| recheck.as_secs());
+                observations += 1;
+                repairs += u32::from(repaired);
+                unstable += u32::from(pod.is_unstable());
+            }
+        }
+        (repairs, unstable, observations)
+    }
+
+    #[test]
+    fn a_pod_whose_rules_go_again_and_again_is_unstable_and_repaired_at_a_bounded_rate() {
+        for period in [1, 2, 5, 10, 16] {
+            let (repairs, unstable, observations) = under_attack(period, 3600);
+            assert!(repairs <= 3600 / 16 + 5, "every {period} s: {repairs}");
+            assert!(unstable + 8 >= observations, "every {period} s: {unstable} of {observations}");
+        }
+    }
+
+    #[test]
+    fn rules_that_were_removed_once_do_not_make_a_pod_unstable() {
+        let (repairs, unstable, _) = under_attack(300, 3600);
+        assert_eq!((repairs, unstable), (11, 0));
+    }
+
+    #[test]
+    fn a_pod_is_stable_when_it_was_found_in_place_twice_in_a_row() {
+        let mut pod = Stability::default();
+        assert_eq!(pod.recheck(), None);
+        let mut found = |repaired| {
+            pod.observed(repaired, Duration::from_secs(100));
+            (pod.is_unstable(), pod.recheck().map(|recheck| recheck.as_secs()))
+        };
+        let observations = [true, true, false, true, false, false, false];
+        let expected = [
+            (false, Some(1)),
+            (true, Some(2)),
+            (true, Some(2)),
+            (true, Some(4)),
+            (true, Some(4)),
+            (false, None),
+            (false, None),
+        ];
+        assert_eq!(observations.map(&mut found), expected);
+        pod.failed();
+        assert_eq!(pod.recheck(), Some(Duration::from_secs(4)), "a failure is no such observation");
+    }
+}
