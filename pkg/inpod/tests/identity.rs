@@ -231,7 +231,7 @@ fn assert_found(answer: Option<NetnsAnswer>, pod: &Pod, witness: Witness, what: 
 }
 
 #[track_caller]
-fn assert_ambiguous(&answer: &Option<NetnsAnswer>, why: Ambiguity, what: &str) {
+fn assert_ambiguous(answer: &Option<NetnsAnswer>, why: Ambiguity, what: &str) {
     assert!(matches!(answer, Some(NetnsAnswer::Ambiguous(found)) if *found == why), "{what}: {answer:?}");
 }
 

@@ -132,7 +132,7 @@ fn each_event_leads_to_its_actions_and_its_state() {
         ),
         (
             "they are seen twice since",
-            [&verified[..], &[removed.clone(), removed.clone(), seen.clone(), seen]].concat(),
+            [&verified[..], &[removed.clone(), removed, seen.clone(), seen]].concat(),
             vec![],
             Captured,
         ),
