@@ -24,6 +24,7 @@ fn whole() -> Vec<StateReport> {
     pod.kernel.blind = Some("words".into());
     pod.kernel.overruling = vec!["words".into()];
     pod.kernel.repairs = 2;
+    pod.kernel.netns_witness = Some("words".into());
     pod.kernel.outside.connections = vec!["words".into()];
     pod.privilege = Some("none".into());
     fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect()
