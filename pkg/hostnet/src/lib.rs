@@ -28,6 +28,6 @@ pub use handle::{ChangeOutcome, RtnetlinkHandle};
 pub use link::{Link, LinkFlags, MacAddress, NewLink};
 pub use local::LocalDelivery;
 pub use model::{Family, IpNet, Mark, TableId};
-pub use route::{NextHop, Route, RouteChange, RouteKind, RouteProtocol};
+pub use route::{Route, RouteChange, RouteKind, RouteProtocol};
 pub use rule::{PolicyRule, RuleAction};
 pub use value::{IpProtocol, LinkIndex, RouteScope};

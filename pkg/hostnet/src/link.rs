@@ -45,8 +45,8 @@ pub struct Link {
     pub peer: Option<LinkIndex>,
     /// The bridge, bond or VRF that it is a port of.
     pub master: Option<LinkIndex>,
-    /// Where the [peer](Link::peer) is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that is ending; none
-    /// for the same netns.
+    /// Where the [peer](Link::peer) is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that
+    /// is ending; none for the same netns.
     pub peer_netns: Option<i32>,
 }
 

@@ -13,7 +13,6 @@ mod lookup;
 pub(crate) mod message;
 
 pub use bulk::RouteChange;
-pub use lookup::NextHop;
 
 use change::RouteVerb;
 

@@ -13,7 +13,7 @@ use pod_identity::{NodePath, combine_paths};
 
 use crate::Error;
 
-/// What the node shows of some addresses and network namespaces.
+/// The node's view of some addresses and network namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct NodeNetwork {
     destinations: BTreeMap<IpAddr, Destination>,
@@ -70,8 +70,7 @@ fn observe(
     network.ports = leads_out.collect();
     let links: BTreeMap<LinkIndex, &Link> = links.iter().map(|link| (link.index, link)).collect();
     for ip in ips {
-        let hop = handle.next_hop(*ip)?.filter(|hop| !hop.gateway && !hop.local);
-        let link = hop.and_then(|hop| links.get(&hop.oif).copied());
+        let link = handle.direct_link(*ip)?.and_then(|index| links.get(&index).copied());
         let destination = link.map_or(Destination::Unknown, |link| destination(link, &network.ports));
         network.destinations.insert(*ip, destination);
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netlink::{Attribute, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use super::{NextHop, Route, RouteKind, RouteProtocol};
+use super::{Route, RouteKind, RouteProtocol};
 use crate::wire;
 use crate::{Family, LinkIndex, RouteScope, TableId};
 
@@ -84,19 +84,16 @@ pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     message
 }
 
-/// The answer to [`look_up`]; `None` for another message, and for a route that rejects packets.
-pub(super) fn parse_next_hop(reply: &ReceivedMessage<'_>) -> Result<Option<NextHop>, Malformed> {
+/// Reads the answer to [`look_up`]; `None`: another message, or a route that does not lead to a link that the address is on.
+pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<LinkIndex>, Malformed> {
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }
     let (header, attributes) = reply.header::<12>()?;
-    let kind = kind_from(RouteHeader::of(*header).kind);
-    if !matches!(kind, RouteKind::Unicast | RouteKind::Local) {
-        return Ok(None);
-    }
-    let oif = attributes.find(RTA_OIF).map(|oif| oif.u32()).transpose()?;
-    let gateway = attributes.find(RTA_GATEWAY).or(attributes.find(RTA_VIA)).is_some();
-    Ok(oif.map(|oif| NextHop { oif: LinkIndex(oif), gateway, local: kind == RouteKind::Local }))
+    let is_forwarded = kind_from(RouteHeader::of(*header).kind) == RouteKind::Unicast;
+    let has_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attributes.find(kind).is_some());
+    let link = attributes.find(RTA_OIF).filter(|_| is_forwarded && !has_gateway);
+    link.map(|link| link.u32().map(LinkIndex)).transpose()
 }
 
 pub(crate) fn add(route: &Route, flags: MessageFlags) -> NetlinkRequest {

@@ -240,3 +240,46 @@ fn a_refused_route_says_what_and_why_in_the_kernels_words() {
         );
     });
 }
+
+#[test]
+fn a_direct_link_is_one_that_the_address_itself_is_on() {
+    in_fresh_netns(|handle| {
+        ip("addr add 10.1.0.1/24 dev va");
+        ip("addr add 2001:db8::1/64 dev va nodad");
+        ip("link set va up");
+        ip("link set vb up");
+        ip("route add 10.7.0.1 dev vb");
+        ip("route add 10.8.0.0/16 via 10.1.0.2");
+        ip("route add 10.9.0.0/16 via inet6 2001:db8::2 dev va");
+        ip("route add blackhole 10.10.0.0/16");
+        ip("route add unreachable 10.11.0.0/16");
+        ip("route add prohibit 10.12.0.0/16");
+        ip("route add 2001:db8:7::1 dev vb");
+        ip("route add 2001:db8:8::/48 via 2001:db8::2");
+        ip("route add blackhole 2001:db8:9::/48");
+        ip("rule add to 10.13.0.1 lookup 133");
+        ip("route add 10.13.0.1 dev vb table 133");
+        let (va, vb) = (Some(index(handle, "va")), Some(index(handle, "vb")));
+        let table = [
+            ("10.1.0.2", va),
+            ("2001:db8::2", va),
+            ("10.7.0.1", vb),
+            ("2001:db8:7::1", vb),
+            ("10.13.0.1", vb),
+            ("10.1.0.1", None),
+            ("2001:db8::1", None),
+            ("10.8.0.1", None),
+            ("2001:db8:8::1", None),
+            ("10.9.0.1", None),
+            ("10.10.0.1", None),
+            ("10.11.0.1", None),
+            ("10.12.0.1", None),
+            ("2001:db8:9::1", None),
+            ("192.0.2.1", None),
+            ("2001:db8:ffff::1", None),
+        ];
+        for (ip, expected) in table {
+            assert_eq!(handle.direct_link(addr(ip)).unwrap(), expected, "{ip}");
+        }
+    });
+}
