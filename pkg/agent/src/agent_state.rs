@@ -189,7 +189,10 @@ impl AgentState {
 
     /// A pod has a sandbox.
     pub(crate) fn begins(&mut self, pod: &Pod) {
-        self.ended.retain(|uid| !pod.has_runtime_uid(uid));
+        self.ended.remove(&pod.metadata.uid);
+        if let Some(hash) = pod.manifest_hash() {
+            self.ended.remove(&hash);
+        }
     }
 
     /// A sandbox of a pod was deleted.
@@ -206,7 +209,8 @@ impl AgentState {
 
     /// Its sandbox was deleted, and there is no other one.
     fn has_ended(&self, pod: &Pod) -> bool {
-        self.ended.iter().any(|uid| pod.has_runtime_uid(uid))
+        let is_ended = |uid: &PodUid| self.ended.contains(uid);
+        is_ended(&pod.metadata.uid) || pod.manifest_hash().as_ref().is_some_and(is_ended)
     }
 
     /// The same, and there will be no other: it is being deleted, or the API server's list lacks it.
