@@ -9,7 +9,6 @@ use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
 use model::{ExistingConnections, PodName, PodUid};
 use planner::EnrolmentPolicy;
-use pod_identity::KnownPods;
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,
@@ -136,12 +135,12 @@ impl RepairController {
                     if !is_installed() {
                         sleep(GATE).await;
                     } else if let Some(task) = queue.take(std::time::Instant::now()) {
-                        let outcome = self.handle(&task, sidecars.known()).await;
+                        let outcome = self.handle(&task, &sidecars).await;
                         queue.finish(&task, outcome, std::time::Instant::now());
                     }
                 }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
-                    self.keep_rules(sidecars.known(), sidecars.all().clone()).await;
+                    self.keep_rules(sidecars.known_pods(), sidecars.all().clone()).await;
                     pass = Instant::now() + PASS;
                 }
             }
@@ -157,7 +156,7 @@ impl RepairController {
     }
 
     /// Handles a pod: logs, counts and reports the result. `pods`: all pods that are known.
-    async fn handle(&self, task: &RepairTask, pods: KnownPods) -> RepairOutcome {
+    async fn handle(&self, task: &RepairTask, pods: &SidecarPods) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
             Attempt::Skipped { message: format!("dry run: {}", self.intent()) }

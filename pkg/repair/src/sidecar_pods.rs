@@ -84,7 +84,7 @@ impl SidecarPods {
     }
 
     /// All pods to which a process may belong.
-    pub(crate) fn known(&self) -> KnownPods {
+    pub(crate) fn known_pods(&self) -> KnownPods {
         KnownPods::new(self.observed.values().cloned())
     }
 

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use kubeio::ApiErrorKind;
 use model::Pod;
-use pod_identity::KnownPods;
 
 use super::RepairController;
-use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport};
+use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport, sidecar_pods::SidecarPods};
 
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,7 +21,7 @@ pub(super) enum Attempt {
 }
 
 impl RepairController {
-    pub(super) async fn attempt(&self, task: &RepairTask, pods: KnownPods) -> Attempt {
+    pub(super) async fn attempt(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
         match &self.options.mode {
             RepairMode::Label { key, value } => self.label(task, key, value).await,
             RepairMode::Delete => self.delete(task).await,
@@ -59,7 +58,7 @@ impl RepairController {
         }
     }
 
-    async fn repair_in_place(&self, task: &RepairTask, pods: KnownPods) -> Attempt {
+    async fn repair_in_place(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
         let ObservedPod { name, uid, .. } = &task.pod;
         if task.pod.is_finished {
             let message = format!("{}; it has ended and does not start again", task.breakage);
@@ -71,7 +70,7 @@ impl RepairController {
             Ok(_) => return Attempt::Gone, // another pod has its name
             Err(error) => return failed(&error),
         };
-        let in_place = self.in_place.clone();
+        let (in_place, pods) = (self.in_place.clone(), pods.known_pods());
         let done = tokio::task::spawn_blocking(move || in_place.repair(&pod, &pods)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
