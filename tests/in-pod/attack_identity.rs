@@ -29,7 +29,7 @@ fn nested(attacker: &Pod, victim: &Pod) -> String {
     format!("0::/kubepods/burstable/pod{}/ctr/pod{}/x\n", attacker.uid, victim.uid)
 }
 
-/// What the victim sends goes through ztunnel; what the attacker sends does not.
+/// Checks that connections of the victim go through ztunnel, and those of the attacker do not.
 fn assert_apart(fixture: &mut InPod, ztunnel: &mut InpodZtunnel, victim: &Peer, attacker: &Peer) {
     fixture.wait_captured(victim);
     fixture.wait_served(ztunnel, victim);
@@ -145,7 +145,7 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     let other = fixture.running_pod(PLAIN, "other");
     let victim = quiet_pod(&fixture, Pod::new(MESH, "victim"));
     give_addresses(&victim, &other);
-    let _ = fixture.processes.add(&victim.sandbox.pod.uid, &other.sandbox.netns);
+    let entered = fixture.processes.add(&victim.sandbox.pod.uid, &other.sandbox.netns);
     fixture.manifests.put_pod(&victim.sandbox.manifest());
     wait_ambiguous(&mut fixture, 1.0);
     let output = fixture.container.exec(&["explain", "mesh/victim"]);
@@ -153,6 +153,10 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     assert!(text.contains("the node's routes lead to another one"), "{text}");
     assert!(fixture.is_bare(&other) && fixture.is_bare(&victim), "{}", fixture.log());
     assert!(ztunnel.workload(&victim.sandbox.pod.uid).is_none());
+    // Once that process has ended, there is nothing ambiguous any more.
+    fixture.processes.remove(entered);
+    wait_ambiguous(&mut fixture, 0.0);
+    let _ = fixture.processes.add(&victim.sandbox.pod.uid, &other.sandbox.netns);
     let _ = fixture.processes.add(&victim.sandbox.pod.uid, &victim.sandbox.netns);
     assert_apart(&mut fixture, &mut ztunnel, &victim, &other);
     wait_ambiguous(&mut fixture, 0.0);

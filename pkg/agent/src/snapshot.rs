@@ -87,9 +87,9 @@ pub struct EnrolledPodView {
     pub options: rules::inpod::PodOptions,
     /// Its network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
-    /// On what it rests that this is its namespace.
+    /// The evidence on which this namespace is attributed to it.
     pub witness: Option<Witness>,
-    /// Why it could not be determined, if it could not.
+    /// Why the last search could not determine it; `None`: it could, or there was none.
     pub ambiguity: Option<Ambiguity>,
     /// Its rules were applied, and have not been found changed since.
     pub ruled: bool,

@@ -16,9 +16,10 @@ use hostnet::RtnetlinkHandle;
 use model::PodUid;
 use netns::{Netns, NetnsId};
 use pod_identity::{
-    Ambiguity, Candidate, Identity, KnownPods, NodePath, ProcessOwner, Witness, choose, names_a_pod,
+    Ambiguity, Candidate, Identity, KnownPods, NodePath, ProcessOwner, Witness, choose_netns, names_a_pod,
 };
 use rules::inpod::InPodRulesConfig;
+use wire::PodRecord;
 
 use crate::{Error, node_network::NodeNetwork, pod::families_with_rule};
 
@@ -35,8 +36,8 @@ pub struct NetnsFinder {
 pub struct NetnsQuery {
     /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// Its namespace as far as is known. While a process of the pod is there, or the node's network still leads there, no
-    /// other one is looked for.
+    /// The namespace that is known to be its own. While a process of the pod is there, or the namespace has one of its addresses
+    /// and the node does not lead elsewhere for it, no other one is looked for.
     pub known: Option<Arc<Netns>>,
     /// The namespace in which the runtime added it, by the record of its ADD.
     pub recorded: Option<NetnsId>,
@@ -52,7 +53,7 @@ pub enum NetnsAnswer {
         /// A process of the pod was found, wherever.
         runs: bool,
     },
-    /// It cannot be decided.
+    /// No decision is possible.
     Ambiguous(Ambiguity),
 }
 
@@ -116,7 +117,7 @@ impl OpenQuery<'_> {
             nested: one.nested,
         };
         let candidates: Vec<_> = self.fitting.iter().enumerate().map(candidate).collect();
-        match choose(&candidates) {
+        match choose_netns(&candidates) {
             Identity::Found(place, witness) => self.found(place, witness),
             Identity::Ambiguous(why) => Some(NetnsAnswer::Ambiguous(why)),
             Identity::NotFound => self.query.known.as_ref().map(|_| NetnsAnswer::Unchanged { runs: true }),
@@ -209,7 +210,7 @@ impl NetnsFinder {
         let mut candidates: BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>> = BTreeMap::new();
         for process in processes(&self.proc)? {
             let Ok(cgroup) = fs::read_to_string(process.join("cgroup")) else { continue };
-            let ProcessOwner::Pod { uid, nested } = pods.owner(&cgroup) else { continue };
+            let ProcessOwner::Pod { uid, nested } = pods.owner_of_process(&cgroup) else { continue };
             if !sought.contains_key(&uid) {
                 continue;
             }
@@ -304,6 +305,12 @@ pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
         }
     }
     Ok(found)
+}
+
+/// The namespace of a pod's ADD, as its record identifies it.
+#[must_use]
+pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
+    record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }
 
 fn processes(proc: &Path) -> Result<Vec<PathBuf>, Error> {

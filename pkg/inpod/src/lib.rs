@@ -18,7 +18,9 @@ mod pod;
 pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::OutsideConnections;
-pub use find::{NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods};
+pub use find::{
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods, recorded_netns,
+};
 pub use listener::has_listener;
 pub use node::{EnsureReport, NodeProbes, ProbeRules, set};
 pub use peer::peer_addresses;

@@ -53,7 +53,7 @@ pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<
     let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
     match pods {
         Ok(found) => state.pods.iter_mut().for_each(|pod| {
-            let own = found.of(&pod.ips, None).cloned();
+            let own = found.netns_of_pod(&pod.ips, None).cloned();
             look_at(settings, &state.node, &state.network, own, pod);
         }),
         Err(error) => blind.push(Unobserved::new(StatePart::PodNamespaces, error)),

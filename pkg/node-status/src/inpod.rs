@@ -129,6 +129,10 @@ pub(super) fn netns_ref(id: NetnsId) -> NetnsRef {
     NetnsRef { device: id.dev, inode: id.ino }
 }
 
+/// Why nothing is known of a pod that has no network namespace.
+const NO_NETNS: &str = "the plugin did not pass its network namespace, and no process of the pod was found in one that has its \
+                        address";
+
 /// The reconciler's last observation.
 pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
@@ -141,12 +145,7 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
         ..KernelView::default()
     };
     if enrolled_pod.netns.is_none() {
-        let trouble = enrolled_pod.ambiguity.map(|why| why.to_string());
-        view.blind = trouble.or_else(|| Some(
-            "the plugin did not pass its network namespace, and no process of the pod was found in one that has its \
-             address"
-                .to_owned(),
-        ));
+        view.blind = Some(enrolled_pod.ambiguity.map_or_else(|| NO_NETNS.to_owned(), |why| why.to_string()));
     } else if enrolled_pod.verified {
         view.seen.push("its rules and its policy route were in place".to_owned());
     } else if enrolled_pod.ruled {

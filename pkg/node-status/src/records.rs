@@ -5,16 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ::inpod::recorded_netns;
 use model::PodUid;
 use netfilter::{FirewallOptions, RuleDigest};
-use netns::{Netns, NetnsId};
+use netns::Netns;
 use planner::{
     EnrolmentPolicy, PodDecision,
     reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
 use pod_status::{Evidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StatePart, StateReason, Unobserved};
-use wire::{NetnsFile, PodRecord};
+use wire::PodRecord;
 
 use crate::sidecar::{self, NetnsPaths, SIDECAR};
 
@@ -52,7 +53,7 @@ fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> 
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
-    let ids: BTreeSet<_> = records.iter().filter_map(|record| record.netns_file.as_ref()).map(id).collect();
+    let ids: BTreeSet<_> = records.iter().filter_map(recorded_netns).collect();
     let found = match places.namespaces() {
         Ok(found) => found,
         Err(error) => return Some(unrecorded(error.to_string())),
@@ -85,7 +86,7 @@ pub(super) fn pods(
         }
     });
     let done = records.iter().filter(|record| record.error.is_none());
-    let namespaces = done.filter_map(|record| Some((key(record), id(record.netns_file.as_ref()?))));
+    let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
     let (recorded, namespaces) = (&recorded_rules(records), &namespaces.collect());
     let means = sidecar::CompareContext { places, tools, recorded, namespaces };
     sidecar::show(means, &redirects.collect(), cache, &mut pods);
@@ -98,10 +99,6 @@ fn recorded_rules(records: &[PodRecord]) -> BTreeMap<PodUid, RuleDigest> {
     let mut all: Vec<&PodRecord> = records.iter().collect();
     all.sort_by(|a, b| a.at.cmp(&b.at));
     all.into_iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone()))).collect()
-}
-
-fn id(file: &NetnsFile) -> NetnsId {
-    NetnsId { dev: file.dev, ino: file.ino }
 }
 
 /// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.

@@ -107,7 +107,7 @@ pub(super) fn show(
                 continue;
             }
             Ok(all) => all
-                .of(&pod.ips, means.namespaces.get(&pod.uid).copied())
+                .netns_of_pod(&pod.ips, means.namespaces.get(&pod.uid).copied())
                 .ok_or_else(|| all.not_found(&pod.ips, means.places)),
         };
         let late = || began.elapsed() > LIMIT;
@@ -225,7 +225,7 @@ pub(super) struct NetnsByAddress {
 impl NetnsByAddress {
     /// The namespace of a pod with these addresses: the one of its ADD, else the only one that has any of them. A pod may
     /// give itself the address of another one, so several are none.
-    pub(super) fn of(&self, ips: &[IpAddr], recorded: Option<NetnsId>) -> Option<&Arc<Netns>> {
+    pub(super) fn netns_of_pod(&self, ips: &[IpAddr], recorded: Option<NetnsId>) -> Option<&Arc<Netns>> {
         let fitting: BTreeMap<NetnsId, &Arc<Netns>> = ips
             .iter()
             .filter_map(|ip| self.by_address.get(ip))

@@ -18,24 +18,6 @@ pub enum Witness {
     Processes,
 }
 
-impl Witness {
-    /// All of them.
-    pub const ALL: [Witness; 5] =
-        [Witness::Add, Witness::Record, Witness::Route, Witness::Bridge, Witness::Processes];
-
-    /// A short, stable name: `add`, `record`, `route`, `bridge` or `processes`.
-    #[must_use]
-    pub fn code(self) -> &'static str {
-        match self {
-            Witness::Add => "add",
-            Witness::Record => "record",
-            Witness::Route => "route",
-            Witness::Bridge => "bridge",
-            Witness::Processes => "processes",
-        }
-    }
-}
-
 impl fmt::Display for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -66,7 +48,7 @@ pub enum NodePath {
     Unknown,
 }
 
-/// What the paths to several addresses of one pod show together: one that leads elsewhere outweighs all others.
+/// Combines the paths to several addresses of one pod: one that leads elsewhere outweighs all others.
 #[must_use]
 pub fn combine_paths(paths: impl IntoIterator<Item = NodePath>) -> NodePath {
     let rank = |path: &NodePath| match path {
@@ -98,14 +80,14 @@ pub enum Identity<N> {
     Found(N, Witness),
     /// No namespace is known to be the pod's, and none looks so.
     NotFound,
-    /// It cannot be decided, and must not be guessed.
+    /// No decision is possible, and none must be guessed.
     Ambiguous(Ambiguity),
 }
 
 /// Why the answer cannot be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ambiguity {
-    /// So many namespaces fit.
+    /// Several namespaces fit.
     SeveralFit,
     /// Processes of the pod are in a namespace with its address, and the node leads to another one for that address.
     AddressElsewhere,
@@ -149,12 +131,40 @@ impl fmt::Display for Ambiguity {
     }
 }
 
+/// The answers in a row that could not be decided, for one pod. One alone may be due to a pod that is just starting or ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmbiguityStreak {
+    /// Why the last one could not.
+    pub why: Ambiguity,
+    count: u32,
+}
+
+impl AmbiguityStreak {
+    /// Continues the streak of a pod; `before`: `None` if the last answer was decided.
+    #[must_use]
+    pub fn extend(before: Option<AmbiguityStreak>, why: Ambiguity) -> AmbiguityStreak {
+        AmbiguityStreak { why, count: before.map_or(0, |before| before.count).saturating_add(1) }
+    }
+
+    /// Whether it is to be reported now: at its second answer, and only then.
+    #[must_use]
+    pub fn is_due(self) -> bool {
+        self.count == 2
+    }
+}
+
+impl fmt::Display for AmbiguityStreak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its network namespace could not be determined: {}", self.why)
+    }
+}
+
 /// Decides which of the candidates is the pod's namespace, if any. A namespace that the runtime passed, at the ADD or in its
 /// record, is no question, and not asked for here.
 ///
 /// Neither the number of processes nor their age counts, because the pod's author chooses both.
 #[must_use]
-pub fn choose<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
+pub fn choose_netns<N: Copy>(candidates: &[Candidate<N>]) -> Identity<N> {
     let of = |path: NodePath| candidates.iter().filter(move |candidate| candidate.path == path);
     let only = |mut fitting: Vec<&Candidate<N>>, witness: Witness| match (fitting.pop(), fitting.is_empty()) {
         (Some(one), true) => Some(Identity::Found(one.netns, witness)),
@@ -228,9 +238,9 @@ mod tests {
             (vec![nested(1, Unknown), candidate(2, Unknown)], found(2, Witness::Processes)),
         ];
         for (candidates, expected) in table {
-            assert_eq!(choose(&candidates), expected, "{candidates:?}");
+            assert_eq!(choose_netns(&candidates), expected, "{candidates:?}");
             let reversed: Vec<_> = candidates.iter().rev().copied().collect();
-            assert_eq!(choose(&reversed), expected, "reversed: {candidates:?}");
+            assert_eq!(choose_netns(&reversed), expected, "reversed: {candidates:?}");
         }
     }
 
@@ -247,6 +257,16 @@ mod tests {
         for (paths, expected) in table {
             assert_eq!(combine_paths(paths.iter().copied()), expected, "{paths:?}");
         }
+    }
+
+    #[test]
+    fn an_ambiguity_is_reported_at_its_second_answer_in_a_row() {
+        let why = Ambiguity::Nested;
+        let one = AmbiguityStreak::extend(None, Ambiguity::SeveralFit);
+        let two = AmbiguityStreak::extend(Some(one), why);
+        let three = AmbiguityStreak::extend(Some(two), why);
+        assert_eq!([one, two, three].map(AmbiguityStreak::is_due), [false, true, false]);
+        assert_eq!(two.why, why);
     }
 
     fn any_path() -> impl Strategy<Value = NodePath> {
@@ -280,11 +300,11 @@ mod tests {
             let mut shuffled = candidates.clone();
             let length = shuffled.len().max(1);
             shuffled.rotate_left(seed as usize % length);
-            prop_assert_eq!(choose(&shuffled), choose(&candidates));
+            prop_assert_eq!(choose_netns(&shuffled), choose_netns(&candidates));
             let lure = Candidate { netns: 99, ..candidate(99, NodePath::Elsewhere) };
             shuffled.push(lure);
-            let with_lure = choose(&shuffled);
-            match choose(&candidates) {
+            let with_lure = choose_netns(&shuffled);
+            match choose_netns(&candidates) {
                 found @ Identity::Found(..) => prop_assert_eq!(with_lure, found),
                 _ => prop_assert!(!matches!(with_lure, Identity::Found(..))),
             }
@@ -292,7 +312,7 @@ mod tests {
 
         #[test]
         fn an_answer_is_never_a_nested_one_without_a_route(candidates in any_candidates()) {
-            if let Identity::Found(netns, witness) = choose(&candidates) {
+            if let Identity::Found(netns, witness) = choose_netns(&candidates) {
                 let chosen = candidates.iter().find(|candidate| candidate.netns == netns).unwrap();
                 prop_assert!(!chosen.nested || witness == Witness::Route);
                 prop_assert!(chosen.path != NodePath::Elsewhere);

@@ -1,7 +1,7 @@
 //! Whose network namespace is it? The answer for a pod, from witnesses that neither a pod nor its author can make.
 //!
 //! Everything that looks for a pod's network namespace asks here: netns discovery of in-pod redirection, the records of
-//! ADDs, repair in place, the rule keeper and the debug state. Nothing here observes anything: the callers hand in what the
+//! ADDs, repair in place and the rule keeper. Nothing here observes anything: the callers hand in what the
 //! runtime recorded, what the node's network shows, and which processes are where.
 //!
 //! A wrong answer gives one pod's traffic the identity of another, so nothing is guessed: a namespace that cannot be
@@ -12,7 +12,9 @@ mod pods;
 mod process;
 mod records;
 
-pub use choose::{Ambiguity, Candidate, Identity, NodePath, Witness, choose, combine_paths};
+pub use choose::{
+    Ambiguity, AmbiguityStreak, Candidate, Identity, NodePath, Witness, choose_netns, combine_paths,
+};
 pub use pods::{KnownPods, PodIds, ProcessOwner};
 pub use process::names_a_pod;
 pub use records::{belongs_to, newest_by_pod};

@@ -6,7 +6,7 @@ use model::{Pod, PodName, PodUid};
 
 use crate::process::{UidNumber, paths, pods_in_path};
 
-/// What tells a pod from all others.
+/// The identifiers that tell a pod from all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIds {
     /// Namespace and name.
@@ -43,7 +43,7 @@ enum Owner {
 pub enum ProcessOwner {
     /// A pod of the node.
     Pod {
-        /// Its UID.
+        /// The pod's UID.
         uid: PodUid,
         /// The process's path names another pod, which is not known, outside of this one: either the node itself runs in a
         /// pod, or a pod that the API does not show has made a control group of this name.
@@ -94,7 +94,7 @@ impl KnownPods {
 
     /// The pod that a process belongs to, by its `/proc/PID/cgroup` (version 1 or 2): the outermost known one of its path.
     #[must_use]
-    pub fn owner(&self, cgroup: &str) -> ProcessOwner {
+    pub fn owner_of_process(&self, cgroup: &str) -> ProcessOwner {
         let mut found: Option<(&Owner, bool)> = None;
         for path in paths(cgroup) {
             let mut names = pods_in_path(path).enumerate();
@@ -167,7 +167,7 @@ mod tests {
             ),
         ];
         for (cgroup, expected) in table {
-            assert_eq!(known.owner(&cgroup), expected, "{cgroup}");
+            assert_eq!(known.owner_of_process(&cgroup), expected, "{cgroup}");
         }
     }
 
@@ -175,12 +175,12 @@ mod tests {
     fn a_static_pod_is_known_by_its_hash_unless_another_pod_has_it() {
         let path = format!("0::/kubepods/pod{HASH}/1");
         let alone = known(&[(VICTIM, Some(HASH)), (ATTACKER, None)]);
-        assert_eq!(alone.owner(&path), pod(VICTIM, false));
+        assert_eq!(alone.owner_of_process(&path), pod(VICTIM, false));
         // Nobody can say which of the two it is.
         let twice = known(&[(VICTIM, Some(HASH)), (ATTACKER, Some(HASH))]);
-        assert_eq!(twice.owner(&path), ProcessOwner::Nobody);
+        assert_eq!(twice.owner_of_process(&path), ProcessOwner::Nobody);
         assert!(twice.is_contested(&VICTIM.into()) && twice.is_contested(&ATTACKER.into()));
-        assert_eq!(twice.owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+        assert_eq!(twice.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
         // The digits of another pod's UID, in any order of the pods, change nothing for that pod.
         let digits = VICTIM.replace('-', "");
         for pods in [
@@ -188,7 +188,7 @@ mod tests {
             [(ATTACKER, Some(digits.as_str())), (VICTIM, None)],
         ] {
             let known = known(&pods);
-            assert_eq!(known.owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+            assert_eq!(known.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
             assert!(!known.is_contested(&VICTIM.into()) && !known.is_contested(&ATTACKER.into()));
         }
     }
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn two_pods_with_one_uid_are_neither() {
         let twice = known(&[(VICTIM, None), (VICTIM, None)]);
-        assert_eq!(twice.owner(&format!("0::/kubepods/pod{VICTIM}/1")), ProcessOwner::Nobody);
+        assert_eq!(twice.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), ProcessOwner::Nobody);
         assert!(twice.is_contested(&VICTIM.into()));
     }
 
-    /// What another pod's author may choose: any hash, the victim's digits and hash among them.
+    /// A hash that another pod's author may choose: any hash, the victim's digits and hash among them.
     fn any_hash() -> impl Strategy<Value = Option<String>> {
         prop_oneof![
             Just(None),
@@ -211,7 +211,7 @@ mod tests {
         ]
     }
 
-    /// What a container may name below its own control group.
+    /// A path that a container may make below its own control group.
     fn any_group() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             Just(format!("/pod{VICTIM}")),
@@ -240,8 +240,8 @@ mod tests {
             pods.insert(place.index(pods.len() + 1), ids(VICTIM, hash));
             let known = KnownPods::new(pods);
             // Its own processes are the victim's, and no others, whatever the others claim.
-            prop_assert_eq!(known.owner(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
-            let by_hash = known.owner(&format!("0::/kubepods/pod{HASH}/1"));
+            prop_assert_eq!(known.owner_of_process(&format!("0::/kubepods/pod{VICTIM}/1")), pod(VICTIM, false));
+            let by_hash = known.owner_of_process(&format!("0::/kubepods/pod{HASH}/1"));
             let claimed = others.iter().any(|(_, hash)| hash.as_deref() == Some(HASH));
             if is_static {
                 let expected = if claimed { ProcessOwner::Nobody } else { pod(VICTIM, false) };
@@ -253,7 +253,7 @@ mod tests {
                 format!("0::/kubepods/pod{}/ctr{group}", attacker.uid),
                 format!("0::/kubepods.slice/kubepods-pod{}.slice{group}", attacker.uid.as_str().replace('-', "_")),
             ] {
-                let owner = known.owner(&path);
+                let owner = known.owner_of_process(&path);
                 prop_assert!(owner != pod(VICTIM, false) && owner != pod(VICTIM, true), "{path}: {owner:?}");
             }
         }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use conntrack::ConnectionsReport;
-use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery};
+use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use model::{ExistingConnections, Pod, PodName, PodUid};
 use netfilter::FirewallOptions;
-use netns::{Netns, NetnsId};
+use netns::Netns;
 use planner::{
     EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
 };
@@ -174,11 +174,6 @@ impl InPlaceRepair {
     pub(crate) fn records(&self) -> Vec<PodRecord> {
         (self.records.0)()
     }
-}
-
-/// The namespace in which the runtime added a pod.
-pub(crate) fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
-    record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }
 
 pub(crate) fn families(redirect: &SidecarRedirect) -> FamilyChoice {

@@ -6,20 +6,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inpod::{NetnsAnswer, NetnsQuery};
+use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
 use netfilter::{RuleDigest, RulesFingerprint};
 use netns::Netns;
 use planner::SidecarRedirect;
-use pod_identity::{Ambiguity, KnownPods, newest_by_pod};
+use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use tracing::debug;
 use wire::PodRecord;
 
-use crate::{
-    InPlaceError, InPlaceRepair,
-    in_place::{families, recorded_netns},
-    sidecar_pods::SidecarPod,
-};
+use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -49,16 +45,13 @@ pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
     dry_run: bool,
     known: BTreeMap<PodUid, KnownPod>,
-    /// Pods whose namespace could not be determined in so many passes in a row.
-    undecided: BTreeMap<PodUid, (Ambiguity, u32)>,
+    /// The last passes that could not determine a pod's namespace.
+    ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
-
-/// After so many passes in a row that could not determine a pod's namespace, this is reported.
-const REPORTED: u32 = 2;
 
 impl RuleKeeper {
     pub(crate) fn new(in_place: InPlaceRepair, dry_run: bool) -> RuleKeeper {
-        RuleKeeper { in_place, dry_run, known: BTreeMap::new(), undecided: BTreeMap::new() }
+        RuleKeeper { in_place, dry_run, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
@@ -78,10 +71,8 @@ impl RuleKeeper {
             let name = &pod.ids.name;
             let report = |result| RulesReport { name: name.clone(), uid: uid.clone(), result };
             let Some(known) = self.known.get_mut(uid) else {
-                match self.undecided.get(uid) {
-                    Some((why, REPORTED)) => {
-                        reports.push(report(Err(InPlaceError::Ambiguous(*why).to_string())));
-                    }
+                match self.ambiguous.get(uid) {
+                    Some(streak) if streak.is_due() => reports.push(report(Err(streak.to_string()))),
                     Some(_) => {}
                     None => {
                         debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
@@ -111,7 +102,7 @@ impl RuleKeeper {
             (uid.clone(), NetnsQuery { ips: pod.ips.clone(), known, recorded })
         };
         let queries: BTreeMap<PodUid, NetnsQuery> = pods.iter().map(query).collect();
-        let mut undecided = BTreeMap::new();
+        let before = std::mem::take(&mut self.ambiguous);
         for (uid, answer) in self.in_place.find(all, &queries)? {
             match answer {
                 NetnsAnswer::Found(found) => {
@@ -121,13 +112,12 @@ impl RuleKeeper {
                     self.known.insert(uid, known);
                 }
                 NetnsAnswer::Ambiguous(why) => {
-                    let before = self.undecided.get(&uid).map_or(0, |(_, count)| *count);
-                    undecided.insert(uid, (why, before.saturating_add(1)));
+                    let streak = AmbiguityStreak::extend(before.get(&uid).copied(), why);
+                    self.ambiguous.insert(uid, streak);
                 }
                 NetnsAnswer::Unchanged { .. } => {}
             }
         }
-        self.undecided = undecided;
         Ok(())
     }
 }

@@ -63,7 +63,7 @@ pub struct KernelView {
     pub looked: Option<String>,
     /// Its network namespace; `None`: it is not known.
     pub netns: Option<NetnsRef>,
-    /// On what it rests that this namespace is the pod's, as a clause; `None`: the agent has not said.
+    /// The evidence on which this namespace is attributed to the pod, as a clause; `None`: no agent has recorded it.
     #[serde(default)]
     pub netns_witness: Option<String>,
     /// What should be there: nothing missing means that the kernel shows what is wanted. In words.

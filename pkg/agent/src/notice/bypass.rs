@@ -76,8 +76,8 @@ impl NoticeTracker {
         self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
     }
 
-    /// Which network namespace is a pod's could not be determined.
-    pub fn undecided_netns(&self, pod: &PodName, uid: &PodUid, why: &str) {
+    /// Reports that the network namespace of a pod could not be determined.
+    pub fn ambiguous_netns(&self, pod: &PodName, uid: &PodUid, why: &str) {
         let message = format!(
             "The network namespace of the pod could not be determined, so a pod that is not captured yet stays so: {why}. Run \
              `install-cni explain {pod}` on the node for details."

@@ -11,12 +11,13 @@ impl InPodCapture {
     /// What is known of all enrolled by now.
     pub(super) fn tell_bypasses(&self, state: &mut AgentState) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
-        let mut outside = 0;
+        let (mut outside, mut ambiguous) = (0, 0);
         let now = Instant::now();
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_leaving())
         {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
+            ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.seen.is_none() {
                 continue; // the last result counts until the next observation
@@ -28,5 +29,6 @@ impl InPodCapture {
         }
         state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
         state.metrics.bypasses(&privileges, overruled, outside);
+        state.metrics.ambiguous(ambiguous);
     }
 }

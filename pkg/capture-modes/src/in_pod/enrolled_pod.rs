@@ -9,7 +9,7 @@ use std::{
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use pod_identity::{Ambiguity, Witness};
+use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
     lifecycle::{AgentTime, Lifecycle, RulesState},
@@ -34,10 +34,10 @@ pub(super) struct EnrolledPod {
     pub(super) container: ContainerId,
     /// Its network namespace. [`Self::lifecycle`] has only the identity of it.
     pub(super) netns: Option<Arc<Netns>>,
-    /// On what it rests that this is its namespace.
+    /// The evidence on which this namespace is attributed to it.
     pub(super) witness: Option<Witness>,
-    /// Why the last search could not decide which namespace is its own, and how many in a row could not.
-    pub(super) ambiguity: Option<(Ambiguity, u32)>,
+    /// The last searches, if they could not decide which namespace is its own. The known one stays.
+    pub(super) ambiguity: Option<AmbiguityStreak>,
     /// Its state.
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
@@ -78,7 +78,7 @@ impl EnrolledPod {
         }
     }
 
-    /// Sets its namespace, and on what that rests. Returns its identity for the life cycle.
+    /// Sets its namespace, with the evidence for it. Returns its identity for the life cycle.
     pub(super) fn settle_in(&mut self, netns: Netns, witness: Witness) -> NetnsId {
         let id = netns.id();
         (self.witness, self.ambiguity) = (Some(witness), None);
@@ -87,12 +87,6 @@ impl EnrolledPod {
             self.seen = None;
         }
         id
-    }
-
-    /// Notes that a search could not decide which namespace is its own. The known one stays.
-    pub(super) fn note_ambiguity(&mut self, why: Ambiguity) {
-        let before = self.ambiguity.map_or(0, |(_, count)| count);
-        self.ambiguity = Some((why, before.saturating_add(1)));
     }
 
     pub(super) fn id(&self) -> Option<NetnsId> {
@@ -145,6 +139,7 @@ impl EnrolledPod {
 
     /// What the debug state shows of it.
     pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
+        let ambiguity = self.ambiguity.map(|streak| streak.to_string());
         EnrolledPodView {
             evidence: self.evidence(PodLife::Running, connected),
             ips: self.ips.clone(),
@@ -158,15 +153,9 @@ impl EnrolledPod {
             looked: self.looked,
             seen: self.seen.clone(),
             witness: self.witness,
-            ambiguity: self.ambiguity.map(|(why, _)| why),
-            trouble: self.trouble(),
+            ambiguity: self.ambiguity.map(|streak| streak.why),
+            trouble: ambiguity.or_else(|| self.lifecycle.trouble().map(str::to_owned)),
         }
-    }
-
-    /// What failed last, unless it has succeeded since.
-    pub(super) fn trouble(&self) -> Option<String> {
-        let ambiguity = self.ambiguity.map(|(why, _)| undecided(why));
-        ambiguity.or_else(|| self.lifecycle.trouble().map(str::to_owned))
     }
 
     /// Answers all waiting ADDs.
@@ -175,9 +164,4 @@ impl EnrolledPod {
             drop(reply.send(result.clone()));
         }
     }
-}
-
-/// The message for a pod whose namespace could not be determined.
-pub(super) fn undecided(why: Ambiguity) -> String {
-    format!("its network namespace could not be determined: {why}")
 }

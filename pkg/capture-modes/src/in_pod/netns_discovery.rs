@@ -9,7 +9,7 @@ use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
 use netns::NetnsId;
 use planner::{AmbientStanding, SkipReason};
-use pod_identity::{Ambiguity, KnownPods, PodIds};
+use pod_identity::{Ambiguity, AmbiguityStreak, KnownPods, PodIds};
 use pod_status::lifecycle::PodEvent;
 use tracing::warn;
 
@@ -20,9 +20,6 @@ use super::{
     worker::{CaptureJob, SearchResult},
 };
 use agent::AgentState;
-
-/// After so many searches in a row that could not decide on a pod's namespace, this is reported.
-const REPORTED: u32 = 2;
 
 impl InPodCapture {
     /// When the next search begins, if there is anything to search for.
@@ -110,8 +107,13 @@ impl InPodCapture {
         self.searched = true;
         self.search_trouble = None;
         for uid in std::mem::take(&mut self.sought) {
-            let is_empty =
-                matches!(finds.processes.get(&uid), None | Some(NetnsAnswer::Unchanged { runs: false }));
+            let answer = finds.processes.get(&uid);
+            let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));
+            if !matches!(answer, Some(NetnsAnswer::Ambiguous(_)))
+                && let Some(enrolled_pod) = self.enrolled.get_mut(&uid)
+            {
+                enrolled_pod.ambiguity = None;
+            }
             self.handle(&uid, PodEvent::Searched { there: !is_empty });
         }
         // The runtime itself named the namespace in a record, so that counts more than where processes are.
@@ -123,13 +125,10 @@ impl InPodCapture {
         for (uid, answer) in finds.processes {
             match answer {
                 NetnsAnswer::Found(found) => self.found_one(state, &uid, found),
-                NetnsAnswer::Ambiguous(why) => self.undecided(state, &uid, why),
+                NetnsAnswer::Ambiguous(why) => self.note_ambiguity(state, &uid, why),
                 NetnsAnswer::Unchanged { .. } => {}
             }
         }
-        self.metrics.ambiguous(
-            self.enrolled.values().filter(|enrolled_pod| enrolled_pod.ambiguity.is_some()).count(),
-        );
         if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
             self.processes.later();
         }
@@ -139,7 +138,7 @@ impl InPodCapture {
     fn found_one(&mut self, state: &mut AgentState, uid: &PodUid, found: NetnsMatch) {
         let NetnsMatch { netns, witness, captured } = found;
         if self.is_of_another(uid, netns.id()) {
-            self.undecided(state, uid, Ambiguity::SharedNetns);
+            self.note_ambiguity(state, uid, Ambiguity::SharedNetns);
             return;
         }
         if captured && !self.enrolled.contains_key(uid) {
@@ -159,20 +158,20 @@ impl InPodCapture {
         self.enrolled.iter().any(|(other, enrolled_pod)| other != uid && enrolled_pod.id() == Some(netns))
     }
 
-    /// The pod is not captured on a guess; one that is captured stays so.
-    fn undecided(&mut self, state: &mut AgentState, uid: &PodUid, why: Ambiguity) {
+    /// Notes that no namespace could be attributed to the pod. It is not captured on a guess; if it is captured, it stays so.
+    fn note_ambiguity(&mut self, state: &mut AgentState, uid: &PodUid, why: Ambiguity) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        enrolled_pod.note_ambiguity(why);
-        // A pod may be just starting, or about to end: two searches in a row must say so.
-        if enrolled_pod.ambiguity.is_some_and(|(_, count)| count == REPORTED) {
+        let streak = AmbiguityStreak::extend(enrolled_pod.ambiguity, why);
+        enrolled_pod.ambiguity = Some(streak);
+        if streak.is_due() {
             let name = &enrolled_pod.name;
             warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, reason = why.code(), "network namespace of the pod could not be determined");
-            state.notices.undecided_netns(name, uid, &why.to_string());
+            state.notices.ambiguous_netns(name, uid, &why.to_string());
         }
     }
 }
 
-/// Whether it is a pod outside of the mesh that may have left it while no agent ran.
+/// Whether the pod is outside of the mesh, and may have left it while no agent ran.
 fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
     match state.standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {

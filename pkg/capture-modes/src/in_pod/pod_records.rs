@@ -11,10 +11,10 @@ use std::{
 };
 
 use agent::read_records;
-use inpod::{NetnsFinder, NetnsMatch};
+use inpod::{NetnsFinder, NetnsMatch, recorded_netns};
 use model::ContainerId;
-use netns::{Netns, NetnsId};
-use wire::{NetnsFile, PodRecord};
+use netns::Netns;
+use wire::PodRecord;
 
 use crate::settings::CaptureSettings;
 
@@ -57,19 +57,14 @@ impl PodRecordStore {
         record: &PodRecord,
         ips: &[IpAddr],
     ) -> Option<RecordedPod> {
-        let then = record.netns_file?;
+        let then = recorded_netns(record)?;
         // In the agent's container the runtime's directory may be mounted elsewhere.
         let netns = Netns::open(self.netns_directory.join(Path::new(&record.netns).file_name()?)).ok()?;
-        if netns.id() != netns_of(then) {
+        if netns.id() != then {
             return None;
         }
         let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
         let file = self.directory.join(record.container.as_str());
         Some(RecordedPod { found, ips: record.ips.clone(), container: record.container.clone(), file })
     }
-}
-
-/// The namespace of an ADD.
-pub(super) fn netns_of(file: NetnsFile) -> NetnsId {
-    NetnsId { dev: file.dev, ino: file.ino }
 }

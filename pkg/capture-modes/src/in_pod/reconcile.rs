@@ -14,7 +14,7 @@ use pod_status::{
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{EnrolledPod, InPodCapture, enrolled_pod::undecided, worker::CaptureJob};
+use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
 use agent::{AgentState, ReconcileScope, life};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
@@ -210,8 +210,8 @@ impl InPodCapture {
 
     fn why_not(&self, uid: &PodUid) -> String {
         let enrolled_pod = self.enrolled.get(uid);
-        if let Some((why, _)) = enrolled_pod.and_then(|enrolled_pod| enrolled_pod.ambiguity) {
-            return undecided(why);
+        if let Some(streak) = enrolled_pod.and_then(|enrolled_pod| enrolled_pod.ambiguity) {
+            return streak.to_string();
         }
         let lifecycle = enrolled_pod.map(|enrolled_pod| &enrolled_pod.lifecycle);
         let refused = lifecycle.and_then(|lifecycle| lifecycle.refused());

@@ -13,16 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules};
+use inpod::{
+    CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns,
+};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
 use netns::Netns;
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 
-use super::{
-    pod_records::{PodRecordStore, netns_of},
-    queue::JobQueue,
-};
+use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
@@ -183,7 +182,7 @@ impl WorkerContext {
             for (uid, record) in newest_by_pod(&records, recorded.into_iter().map(|(pod, _)| pod)) {
                 // Where the runtime's directory is not mounted, it still counts for a process that is there.
                 if let Some(query) = processes.get_mut(&uid) {
-                    query.recorded = record.netns_file.map(netns_of);
+                    query.recorded = recorded_netns(record);
                 }
                 let ips = ips.get(&uid).map(Vec::as_slice).unwrap_or_default();
                 let confirmed = self.records.confirm(&self.finder, record, ips);
