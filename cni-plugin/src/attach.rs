@@ -399,7 +399,7 @@ fn in_pod<T: Send>(
     };
     let netns = pods_netns(call)?;
     let owner = netns.foreign_owner().map_err(|error| CniError::new(ErrorCode::Other, what(&error)))?;
-    let lock_directory = record::run_dir(call).map(|directory| directory.join(run_dir::LOCKS));
+    let lock_directory = record::run_dir(&call.conf).map(|directory| directory.join(run_dir::LOCKS));
     let native = NativeTables::by_setting(call.conf.native_nftables);
     let user_namespace = owner.map(Arc::new);
     let options = FirewallOptions { user_namespace, lock_directory, native, ..FirewallOptions::default() };

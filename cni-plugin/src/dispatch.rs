@@ -137,11 +137,13 @@ fn available(conf: &NetConf) -> Result<(), CniError> {
     netfilter::available_backend().map(drop).map_err(missing)
 }
 
-/// GC: only ambient pods leave something outside of their namespace. Without an agent it is left to the next one.
+/// GC: beside records, only ambient pods leave something outside of their namespace. Without an agent that is left to the
+/// next one.
 fn attachments(conf: &NetConf) -> Result<(), CniError> {
     let missing =
         || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
     let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
+    record::collect(conf, &valid.iter().map(|attachment| attachment.container_id.as_str()).collect());
     if !conf.ambient_enabled {
         return Ok(());
     }

@@ -37,6 +37,7 @@ pub struct CallLog {
     records: Vec<LogRecord>,
     decision: Option<(&'static str, String)>,
     has_enrolled: bool,
+    has_redirected: bool,
     rules: BTreeMap<String, String>,
 }
 
@@ -61,6 +62,7 @@ impl CallLog {
             records: Vec::new(),
             decision: None,
             has_enrolled: false,
+            has_redirected: false,
             rules: BTreeMap::new(),
         }
     }
@@ -75,6 +77,7 @@ impl CallLog {
         self.label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));
         self.has_enrolled = matches!(decision, PodDecision::Ambient(_));
+        self.has_redirected = matches!(decision, PodDecision::Sidecar(_));
     }
 
     /// A short name of the decision, and its words; `None`: it did not come that far.
@@ -87,6 +90,12 @@ impl CallLog {
     #[must_use]
     pub fn has_enrolled(&self) -> bool {
         self.has_enrolled
+    }
+
+    /// Whether the decision was to redirect the pod to its sidecar.
+    #[must_use]
+    pub fn has_redirected(&self) -> bool {
+        self.has_redirected
     }
 
     /// The rules that the pod has now, kept for [`CallLog::rules`].

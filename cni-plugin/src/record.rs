@@ -2,17 +2,24 @@
 //! knows the pods of the node by itself, so only what failed is kept, and which namespace an enrolled pod has: an agent that
 //! is started before the API shows the pod's addresses can learn that from nobody else.
 //!
+//! A success has a file by its container, which goes with DEL and GC; failures share a fixed number of files. Both are
+//! bounded in bytes ([`PodRecord::encode`]), so the directory is, with no agent there to clean it up: by the containers that
+//! the runtime has.
+//!
 //! That a record cannot be written keeps no pod from starting: its rules hold its traffic until it is found otherwise.
 
 use std::{
-    fs, io,
+    collections::BTreeSet,
+    fs,
+    hash::{BuildHasher as _, RandomState},
+    io::{self, Read as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-use cni_types::CniError;
-use model::{ContainerId, Pod};
-use wire::{FAILED, NetnsFile, PodRecord, RECORDS};
+use cni_types::{CniError, NetConf};
+use model::{ContainerId, Pod, PodName};
+use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
 use crate::{
     call::PluginCall,
@@ -20,17 +27,27 @@ use crate::{
     offline_enrol,
 };
 
+/// Longer than a failure's record ever is.
+const MAX_READ: u64 = 16 << 10;
+
 /// Notes how an ADD ended.
 pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
-    let Some(directory) = directory(call) else { return };
+    let Some(directory) = directory(&call.conf) else { return };
     let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
+    if error.is_none() {
+        forget_failure(&directory, name);
+        if call.conf.ambient_enabled && !log.has_enrolled() {
+            return;
+        }
+    }
     let (code, words) = log.decision().unwrap_or_default();
-    let failed = directory.join(format!("{FAILED}{}_{}", name.namespace, name.name));
     let netns = call.environment.netns.as_ref().map(|netns| netns.as_path());
     let record = PodRecord {
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         uid: call.uid.clone().unwrap_or_default(),
+        pod_uid: pod.as_ref().map(|pod| pod.metadata.uid.clone()).unwrap_or_default(),
+        network: call.conf.name.clone(),
         container: container.clone(),
         netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
         netns_file: netns.and_then(netns_file),
@@ -40,33 +57,57 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         words: words.to_owned(),
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().clone(),
-        pod: pod.map(|mut pod| {
+        // In ambient mode the agent knows the pod, and of a failure nothing is computed.
+        pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
             planner::facts::trim(&mut pod);
+            planner::facts::trim_to_sidecar(&mut pod);
             Box::new(pod)
         }),
     };
-    let done = match error {
-        Some(_) => write(&directory, &failed, &record),
-        None => {
-            drop(fs::remove_file(&failed)); // most often there is none
-            if call.conf.ambient_enabled && !log.has_enrolled() {
-                return;
-            }
-            write(&directory, &directory.join(container.as_str()), &record)
-        }
+    let file = match error {
+        Some(_) => wire::failure_place(&name.namespace, &name.name),
+        None => container.as_str().to_owned(),
     };
-    // Without an agent's directory there is nobody who would read it.
-    if let Err(error) = done
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        log.debug(format!("no record in {}: {error}", directory.display()));
+    if let Err(error) = write(&directory, &file, record) {
+        log.warn(format!("cannot record this ADD in {}: {error}", directory.display()));
     }
+}
+
+/// An earlier ADD of the pod may have failed. Its place may be another pod's by now.
+fn forget_failure(directory: &Path, name: &PodName) {
+    let path = directory.join(wire::failure_place(&name.namespace, &name.name));
+    let last = load(&path); // most often there is none
+    if last.is_some_and(|last| last.namespace == name.namespace && last.name == name.name) {
+        drop(fs::remove_file(&path)); // else it is shown until it is forgotten
+    }
+}
+
+fn load(path: &Path) -> Option<PodRecord> {
+    let mut text = Vec::new();
+    fs::File::open(path).ok()?.take(MAX_READ).read_to_end(&mut text).ok()?;
+    PodRecord::decode(&text).ok()
 }
 
 /// The container is gone.
 pub fn forget(call: &PluginCall) {
-    if let (Some(directory), Some(container)) = (directory(call), container(call)) {
+    if let (Some(directory), Some(container)) = (directory(&call.conf), container(call)) {
         drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode there is none of most pods
+    }
+}
+
+/// Removes the records of containers that the runtime does not have in this network any more. It calls GC while no ADD is
+/// under way.
+pub fn collect(conf: &NetConf, attached: &BTreeSet<&str>) {
+    let entries = directory(conf).and_then(|directory| fs::read_dir(directory).ok());
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        // Names of failures and of files that are being written begin as no container's ID does.
+        let is_container = |name: &&str| name.starts_with(|first: char| first.is_ascii_alphanumeric());
+        let is_detached = name.to_str().filter(is_container).is_some_and(|name| !attached.contains(name));
+        let is_of_network = |record: PodRecord| record.network.is_empty() || record.network == conf.name;
+        if is_detached && load(&entry.path()).is_none_or(is_of_network) {
+            drop(fs::remove_file(entry.path())); // the next call tries again
+        }
     }
 }
 
@@ -80,30 +121,115 @@ fn container(call: &PluginCall) -> Option<&ContainerId> {
     call.environment.container_id.as_ref()
 }
 
-fn directory(call: &PluginCall) -> Option<PathBuf> {
-    Some(run_dir(call)?.join(RECORDS))
+fn directory(conf: &NetConf) -> Option<PathBuf> {
+    Some(run_dir(conf)?.join(RECORDS))
 }
 
 /// The directory of the sockets; none where the plugin shares no directory with an agent.
-pub(crate) fn run_dir(call: &PluginCall) -> Option<&Path> {
-    let socket = call.conf.log_uds_address.as_ref().or(call.conf.agent_socket.as_ref())?;
+pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
+    let socket = conf.log_uds_address.as_ref().or(conf.agent_socket.as_ref())?;
     Path::new(socket).parent()
 }
 
-/// For root alone. Readers pass over what is only half there.
-fn write(directory: &Path, path: &Path, record: &PodRecord) -> io::Result<()> {
-    let text = serde_json::to_vec(record)?;
-    let write = || {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        io::Write::write_all(&mut file, &text)
-    };
-    match write() {
-        // The agent's directory must be there: without an agent there is nobody who would clean it up.
+/// For root alone. Old or new and complete at every moment: a full disk or a kill leaves at most a staged file, which no one
+/// reads and the agent removes. Without an agent's directory there is nobody who would read a record, or clean up.
+fn write(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
+    let text = record.encode().map_err(io::Error::other)?;
+    let unique = RandomState::new().hash_one(std::process::id());
+    let staged = directory.join(format!("{STAGED}{unique:016x}"));
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let opened = match options.open(&staged) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::DirBuilder::new().mode(0o700).create(directory)?;
-            write()
+            match fs::DirBuilder::new().mode(0o700).create(directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {} // another call has just made it
+                made => made?,
+            }
+            options.open(&staged)
         }
-        done => done,
+        opened => opened,
+    };
+    let mut staging = opened?;
+    let written = io::Write::write_all(&mut staging, &text);
+    let done = written.and_then(|()| fs::rename(&staged, directory.join(file)));
+    if done.is_err() {
+        drop(fs::remove_file(&staged)); // the agent removes what stays
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("add-records-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    fn files(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_record_is_whole_or_absent_and_nothing_staged_stays() {
+        let run_dir = scratch("whole");
+        let directory = run_dir.join(RECORDS);
+        let record = |words: &str| PodRecord { words: words.to_owned(), ..PodRecord::default() };
+        write(&directory, "one", record("first")).unwrap();
+        write(&directory, "one", record(&"\u{1}".repeat(100_000))).unwrap();
+        let text = fs::read(directory.join("one")).unwrap();
+        assert!(text.len() <= wire::MAX_SUCCESS && PodRecord::decode(&text).is_ok());
+        let endless = PodRecord { netns: "n".repeat(wire::MAX_SUCCESS), ..PodRecord::default() };
+        assert!(write(&directory, "one", endless).is_err());
+        assert_eq!(fs::read(directory.join("one")).unwrap(), text, "the earlier one stays");
+        fs::create_dir(directory.join("two")).unwrap();
+        assert!(write(&directory, "two", record("")).is_err(), "it cannot be renamed");
+        assert_eq!(files(&directory), ["one", "two"]);
+        fs::remove_dir_all(run_dir).unwrap();
+    }
+
+    #[test]
+    fn without_an_agents_directory_nothing_is_recorded_and_nothing_is_wrong() {
+        let run_dir = scratch("none");
+        write(&run_dir.join("agent").join(RECORDS), "one", PodRecord::default()).unwrap();
+        assert!(files(&run_dir).is_empty());
+        fs::remove_dir_all(run_dir).unwrap();
+    }
+
+    #[test]
+    fn failures_of_any_number_of_pods_take_a_bounded_space() {
+        let run_dir = scratch("failures");
+        let directory = run_dir.join(RECORDS);
+        for number in 0..500 {
+            let name = PodName { namespace: "shop".to_owned(), name: format!("web-{number}") };
+            let record = PodRecord {
+                namespace: name.namespace.clone(),
+                name: name.name.clone(),
+                error: Some("\u{1}\"".repeat(5000)),
+                ..PodRecord::default()
+            };
+            write(&directory, &wire::failure_place(&name.namespace, &name.name), record).unwrap();
+        }
+        let count = files(&directory).len();
+        assert!(count <= usize::try_from(wire::FAILURE_PLACES).unwrap(), "{count} files");
+        for file in files(&directory) {
+            assert!(fs::metadata(directory.join(&file)).unwrap().len() <= wire::MAX_FAILURE as u64, "{file}");
+        }
+        let last = PodName { namespace: "shop".to_owned(), name: "web-499".to_owned() };
+        let place = directory.join(wire::failure_place("shop", "web-499"));
+        let other = PodName { name: "web".to_owned(), ..last.clone() };
+        fs::copy(&place, directory.join(wire::failure_place("shop", "web"))).unwrap();
+        forget_failure(&directory, &other);
+        assert!(directory.join(wire::failure_place("shop", "web")).exists(), "it is another pod's");
+        forget_failure(&directory, &last);
+        assert!(!place.exists());
+        fs::remove_dir_all(run_dir).unwrap();
     }
 }

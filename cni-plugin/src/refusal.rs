@@ -75,7 +75,7 @@ pub fn judge(call: &PluginCall, error: &LookupError) -> Option<Result<String, St
 
 /// What was noted of refusals is past: the API server has accepted the credential, or an agent is there.
 pub fn forget(call: &PluginCall) {
-    if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(call)) {
+    if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
         drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none
     }
 }
@@ -113,7 +113,7 @@ fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {
 /// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
 fn lasted(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
-    let directory = record::run_dir(call).ok_or_else(missing)?;
+    let directory = record::run_dir(&call.conf).ok_or_else(missing)?;
     let credential = fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
     let boot = fs::read_to_string(BOOT_ID)?;
     let refused = format!("{} {credential} {}\n", boot.trim(), fingerprint(Path::new(socket)));

@@ -16,6 +16,7 @@ mod attack_identity;
 mod attack_lists;
 mod attack_locks;
 mod attack_probe_source;
+mod attack_records;
 mod attack_rules;
 mod attack_second_agent;
 mod faults_descriptors;

@@ -25,8 +25,8 @@ pub(crate) fn start(
     let native = NativeTables::by_setting(settings.native_nftables);
     let (firewall, policy) =
         (FirewallOptions { native, ..FirewallOptions::default() }, options.policy.clone());
-    let records = settings.records();
-    let records = AddRecords(Arc::new(move || agent::read_records(&records)));
+    let records = Arc::clone(&settings.records);
+    let records = AddRecords(Arc::new(move || records.read()));
     let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
     tokio::spawn(async move {
         let client = cluster::connect(&connection).await;

@@ -25,7 +25,7 @@ use tokio::{
     task::spawn_blocking,
     time::sleep,
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::daemon::HealthProbe;
 
@@ -178,7 +178,7 @@ impl StateCollector {
     }
 
     fn look(&self) -> StateAnswer {
-        let records = agent::read_records(&self.settings.records());
+        let records = self.settings.records.read();
         let mut state = match &self.agent {
             Some(agent) => agent.look()?,
             None => node_status::look_plain(&self.plain, &records),
@@ -194,6 +194,9 @@ impl StateCollector {
         let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
         let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(health(part, found?));
         state.health = parts.into_iter().filter_map(told).collect();
+        // Listed only while something is wrong: it is no part of the agent.
+        let unrecordable = self.settings.records.check_space().err();
+        state.health.extend(unrecordable.map(|why| health("records", Err(why.into()))));
         node_status::complete(&mut state, &self.settings);
         Ok(Arc::new(state))
     }
@@ -230,7 +233,7 @@ impl StateCollector {
         checker: &mut SidecarDriftChecker,
         tell: mpsc::Sender<AgentNotice>,
     ) {
-        let mut last = LastError::default();
+        let (mut last, mut unrecordable) = (LastError::default(), LastError::default());
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
         loop {
@@ -239,8 +242,7 @@ impl StateCollector {
                 // What is wrong with a pod is told by looks that are a minute apart.
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
-                    let records = self.settings.records();
-                    drop(spawn_blocking(move || agent::prune_records(&records)).await); // a panic is logged where it is
+                    self.clean_records(&mut unrecordable).await;
                     for notice in checker.look(&state, Instant::now()) {
                         if let NoticeSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
@@ -254,6 +256,24 @@ impl StateCollector {
             while regular > Instant::now() && self.probe.changes() == changes {
                 sleep(LOOK).await;
             }
+        }
+    }
+
+    /// Removes records that are of no use any more, and logs when the plugin cannot write any.
+    async fn clean_records(&self, last: &mut LastError) {
+        let settings = Arc::clone(&self.settings);
+        let checked = spawn_blocking(move || {
+            settings.records.prune(&settings.netns_directory);
+            settings.records.check_space()
+        });
+        match checked.await {
+            Ok(Err(error)) if last.replace(&error) => {
+                warn!(target: "install", error, "ADDs leave no records, so the next agent may not know the pods that start now");
+            }
+            Ok(Ok(())) if last.clear() => {
+                info!(target: "install", "ADDs leave records again");
+            }
+            _ => {} // a panic is logged where it is
         }
     }
 
@@ -286,7 +306,7 @@ fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
 
 /// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.
 pub(crate) fn remove_records(settings: &DaemonSettings) -> Vec<String> {
-    let (state, records) = (settings.last_state(), settings.records());
+    let (state, records) = (settings.last_state(), settings.records.directory().to_owned());
     let refused = settings.refused_credential();
     let locks = state.with_file_name(cni_types::run_dir::LOCKS);
     let done = [

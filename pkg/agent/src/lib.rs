@@ -31,7 +31,7 @@ pub use notice::{AgentNotice, NoticeLevel, NoticeSink, NoticeSubject, NoticeTrac
 pub use pod_life::life;
 pub use pod_status::Redirection;
 pub use reconciler::{AgentHandle, ReconcileScope, Reconciler, ReconcilerInbox};
-pub use records::{prune as prune_records, read as read_records};
+pub use records::RecordIndex;
 pub use sidecars_only::SidecarsOnly;
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
 pub use socket::{AgentServer, AgentService, FetchedPod, PodFetcher, ServerError};

@@ -1,71 +1,272 @@
-//! The plugin's records of ADDs.
+//! The plugin's records of ADDs: an index of the directory that reads each file once, and again only after a change.
+//!
+//! What bounds the directory: failures share [`wire::FAILURE_PLACES`] files, and a success is bounded in bytes and goes with
+//! its container's DEL. [`RecordIndex::prune`] removes what a lost DEL, a killed plugin or an earlier version left.
 
 use std::{
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fs::{self, DirEntry},
+    io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use wire::{FAILED, MAX_RECORD, PodRecord};
+use hostfs::FileFingerprint;
+use rustix::fs::StatVfsMountFlags;
+use wire::{FORMER_FAILED, MAX_FAILURE, MAX_RECORD, MAX_SUCCESS, PodRecord, STAGED};
 
 /// After this time no runtime retries a pod whose ADD failed.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
-/// No node has more pods. A directory with more files is not read completely.
+/// No plugin takes so long from staging a record to renaming it: its process was killed.
+const ABANDONED: Duration = Duration::from_secs(60);
+/// No node has more pods. Of more files the newest count; those that are older are removed, unless their pod lives.
 const MOST: usize = 2000;
+/// The decision on a pod that is redirected to its sidecar.
+const SIDECAR: &str = "sidecar";
 
-/// All records of a directory; what cannot be read is skipped, and so are records of failures older than a day.
-#[must_use]
-pub fn read(directory: &Path) -> Vec<PodRecord> {
-    let read = |path: PathBuf| serde_json::from_slice(&hostfs::read(&path, MAX_RECORD).ok()?).ok();
-    files(directory).filter(|(_, is_stale)| !is_stale).filter_map(|(path, _)| read(path)).collect()
+/// The records of a directory, as they were last read.
+#[derive(Debug)]
+pub struct RecordIndex {
+    directory: PathBuf,
+    files: Mutex<BTreeMap<OsString, IndexedFile>>,
 }
 
-/// Removes the records of failures that are older than a day.
-pub fn prune(directory: &Path) {
-    for (path, _) in files(directory).filter(|(_, is_stale)| *is_stale) {
-        drop(fs::remove_file(path)); // the next pass tries again
+/// A file, and what it held when it had this fingerprint.
+#[derive(Clone, Debug)]
+struct IndexedFile {
+    fingerprint: FileFingerprint,
+    /// Any later change shows in the fingerprint.
+    is_settled: bool,
+    /// `None`: no record, or none that this version can read.
+    record: Option<Arc<PodRecord>>,
+}
+
+impl RecordIndex {
+    /// An index of this directory, which need not be there. Nothing is read yet.
+    #[must_use]
+    pub fn new(directory: PathBuf) -> RecordIndex {
+        RecordIndex { directory, files: Mutex::default() }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns the records that there are now: of at most 2,000 files, the newest. Reads those that are new or have changed
+    /// since the last call; what cannot be read is absent, and so is a failure older than a day. Blocks.
+    #[must_use]
+    pub fn read(&self) -> Vec<Arc<PodRecord>> {
+        self.update().into_values().filter_map(|file| file.record).collect()
+    }
+
+    fn update(&self) -> BTreeMap<OsString, IndexedFile> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *files);
+        let now = SystemTime::now();
+        for file in newest(list(&self.directory).filter(|file| file.is_record() && !file.is_stale(now)), drop)
+        {
+            let known = before.remove(&file.name).filter(|known| known.is_settled);
+            let indexed = known.filter(|known| known.fingerprint == file.fingerprint).unwrap_or_else(|| {
+                let record = load(&self.directory.join(&file.name)).map(Arc::new);
+                let is_settled = file.fingerprint.is_settled(now);
+                IndexedFile { fingerprint: file.fingerprint, is_settled, record }
+            });
+            files.insert(file.name, indexed);
+        }
+        files.clone()
+    }
+
+    /// Removes failures older than a day and those of the version before, what killed plugins left, records of pods whose
+    /// network namespace is gone, and what exceeds 2,000 files, the oldest first, unless its namespace is there.
+    /// `netns_directory`: where the container runtime binds network namespaces. Blocks.
+    pub fn prune(&self, netns_directory: &Path) {
+        let now = SystemTime::now();
+        for file in list(&self.directory).filter(|file| file.is_stale(now)) {
+            drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
+        }
+        let judge = |name: OsString, record: Option<&PodRecord>, is_excess: bool| {
+            let directory = record.and_then(|record| Path::new(&record.netns).parent()).map(Path::to_owned);
+            let state = record.map_or(NetnsState::Unknown, |record| netns_state(record, netns_directory));
+            JudgedFile { name, directory, state, is_excess }
+        };
+        let files = self.update().into_iter();
+        let mut judged: Vec<_> =
+            files.map(|(name, file)| judge(name, file.record.as_deref(), false)).collect();
+        let excess = |file: ListedFile| {
+            let record = load(&self.directory.join(&file.name));
+            judged.push(judge(file.name, record.as_ref(), true));
+        };
+        drop(newest(list(&self.directory).filter(ListedFile::is_record), excess));
+        // A namespace is gone only if others of its directory are seen here: this may be another directory.
+        let alive = judged.iter().filter(|file| file.state == NetnsState::Alive);
+        let seen: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
+        for file in &judged {
+            let is_seen = file.directory.as_deref().is_some_and(|directory| seen.contains(directory));
+            let is_useless = match file.state {
+                NetnsState::Alive => false,
+                NetnsState::Gone => is_seen || file.is_excess,
+                NetnsState::Unknown => file.is_excess,
+            };
+            if is_useless {
+                drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
+            }
+        }
+    }
+
+    /// Checks that the plugin can record ADDs.
+    ///
+    /// # Errors
+    /// Why it cannot: the file system is read-only, or has no space or no inodes left.
+    pub fn check_space(&self) -> Result<(), String> {
+        // Until the first record the directory is missing.
+        let parent = self.directory.parent().unwrap_or(Path::new("/"));
+        let stat = rustix::fs::statvfs(&self.directory).or_else(|_| rustix::fs::statvfs(parent));
+        let place = self.directory.display();
+        let stat = stat.map_err(|error| format!("{place} cannot be examined: {}", io::Error::from(error)))?;
+        let free = stat.f_bfree.saturating_mul(stat.f_frsize);
+        let why = if stat.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            "its file system is read-only"
+        } else if usize::try_from(free).is_ok_and(|free| free < MAX_FAILURE) {
+            "its file system is full"
+        } else if stat.f_files > 0 && stat.f_ffree == 0 {
+            "its file system has no inodes left"
+        } else {
+            return Ok(());
+        };
+        Err(format!("the plugin cannot record ADDs in {place}: {why}"))
     }
 }
 
-/// The files of the directory, and whether each is a record of a failure so old that the pod is not retried any more.
-fn files(directory: &Path) -> impl Iterator<Item = (PathBuf, bool)> {
-    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok).take(MOST);
-    entries.map(|entry| {
-        let is_failure = entry.file_name().to_string_lossy().starts_with(FAILED);
-        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-        let age = modified.and_then(|then| SystemTime::now().duration_since(then).ok());
-        (entry.path(), is_failure && age.is_some_and(|age| age > FORGOTTEN))
-    })
+/// A file of the directory.
+#[derive(Debug)]
+struct ListedFile {
+    name: OsString,
+    kind: FileKind,
+    modified: SystemTime,
+    fingerprint: FileFingerprint,
+}
+
+/// By its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileKind {
+    /// Of a success, or a file of another version, which is left alone.
+    Record,
+    /// Of a failure.
+    Failure,
+    /// Of a failure, by the version before, which did not bound their number.
+    Former,
+    /// Being written.
+    Staged,
+}
+
+impl ListedFile {
+    fn of(entry: &DirEntry) -> Option<ListedFile> {
+        let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+        let name = entry.file_name();
+        let text = name.to_string_lossy();
+        let kind = if text.starts_with(STAGED) {
+            FileKind::Staged
+        } else if wire::is_failure_place(&text) {
+            FileKind::Failure
+        } else if text.starts_with(FORMER_FAILED) {
+            FileKind::Former
+        } else {
+            FileKind::Record
+        };
+        let fingerprint = FileFingerprint::of(&metadata);
+        Some(ListedFile { kind, modified: metadata.modified().ok()?, fingerprint, name })
+    }
+
+    fn is_record(&self) -> bool {
+        matches!(self.kind, FileKind::Record | FileKind::Failure)
+    }
+
+    /// By the wall clock, which is all that outlives a boot: a file of a time that has not come yet is a new one.
+    fn is_stale(&self, now: SystemTime) -> bool {
+        let age = now.duration_since(self.modified).unwrap_or_default();
+        match self.kind {
+            FileKind::Record => false,
+            FileKind::Failure => age > FORGOTTEN,
+            FileKind::Former => true,
+            FileKind::Staged => age > ABANDONED,
+        }
+    }
+}
+
+fn list(directory: &Path) -> impl Iterator<Item = ListedFile> {
+    let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
+    entries.filter_map(|entry| ListedFile::of(&entry))
+}
+
+/// Returns the newest [`MOST`] files, and hands the others to `excess`.
+fn newest(files: impl Iterator<Item = ListedFile>, mut excess: impl FnMut(ListedFile)) -> Vec<ListedFile> {
+    let mut kept: Vec<ListedFile> = Vec::new();
+    let mut cut = |kept: &mut Vec<ListedFile>| {
+        kept.sort_by_key(|file| std::cmp::Reverse(file.modified));
+        kept.drain(MOST.min(kept.len())..).for_each(&mut excess);
+    };
+    for file in files {
+        kept.push(file);
+        if kept.len() >= 2 * MOST {
+            cut(&mut kept);
+        }
+    }
+    cut(&mut kept);
+    kept
+}
+
+/// Reads a record. One of the version before, which did not bound it, is cut to what this one would keep.
+fn load(path: &Path) -> Option<PodRecord> {
+    let text = hostfs::read(path, MAX_RECORD).ok()?;
+    let mut record = PodRecord::decode(&text).ok()?;
+    let bound = if record.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
+    if text.len() <= bound {
+        return Some(record);
+    }
+    record.pod = record.pod.filter(|_| record.decision == SIDECAR);
+    if let Some(pod) = &mut record.pod {
+        planner::facts::trim_to_sidecar(pod);
+    }
+    PodRecord::decode(&record.encode().ok()?).ok()
+}
+
+/// A record, by the network namespace of its ADD.
+#[derive(Debug)]
+struct JudgedFile {
+    name: OsString,
+    /// The directory of the namespace, on the node.
+    directory: Option<PathBuf>,
+    state: NetnsState,
+    /// There are newer ones enough.
+    is_excess: bool,
+}
+
+/// What became of the network namespace of an ADD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NetnsState {
+    Alive,
+    /// Nothing is at its path, or another namespace.
+    Gone,
+    /// It was not recorded, or its path leads to no namespace here.
+    Unknown,
+}
+
+fn netns_state(record: &PodRecord, netns_directory: &Path) -> NetnsState {
+    let (Some(then), Some(name)) = (record.netns_file, Path::new(&record.netns).file_name()) else {
+        return NetnsState::Unknown;
+    };
+    match fs::metadata(netns_directory.join(name)) {
+        Ok(now) if (now.dev(), now.ino()) == (then.dev, then.ino) => NetnsState::Alive,
+        Ok(now) if now.dev() == then.dev => NetnsState::Gone,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => NetnsState::Gone,
+        _ => NetnsState::Unknown,
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// By the wall clock, which is all that outlives a boot: a record of a time that has not come yet is a new one.
-    #[test]
-    fn old_failures_are_forgotten_and_those_of_the_future_are_not() {
-        let directory = std::env::temp_dir().join(format!("records-{}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        let day = Duration::from_secs(24 * 3600);
-        let now = SystemTime::now();
-        for (name, time) in [
-            ("failed_a_old", now - 2 * day),
-            ("failed_a_new", now - day / 2),
-            ("failed_a_future", now + 400 * day),
-            ("done", now - 400 * day),
-        ] {
-            let record = PodRecord { name: name.to_owned(), ..PodRecord::default() };
-            fs::write(directory.join(name), serde_json::to_string(&record).unwrap()).unwrap();
-            fs::File::options().write(true).open(directory.join(name)).unwrap().set_modified(time).unwrap();
-        }
-        let mut names: Vec<String> = read(&directory).into_iter().map(|record| record.name).collect();
-        names.sort();
-        assert_eq!(names, ["done", "failed_a_future", "failed_a_new"]);
-        let old = directory.join("failed_a_old");
-        assert!(old.exists(), "reading deletes nothing");
-        prune(&directory);
-        assert!(!old.exists() && fs::read_dir(&directory).unwrap().count() == 3);
-        fs::remove_dir_all(directory).unwrap();
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! What the operator chose for capture.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
+use agent::RecordIndex;
 use model::ExistingConnections;
 use planner::{
     EnrolmentPolicy,
@@ -84,8 +85,8 @@ pub struct CaptureSettings {
     pub tools: netfilter::FirewallOptions,
     /// Where the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
-    /// Where the plugin leaves its records of ADDs.
-    pub records: PathBuf,
+    /// The plugin's records of ADDs.
+    pub records: Arc<RecordIndex>,
     /// Where old values of kernel settings are kept.
     pub journal: PathBuf,
     /// The file that plugin and agent share.

@@ -1,7 +1,11 @@
 //! The settings of ambient mode.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use agent::RecordIndex;
 use capture_modes::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
 use flags::{Flag, ValueSource};
@@ -31,6 +35,7 @@ impl SettingsReader<'_> {
         identity: &AgentIdentity,
         existing: Option<ExistingConnections>,
         native_nftables: Option<bool>,
+        records: &Arc<RecordIndex>,
     ) -> Option<Option<AmbientOptions>> {
         let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
@@ -55,7 +60,7 @@ impl SettingsReader<'_> {
             fallback: fallback?,
             tools: tools?,
             netns_directory: self.netns_directory(),
-            records: self.debug_socket().with_file_name(wire::RECORDS),
+            records: Arc::clone(records),
             journal,
             shared_config: self.text(&options::AMBIENT_CONFIG_FILE).into(),
         };

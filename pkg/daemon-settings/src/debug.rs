@@ -76,10 +76,4 @@ impl DaemonSettings {
     pub fn refused_credential(&self) -> PathBuf {
         self.debug_socket.with_file_name(wire::REFUSED_CREDENTIAL)
     }
-
-    /// What the plugin notes of its ADDs.
-    #[must_use]
-    pub fn records(&self) -> PathBuf {
-        self.debug_socket.with_file_name(wire::RECORDS)
-    }
 }

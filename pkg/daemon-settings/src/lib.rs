@@ -1,9 +1,10 @@
 //! The settings of `install-cni`: [`options`] its flags and variables, [`DaemonSettings`] their values, checked and typed,
 //! with every mistake reported at once.
 
-use std::{fmt, fs, path::PathBuf};
+use std::{fmt, fs, path::PathBuf, sync::Arc};
 
 use ::repair::RepairOptions;
+use agent::RecordIndex;
 use flags::{Flag, FlagValues, ValueSource};
 use installer::ServerAuthority;
 use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
@@ -54,6 +55,8 @@ pub struct DaemonSettings {
     pub agent_socket: PathBuf,
     /// Where the agent answers questions about itself, for the commands.
     pub debug_socket: PathBuf,
+    /// The plugin's records of ADDs; all of the agent's parts share one index of them.
+    pub records: Arc<RecordIndex>,
     /// The API server; none when the environment names none and nobody needs it.
     pub api: Option<ApiConnection>,
     /// The ConfigMap with the template, and its key.
@@ -218,7 +221,8 @@ impl SettingsReader<'_> {
         self.other_parts();
         let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
-        let ambient = self.ambient(&identity, existing, native_nftables);
+        let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
+        let ambient = self.ambient(&identity, existing, native_nftables, &records);
         let repair = self.repair(&identity, existing);
         let api = server.map(|server| connection(server, authority));
         Some(DaemonSettings {
@@ -227,6 +231,7 @@ impl SettingsReader<'_> {
             debug_socket: self.debug_socket(),
             log_socket: self.log_socket(),
             agent_socket: self.agent_socket(),
+            records,
             api,
             config_map,
             identity,

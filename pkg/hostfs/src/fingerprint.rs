@@ -24,7 +24,9 @@ pub struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    pub(crate) fn of(meta: &Metadata) -> Self {
+    /// The fingerprint of the file with this metadata.
+    #[must_use]
+    pub fn of(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
             ino: meta.ino(),

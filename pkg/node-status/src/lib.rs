@@ -201,7 +201,7 @@ impl SidecarNodeInspector {
 
     /// What is there, and what cannot be determined. Blocks.
     #[must_use]
-    pub fn look(&self, records: &[PodRecord]) -> (Vec<PodState>, Option<Unobserved>) {
+    pub fn look(&self, records: &[Arc<PodRecord>]) -> (Vec<PodState>, Option<Unobserved>) {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         records::pods(records, &self.places, &self.tools, &mut cache)
     }

@@ -1,6 +1,6 @@
 //! What files and settings of this node contribute to the state document.
 
-use std::{fs, time::Instant};
+use std::{fs, sync::Arc, time::Instant};
 
 use daemon_settings::DaemonSettings;
 use report::{InstalledFile, NetworkState, Observer, Provenance, StateReport};
@@ -9,7 +9,7 @@ use crate::SidecarNodeInspector;
 
 /// The document of a node without ambient mode, where only the plugin's records show pods. Blocks.
 #[must_use]
-pub fn look_plain(plain: &SidecarNodeInspector, records: &[wire::PodRecord]) -> StateReport {
+pub fn look_plain(plain: &SidecarNodeInspector, records: &[Arc<wire::PodRecord>]) -> StateReport {
     let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
     let (pods, blind) = plain.look(records);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;

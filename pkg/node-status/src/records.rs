@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use ::inpod::recorded_netns;
@@ -20,7 +21,7 @@ use wire::PodRecord;
 use crate::sidecar::{self, NetnsPaths, SIDECAR};
 
 /// Adds to each pod why its last ADD failed, if it did; a pod that is known from no other source is added.
-pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
+pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
     for record in records {
         let Some(error) = &record.error else { continue };
         let why = format!("its last ADD failed at {}: {error}", record.at);
@@ -41,7 +42,7 @@ pub fn add_failures(records: &[PodRecord], pods: &mut Vec<PodState>) {
 
 /// A pod that has a network namespace and no record started before the plugin was installed, or under another version of
 /// it.
-fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> {
+fn unrecorded(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
     if places.are_unknown() {
@@ -53,7 +54,7 @@ fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> 
     }
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
-    let ids: BTreeSet<_> = records.iter().filter_map(recorded_netns).collect();
+    let ids: BTreeSet<_> = records.iter().filter_map(|record| recorded_netns(record)).collect();
     let found = match places.namespaces() {
         Ok(found) => found,
         Err(error) => return Some(unrecorded(error.to_string())),
@@ -72,13 +73,13 @@ fn unrecorded(records: &[PodRecord], places: &NetnsPaths) -> Option<Unobserved> 
 
 /// The pods of a node whose agent takes no part in ambient mode, by the plugin's records, compared with the kernel.
 pub(super) fn pods(
-    records: &[PodRecord],
+    records: &[Arc<PodRecord>],
     places: &NetnsPaths,
     tools: &FirewallOptions,
     cache: &mut sidecar::SidecarCache,
 ) -> (Vec<PodState>, Option<Unobserved>) {
     let done = records.iter().filter(|record| record.error.is_none());
-    let mut pods: Vec<PodState> = done.map(from).collect();
+    let mut pods: Vec<PodState> = done.map(|record| from(record)).collect();
     let redirects = records.iter().filter_map(|record| {
         match planner::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
             Ok(PodDecision::Sidecar(redirect)) => Some((key(record), redirect)),
@@ -95,8 +96,8 @@ pub(super) fn pods(
 }
 
 /// The rules that each pod's ADD left. Of several ADDs of a pod the newest counts.
-fn recorded_rules(records: &[PodRecord]) -> BTreeMap<PodUid, RuleDigest> {
-    let mut all: Vec<&PodRecord> = records.iter().collect();
+fn recorded_rules(records: &[Arc<PodRecord>]) -> BTreeMap<PodUid, RuleDigest> {
+    let mut all: Vec<&PodRecord> = records.iter().map(AsRef::as_ref).collect();
     all.sort_by(|a, b| a.at.cmp(&b.at));
     all.into_iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone()))).collect()
 }
@@ -108,7 +109,13 @@ fn key(record: &PodRecord) -> PodUid {
 
 fn from(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
-    let blind = is_sidecar.then(|| "its rules have not been observed".to_owned());
+    let blind = match record.pod {
+        Some(_) => "its rules have not been observed",
+        None => {
+            "the record of its ADD lacks the pod, for which it was too long, so there is nothing to compare its rules with"
+        }
+    };
+    let blind = is_sidecar.then(|| blind.to_owned());
     PodState {
         namespace: record.namespace.clone(),
         name: record.name.clone(),

@@ -27,7 +27,7 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
         }
         None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
     };
-    let records = agent::read_records(&settings.records());
+    let records = settings.records.read();
     let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
     let is_recorded = last.is_some();
     let mut state = match (&settings.ambient, last) {

@@ -9,7 +9,7 @@ use model::{Namespace, Pod, PodName, PodUid};
 
 use crate::inpod::InPodAnnotations;
 
-pub use trim::{trim, trim_namespace};
+pub use trim::{trim, trim_namespace, trim_to_sidecar};
 
 /// Something that a source has seen. A source tells facts about one object in the order in which they came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
-    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, ambient, decide,
-    facts::{trim, trim_namespace},
+    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, ambient, decide,
+    facts::{trim, trim_namespace, trim_to_sidecar},
     ztunnel::{ZtunnelSelector, candidates},
 };
 use proptest::{collection::vec, prelude::*, sample};
@@ -197,6 +197,19 @@ proptest! {
         );
         let again = { let mut again = trimmed.clone(); trim(&mut again); again };
         prop_assert_eq!(again, trimmed);
+    }
+
+    /// What a record of an ADD keeps of a pod says how it is redirected to its sidecar.
+    #[test]
+    fn a_pod_trimmed_to_its_sidecar_is_redirected_alike(whole in fixture::pod()) {
+        let policy = EnrolmentPolicy::default();
+        let mut trimmed = whole.clone();
+        trim(&mut trimmed);
+        trim_to_sidecar(&mut trimmed);
+        let before = decide(&whole, None, &policy);
+        if matches!(before, Ok(PodDecision::Sidecar(_))) {
+            prop_assert_eq!(decide(&trimmed, None, &policy), before);
+        }
     }
 }
 

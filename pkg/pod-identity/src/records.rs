@@ -1,6 +1,6 @@
 //! The records of ADDs: which pod each of them is about.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use model::PodUid;
 use wire::PodRecord;
@@ -14,7 +14,7 @@ pub fn belongs_to(record: &PodRecord, pod: &PodIds) -> bool {
     if (&record.namespace, &record.name) != (&pod.name.namespace, &pod.name.name) {
         return false;
     }
-    let decided = record.pod.as_ref().map(|pod| &pod.metadata.uid).filter(|uid| !uid.is_empty());
+    let decided = Some(&record.pod_uid).filter(|uid| !uid.is_empty());
     match decided {
         Some(uid) => *uid == pod.uid,
         None => {
@@ -26,12 +26,12 @@ pub fn belongs_to(record: &PodRecord, pod: &PodIds) -> bool {
 
 /// The record of each pod's last successful ADD; pods without one are absent.
 pub fn newest_by_pod(
-    records: &[PodRecord],
+    records: &[Arc<PodRecord>],
     pods: impl IntoIterator<Item = PodIds>,
 ) -> BTreeMap<PodUid, &PodRecord> {
     let mut by_name: BTreeMap<(&str, &str), Vec<&PodRecord>> = BTreeMap::new();
     for record in records.iter().filter(|record| record.error.is_none()) {
-        by_name.entry((&record.namespace, &record.name)).or_default().push(record);
+        by_name.entry((&record.namespace, &record.name)).or_default().push(record.as_ref());
     }
     let newest = |pod: &PodIds| {
         let all = by_name.get(&(pod.name.namespace.as_str(), pod.name.name.as_str()))?;
@@ -43,19 +43,17 @@ pub fn newest_by_pod(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::{Pod, PodName};
+    use model::PodName;
 
     const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
     const HASH: &str = "0123456789abcdef0123456789abcdef";
 
     fn record(name: &str, runtime: &str, decided: Option<&str>, at: &str) -> PodRecord {
-        let mut pod = Pod::default();
-        pod.metadata.uid = decided.unwrap_or_default().into();
         PodRecord {
             namespace: "shop".to_owned(),
             name: name.to_owned(),
             uid: runtime.into(),
-            pod: decided.map(|_| Box::new(pod)),
+            pod_uid: decided.unwrap_or_default().into(),
             at: at.to_owned(),
             ..PodRecord::default()
         }
@@ -97,7 +95,8 @@ mod tests {
             record("a", UID, Some(UID), "2026-01-02T00:00:00Z"),
             record("a", UID, Some(UID), "2026-01-01T00:00:00Z"),
             failed,
-        ];
+        ]
+        .map(Arc::new);
         let found = newest_by_pod(&records, [ids("a", UID, None), ids("b", "other", None)]);
         assert_eq!(found.len(), 1);
         assert_eq!(found[&PodUid::from(UID)].at, "2026-01-02T00:00:00Z");

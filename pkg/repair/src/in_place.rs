@@ -37,7 +37,7 @@ pub struct InPlaceRepair {
 
 /// The plugin's records of ADDs. Called for pods whose network namespace is not known yet.
 #[derive(Clone)]
-pub struct AddRecords(pub Arc<dyn Fn() -> Vec<PodRecord> + Send + Sync>);
+pub struct AddRecords(pub Arc<dyn Fn() -> Vec<Arc<PodRecord>> + Send + Sync>);
 
 impl fmt::Debug for AddRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,7 +171,7 @@ impl InPlaceRepair {
         Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find(pods, queries)?)
     }
 
-    pub(crate) fn records(&self) -> Vec<PodRecord> {
+    pub(crate) fn records(&self) -> Vec<Arc<PodRecord>> {
         (self.records.0)()
     }
 }

@@ -13,10 +13,43 @@ use serde::{Deserialize, Serialize};
 pub const REFUSED_CREDENTIAL: &str = "credential-refused";
 /// The directory of records, in the directory that plugin and agent share.
 pub const RECORDS: &str = "pods";
-/// What begins the name of a record of an ADD that failed; the pod's namespace and name follow. It outlives the container.
-pub const FAILED: &str = "failed_";
-/// The longest record that is read, in bytes.
+/// Prefix of the names under which the version before this one recorded ADDs that failed. These are not read, only removed.
+pub const FORMER_FAILED: &str = "failed_";
+/// Prefix of files that are being written: no record yet.
+pub const STAGED: &str = ".staged-";
+/// Prefix of the places for ADDs that failed. No container ID begins like this.
+const FAILED: &str = "_failed-";
+/// Number of places for ADDs that failed, however many pods fail.
+pub const FAILURE_PLACES: u64 = 64;
+/// The longest record of an ADD that failed, in bytes.
+pub const MAX_FAILURE: usize = 8 << 10;
+/// The longest record of an ADD that succeeded, in bytes: a page, which is what the smallest file of a tmpfs occupies.
+pub const MAX_SUCCESS: usize = 4 << 10;
+/// The longest record that is read, in bytes: the version before this one did not bound them.
 pub const MAX_RECORD: usize = 1 << 20;
+/// Bytes of a record's error and of its message, as JSON has them.
+const MAX_ERROR: usize = 4 << 10;
+const MAX_WORDS: usize = 512;
+/// Bytes of an annotation of a pod that is too long otherwise. Longer ones are lists, which say nothing beyond the rules that
+/// they led to.
+const MAX_ANNOTATION: usize = 128;
+
+/// Returns the name of the file for the last failed ADD of a pod: one of [`FAILURE_PLACES`], by a hash of namespace and
+/// name (FNV-1a). The next failure with that hash replaces it, so failures of any number of pods take a bounded space.
+#[must_use]
+pub fn failure_place(namespace: &str, name: &str) -> String {
+    let bytes = namespace.bytes().chain([b'/']).chain(name.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{FAILED}{:02}", (hash ^ (hash >> 32)) % FAILURE_PLACES)
+}
+
+/// Whether this is the name of a place for ADDs that failed.
+#[must_use]
+pub fn is_failure_place(file: &str) -> bool {
+    file.starts_with(FAILED)
+}
 
 /// What tells a network namespace from all others that there are at the time: its file in nsfs. The kernel may give the
 /// number of one that ended to a new one.
@@ -36,9 +69,15 @@ pub struct PodRecord {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// Its UID, where the runtime says it.
+    /// Its UID, where the runtime says it. Of a static pod it is the kubelet's own, not that of any object of the API.
     #[serde(default)]
     pub uid: PodUid,
+    /// `metadata.uid` of the pod that the agent or the API server decided on; empty: neither was asked.
+    #[serde(default, skip_serializing_if = "PodUid::is_empty")]
+    pub pod_uid: PodUid,
+    /// The network that the runtime attached it to; empty: written by the version before this one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub network: String,
     /// `CNI_CONTAINERID`.
     pub container: ContainerId,
     /// `CNI_NETNS`, as the runtime says it.
@@ -65,7 +104,234 @@ pub struct PodRecord {
     /// were made, or they could not be read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
-    /// The pod as it was known then; `None`: nobody had to be asked.
+    /// What the redirection to its sidecar rests on; `None`: it has no sidecar, or that is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
+}
+
+/// Why a record cannot be encoded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Its names and addresses alone are too long.
+    #[error("its names and addresses take more than {0} bytes")]
+    TooLong(usize),
+    /// It cannot be represented in JSON.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl PodRecord {
+    /// Returns the record's text, of at most [`MAX_FAILURE`] bytes if the ADD failed, else of at most [`MAX_SUCCESS`]. Error
+    /// and message are cut. As far as that is necessary, annotations of more than 128 bytes are left out if the rules are
+    /// there, then the pod, then the rules.
+    ///
+    /// # Errors
+    /// The rest is still too long, which no names that Kubernetes permits are.
+    pub fn encode(mut self) -> Result<Vec<u8>, RecordError> {
+        let limit = if self.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
+        cut(&mut self.words, MAX_WORDS);
+        if let Some(error) = &mut self.error {
+            cut(error, MAX_ERROR);
+        }
+        let mut text = serde_json::to_vec(&self)?;
+        if let (true, false, Some(pod)) = (text.len() > limit, self.rules.is_empty(), &mut self.pod) {
+            pod.metadata.annotations.retain(|_, value| value.len() <= MAX_ANNOTATION);
+            text = serde_json::to_vec(&self)?;
+        }
+        if text.len() > limit && self.pod.take().is_some() {
+            text = serde_json::to_vec(&self)?;
+        }
+        if text.len() > limit {
+            self.rules.clear();
+            text = serde_json::to_vec(&self)?;
+        }
+        if text.len() > limit { Err(RecordError::TooLong(limit)) } else { Ok(text) }
+    }
+
+    /// Reads a record of this version, or of the one before, which has the pod's UID within the pod alone.
+    ///
+    /// # Errors
+    /// It is not a whole record.
+    pub fn decode(text: &[u8]) -> Result<PodRecord, serde_json::Error> {
+        let mut record: PodRecord = serde_json::from_slice(text)?;
+        if let (true, Some(pod)) = (record.pod_uid.is_empty(), &record.pod) {
+            record.pod_uid.clone_from(&pod.metadata.uid);
+        }
+        Ok(record)
+    }
+}
+
+/// Cuts a text to at most so many bytes of a JSON string, an ellipsis included.
+fn cut(text: &mut String, limit: usize) {
+    const ELLIPSIS: char = '…';
+    let (mut used, mut end) = (0, 0);
+    for (start, character) in text.char_indices() {
+        if used + ELLIPSIS.len_utf8() <= limit {
+            end = start;
+        }
+        used += encoded_len(character);
+        if used > limit {
+            text.truncate(end);
+            text.push(ELLIPSIS);
+            return;
+        }
+    }
+}
+
+/// Bytes of a character within a JSON string, as `serde_json` writes it.
+fn encoded_len(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..='\u{1f}' => 6,
+        other => other.len_utf8(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use model::ObjectMeta;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record() -> PodRecord {
+        let metadata = ObjectMeta { name: "web".to_owned(), uid: "0123-api".into(), ..ObjectMeta::default() };
+        PodRecord {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            uid: "0123".into(),
+            pod_uid: "0123-api".into(),
+            network: "cbr0".to_owned(),
+            container: "f".repeat(64).as_str().into(),
+            netns: "/var/run/netns/cni-01234567-89ab-cdef-0123-456789abcdef".to_owned(),
+            netns_file: Some(NetnsFile { dev: 4, ino: 4_026_532_000 }),
+            ips: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            at: "2026-01-31T23:59:59Z".to_owned(),
+            decision: "sidecar".to_owned(),
+            pod: Some(Box::new(Pod { metadata, ..Pod::default() })),
+            ..PodRecord::default()
+        }
+    }
+
+    fn decoded(record: &PodRecord) -> PodRecord {
+        let text = record.clone().encode().unwrap();
+        let limit = if record.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
+        assert!(text.len() <= limit, "{} bytes", text.len());
+        PodRecord::decode(&text).unwrap()
+    }
+
+    #[test]
+    fn a_record_of_usual_length_is_kept_whole_and_below_a_kilobyte() {
+        let text = record().encode().unwrap();
+        assert!(text.len() < 1024, "{} bytes", text.len());
+        assert_eq!(PodRecord::decode(&text).unwrap(), record());
+    }
+
+    #[test]
+    fn what_is_too_long_is_left_out_in_order_and_names_never_are() {
+        let rules = |number: usize| {
+            let line = |n: usize| (format!("IPv4 nat ISTIO_{n:03}"), "3 0123456789abcdef".to_owned());
+            (0..number).map(line).collect::<BTreeMap<_, _>>()
+        };
+        let long =
+            |bytes: usize| Some(Box::new(Pod { metadata: annotated("x".repeat(bytes)), ..Pod::default() }));
+        let cases = [
+            (rules(28), long(1000), (true, true)),
+            (rules(28), long(4000), (true, true)),
+            (rules(0), long(4000), (false, false)),
+            (rules(200), long(10), (false, false)),
+        ];
+        for (rules, pod, (has_rules, has_pod)) in cases {
+            let before = PodRecord { rules, pod, ..record() };
+            let after = decoded(&before);
+            assert_eq!((!after.rules.is_empty(), after.pod.is_some()), (has_rules, has_pod));
+            let bare = |record: PodRecord| PodRecord { rules: BTreeMap::new(), pod: None, ..record };
+            assert_eq!(bare(after), bare(before));
+        }
+        let endless = PodRecord { netns: "n".repeat(MAX_SUCCESS), ..record() };
+        assert!(matches!(endless.encode(), Err(RecordError::TooLong(MAX_SUCCESS))));
+    }
+
+    fn annotated(value: String) -> ObjectMeta {
+        let annotations = [("a".to_owned(), value)].into();
+        ObjectMeta { annotations, ..record().pod.unwrap().metadata }
+    }
+
+    #[test]
+    fn a_record_of_the_version_before_has_its_pods_uid() {
+        let mut json = serde_json::to_value(record()).unwrap();
+        assert!(json.as_object_mut().unwrap().remove("podUid").is_some());
+        assert_eq!(PodRecord::decode(json.to_string().as_bytes()).unwrap(), record());
+    }
+
+    #[test]
+    fn places_of_failures_are_few_stable_and_no_containers() {
+        let places: BTreeSet<String> =
+            (0..2000).map(|n| failure_place("shop", &format!("web-{n}"))).collect();
+        assert_eq!(places.len(), usize::try_from(FAILURE_PLACES).unwrap(), "all are used");
+        assert!(
+            places
+                .iter()
+                .all(|place| is_failure_place(place) && !place.starts_with(|c: char| c.is_alphanumeric()))
+        );
+        assert_eq!(failure_place("shop", "web"), failure_place("shop", "web"));
+        assert_ne!(failure_place("a", "bc"), failure_place("ab", "c"));
+    }
+
+    /// Any text that a pod's author can bring into an error: control characters, which JSON makes six times as long.
+    fn hostile() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            Just("\u{1}".repeat(5000)),
+            Just("\"\\".repeat(3000)),
+            Just("\u{10ffff}é".repeat(900)),
+            ".{0,300}",
+            "[a-z\\x00-\\x1f\u{7f}-\u{2029}]{0,4000}",
+        ];
+        proptest::collection::vec(part, 0..4).prop_map(|parts| parts.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_text_makes_a_record_longer_than_its_bound(
+            error in proptest::option::of(hostile()),
+            words in hostile(),
+            value in hostile(),
+            rules in proptest::collection::btree_map(hostile(), hostile(), 0..3),
+        ) {
+            let pod = Some(Box::new(Pod { metadata: annotated(value), ..Pod::default() }));
+            let before = PodRecord { error, words, rules, pod, ..record() };
+            let after = decoded(&before);
+            prop_assert_eq!(&after, &decoded(&before));
+            let whole = |text: &str, whole: &str| {
+                text == whole || text.strip_suffix('…').is_some_and(|start| whole.starts_with(start))
+            };
+            prop_assert!(whole(&after.words, &before.words));
+            prop_assert_eq!(after.error.is_some(), before.error.is_some());
+            prop_assert!(whole(&after.error.clone().unwrap_or_default(), &before.error.clone().unwrap_or_default()));
+            let is_of = |after: &Pod, before: &Pod| {
+                let Pod { metadata, .. } = after;
+                metadata.annotations.iter().all(|(key, value)| before.metadata.annotations.get(key) == Some(value))
+                    && metadata.uid == before.metadata.uid
+            };
+            prop_assert!(after.pod.is_none() || is_of(after.pod.as_ref().unwrap(), before.pod.as_ref().unwrap()));
+            prop_assert!(after.rules.is_empty() || after.rules == before.rules);
+            let names = |record: PodRecord| (record.namespace, record.name, record.uid, record.pod_uid, record.netns_file);
+            prop_assert_eq!(names(after), names(before));
+        }
+
+        #[test]
+        fn a_text_is_cut_to_its_encoded_length_and_no_shorter_than_needed(text in hostile(), limit in 3..600_usize) {
+            let mut short = text.clone();
+            cut(&mut short, limit);
+            let length = serde_json::to_string(&short).unwrap().len() - 2;
+            prop_assert!(length <= limit);
+            let is_whole = serde_json::to_string(&text).unwrap().len() - 2 <= limit;
+            prop_assert_eq!(is_whole, short == text);
+            prop_assert!(is_whole || length + 6 > limit - 3);
+        }
+    }
 }

@@ -8,9 +8,10 @@
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use agent::read_records;
+use agent::RecordIndex;
 use inpod::{NetnsFinder, NetnsMatch, recorded_netns};
 use model::ContainerId;
 use netns::Netns;
@@ -21,7 +22,7 @@ use crate::settings::CaptureSettings;
 /// The plugin's records, and where the namespaces are that they name.
 #[derive(Debug)]
 pub(super) struct PodRecordStore {
-    directory: PathBuf,
+    index: Arc<RecordIndex>,
     netns_directory: PathBuf,
 }
 
@@ -40,14 +41,14 @@ pub(crate) struct RecordedPod {
 impl PodRecordStore {
     pub(super) fn new(settings: &CaptureSettings) -> PodRecordStore {
         PodRecordStore {
-            directory: settings.records.clone(),
+            index: Arc::clone(&settings.records),
             netns_directory: settings.netns_directory.clone(),
         }
     }
 
     /// All records.
-    pub(super) fn read(&self) -> Vec<PodRecord> {
-        read_records(&self.directory)
+    pub(super) fn read(&self) -> Vec<Arc<PodRecord>> {
+        self.index.read()
     }
 
     /// Shows the pod that a record is about, if it is valid. `ips`: the pod's addresses, where the API shows any.
@@ -64,7 +65,7 @@ impl PodRecordStore {
             return None;
         }
         let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
-        let file = self.directory.join(record.container.as_str());
+        let file = self.index.directory().join(record.container.as_str());
         Some(RecordedPod { found, ips: record.ips.clone(), container: record.container.clone(), file })
     }
 }

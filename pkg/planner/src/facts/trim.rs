@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, Pod, parse_go_bool};
+use model::{CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, Pod, PodStatus, parse_go_bool};
 
 use crate::{
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
@@ -72,6 +72,22 @@ pub fn trim(pod: &mut Pod) {
     status.container_statuses.shrink_to_fit();
     status.init_container_statuses.shrink_to_fit();
     status.pod_ips.shrink_to_fit();
+}
+
+/// Removes from a trimmed pod what the parameters of its redirection to a sidecar do not depend on.
+pub fn trim_to_sidecar(pod: &mut Pod) {
+    let Pod { metadata, spec, status } = pod;
+    metadata.labels.retain(|key, _| key == INJECT);
+    metadata.annotations.retain(|key, _| {
+        let single = [STATUS, INJECT, annotations::MODE, VIRTUAL_INTERFACES];
+        single.contains(&key.as_str()) || annotations::LISTS.iter().any(|(list, _)| list == key)
+    });
+    metadata.created = String::new();
+    for containers in [&mut spec.containers, &mut spec.init_containers, &mut spec.ephemeral_containers] {
+        containers.retain(|container| container.name == PROXY || container.name == INIT);
+    }
+    (spec.node_name, spec.service_account_name) = (String::new(), String::new());
+    *status = PodStatus::default();
 }
 
 /// The same for a namespace, of which only the labels count.

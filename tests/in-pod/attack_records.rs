@@ -1,0 +1,92 @@
+//! Records of ADDs that pod authors made as long and as many as they could: neither memory nor processor nor disk of the agent
+//! grows by them, and pods start as before.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, Pod};
+use serde_json::json;
+
+use crate::fixtures::ambient::MESH;
+use crate::fixtures::inpod::InPod;
+
+const FILES: usize = 2000;
+/// What the agent may use beside them, in KiB.
+const MEMORY: u64 = 40 * 1024;
+/// What may stay of them, in bytes.
+const DISK: u64 = 4 << 20;
+
+/// One that the version before this one wrote of a failed ADD, which nothing bounded.
+fn former(number: usize) -> (String, String) {
+    let words = "\u{1}".repeat(10_000);
+    let pod =
+        json!({"metadata": {"name": "x", "namespace": "evil", "uid": "u", "annotations": {"a": words}}});
+    let record = json!({"namespace": "evil", "name": format!("x-{number}"), "uid": "u", "container": "c",
+        "netns": "/var/run/netns/gone", "at": "2026-01-01T00:00:00Z", "decision": "", "words": words,
+        "error": "no", "pod": pod});
+    (format!("failed_evil_x-{number}"), record.to_string())
+}
+
+/// One of a container that has no DEL, as long as this version writes any.
+fn lost(number: usize) -> (String, String) {
+    let record = wire::PodRecord {
+        namespace: MESH.to_owned(),
+        name: format!("lost-{number}"),
+        uid: "u".into(),
+        container: format!("c{number}").as_str().into(),
+        netns: format!("/var/run/netns/lost-{number}"),
+        netns_file: Some(wire::NetnsFile { dev: 4, ino: 1 }),
+        rules: [("IPv4 nat".to_owned(), "r".repeat(3000))].into(),
+        at: "2026-01-01T00:00:00Z".to_owned(),
+        decision: "namespace-label".to_owned(),
+        ..wire::PodRecord::default()
+    };
+    (format!("c{number}"), String::from_utf8(record.encode().unwrap()).unwrap())
+}
+
+fn bytes_of(directory: &std::path::Path) -> u64 {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    files.map(|file| file.metadata().map_or(0, |found| found.len())).sum()
+}
+
+fn attack(record: impl Fn(usize) -> (String, String)) {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let calm = fixture.mesh_pod("calm");
+    fixture.manifests.put_pod(&calm.sandbox.manifest());
+    fixture.wait_captured(&calm);
+    let directory = fixture.node.run_dir().join(wire::RECORDS);
+    for (name, text) in (0..FILES).map(record) {
+        fs::write(directory.join(name), text).unwrap();
+    }
+    fixture.restart();
+    ztunnel.wait_for_snapshots(2);
+    // While it has no process, records are all that could show its namespace.
+    let waiting = fixture.node.pod(Pod::new(MESH, "waiting"), &[]);
+    fixture.manifests.put_pod(&waiting.manifest());
+    let daemon = fixture.daemon();
+    let (before, began) = (daemon.cpu_time(), Instant::now());
+    std::thread::sleep(Duration::from_secs(8)); // the measurement itself
+    let busy = (daemon.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let peak = daemon.peak_kib();
+    println!("{:.1} % of a processor, at most {peak} KiB", busy * 100.0);
+    let began = Instant::now();
+    let victim = fixture.mesh_pod("victim");
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    fixture.wait_served(&ztunnel, &victim);
+    assert!(busy < 0.25, "{busy:.2} of a processor: {}", fixture.log());
+    assert!(peak < MEMORY, "{peak} KiB");
+    fixture.eventually("what no one needs is removed", |_| bytes_of(&directory) < DISK);
+    fixture.processes.add(&waiting.pod.uid, &waiting.netns);
+    let _ = ztunnel.wait_for_workload(&waiting.pod.uid);
+}
+
+#[test]
+fn long_records_of_an_earlier_version_are_neither_read_nor_kept() {
+    attack(former);
+}
+
+#[test]
+fn records_of_lost_containers_cost_next_to_nothing() {
+    attack(lost);
+}
