@@ -21,7 +21,19 @@ The findings of `millrace` are in [millrace.md](millrace.md#findings), and the c
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "install-cni",
-        &["", "uninstall", "state", "explain", "list", "verify", "plan", "watch", "bundle", "version"],
+        &[
+            "",
+            "uninstall",
+            "state",
+            "explain",
+            "list",
+            "verify",
+            "plan",
+            "watch",
+            "bundle",
+            "log-level",
+            "version",
+        ],
     ),
     ("istio-cni-taint", &[""]),
     ("istio-iptables", &[""]),

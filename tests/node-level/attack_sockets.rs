@@ -73,25 +73,53 @@ fn levels(netns: &Netns) -> String {
 }
 
 #[test]
-fn another_user_of_the_node_reads_no_state_and_changes_no_level() {
+fn another_user_of_the_node_reads_no_state() {
     if !kit::has_other_users() {
         return kit::skip("no other users");
     }
-    let mut fixture = Ambient::new(&[]);
+    let fixture = Ambient::new(&[]);
     let netns = std::sync::Arc::clone(fixture.node.netns());
-    let before = levels(&netns);
     for line in ["GET /debug/state", "GET /", "GET /versionj", "GET /debug/lines"] {
         assert_eq!(request(&netns, DEBUG, line).0, 200, "root: {line}");
         let (status, body) = request_of_nobody(&netns, DEBUG, line);
         assert_eq!(status, 403, "{line}: {body}");
     }
-    for line in ["PUT /debug/log?scope=all&level=none", "PUT /debug/log/ambient?level=debug"] {
-        assert_eq!(request_of_nobody(&netns, DEBUG, line).0, 403, "{line}");
+}
+
+/// User 0 in the node's network namespace, as in a container with hostNetwork that dropped every capability.
+fn drop_capabilities() {
+    let none = rustix::thread::CapabilitySet::empty();
+    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
+    let mut fixture = Ambient::new(&[]);
+    let netns = std::sync::Arc::clone(fixture.node.netns());
+    let before = levels(&netns);
+    for become_user in [drop_capabilities, become_nobody, || ()] {
+        for line in [
+            "PUT /debug/log?scope=all&level=none",
+            "POST /debug/log?scope=all&level=none",
+            "PUT /debug/log/ambient?level=none",
+            "PUT /scopej/ambient",
+        ] {
+            let (status, why) = request_as(&netns, DEBUG, line, become_user);
+            assert!(status == 405 && why.contains("debug.sock"), "{line}: {status} {why}");
+        }
     }
     assert_eq!(levels(&netns), before);
     assert!(!fixture.daemon().log().contains("log level of"), "{}", fixture.daemon().log());
-    assert_eq!(request(&netns, DEBUG, "PUT /debug/log/ambient?level=debug").0, 200, "root may");
+    let changed = fixture.container.exec(&["log-level", "ambient:debug,cni:warn"]);
+    let shown = String::from_utf8_lossy(&changed.stdout).into_owned();
+    assert!(changed.status.success(), "over the Unix socket root may: {changed:?}");
+    assert!(shown.lines().any(|line| line.starts_with("ambient    debug ")), "{shown}");
+    assert_ne!(levels(&netns), before);
     assert!(fixture.daemon().log().contains("log level of ambient: debug"), "{}", fixture.daemon().log());
+    let wrong = fixture.container.exec(&["log-level", "nothing:debug"]);
+    let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(2) && why.contains("unknown scope name: nothing"), "{wrong:?}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The commands by which a person on the node, or a script, sees what the agent does: each asks the agent, or without one what
-//! is on the node, and shows the same document in its own way. None changes anything.
+//! is on the node, and shows the same document in its own way. None changes anything but `log-level`.
 
 mod bundle;
 mod command_flags;
 mod explain;
+mod log_level;
 mod output;
 mod removal;
 mod show;
@@ -40,6 +41,8 @@ pub(crate) enum CliCommand {
     Bundle,
     /// What changes.
     Watch,
+    /// Levels of the agent's log.
+    LogLevel,
 }
 
 const STATE: &str =
@@ -86,6 +89,14 @@ is interrupted. It queries the agent once a second.
 Usage: install-cni watch [--for DURATION] [flags]
 
 Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
+const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
+agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
+
+Usage: install-cni log-level [SCOPE:LEVEL[,...]] [flags]
+
+SCOPE is a scope that it shows, all, or one of Istio's cni-agent and cni-plugin; LEVEL is none, fatal, error, warn, info or debug.
+
+Exit status 0: shown and changed; 2: the agent did not answer, or the call is wrong.";
 
 /// Follows a command's own flags.
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
@@ -101,6 +112,7 @@ impl CliCommand {
             "plan" => CliCommand::Plan,
             "bundle" => CliCommand::Bundle,
             "watch" => CliCommand::Watch,
+            "log-level" => CliCommand::LogLevel,
             _ => return None,
         })
     }
@@ -115,13 +127,16 @@ impl CliCommand {
             CliCommand::Plan => PLAN,
             CliCommand::Bundle => BUNDLE,
             CliCommand::Watch => WATCH,
+            CliCommand::LogLevel => LOG_LEVEL,
         }
     }
 
     /// Its own flags, before those of the daemon.
     fn flags(self) -> &'static [Flag] {
         match self {
-            CliCommand::State | CliCommand::Verify | CliCommand::Plan => &[OUTPUT, NO_COLOR],
+            CliCommand::State | CliCommand::Verify | CliCommand::Plan | CliCommand::LogLevel => {
+                &[OUTPUT, NO_COLOR]
+            }
             CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::Bundle => &[FILE],
@@ -153,7 +168,9 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        CliCommand::Explain => flags::parse_with_words(table, options::STYLE, arguments, around)?,
+        CliCommand::Explain | CliCommand::LogLevel => {
+            flags::parse_with_words(table, options::STYLE, arguments, around)?
+        }
         _ => flags::parse(table, options::STYLE, arguments, around)?,
     };
     let values = match request {
@@ -175,6 +192,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         CliCommand::Plan => show::plan(&call),
         CliCommand::Bundle => bundle::run(&call),
         CliCommand::Watch => watch::run(&call),
+        CliCommand::LogLevel => log_level::run(&call.settings.debug_socket, call.values.words(), call.output),
     }
 }
 

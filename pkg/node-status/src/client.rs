@@ -125,14 +125,26 @@ pub fn parse(body: &[u8]) -> Result<StateReport> {
     Ok(state)
 }
 
-/// A `GET` on a thread of its own, which ends with the process if it is late: connecting has no limit by itself, and a byte
-/// now and then would restart a limit of the socket.
+/// The body of a `GET`, sent on a thread of its own, which ends with the process if it is late: connecting has no limit by
+/// itself, and a byte now and then would restart a limit of the socket.
 ///
 /// # Errors
 /// See [`FetchError`].
 pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    request(socket, "GET", path, limit)
+}
+
+/// The body of the answer to a `PUT` without a body, in the manner of [`fetch`].
+///
+/// # Errors
+/// See [`FetchError`].
+pub fn change(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    request(socket, "PUT", path, limit)
+}
+
+fn request(socket: &Path, method: &str, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let (tell, told) = mpsc::channel();
-    let (socket, request) = (socket.to_owned(), format!("GET {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
+    let (socket, request) = (socket.to_owned(), format!("{method} {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
     let body = move || drop(tell.send(exchange(&socket, &request, limit)));
     thread::Builder::new().spawn(body).map_err(FetchError::Exchange)?;
     told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?

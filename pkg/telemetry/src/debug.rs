@@ -5,10 +5,10 @@
 //! (`/debug/pprof/`), what describes a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and what ends, signals or
 //! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
-//! Over the loopback root alone is answered, because with hostNetwork it is the node's; from other machines everybody
-//! who gets a connection may read. Only root of this machine may change a level ([`ConnectionPeer::is_root`]). A request costs
-//! one question to [`StateInspector`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the
-//! environment nor the command line is shown.
+//! Over TCP nothing can be changed, whoever asks. Over the loopback processes of user 0 alone may read, because with hostNetwork
+//! it is the node's; from other machines everybody who gets a connection may. Levels are changed over the Unix socket. A request
+//! costs one question to [`StateInspector`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither
+//! the environment nor the command line is shown.
 
 mod ctrlz;
 mod guard;

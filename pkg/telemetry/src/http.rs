@@ -47,7 +47,7 @@ pub trait HealthCheck: Send + Sync + 'static {
 type ProbeRequest = (State<Arc<dyn HealthCheck>>, Option<Extension<ConnectionPeer>>);
 
 /// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio. Anybody can ask, and reasons name
-/// paths, pods and addresses; so only root of this machine gets them whole.
+/// paths, pods and addresses; so only user 0 of this machine gets them whole.
 pub fn health_router(health: Arc<dyn HealthCheck>) -> Router {
     let live = async |(State(health), peer): ProbeRequest| answer(health.live(), "NotLive", peer);
     let ready = async |(State(health), peer): ProbeRequest| answer(health.ready(), health.reason(), peer);

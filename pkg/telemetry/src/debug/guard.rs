@@ -2,9 +2,9 @@
 
 use axum::extract::Request;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::timeout;
@@ -27,7 +27,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectionPeer>().copied();
     let mut response = match refusal(peer, &request) {
-        Some(why) => refuse(StatusCode::FORBIDDEN, why),
+        Some(Refusal::Change) => refuse_change(),
+        Some(Refusal::Reader(why)) => refuse(StatusCode::FORBIDDEN, why),
         None => timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_| late()),
     };
     for (name, value) in HEADERS {
@@ -41,28 +42,41 @@ fn late() -> Response {
     refuse(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-/// None: it may pass. A request of which nobody knows where it comes from is one from far away.
-fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<&'static str> {
-    let reads = [Method::GET, Method::HEAD].contains(request.method());
+/// Why a request is not handled.
+enum Refusal {
+    /// It would change something, over TCP.
+    Change,
+    /// Its sender may not read, for this reason.
+    Reader(&'static str),
+}
+
+/// `None`: it is handled. A request whose peer is not known counts as one of another machine.
+///
+/// Over TCP nothing is ever changed: user 0 at the other end of a loopback connection is any container with hostNetwork.
+fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
     match peer {
         // No browser gets there, and its clients name no host.
         Some(ConnectionPeer::Socket) => return None,
-        Some(peer) if peer.is_root() => {}
+        _ if ![Method::GET, Method::HEAD].contains(request.method()) => return Some(Refusal::Change),
         // With hostNetwork the loopback is the node's, and any process of the node can connect.
-        Some(ConnectionPeer::Local { .. }) => {
-            return Some("over the loopback only processes of root are answered");
+        Some(peer @ ConnectionPeer::Local { .. }) if !peer.is_root() => {
+            return Some(Refusal::Reader("over the loopback only processes of root are answered"));
         }
-        _ if reads => {}
-        _ => return Some("only GET and HEAD are answered to other machines"),
+        _ => {}
     }
     if !is_asked_for_us(request) {
         // Else a page of another site could have its own name lead here, and read what it gets.
-        return Some("the host is no IP address and not localhost: use one of these");
-    }
-    if !reads && comes_from_elsewhere(request.headers()) {
-        return Some("pages of other sites change nothing here");
+        return Some(Refusal::Reader("the host is no IP address and not localhost: use one of these"));
     }
     None
+}
+
+fn refuse_change() -> Response {
+    let why = "over TCP nothing is changed: run install-cni log-level SCOPE:LEVEL in the agent's container (kubectl exec), \
+               or send the request to the agent's Unix socket debug.sock as root";
+    let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, why);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
 }
 
 /// Browsers always name the host; a client that names none is no browser.
@@ -91,13 +105,6 @@ fn is_ours(host: &str) -> bool {
         name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::Ipv4Addr>().is_ok()
     };
     known && port.is_none_or(|port| port.parse::<u16>().is_ok())
-}
-
-/// Only browsers send an origin: the page's own is the host that was asked.
-fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let own = format!("http://{host}");
-    headers.get_all(ORIGIN).iter().any(|origin| !origin.as_bytes().eq_ignore_ascii_case(own.as_bytes()))
 }
 
 #[cfg(test)]

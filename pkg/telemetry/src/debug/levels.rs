@@ -13,7 +13,7 @@ use super::query::parameter;
 use super::{DebugHandler, MAX_BODY, both, compact, pretty, refuse};
 use crate::logging::{ALL_SCOPES, LevelError, LogScope, Logger, OutputLevel};
 
-pub(super) const ABOUT: &str = "log levels; PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
+pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
                                 /debug/log/SCOPE is one alone";
 
 pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {

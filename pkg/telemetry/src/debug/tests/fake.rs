@@ -179,7 +179,7 @@ pub(super) fn root() -> Option<ConnectionPeer> {
     local("127.0.0.1:1", Some(0))
 }
 
-/// A request of this machine's root.
+/// A request over the Unix socket.
 pub(super) async fn ask(router: &Router, line: &str, body: &str) -> Answer {
-    ask_as(root(), router, line, "host: localhost:9876", body).await
+    ask_as(Some(ConnectionPeer::Socket), router, line, "host: agent", body).await
 }

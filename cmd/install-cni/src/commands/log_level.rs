@@ -1,0 +1,76 @@
+//! `log-level`: the levels of the agent's log, shown and changed over its Unix socket.
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::output::OutputOptions;
+
+const LEVELS: &str = "/debug/log";
+
+/// The answer, as far as it is shown.
+#[derive(Deserialize, Serialize)]
+struct LogLevels {
+    scopes: Vec<ScopeLevel>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct ScopeLevel {
+    scope: String,
+    level: String,
+    description: String,
+}
+
+/// Changes what `words` name, and prints all levels.
+pub(super) fn run(socket: &Path, words: &[String], output: OutputOptions) -> Result<ExitCode> {
+    // All are read before the first is sent.
+    let changes = words.iter().flat_map(|word| word.split(',')).map(query);
+    for query in changes.collect::<Result<Vec<String>>>()? {
+        node_status::change(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
+    }
+    let levels = levels(socket)?;
+    output.print(&levels.scopes, |_| table(&levels))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The parameters of a request for `SCOPE:LEVEL`.
+fn query(change: &str) -> Result<String> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    match change.split_once(':') {
+        Some((scope, level)) if is_name(scope) && is_name(level) => {
+            Ok(format!("scope={scope}&level={level}"))
+        }
+        _ => bail!("{change:?} is not SCOPE:LEVEL"),
+    }
+}
+
+fn levels(socket: &Path) -> Result<LogLevels> {
+    let body = node_status::fetch(socket, LEVELS, node_status::LIMIT)?;
+    serde_json::from_slice(&body).context("the agent's answer cannot be read")
+}
+
+fn table(levels: &LogLevels) -> String {
+    let line = |ScopeLevel { scope, level, description }: &ScopeLevel| {
+        format!("{:10} {:6} {}\n", report::clean(scope), report::clean(level), report::clean(description))
+    };
+    format!("{:10} {:6} {}\n", "SCOPE", "LEVEL", "DESCRIPTION")
+        + &levels.scopes.iter().map(line).collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_a_scope_and_a_level() {
+        assert_eq!(query("cni-agent:debug").unwrap(), "scope=cni-agent&level=debug");
+        for wrong in
+            ["", "cni", "cni:", ":debug", "cni:debug:x", "cni:de bug", "cni:x&scope=all", "a\r\n:debug"]
+        {
+            assert!(query(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
