@@ -122,6 +122,21 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
     assert!(wrong.status.code() == Some(2) && why.contains("unknown scope name: nothing"), "{wrong:?}");
 }
 
+/// Its port would be one of the node's, which every container with hostNetwork reaches.
+#[test]
+fn on_the_nodes_network_the_debug_port_is_closed_unless_it_is_asked_for() {
+    let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);
+    fixture.arguments.clear();
+    fixture.start();
+    let netns = std::sync::Arc::clone(fixture.node.netns());
+    let connected = netns.run(|| TcpStream::connect((Ipv4Addr::LOCALHOST, DEBUG)));
+    assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert!(fixture.daemon().log().contains("debug port closed"), "{}", fixture.daemon().log());
+    let state = fixture.container.exec(&["state", "-o", "json"]);
+    let state: Value = serde_json::from_slice(&state.stdout).unwrap();
+    assert_eq!(state["seen"]["by"], "agent", "the commands use the Unix socket: {state}");
+}
+
 #[test]
 fn another_user_learns_from_probes_neither_paths_nor_addresses() {
     let mut fixture = Ambient::stopped(kit::NodeOptions::default(), &[]);

@@ -96,7 +96,8 @@ fn check(fixture: &Fixture) {
         entry.unwrap_or_else(|| panic!("{at} in {all:?}"))["why"].as_str().unwrap().to_owned()
     };
     assert_eq!(why(SILENT[0]), "no answer within 5s");
-    assert!(why(REFUSED).contains("connection refused"), "{}", why(REFUSED));
+    let refused = why(REFUSED);
+    assert!(refused.contains("connection refused") && refused.contains("use --via exec"), "{refused}");
     assert!(why(WRONG_USER).contains("HTTP status 403: root only"), "{}", why(WRONG_USER));
     assert!(
         why(BROKEN).contains("in the middle of the answer") || why(BROKEN).contains("WebSocket"),

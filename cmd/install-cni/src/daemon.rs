@@ -287,6 +287,9 @@ impl Daemon {
         if let Some(chosen) = self.settings.debug.clone() {
             let run = listen_debug(chosen, router, until(stopped.clone()));
             tokio::spawn(vital.clone().watch("the HTTP server of the debug state", run));
+        } else {
+            let socket = self.settings.debug_socket.display();
+            info!(target: "install", %socket, "debug port closed; the debug state is served on the Unix socket only");
         }
     }
 

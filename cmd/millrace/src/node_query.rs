@@ -21,7 +21,12 @@ pub(crate) enum QueryError {
     /// The API server, the kubelet, or the connection.
     #[error(transparent)]
     Kube(#[from] kubeio::Error),
-    /// Nothing listens on the port, or the connection broke.
+    /// Nothing listens on the port.
+    #[error(
+        "{0}; with hostNetwork the debug port is closed by default: set millrace.debugPort (--ctrlz_port), or use --via exec"
+    )]
+    Closed(String),
+    /// The connection broke.
     #[error("{0}")]
     Connection(String),
     /// It takes too long.
@@ -114,7 +119,7 @@ impl AgentQuery {
         let answer =
             match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT as u64)).await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(error)) => return Err(QueryError::Connection(reason(port, &error.to_string()).await)),
+                Ok(Err(error)) => return Err(broken(port, &error.to_string()).await),
                 Err(_) => return Err(QueryError::Late(self.limit)),
             };
         match http_response::receive::<MAX_DOCUMENT>(&mut answer.as_slice()) {
@@ -122,7 +127,7 @@ impl AgentQuery {
             Ok(response) => {
                 Err(QueryError::Refused { status: response.status, body: report::excerpt(&response.body) })
             }
-            Err(HttpError::Io(error)) => Err(QueryError::Connection(reason(port, &error.to_string()).await)),
+            Err(HttpError::Io(error)) => Err(broken(port, &error.to_string()).await),
             Err(HttpError::Malformed(what)) => Err(QueryError::Malformed(what)),
         }
     }
@@ -142,9 +147,14 @@ impl AgentQuery {
     }
 }
 
-/// What the kubelet says of a broken connection, else what is seen from here.
-async fn reason(port: kubeio::ForwardedPort, otherwise: &str) -> String {
-    port.reason().await.unwrap_or_else(|| otherwise.to_owned())
+/// The kubelet's reason for a broken connection, else the one that was seen here.
+async fn broken(port: kubeio::ForwardedPort, otherwise: &str) -> QueryError {
+    match port.reason().await {
+        // Container runtimes pass on the text of the system's ECONNREFUSED.
+        Some(reason) if reason.contains("connection refused") => QueryError::Closed(reason),
+        Some(reason) => QueryError::Connection(reason),
+        None => QueryError::Connection(otherwise.to_owned()),
+    }
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {

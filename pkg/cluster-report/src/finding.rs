@@ -105,7 +105,7 @@ codes! {
         "Read its log: kubectl logs -n NAMESPACE POD."
     /// An agent did not answer.
     AgentSilent "agent-silent" Agents Unknown "every agent answers"
-        "Nothing is known of the pods of this node; look at its kubelet, or use --via exec if the agent has --ctrlz_port=0."
+        "Nothing is known of the pods of this node; look at its kubelet. If the agent's debug port is closed (by default with hostNetwork), set millrace.debugPort or use --via exec."
     /// A part of an agent is unhealthy.
     AgentUnhealthy "agent-unhealthy" Agents Error "every agent is healthy"
         "Run install-cni state in the agent's container."

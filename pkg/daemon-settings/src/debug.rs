@@ -25,9 +25,11 @@ pub struct DebugAddress {
 }
 
 impl SettingsReader<'_> {
-    /// The outer value is none after a mistake.
-    pub(super) fn debug(&mut self) -> Option<Option<DebugAddress>> {
-        let port = self.port(&options::CTRLZ_PORT)?;
+    /// The outer value is none after a mistake. An agent on the node's network, whose loopback is that of all containers with
+    /// hostNetwork, opens the port only if somebody names one.
+    pub(super) fn debug(&mut self, shares_node_network: bool) -> Option<Option<DebugAddress>> {
+        let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
+        let port = self.port(&options::CTRLZ_PORT)?.filter(|_| is_asked_for || !shares_node_network);
         let address = self.text(&options::CTRLZ_ADDRESS);
         if let Err(error) = address.parse::<ListenAddress>() {
             self.mistake(&options::CTRLZ_ADDRESS, error);

@@ -216,7 +216,6 @@ impl SettingsReader<'_> {
         let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
         let cleanup = self.cleanup();
         let monitoring_port = self.port(&options::MONITORING_PORT);
-        let debug = self.debug();
         let node_condition = self.boolean(&options::NODE_CONDITION);
         self.other_parts();
         let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
@@ -224,6 +223,8 @@ impl SettingsReader<'_> {
         let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
         let ambient = self.ambient(&identity, existing, native_nftables, &records);
         let repair = self.repair(&identity, existing);
+        let shares_node_network = matches!(&ambient, Some(Some(ambient)) if ambient.host_network.is_none());
+        let debug = self.debug(shares_node_network);
         let api = server.map(|server| connection(server, authority));
         Some(DaemonSettings {
             installer: installer?,

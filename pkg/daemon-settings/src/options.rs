@@ -202,7 +202,8 @@ pub const REPAIR_DRY_RUN: Flag = Flag {
 pub const CTRLZ_PORT: Flag = Flag {
     long: "ctrlz_port",
     default: "9876",
-    help: "port of the node's debug page and state JSON; 0 or less disables it",
+    help: "port of the node's debug page and state JSON; 0 or less disables it; on the node's network (ambient mode \
+           without --allow-switch-to-host-ns), it is closed unless this flag is given",
     ..Flag::VALUE
 };
 pub const CTRLZ_ADDRESS: Flag = Flag {

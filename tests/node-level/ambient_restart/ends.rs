@@ -19,7 +19,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let mut base = Ambient::stopped(NodeOptions::default(), &[("CLEANUP_ON_EXIT", "always")]);
-        base.arguments = vec!["--log_output_level=default:info,ambient:debug"];
+        base.arguments.push("--log_output_level=default:info,ambient:debug");
         let ztunnel = Ztunnel::start(&base.node, "ztunnel-a", Default::default());
         let pod = base.pod_without_plugin(MESH, "web");
         base.announce(&ztunnel, true);

@@ -47,7 +47,7 @@ impl Fixture {
         let mut base =
             Ambient::stopped(NodeOptions::default(), &[("NO_ZTUNNEL_POLICY_FILE", "/policy/word")]);
         base.mount(policy.path(), "/policy");
-        base.arguments = vec!["--log_output_level=default:info,ambient:debug"];
+        base.arguments.push("--log_output_level=default:info,ambient:debug");
         fs::write(policy.path().join("word"), "hold").unwrap();
         base.start();
         let mesh = ["first", "second"].map(|name| base.pod(MESH, name));

@@ -55,6 +55,25 @@ fn entry(settings: &DaemonSettings) -> Value {
     serde_json::from_str(&settings.installer.template.text).unwrap()
 }
 
+#[test]
+fn on_the_nodes_network_the_debug_port_is_opened_only_when_it_is_named() {
+    let port = |arguments: &[&str], env: &[(&str, &str)]| {
+        chart(arguments, env).debug.map(|chosen| (chosen.address, chosen.port))
+    };
+    let on_node = [("ALLOW_SWITCH_TO_HOST_NS", "false")];
+    let local = |port| Some(("localhost".to_owned(), port));
+    assert_eq!(port(&[], &[]), local(9876), "a network namespace of its own");
+    assert_eq!(port(&[], &on_node), None);
+    assert_eq!(port(&["--ctrlz_address=*"], &on_node), None, "an address names no port");
+    assert_eq!(port(&["--ctrlz_port=9876"], &on_node), local(9876));
+    assert_eq!(port(&["--ctrlz_port=0"], &on_node), None);
+    assert_eq!(
+        port(&[], &[on_node[0], ("AMBIENT_ENABLED", "false")]),
+        local(9876),
+        "it has no use for that network"
+    );
+}
+
 fn chart(arguments: &[&str], env: &[(&str, &str)]) -> DaemonSettings {
     read(arguments, &[CHART, env].concat()).unwrap()
 }
