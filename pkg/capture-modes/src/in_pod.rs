@@ -200,12 +200,9 @@ impl InPodCapture {
     }
 }
 
-/// The namespace of a connection's peer.
-fn locate(connection: BorrowedFd<'_>) -> BTreeSet<IpAddr> {
-    peer_addresses(&connection).unwrap_or_else(|error| {
-        tracing::warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
-        BTreeSet::new()
-    })
+/// The addresses of a connection's peer.
+fn locate(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
+    peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
 /// Each captured pod's namespace is held open, and container runtimes set a limit as low as 1024 open files.

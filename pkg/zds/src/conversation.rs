@@ -5,31 +5,44 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use prost::Message as _;
 use rustix::event::{EventfdFlags, eventfd};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::error::ConversationEnd;
 use crate::hub::{ConnectionGuard, Hub};
 use crate::message::{Ack, ResponsePayload, WorkloadResponse, ZdsHello};
+use crate::notices::Notice;
 use crate::packet;
+use crate::peer::PeerStanding;
+use crate::place_guard::HeldPlace;
+use crate::places::Progress;
 use crate::plan::{NextAction, RequestStep, ZdsRequest};
 
 /// What is kept of an error, in bytes: ztunnel's may be long, and stays in memory.
 const MAX_ERROR: usize = 1024;
 
 /// Serves a ztunnel until it goes, or does something that it should not.
-pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, ConversationEnd> {
+pub(crate) fn converse(
+    socket: &OwnedFd,
+    hub: &Hub,
+    place: &HeldPlace,
+) -> Result<Infallible, ConversationEnd> {
     let user = socketfile::peer_user(socket).map_err(ConversationEnd::Peer)?;
     if user != 0 {
         return Err(ConversationEnd::NotRoot(user));
     }
-    let version = hello(socket, hub)?;
+    let version = hello(socket, hub, place)?;
+    place.note(Progress::Greeted);
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(ConversationEnd::Event)?;
     let wake = event.try_clone().map_err(ConversationEnd::Wait)?;
-    let guard = hub.join(version, socket, wake);
-    info!(target: "zds", connection = guard.id(), version, "ztunnel connected");
+    let guard = hub.join(version, place.netns().clone(), wake);
+    guard.log_connected(version);
     loop {
         match guard.next() {
-            NextAction::Send(request) => ask(socket, hub, &guard, request)?,
+            NextAction::Send(request) => {
+                if ask(socket, hub, &guard, request)? {
+                    place.note(Progress::Synced);
+                }
+            }
             NextAction::Wait(until) => {
                 packet::wait(socket, &event, until)?;
                 packet::expect_silence(socket)?;
@@ -39,28 +52,36 @@ pub(crate) fn converse(socket: &OwnedFd, hub: &Hub) -> Result<Infallible, Conver
 }
 
 /// The version that it speaks. A higher one than ours is fine: it has accepted ours by dialling.
-fn hello(socket: &OwnedFd, hub: &Hub) -> Result<i32, ConversationEnd> {
-    let limit = hub.deadlines().hello;
+fn hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
+    let deadlines = hub.deadlines();
+    let limit =
+        if place.is_strangers() { deadlines.stranger_hello.min(deadlines.hello) } else { deadlines.hello };
     let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoHello(limit))?;
     let hello = ZdsHello::decode(&*bytes).map_err(ConversationEnd::Hello)?;
     if hello.version == 0 { Err(ConversationEnd::NoVersion) } else { Ok(hello.version) }
 }
 
+/// Whether it acknowledged its snapshot by that.
 fn ask(
     socket: &OwnedFd,
     hub: &Hub,
     guard: &ConnectionGuard<'_>,
     request: ZdsRequest,
-) -> Result<(), ConversationEnd> {
+) -> Result<bool, ConversationEnd> {
     let (step, error) = exchange(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
         (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
         (RequestStep::SnapshotSent, Some(error)) => return Err(ConversationEnd::Snapshot(error.clone())),
-        (_, Some(error)) => warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused"),
+        (_, Some(error)) => {
+            if hub.may_log(Notice::Refusal, guard.standing() == PeerStanding::Stranger) {
+                warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused");
+            }
+        }
     }
+    let is_synced = matches!(step, RequestStep::SnapshotSent);
     guard.acknowledged(step, error.as_deref());
-    Ok(())
+    Ok(is_synced)
 }
 
 /// Sends a request and waits for the answer: the error in it, empty when there was none.

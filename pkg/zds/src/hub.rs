@@ -7,12 +7,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use model::PodUid;
-use netns::NetnsId;
-use tracing::warn;
+use model::{PodUid, Reason};
+use netns::{Netns, NetnsId};
+use tracing::{info, warn};
 
 use crate::ledger::WorkloadLedger;
-use crate::peer::{ZtunnelPeer, ZtunnelPod};
+use crate::notices::{Notice, NoticeBudget};
+use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer, ZtunnelPod};
+use crate::place_holders::PlaceHolders;
 use crate::plan::{NextAction, RequestStep};
 use crate::{Workload, ZdsDeadlines, ZdsState};
 
@@ -47,8 +49,8 @@ pub enum ZdsEvent {
     },
 }
 
-/// The addresses of the network namespace that a ztunnel dialled from, by its connection; `None`: they are not known.
-pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> BTreeSet<IpAddr> + Send + Sync>;
+/// The addresses of the network namespace that a ztunnel dialled from, by its connection, or why they are not known.
+pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> + Send + Sync>;
 
 /// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
 #[derive(Clone)]
@@ -61,6 +63,8 @@ struct HubState {
     ledger: Mutex<WorkloadLedger>,
     /// Held while telling how many connections there are, so that the last number told is the right one.
     counting: Mutex<()>,
+    holders: Mutex<PlaceHolders>,
+    notices: Mutex<NoticeBudget>,
     tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
     locate: PeerLocator,
     deadlines: ZdsDeadlines,
@@ -68,7 +72,8 @@ struct HubState {
 
 impl Hub {
     /// Wants nothing yet, and is not open. Events are told on the threads of the ztunnels, which wait for that: `tell`
-    /// should hand them on. `locate` is called on these threads, too, once for each connection.
+    /// should hand them on. `locate` is called for connections whose namespace is not that of a known ztunnel pod, on the
+    /// thread that accepts them.
     #[must_use]
     pub fn new(tell: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
         Hub::with_deadlines(ZdsDeadlines::default(), tell, locate)
@@ -81,14 +86,16 @@ impl Hub {
         tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
         locate: PeerLocator,
     ) -> Hub {
-        let shared =
-            HubState { ledger: Mutex::default(), counting: Mutex::default(), tell, locate, deadlines };
+        let (ledger, counting) = (Mutex::default(), Mutex::default());
+        let (holders, notices) = (Mutex::default(), Mutex::default());
+        let shared = HubState { ledger, counting, holders, notices, tell, locate, deadlines };
         Hub { shared: Arc::new(shared) }
     }
 
-    /// The node's ztunnel pods: by their addresses a connection is known to be one's, and by their creation times which one
-    /// is the newest. One of which that cannot be determined counts only while none of those is connected that stay; of several
-    /// such ones, the last to connect does.
+    /// The node's ztunnel pods: by their network namespaces, or where these are not known by their addresses, a connection is
+    /// known to be one's, and by their creation times which one is the newest. One of which that cannot be determined counts
+    /// only while none of those is connected that stay, or that are known by their namespaces; of several such ones, the last to
+    /// connect does.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
         if self.ledger().set_pods(pods) {
             self.report_strangers();
@@ -98,7 +105,7 @@ impl Hub {
 
     fn report_strangers(&self) {
         let strangers = self.ledger().strangers();
-        for id in strangers {
+        for id in strangers.into_iter().filter(|_| self.may_log(Notice::Stranger, true)) {
             warn!(
                 target: "zds",
                 connection = id,
@@ -141,10 +148,55 @@ impl Hub {
         &self.shared.deadlines
     }
 
+    /// The network namespace of a connection's peer. Its addresses are left out where they cannot matter.
+    pub(crate) fn locate(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
+        let id = Netns::of_socket(socket).map(|netns| netns.id());
+        let known = id.as_ref().ok().copied();
+        let (is_ztunnels, by_address) = {
+            let pods = &self.ledger().pods;
+            let is_ztunnels = known.is_some() && pods.iter().any(|pod| pod.netns == known);
+            (is_ztunnels, pods.iter().any(|pod| pod.netns.is_none()))
+        };
+        let has_use = !is_ztunnels && (by_address || self.holders().table.has_room_for_strangers(now));
+        let addresses = if has_use { (self.shared.locate)(socket.as_fd()) } else { Ok(BTreeSet::new()) };
+        let trouble =
+            id.err().map(|error| error.to_string()).or(addresses.as_ref().err().map(Reason::to_string));
+        if let Some(error) = trouble.filter(|_| self.may_log(Notice::Unlocated, !is_ztunnels)) {
+            warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
+        }
+        PeerNetns { id: known, addresses: addresses.unwrap_or_default() }
+    }
+
+    /// A peer, as far as it is known now.
+    pub(crate) fn peer(&self, netns: PeerNetns) -> ZtunnelPeer {
+        ZtunnelPeer::new(netns, &self.ledger().pods)
+    }
+
+    /// Whether a line about a connection may be logged; else it is counted, for [`Hub::log_suppressed`].
+    pub(crate) fn may_log(&self, notice: Notice, stranger: bool) -> bool {
+        self.notices().take(notice, stranger, Instant::now())
+    }
+
+    /// Logs how many lines of periods that are over were suppressed.
+    pub(crate) fn log_suppressed(&self) {
+        let all = self.notices().summaries(Instant::now());
+        for one in all {
+            let (kind, peers) = (one.notice, if one.stranger { "other processes" } else { "ztunnel pods" });
+            warn!(target: "zds", %kind, peers, count = one.count, "lines about connections of ztunnels suppressed");
+        }
+    }
+
+    pub(crate) fn holders(&self) -> MutexGuard<'_, PlaceHolders> {
+        self.shared.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notices(&self) -> MutexGuard<'_, NoticeBudget> {
+        self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A ztunnel has said hello on this connection. It is forgotten when the guard is dropped.
-    pub(crate) fn join(&self, version: i32, socket: &OwnedFd, event: OwnedFd) -> ConnectionGuard<'_> {
-        let peer = ZtunnelPeer::new((self.shared.locate)(socket.as_fd()));
-        let id = self.ledger().join(version, peer, event);
+    pub(crate) fn join(&self, version: i32, netns: PeerNetns, event: OwnedFd) -> ConnectionGuard<'_> {
+        let id = self.ledger().join(version, netns, event);
         let guard = ConnectionGuard { hub: self, id };
         self.report_strangers();
         self.tell_connections();
@@ -179,6 +231,19 @@ impl ConnectionGuard<'_> {
     /// What this ztunnel is called in logs.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// How its peer is known.
+    pub(crate) fn standing(&self) -> PeerStanding {
+        self.hub.ledger().connections.get(&self.id).map_or(PeerStanding::Stranger, |one| one.peer.standing)
+    }
+
+    /// Logs that it has connected.
+    pub(crate) fn log_connected(&self, version: i32) {
+        let standing = self.standing();
+        if self.hub.may_log(Notice::Connected, standing == PeerStanding::Stranger) {
+            info!(target: "zds", connection = self.id, version, known_by = %standing, "ztunnel connected");
+        }
     }
 
     pub(crate) fn next(&self) -> NextAction {

@@ -9,7 +9,7 @@ use model::PodUid;
 use crate::{
     Workload, ZdsEvent,
     connection_state::ZtunnelConnection,
-    peer::{ZtunnelPeer, ZtunnelPod},
+    peer::{PeerNetns, ZtunnelPeer, ZtunnelPod},
     plan::RequestStep,
     unsynced::UnsyncedZtunnels,
 };
@@ -24,7 +24,7 @@ pub(crate) struct WorkloadLedger {
     /// In the order of their hellos.
     pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
-    pods: Vec<ZtunnelPod>,
+    pub(crate) pods: Vec<ZtunnelPod>,
     /// Who has connected and has not acknowledged a snapshot.
     unsynced: UnsyncedZtunnels,
     /// Of the last put that changed something.
@@ -95,10 +95,10 @@ impl WorkloadLedger {
     }
 
     /// A ztunnel has said hello. What it is known by here.
-    pub(crate) fn join(&mut self, version: i32, mut peer: ZtunnelPeer, event: OwnedFd) -> u64 {
+    pub(crate) fn join(&mut self, version: i32, netns: PeerNetns, event: OwnedFd) -> u64 {
         self.joined += 1;
         let id = self.joined;
-        peer.identify(&self.pods);
+        let peer = ZtunnelPeer::new(netns, &self.pods);
         self.unsynced.joined(&peer, Instant::now());
         self.changing_newest(|ledger| {
             let connection = ZtunnelConnection::new(version, ledger.revision, peer, event);
@@ -138,7 +138,7 @@ impl WorkloadLedger {
         all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
 
-    /// Those of whom is not known in which pod they run although the node's ztunnel pods are; each once.
+    /// Strangers, although the node's ztunnel pods are known; each once.
     pub(crate) fn strangers(&mut self) -> Vec<u64> {
         if self.pods.is_empty() {
             return Vec::new();
@@ -227,7 +227,7 @@ impl WorkloadLedger {
     pub(crate) fn count(&self) -> ZdsEvent {
         let number =
             |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
-        let unknown = if self.pods.is_empty() { 0 } else { number(|one| one.peer.pod.is_none()) };
+        let unknown = if self.pods.is_empty() { 0 } else { number(|one| one.peer.is_stranger()) };
         ZdsEvent::Connections {
             connected: self.connections.len(),
             synced: number(|one| one.in_sync),
@@ -236,9 +236,11 @@ impl WorkloadLedger {
     }
 
     /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.
+    /// Strangers do not count where the node's ztunnel pods are known: whether they are served is no matter of the node.
     pub(crate) fn unsynced(&mut self, now: Instant) -> Option<(Instant, Option<PodUid>)> {
-        let connected = self.connections.values().map(|connection| &connection.peer);
-        self.unsynced.longest(now, connected).filter(|_| self.open)
+        let connected: Vec<&ZtunnelPeer> =
+            self.connections.values().map(|connection| &connection.peer).collect();
+        self.unsynced.longest(now, &connected, !self.pods.is_empty()).filter(|_| self.open)
     }
 
     fn wake_all(&self) {

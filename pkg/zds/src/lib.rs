@@ -4,7 +4,7 @@
 //! at a time: each is answered before the next one is sent. First a snapshot of all workloads, then changes.
 //!
 //! Every ztunnel gets a snapshot. Which of several is the newest, and so gets what comes after that, follows from their
-//! pods; the agent tells which there are.
+//! pods; the agent tells which there are. Any process of root can dial: places are kept for those pods (`places`).
 //!
 //! The [`Hub`] holds what is wanted, and what each connected ztunnel has acknowledged. What is sent is always the
 //! difference, never a queue of changes: memory is bounded by the node's pods, and a ztunnel that reconnects, or that
@@ -21,8 +21,12 @@ mod error;
 mod hub;
 mod ledger;
 pub mod message;
+mod notices;
 mod packet;
 mod peer;
+mod place_guard;
+mod place_holders;
+mod places;
 mod plan;
 mod server;
 mod state;
@@ -32,7 +36,8 @@ mod workload;
 pub use deadlines::ZdsDeadlines;
 pub use error::Error;
 pub use hub::{Hub, PeerLocator, ZdsEvent};
-pub use peer::ZtunnelPod;
-pub use server::{MAX_CONNECTIONS, ZdsServer};
+pub use peer::{PeerStanding, ZtunnelPod};
+pub use places::{MAX_CONNECTIONS, MAX_PER_POD, MAX_STRANGERS};
+pub use server::ZdsServer;
 pub use state::{ConnectionState, WorkloadProgress, WorkloadState, ZdsState};
 pub use workload::Workload;

@@ -1,8 +1,12 @@
-//! Who a connected ztunnel is: its pod, by the addresses of the network namespace that it dialled from.
+//! Who a connected ztunnel is: its pod, by the network namespace that it dialled from.
+//!
+//! Any process of root can dial, and add the address of a ztunnel pod to its own namespace. So the namespace itself is compared
+//! wherever that of the pod is known; addresses count only for pods of which it is not, and least.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, fmt, net::IpAddr};
 
 use model::PodUid;
+use netns::NetnsId;
 
 /// A ztunnel pod of the node, as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,29 +19,82 @@ pub struct ZtunnelPod {
     pub terminating: bool,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
+    /// The network namespace that is known to be its own, with hostNetwork the node's; `None`: not known.
+    pub netns: Option<NetnsId>,
+}
+
+/// The network namespace that a ztunnel dialled from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerNetns {
+    /// `None`: it could not be determined.
+    pub(crate) id: Option<NetnsId>,
+    /// Its addresses; empty where they are not needed, or not known.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+}
+
+impl PeerNetns {
+    /// The same for all connections of one namespace, whose addresses may change, or be left out.
+    pub(crate) fn key(&self) -> PeerNetns {
+        if self.id.is_some() { PeerNetns { id: self.id, addresses: BTreeSet::new() } } else { self.clone() }
+    }
+}
+
+/// How a peer is known to be a ztunnel of the node; the greatest counts most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerStanding {
+    /// It is not: its namespace is that of no ztunnel pod, as far as these are known.
+    Stranger,
+    /// Its namespace has the address of a ztunnel pod whose own namespace is not known.
+    Address,
+    /// Its namespace is that of a ztunnel pod.
+    Namespace,
+}
+
+impl PeerStanding {
+    /// Whether what is known later can replace it: who was known by its namespace remains so, because a process stays there.
+    pub(crate) fn may_become(self, later: PeerStanding) -> bool {
+        self != PeerStanding::Namespace || later == PeerStanding::Namespace
+    }
+}
+
+impl fmt::Display for PeerStanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PeerStanding::Stranger => "nothing",
+            PeerStanding::Address => "address",
+            PeerStanding::Namespace => "namespace",
+        })
+    }
 }
 
 /// A connected ztunnel.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct ZtunnelPeer {
-    /// Of its network namespace; `None`: they could not be determined.
-    pub(crate) addresses: BTreeSet<IpAddr>,
-    /// Its pod, once it was found: a process stays in its pod.
+    pub(crate) netns: PeerNetns,
+    /// Its pod, once it was found: a process stays in its pod. `None` with a standing above stranger: one of several pods that
+    /// share a namespace or an address.
     pub(crate) pod: Option<ZtunnelPod>,
+    pub(crate) standing: PeerStanding,
     /// That it is a stranger was reported.
     reported: bool,
 }
 
-/// How much a ztunnel counts as the newest; the greatest does. Any process of root can dial: one that runs in no ztunnel pod
-/// must not take the place of one that does.
+/// How much a ztunnel counts as the newest; the greatest does. One that is known by its namespace counts more than any other,
+/// and a peer that runs in no ztunnel pod less than one whose pod stays.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seniority {
-    /// Its pod is being deleted.
-    Leaving(PodAge),
+    /// Its pod, by its address, is being deleted.
+    AddressLeaving(PodAge),
     /// In which pod it runs is not known.
     Unknown,
-    /// Its pod stays.
-    Staying(PodAge),
+    /// Its pod, by its address, stays.
+    AddressStaying(PodAge),
+    /// Its pod, by its namespace, is being deleted.
+    NamespaceLeaving(PodAge),
+    /// It is one of several pods that share its namespace.
+    NamespaceShared,
+    /// Its pod, by its namespace, stays.
+    NamespaceStaying(PodAge),
 }
 
 /// How new a ztunnel pod is; the greatest is the newest.
@@ -49,47 +106,143 @@ pub(crate) struct PodAge {
 }
 
 impl ZtunnelPeer {
-    pub(crate) fn new(addresses: BTreeSet<IpAddr>) -> ZtunnelPeer {
-        ZtunnelPeer { addresses, pod: None, reported: false }
+    /// The peer in this namespace, with the pod that it has among these.
+    pub(crate) fn new(netns: PeerNetns, pods: &[ZtunnelPod]) -> ZtunnelPeer {
+        let mut peer = ZtunnelPeer { netns, pod: None, standing: PeerStanding::Stranger, reported: false };
+        peer.identify(pods);
+        peer
     }
 
     /// Looks for its pod among these.
     pub(crate) fn identify(&mut self, pods: &[ZtunnelPod]) {
         if let Some(pod) = &mut self.pod {
-            match pods.iter().find(|known| known.uid == pod.uid) {
-                Some(known) => known.clone_into(pod),
-                None => pod.terminating = true, // the API has forgotten it already
+            let Some(known) = pods.iter().find(|known| known.uid == pod.uid) else {
+                pod.terminating = true; // the API has forgotten it already
+                return;
+            };
+            // Known by its namespace it stays so, also when that of the pod is not known any more.
+            if known.netns.is_none()
+                || (known.netns == self.netns.id && self.standing == PeerStanding::Namespace)
+            {
+                known.clone_into(pod);
+                return;
             }
-            return;
         }
-        let mut fitting = pods.iter().filter(|pod| pod.ips.iter().any(|ip| self.addresses.contains(ip)));
-        // Two with one address share the node's network, and cannot be reported apart by it.
-        self.pod = fitting.next().filter(|_| fitting.next().is_none()).cloned();
+        (self.standing, self.pod) = self.find(pods);
+    }
+
+    fn find(&self, pods: &[ZtunnelPod]) -> (PeerStanding, Option<ZtunnelPod>) {
+        let by_netns = |pod: &ZtunnelPod| pod.netns.is_some() && pod.netns == self.netns.id;
+        let by_address = |pod: &ZtunnelPod| {
+            pod.netns.is_none() && pod.ips.iter().any(|ip| self.netns.addresses.contains(ip))
+        };
+        let fitting = |fits: &dyn Fn(&ZtunnelPod) -> bool| -> Vec<ZtunnelPod> {
+            pods.iter().filter(|pod| fits(pod)).cloned().collect()
+        };
+        let (standing, mut found) = match fitting(&by_netns) {
+            none if none.is_empty() => (PeerStanding::Address, fitting(&by_address)),
+            found => (PeerStanding::Namespace, found),
+        };
+        // Several share the network of the node, and cannot be told apart by it.
+        match (found.pop(), found.is_empty()) {
+            (None, _) => (PeerStanding::Stranger, None),
+            (only, true) => (standing, only),
+            (Some(_), false) if standing == PeerStanding::Address => (PeerStanding::Stranger, None),
+            (Some(_), false) => (standing, None),
+        }
     }
 
     pub(crate) fn seniority(&self) -> Seniority {
-        let Some(pod) = &self.pod else { return Seniority::Unknown };
+        let is_by_netns = self.standing == PeerStanding::Namespace;
+        let Some(pod) = &self.pod else {
+            return if is_by_netns { Seniority::NamespaceShared } else { Seniority::Unknown };
+        };
         let age = PodAge { created: pod.created.clone(), uid: pod.uid.clone() };
-        if pod.terminating { Seniority::Leaving(age) } else { Seniority::Staying(age) }
+        match (is_by_netns, pod.terminating) {
+            (true, false) => Seniority::NamespaceStaying(age),
+            (true, true) => Seniority::NamespaceLeaving(age),
+            (false, false) => Seniority::AddressStaying(age),
+            (false, true) => Seniority::AddressLeaving(age),
+        }
     }
 
-    /// Whether its pod is not known, and nobody was reported so.
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.standing == PeerStanding::Stranger
+    }
+
+    /// Whether it is a stranger, and was not reported as one.
     pub(crate) fn take_stranger_news(&mut self) -> bool {
-        self.pod.is_none() && !std::mem::replace(&mut self.reported, true)
+        self.is_stranger() && !std::mem::replace(&mut self.reported, true)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     fn pod(uid: &str, created: &str, last: u8) -> ZtunnelPod {
         let ips = vec![IpAddr::from([10, 0, 0, last])];
-        ZtunnelPod { uid: uid.into(), created: created.to_owned(), terminating: false, ips }
+        ZtunnelPod { uid: uid.into(), created: created.to_owned(), terminating: false, ips, netns: None }
     }
 
+    fn netns(ino: u64) -> Option<NetnsId> {
+        Some(NetnsId { dev: 4, ino })
+    }
+
+    /// In a namespace with this address and, as its number, ten times the last digit.
     fn peer(last: u8) -> ZtunnelPeer {
-        ZtunnelPeer::new(BTreeSet::from([IpAddr::from([10, 0, 0, last])]))
+        let addresses = BTreeSet::from([IpAddr::from([10, 0, 0, last])]);
+        ZtunnelPeer::new(PeerNetns { id: netns(u64::from(last) * 10), addresses }, &[])
+    }
+
+    fn identified(mut peer: ZtunnelPeer, pods: &[ZtunnelPod]) -> ZtunnelPeer {
+        peer.identify(pods);
+        peer
+    }
+
+    /// The address of a ztunnel pod can be added to any namespace.
+    #[test]
+    fn the_namespace_counts_and_not_the_address() {
+        let known = ZtunnelPod { netns: netns(10), ..pod("a", "2026-01-01T00:00:00Z", 1) };
+        let mut fake = peer(1);
+        fake.netns.id = netns(66);
+        let (real, fake) = (identified(peer(1), from_ref(&known)), identified(fake, from_ref(&known)));
+        assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Stranger));
+        assert!(real.seniority() > fake.seniority() && fake.pod.is_none());
+        // Before its namespace was known, both had its address; afterwards one of them has it no more.
+        let unknown = ZtunnelPod { netns: None, ..known.clone() };
+        let (real, fake) = (identified(real, from_ref(&unknown)), identified(fake, from_ref(&unknown)));
+        assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Address));
+        assert!(real.seniority() > fake.seniority());
+        let fake = identified(fake, from_ref(&known));
+        assert_eq!((fake.standing, fake.pod), (PeerStanding::Stranger, None));
+        // Also while the real one's pod is being deleted.
+        let leaving = ZtunnelPod { terminating: true, ..known };
+        let newer = pod("z", "2026-01-09T00:00:00Z", 7);
+        let pods = [leaving, newer];
+        assert!(identified(real, &pods).seniority() > identified(peer(7), &pods).seniority());
+    }
+
+    /// During the rollout of a ztunnel with hostNetwork.
+    #[test]
+    fn pods_that_share_the_nodes_namespace_are_no_strangers() {
+        let shared = |uid: &str, created: &str| ZtunnelPod { netns: netns(10), ..pod(uid, created, 1) };
+        let (old, new) = (shared("a", "2026-01-01T00:00:00Z"), shared("b", "2026-01-02T00:00:00Z"));
+        let alone = identified(peer(1), from_ref(&old));
+        assert_eq!((alone.standing, alone.pod.as_ref()), (PeerStanding::Namespace, Some(&old)));
+        let both = [old, new];
+        let mut late = identified(peer(1), &both);
+        assert_eq!((late.standing, late.pod.as_ref()), (PeerStanding::Namespace, None));
+        assert!(!late.take_stranger_news() && late.seniority() > peer(3).seniority());
+        assert_eq!(
+            identified(alone, &both).pod.as_ref().map(|pod| &pod.uid),
+            Some(&"a".into()),
+            "it stays in its pod"
+        );
+        let late = identified(late, &both[1..]);
+        assert_eq!(late.pod.as_ref(), Some(&both[1]), "the other one has gone");
     }
 
     #[test]
@@ -111,7 +264,8 @@ mod tests {
     #[test]
     fn who_cannot_be_told_from_another_is_not_known() {
         let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
-        for mut unknown in [peer(1), peer(2), ZtunnelPeer::default()] {
+        let nowhere = ZtunnelPeer::new(PeerNetns::default(), &[]);
+        for mut unknown in [peer(1), peer(2), nowhere] {
             unknown.identify(&pods);
             assert_eq!(unknown.seniority(), Seniority::Unknown);
             assert!(unknown.take_stranger_news() && !unknown.take_stranger_news(), "reported once");

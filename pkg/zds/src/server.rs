@@ -4,9 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -16,12 +15,12 @@ use tracing::{info, warn};
 
 use crate::conversation::converse;
 use crate::error::ConversationEnd;
+use crate::notices::{self, Notice};
+use crate::place_guard::HeldPlace;
 use crate::{Error, Hub};
 
 /// Whoever reaches it is handed the network namespaces of pods.
 const MODE: u32 = 0o600;
-/// ztunnels at a time; more are refused. There are two while a new one takes over.
-pub const MAX_CONNECTIONS: usize = 8;
 /// When descriptors have run out, most likely.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -52,10 +51,14 @@ impl ZdsServer {
     }
 
     fn accept(&self, hub: &Hub) {
-        let connected = Arc::new(AtomicUsize::new(0));
+        let mut summarized = Instant::now();
         loop {
+            if summarized.elapsed() >= notices::PERIOD {
+                summarized = Instant::now();
+                hub.log_suppressed();
+            }
             match self.next() {
-                Ok(socket) => start(socket, hub, &connected),
+                Ok(socket) => start(socket, hub),
                 // It has gone already, or nobody came.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
@@ -67,38 +70,35 @@ impl ZdsServer {
     }
 
     fn next(&self) -> Result<OwnedFd, Errno> {
-        // Without a time limit: a new connection is all that there is to wait for.
-        poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], None::<&Timespec>)?;
+        // A new connection, or the time to report what was not logged.
+        let period = Timespec::try_from(notices::PERIOD).ok();
+        poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], period.as_ref())?;
         accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 }
 
-/// Counts a connection for as long as it lives.
-struct CountedConnection(Arc<AtomicUsize>);
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn start(socket: OwnedFd, hub: &Hub, connected: &Arc<AtomicUsize>) {
-    let before = connected.fetch_add(1, Ordering::Relaxed);
-    let counted = CountedConnection(Arc::clone(connected));
-    if before >= MAX_CONNECTIONS {
-        warn!(target: "zds", connected = before, "connection of a ztunnel refused: too many are connected");
-        return;
-    }
+fn start(socket: OwnedFd, hub: &Hub) {
+    let socket = Arc::new(socket);
+    let Some(place) = hub.place(&socket) else { return };
     let hub = hub.clone();
     let body = move || {
-        let _counted = counted;
-        match converse(&socket, &hub) {
-            Err(ConversationEnd::Closed) => info!(target: "zds", "ztunnel closed its connection"),
-            Err(error) => warn!(target: "zds", %error, "closing the connection of a ztunnel"),
-            Ok(never) => match never {},
-        }
+        let Err(end) = converse(&socket, &hub, &place);
+        log_end(&hub, &place, &end);
     };
     if let Err(error) = thread::Builder::new().name("ztunnel".to_owned()).stack_size(256 * 1024).spawn(body) {
         warn!(target: "zds", %error, "cannot start a thread for a ztunnel");
+    }
+}
+
+fn log_end(hub: &Hub, place: &HeldPlace, end: &ConversationEnd) {
+    if !hub.may_log(Notice::Ended, place.is_strangers()) {
+        return;
+    }
+    match end {
+        _ if place.is_evicted() => {
+            warn!(target: "zds", "connection closed: a ztunnel of the node needs its place");
+        }
+        ConversationEnd::Closed => info!(target: "zds", "ztunnel closed its connection"),
+        error => warn!(target: "zds", %error, "closing the connection of a ztunnel"),
     }
 }

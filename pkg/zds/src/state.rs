@@ -8,6 +8,7 @@ use netns::NetnsId;
 
 use crate::connection_state::{AckedWorkload, ZtunnelConnection};
 use crate::ledger::{WantedWorkload, WorkloadLedger};
+use crate::peer::PeerStanding;
 
 /// How things stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct ConnectionState {
     pub acknowledged: usize,
     /// UID of its pod; `None`: it is not known in which one it runs.
     pub pod: Option<PodUid>,
+    /// How it is known to be a ztunnel of the node.
+    pub standing: PeerStanding,
     /// It counts as the newest, which is sent what comes.
     pub newest: bool,
 }
@@ -83,7 +86,8 @@ impl WorkloadLedger {
         let acknowledged = connection.acked.values().filter(|acked| acked.refusal.is_none()).count();
         let &ZtunnelConnection { since, version, in_sync, .. } = connection;
         let pod = connection.peer.pod.as_ref().map(|pod| pod.uid.clone());
-        ConnectionState { since, version, in_sync, acknowledged, pod, newest: self.is_newest(id) }
+        let standing = connection.peer.standing;
+        ConnectionState { since, version, in_sync, acknowledged, pod, standing, newest: self.is_newest(id) }
     }
 
     fn workload_state(&self, wanted: &WantedWorkload, newest: Option<&ZtunnelConnection>) -> WorkloadState {

@@ -4,26 +4,27 @@
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
 use model::PodUid;
 
-use crate::peer::ZtunnelPeer;
+use crate::peer::{PeerNetns, ZtunnelPeer};
 
 /// A ztunnel that dialled again after this time is not the one that left: its longest back-off is 15 s.
 const FORGOTTEN: Duration = Duration::from_secs(20);
 
-/// By a ztunnel's addresses; those that are not known share one entry.
+/// By a ztunnel's network namespace ([`PeerNetns::key`]); those whose namespace is not known share one entry.
 #[derive(Debug, Default)]
-pub(crate) struct UnsyncedZtunnels(BTreeMap<Vec<IpAddr>, UnsyncedEntry>);
+pub(crate) struct UnsyncedZtunnels(BTreeMap<PeerNetns, UnsyncedEntry>);
 
 #[derive(Debug)]
 struct UnsyncedEntry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
     pod: Option<PodUid>,
+    /// It was a stranger when it left.
+    stranger: bool,
     /// When it left; `None`: it is connected.
     left: Option<Instant>,
 }
@@ -36,29 +37,37 @@ impl UnsyncedZtunnels {
 
     pub(crate) fn joined(&mut self, peer: &ZtunnelPeer, now: Instant) {
         self.forget(now);
-        self.0.entry(key(peer)).or_insert(UnsyncedEntry { since: now, pod: None, left: None }).left = None;
+        let fresh = UnsyncedEntry { since: now, pod: None, stranger: false, left: None };
+        self.0.entry(peer.netns.key()).or_insert(fresh).left = None;
     }
 
     pub(crate) fn synced(&mut self, peer: &ZtunnelPeer) {
-        self.0.remove(&key(peer));
+        self.0.remove(&peer.netns.key());
     }
 
     pub(crate) fn left(&mut self, peer: &ZtunnelPeer, now: Instant) {
-        if let Some(entry) = self.0.get_mut(&key(peer)) {
+        if let Some(entry) = self.0.get_mut(&peer.netns.key()) {
             entry.left = Some(now);
+            entry.stranger = peer.is_stranger();
             entry.pod = peer.pod.as_ref().map(|pod| pod.uid.clone()).or(entry.pod.take());
         }
     }
 
-    /// The one that waits longest: since when, and the UID of its pod, by those who are connected or as it was known before.
-    pub(crate) fn longest<'a>(
+    /// The one that waits longest, of all or of those that are no strangers: since when, and the UID of its pod, by those who
+    /// are connected or as it was known before.
+    pub(crate) fn longest(
         &mut self,
         now: Instant,
-        mut connected: impl Iterator<Item = &'a ZtunnelPeer>,
+        connected: &[&ZtunnelPeer],
+        without_strangers: bool,
     ) -> Option<(Instant, Option<PodUid>)> {
         self.forget(now);
-        let (addresses, entry) = self.0.iter().min_by_key(|(_, entry)| entry.since)?;
-        let peer = connected.find(|peer| key(peer) == *addresses);
+        let of = |netns: &PeerNetns| connected.iter().find(|peer| peer.netns.key() == *netns);
+        let counts = |(netns, entry): &(&PeerNetns, &UnsyncedEntry)| {
+            !without_strangers || !of(netns).map_or(entry.stranger, |peer| peer.is_stranger())
+        };
+        let (netns, entry) = self.0.iter().filter(counts).min_by_key(|(_, entry)| entry.since)?;
+        let peer = of(netns);
         let pod = peer.and_then(|peer| peer.pod.as_ref()).map(|pod| pod.uid.clone());
         Some((entry.since, pod.or_else(|| entry.pod.clone())))
     }
@@ -69,23 +78,20 @@ impl UnsyncedZtunnels {
     }
 }
 
-fn key(peer: &ZtunnelPeer) -> Vec<IpAddr> {
-    peer.addresses.iter().copied().collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, net::IpAddr};
+
     use super::*;
 
     #[test]
     fn the_time_is_kept_while_it_dials_again_and_forgotten_when_it_stays_away() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let peer = ZtunnelPeer::default();
+        let peer = ZtunnelPeer::new(PeerNetns::default(), &[]);
         let mut unsynced = UnsyncedZtunnels::default();
-        let since = |unsynced: &mut UnsyncedZtunnels, now| {
-            unsynced.longest(now, [].into_iter()).map(|(since, _)| since)
-        };
+        let since =
+            |unsynced: &mut UnsyncedZtunnels, now| unsynced.longest(now, &[], false).map(|(since, _)| since);
         assert_eq!(since(&mut unsynced, at(0)), None);
         unsynced.joined(&peer, at(0));
         for again in [5, 10, 15] {
@@ -97,7 +103,23 @@ mod tests {
         assert_eq!(since(&mut unsynced, at(40)), Some(at(0)));
         assert_eq!(since(&mut unsynced, at(41)), None);
         unsynced.joined(&peer, at(50));
+        assert_eq!(unsynced.longest(at(50), &[&peer], true), None, "a stranger");
         unsynced.synced(&peer);
         assert_eq!(since(&mut unsynced, at(51)), None);
+    }
+
+    #[test]
+    fn the_namespace_counts_and_not_which_addresses_were_seen_there() {
+        let (start, mut unsynced) = (Instant::now(), UnsyncedZtunnels::default());
+        let id = Some(netns::NetnsId { dev: 4, ino: 7 });
+        let addresses = [IpAddr::from([10, 0, 0, 1])].into();
+        let [first, again] =
+            [addresses, BTreeSet::new()].map(|addresses| ZtunnelPeer::new(PeerNetns { id, addresses }, &[]));
+        unsynced.joined(&first, start);
+        unsynced.left(&first, start);
+        unsynced.joined(&again, start + FORGOTTEN / 2);
+        assert_eq!(unsynced.longest(start + FORGOTTEN, &[&again], false), Some((start, None)));
+        unsynced.synced(&again);
+        assert_eq!(unsynced.longest(start + FORGOTTEN, &[&again], false), None);
     }
 }

@@ -12,6 +12,8 @@
 mod changes;
 #[path = "zds/hostile.rs"]
 mod hostile;
+#[path = "zds/identity.rs"]
+mod identity;
 #[path = "zds/leaks.rs"]
 mod leaks;
 #[path = "zds/messages.rs"]
@@ -55,9 +57,9 @@ struct Agent {
 }
 
 impl Agent {
-    /// Not open, with the deadlines of production.
+    /// Not open, with the deadlines of production; but a test may dial as often as it likes.
     fn closed() -> Agent {
-        Agent::with(ZdsDeadlines::default())
+        Agent::with(ZdsDeadlines { stranger_pause: Duration::ZERO, ..ZdsDeadlines::default() })
     }
 
     fn open() -> Agent {
@@ -70,7 +72,7 @@ impl Agent {
         let (tell, events) = channel();
         let next = Arc::new(Mutex::new(None));
         let taken = Arc::clone(&next);
-        let locate: PeerLocator = Box::new(move |_| taken.lock().unwrap().take().into_iter().collect());
+        let locate: PeerLocator = Box::new(move |_| Ok(taken.lock().unwrap().take().into_iter().collect()));
         let hub = Hub::with_deadlines(deadlines, Box::new(move |event| drop(tell.send(event))), locate);
         let agent = Agent { hub, events, next, directory: tempfile::tempdir().unwrap() };
         ZdsServer::bind(&agent.socket()).unwrap().serve(agent.hub.clone()).unwrap();
@@ -168,6 +170,7 @@ fn pod(last: u8, day: u8) -> ZtunnelPod {
         created: format!("2026-01-{day:02}T00:00:00Z"),
         terminating: false,
         ips: vec![address(last)],
+        netns: None,
     }
 }
 

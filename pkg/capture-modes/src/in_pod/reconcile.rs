@@ -78,7 +78,7 @@ impl InPodCapture {
         let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel).into_iter();
         let pods = candidates.map(|one| {
             let ips = [state.ledger.told(&one.uid), one.ips].concat();
-            ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips }
+            ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips, netns: None }
         });
         self.hub.set_ztunnels(pods.collect());
     }

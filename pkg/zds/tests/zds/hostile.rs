@@ -13,7 +13,9 @@ use super::*;
 const SHORT: Duration = Duration::from_millis(200);
 
 fn impatient() -> Agent {
-    let agent = Agent::with(ZdsDeadlines { hello: SHORT, answer: SHORT, ..ZdsDeadlines::default() });
+    let stranger_pause = Duration::ZERO;
+    let agent =
+        Agent::with(ZdsDeadlines { hello: SHORT, answer: SHORT, stranger_pause, ..ZdsDeadlines::default() });
     agent.hub.open();
     agent.hub.put(workload("a", 0));
     agent
@@ -27,8 +29,7 @@ fn serves(agent: &Agent) {
 
 #[test]
 fn hellos_that_are_none() {
-    let agent = Agent::with(ZdsDeadlines::default());
-    agent.hub.open();
+    let agent = Agent::open();
     agent.hub.put(workload("a", 0));
     let long = [0x12, 0x80, 0x08].into_iter().chain([b'x'; 1024]).collect::<Vec<u8>>();
     for bad in
@@ -123,7 +124,7 @@ fn an_answer_too_many_before_the_next_request() {
                 let _ = wait.lock().unwrap().recv();
             }
         }),
-        Box::new(|_| BTreeSet::new()),
+        Box::new(|_| Ok(BTreeSet::new())),
     );
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ztunnel.sock");
@@ -178,10 +179,10 @@ fn file_descriptors() {
 #[test]
 fn too_many() {
     let agent = Agent::open();
-    let mut all: Vec<Ztunnel> = (0..zds::MAX_CONNECTIONS).map(|_| agent.ztunnel()).collect();
+    let mut all: Vec<Ztunnel> = (0..zds::MAX_STRANGERS).map(|_| agent.ztunnel()).collect();
     let refused = Ztunnel::dial(&agent.socket()).is_closed();
     assert!(refused < Duration::from_secs(4), "only its time was up");
-    assert_eq!(agent.hub.state().connections.len(), zds::MAX_CONNECTIONS);
+    assert_eq!(agent.hub.state().connections.len(), zds::MAX_STRANGERS);
     drop(all.pop());
     agent.hub.put(workload("a", 0));
     // There is room when the thread of the one that left has ended, a moment after it has said goodbye.

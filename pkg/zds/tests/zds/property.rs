@@ -89,7 +89,12 @@ struct World {
 impl World {
     fn new() -> World {
         let first_retry = Duration::from_millis(2);
-        let deadlines = ZdsDeadlines { first_retry, last_retry: first_retry, ..ZdsDeadlines::default() };
+        let deadlines = ZdsDeadlines {
+            first_retry,
+            last_retry: first_retry,
+            stranger_pause: Duration::ZERO,
+            ..ZdsDeadlines::default()
+        };
         World {
             agent: Agent::with(deadlines),
             slots: Default::default(),

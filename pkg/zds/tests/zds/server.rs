@@ -10,7 +10,7 @@ use rustix::process::Uid;
 use super::*;
 
 fn hub() -> Hub {
-    Hub::new(Box::new(|_| ()), Box::new(|_| std::collections::BTreeSet::new()))
+    Hub::new(Box::new(|_| ()), Box::new(|_| Ok(std::collections::BTreeSet::new())))
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! Log lines of connections, bounded: peers decide how many connections there are.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// The period of the bounds.
+pub(crate) const PERIOD: Duration = Duration::from_secs(60);
+/// Lines of one kind about ztunnels of the node, in each period.
+const ZTUNNELS: u64 = 10;
+/// The same about others.
+const STRANGERS: u64 = 1;
+
+/// The subject of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Notice {
+    /// There was no place for a connection.
+    NoPlace,
+    /// A peer's network namespace could not be examined.
+    Unlocated,
+    /// It has said hello.
+    Connected,
+    /// It runs in no ztunnel pod.
+    Stranger,
+    /// It refused a request.
+    Refusal,
+    /// Its connection has ended.
+    Ended,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Notice::NoPlace => "connection refused: no place",
+            Notice::Unlocated => "network namespace not determined",
+            Notice::Connected => "connected",
+            Notice::Stranger => "runs in no ztunnel pod",
+            Notice::Refusal => "refused a request",
+            Notice::Ended => "connection ended",
+        })
+    }
+}
+
+/// The lines of each subject, and of each kind of peer, in the current period.
+#[derive(Debug, Default)]
+pub(crate) struct NoticeBudget(BTreeMap<(Notice, bool), NoticeCount>);
+
+#[derive(Debug)]
+struct NoticeCount {
+    since: Instant,
+    logged: u64,
+    suppressed: u64,
+}
+
+/// Lines that were not written in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoticeSummary {
+    pub(crate) notice: Notice,
+    pub(crate) stranger: bool,
+    pub(crate) count: u64,
+}
+
+impl NoticeBudget {
+    /// Whether a line may be written; else it is counted.
+    pub(crate) fn take(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
+        let fresh = NoticeCount { since: now, logged: 0, suppressed: 0 };
+        let count = self.0.entry((notice, stranger)).or_insert(fresh);
+        if count.suppressed == 0 && now.saturating_duration_since(count.since) >= PERIOD {
+            *count = NoticeCount { since: now, logged: 0, suppressed: 0 };
+        }
+        let may = count.logged < if stranger { STRANGERS } else { ZTUNNELS };
+        *(if may { &mut count.logged } else { &mut count.suppressed }) += 1;
+        may
+    }
+
+    /// What was suppressed in periods that are over; each once.
+    pub(crate) fn summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
+        let mut over = Vec::new();
+        self.0.retain(|&(notice, stranger), count| {
+            let is_over = now.saturating_duration_since(count.since) >= PERIOD;
+            if is_over && count.suppressed > 0 {
+                over.push(NoticeSummary { notice, stranger, count: count.suppressed });
+            }
+            !is_over
+        });
+        over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded_in_each_minute_and_the_rest_is_counted() {
+        let (mut budget, start) = (NoticeBudget::default(), Instant::now());
+        let lines = |budget: &mut NoticeBudget, stranger, at: Duration| {
+            (0..1000).filter(|_| budget.take(Notice::Ended, stranger, start + at)).count()
+        };
+        assert_eq!(lines(&mut budget, true, Duration::ZERO), 1);
+        assert_eq!(lines(&mut budget, false, Duration::ZERO), 10, "strangers silence no ztunnel");
+        assert_eq!(lines(&mut budget, true, PERIOD / 2), 0);
+        assert_eq!(budget.summaries(start + PERIOD / 2), []);
+        let summary = |stranger, count| NoticeSummary { notice: Notice::Ended, stranger, count };
+        assert_eq!(budget.summaries(start + PERIOD), [summary(false, 990), summary(true, 1999)]);
+        assert_eq!(budget.summaries(start + PERIOD * 2), []);
+        assert_eq!(lines(&mut budget, true, PERIOD), 1);
+    }
+}

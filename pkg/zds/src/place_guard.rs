@@ -1,0 +1,84 @@
+//! The place of a connection, for as long as it lives; and how it is closed for another one.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::warn;
+
+use crate::Hub;
+use crate::notices::Notice;
+use crate::peer::{PeerNetns, PeerStanding, ZtunnelPeer};
+use crate::place_holders::{PlaceHolder, PlaceHolders};
+use crate::places::{Admission, Claim, Progress};
+
+/// A place that is taken until this is dropped.
+pub(crate) struct HeldPlace {
+    hub: Hub,
+    id: u64,
+    netns: PeerNetns,
+}
+
+fn claim(peer: &ZtunnelPeer) -> Claim {
+    Claim { standing: peer.standing, pod: peer.pod.as_ref().map(|pod| pod.uid.clone()) }
+}
+
+impl Hub {
+    /// A place for a connection, whose thread may find another one closed for it; `None`: there is none, which was logged.
+    pub(crate) fn place(&self, socket: &Arc<OwnedFd>) -> Option<HeldPlace> {
+        let now = Instant::now();
+        let netns = self.locate(socket, now);
+        let peer = self.peer(netns.clone());
+        let admission = {
+            let PlaceHolders { table, holders } = &mut *self.holders();
+            // What is known of the node's ztunnel pods may have changed since these connected.
+            table.reclassify(|id| holders.get(&id).map(|holder| claim(&self.peer(holder.netns.clone()))));
+            let admission = table.admit(claim(&peer), now);
+            if let Admission::Admitted { id, evicted } = admission {
+                evicted.and_then(|evicted| holders.remove(&evicted)).iter().for_each(PlaceHolder::close);
+                holders.insert(id, PlaceHolder { netns: netns.clone(), socket: Arc::downgrade(socket) });
+            }
+            admission
+        };
+        match admission {
+            Admission::Admitted { id, .. } => Some(HeldPlace { hub: self.clone(), id, netns }),
+            Admission::Refused => {
+                if self.may_log(Notice::NoPlace, peer.is_stranger()) {
+                    warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: no place is left");
+                }
+                None
+            }
+        }
+    }
+}
+
+impl HeldPlace {
+    /// Where its peer dialled.
+    pub(crate) fn netns(&self) -> &PeerNetns {
+        &self.netns
+    }
+
+    /// Whether its peer runs in no ztunnel pod, as far as these are known now.
+    pub(crate) fn is_strangers(&self) -> bool {
+        self.hub.peer(self.netns.clone()).standing == PeerStanding::Stranger
+    }
+
+    /// Whether it was given to another one.
+    pub(crate) fn is_evicted(&self) -> bool {
+        !self.hub.holders().holders.contains_key(&self.id)
+    }
+
+    /// Notes how far the connection is.
+    pub(crate) fn note(&self, progress: Progress) {
+        self.hub.holders().table.note(self.id, progress);
+    }
+}
+
+impl Drop for HeldPlace {
+    fn drop(&mut self) {
+        let pause = self.hub.deadlines().stranger_pause;
+        let PlaceHolders { table, holders } = &mut *self.hub.holders();
+        holders.remove(&self.id);
+        table.release(self.id, Instant::now(), pause);
+    }
+}

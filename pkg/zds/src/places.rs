@@ -1,0 +1,260 @@
+//! Places for connections, given out by who dials: a ztunnel pod of the node always gets one, whoever else is there.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use model::PodUid;
+
+use crate::peer::PeerStanding;
+
+/// Connections at a time. There are two ztunnels while a new one takes over.
+pub const MAX_CONNECTIONS: usize = 8;
+/// Of these, for peers of which no ztunnel pod is known.
+pub const MAX_STRANGERS: usize = 4;
+/// Of these, for peers of one ztunnel pod: the connection that it has, and the one that replaces it.
+pub const MAX_PER_POD: usize = 2;
+
+/// How far a connection is; the least counts least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Progress {
+    /// It has not said hello.
+    Dialled,
+    /// It has said hello.
+    Greeted,
+    /// It has acknowledged its snapshot.
+    Synced,
+}
+
+/// Whose connection it is, as far as that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) standing: PeerStanding,
+    /// UID of its pod; `None`: not known, or one of several.
+    pub(crate) pod: Option<PodUid>,
+}
+
+/// The answer to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It has this place, and the connection with that place is to be closed for it, if any is.
+    Admitted { id: u64, evicted: Option<u64> },
+    /// There is no place for it.
+    Refused,
+}
+
+/// All places that are taken.
+#[derive(Debug, Default)]
+pub(crate) struct PlaceTable {
+    places: BTreeMap<u64, Place>,
+    /// When places become free that strangers left a moment ago.
+    cooling: Vec<Instant>,
+    given: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    claim: Claim,
+    progress: Progress,
+}
+
+impl PlaceTable {
+    /// Gives a place, or none. Strangers never get one for which a peer of a ztunnel pod would have to wait.
+    pub(crate) fn admit(&mut self, claim: Claim, now: Instant) -> Admission {
+        self.cooling.retain(|free_at| *free_at > now);
+        let Ok(evicted) = self.room_for(&claim) else { return Admission::Refused };
+        if let Some(evicted) = evicted {
+            self.places.remove(&evicted);
+        }
+        self.given += 1;
+        let place = Place { claim, progress: Progress::Dialled };
+        self.places.insert(self.given, place);
+        Admission::Admitted { id: self.given, evicted }
+    }
+
+    /// Whether a stranger would get a place.
+    pub(crate) fn has_room_for_strangers(&mut self, now: Instant) -> bool {
+        self.cooling.retain(|free_at| *free_at > now);
+        self.room_for(&Claim { standing: PeerStanding::Stranger, pod: None }).is_ok()
+    }
+
+    /// The place that has to be left for it; `None`: there is room. An error: nobody has to leave for it.
+    fn room_for(&self, claim: &Claim) -> Result<Option<u64>, ()> {
+        if claim.standing == PeerStanding::Stranger {
+            let strangers = self.number(|place| place.claim.standing == PeerStanding::Stranger);
+            let fits = strangers + self.cooling.len() < MAX_STRANGERS && self.places.len() < MAX_CONNECTIONS;
+            return if fits { Ok(None) } else { Err(()) };
+        }
+        let is_same_pod = |place: &Place| place.claim == *claim;
+        if self.number(is_same_pod) >= MAX_PER_POD {
+            // One that serves pods is worth more than one that comes anew.
+            let weak = self.weakest(|place| is_same_pod(place) && place.progress < Progress::Synced);
+            return weak.map(Some).ok_or(());
+        }
+        if self.places.len() < MAX_CONNECTIONS {
+            return Ok(None);
+        }
+        self.weakest(|place| place.claim.standing < claim.standing).map(Some).ok_or(())
+    }
+
+    fn number(&self, is: impl Fn(&Place) -> bool) -> usize {
+        self.places.values().filter(|place| is(place)).count()
+    }
+
+    /// Of these, the one that counts least; of several the oldest.
+    fn weakest(&self, is: impl Fn(&Place) -> bool) -> Option<u64> {
+        let all = self.places.iter().filter(|(_, place)| is(place));
+        all.min_by_key(|(id, place)| (place.claim.standing, place.progress, **id)).map(|(id, _)| *id)
+    }
+
+    /// Notes how far a connection is.
+    pub(crate) fn note(&mut self, id: u64, progress: Progress) {
+        if let Some(place) = self.places.get_mut(&id) {
+            place.progress = progress;
+        }
+    }
+
+    /// Notes whose connections they are, by what is known of the node's ztunnel pods now. A process stays in its namespace: what
+    /// was known by that stays so.
+    pub(crate) fn reclassify(&mut self, claim: impl Fn(u64) -> Option<Claim>) {
+        for (id, place) in &mut self.places {
+            if let Some(claim) = claim(*id).filter(|claim| place.claim.standing.may_become(claim.standing)) {
+                place.claim = claim;
+            }
+        }
+    }
+
+    /// A connection has ended. The place of a stranger stays taken for a while: those who dial again and again cost no more
+    /// than that. False: it was evicted before.
+    pub(crate) fn release(&mut self, id: u64, now: Instant, pause: Duration) -> bool {
+        let left = self.places.remove(&id);
+        let is_stranger = |place: &Place| place.claim.standing == PeerStanding::Stranger;
+        if left.as_ref().is_some_and(is_stranger) && !pause.is_zero() {
+            self.cooling.push(now + pause);
+        }
+        left.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    fn stranger() -> Claim {
+        Claim { standing: PeerStanding::Stranger, pod: None }
+    }
+
+    fn ztunnel(uid: &str, standing: PeerStanding) -> Claim {
+        Claim { standing, pod: Some(uid.into()) }
+    }
+
+    fn known(uid: &str) -> Claim {
+        ztunnel(uid, PeerStanding::Namespace)
+    }
+
+    fn admitted(table: &mut PlaceTable, claim: Claim, now: Instant) -> Option<(u64, Option<u64>)> {
+        match table.admit(claim, now) {
+            Admission::Admitted { id, evicted } => Some((id, evicted)),
+            Admission::Refused => None,
+        }
+    }
+
+    #[test]
+    fn strangers_hold_a_part_of_the_places_and_keep_it_for_a_while() {
+        let (mut table, now) = (PlaceTable::default(), Instant::now());
+        for id in 1..=4 {
+            assert_eq!(admitted(&mut table, stranger(), now), Some((id, None)));
+        }
+        assert_eq!(admitted(&mut table, stranger(), now), None);
+        assert_eq!(admitted(&mut table, known("a"), now), Some((5, None)));
+        assert!(table.release(1, now, PAUSE));
+        assert_eq!(admitted(&mut table, stranger(), now), None, "it left a moment ago");
+        assert!(!table.has_room_for_strangers(now + PAUSE / 2) && table.has_room_for_strangers(now + PAUSE));
+        assert_eq!(admitted(&mut table, stranger(), now + PAUSE), Some((6, None)));
+    }
+
+    #[test]
+    fn the_weakest_leaves_for_a_ztunnel() {
+        let (mut table, now) = (PlaceTable::default(), Instant::now());
+        (0..4).for_each(|_| assert!(admitted(&mut table, stranger(), now).is_some()));
+        for (id, uid) in [(5, "a"), (6, "b"), (7, "c"), (8, "d")] {
+            let claim = ztunnel(uid, PeerStanding::Address);
+            assert_eq!(admitted(&mut table, claim, now), Some((id, None)));
+        }
+        (1..=3).for_each(|id| table.note(id, Progress::Greeted));
+        table.note(1, Progress::Synced);
+        assert_eq!(admitted(&mut table, known("e"), now), Some((9, Some(4))), "it has not said hello");
+        assert_eq!(admitted(&mut table, known("f"), now), Some((10, Some(2))));
+        assert!(!table.release(2, now, PAUSE), "evicted");
+        assert_eq!(admitted(&mut table, ztunnel("g", PeerStanding::Address), now), Some((11, Some(3))));
+        assert_eq!(admitted(&mut table, known("h"), now), Some((12, Some(1))));
+        assert_eq!(admitted(&mut table, known("i"), now), Some((13, Some(5))), "known by its address alone");
+    }
+
+    #[test]
+    fn a_ztunnel_that_leaks_connections_takes_no_place_of_another() {
+        let (mut table, now) = (PlaceTable::default(), Instant::now());
+        assert_eq!(admitted(&mut table, known("a"), now), Some((1, None)));
+        assert_eq!(admitted(&mut table, known("a"), now), Some((2, None)));
+        table.note(1, Progress::Synced);
+        assert_eq!(admitted(&mut table, known("a"), now), Some((3, Some(2))));
+        table.note(3, Progress::Synced);
+        assert_eq!(admitted(&mut table, known("a"), now), None, "both serve");
+        assert_eq!(admitted(&mut table, known("b"), now), Some((4, None)));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Admit(Claim),
+        Release(u64),
+        Note(u64, Progress),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let claim = prop_oneof![
+            4 => Just(stranger()),
+            1 => "[a-c]".prop_map(|uid| known(&uid)),
+            1 => "[a-c]".prop_map(|uid| ztunnel(&uid, PeerStanding::Address)),
+        ];
+        let progress = prop_oneof![Just(Progress::Greeted), Just(Progress::Synced)];
+        prop_oneof![
+            5 => claim.prop_map(Step::Admit),
+            2 => (1..40_u64).prop_map(Step::Release),
+            2 => (1..40_u64, progress).prop_map(|(id, progress)| Step::Note(id, progress)),
+            1 => (0..1500_u64).prop_map(Step::Pass),
+        ]
+    }
+
+    proptest! {
+        /// Whatever strangers do, and in whichever order: the bounds hold, no stranger displaces anybody, nobody displaces a
+        /// ztunnel of higher standing, and a ztunnel pod without a connection gets a place at once.
+        #[test]
+        fn a_ztunnel_pod_always_gets_a_place(steps in prop::collection::vec(step(), 1..80)) {
+            let (mut table, mut now) = (PlaceTable::default(), Instant::now());
+            for step in steps {
+                match step {
+                    Step::Admit(claim) => {
+                        let held: BTreeMap<u64, Claim> =
+                            table.places.iter().map(|(id, place)| (*id, place.claim.clone())).collect();
+                        if let Some((_, Some(evicted))) = admitted(&mut table, claim.clone(), now) {
+                            prop_assert!(claim.standing > PeerStanding::Stranger);
+                            let victim = &held[&evicted];
+                            prop_assert!(victim.standing < claim.standing || *victim == claim);
+                        }
+                    }
+                    Step::Release(id) => drop(table.release(id, now, PAUSE)),
+                    Step::Note(id, progress) => table.note(id, progress),
+                    Step::Pass(millis) => now += Duration::from_millis(millis),
+                }
+                let strangers = table.number(|place| place.claim.standing == PeerStanding::Stranger);
+                prop_assert!(table.places.len() <= MAX_CONNECTIONS && strangers <= MAX_STRANGERS);
+                prop_assert!(table.cooling.len() <= 2 * MAX_STRANGERS);
+                prop_assert!(table.room_for(&known("new")).is_ok());
+            }
+        }
+    }
+}
