@@ -129,7 +129,7 @@ fn a_namespace_that_is_replaced_is_captured_again() {
     let second = crate::fixtures::ambient::Peer::new(sandbox);
     let uid = first.sandbox.pod.uid.clone();
     fixture.manifests.put_pod(&first.sandbox.pod.manifest(&second.sandbox.ips()));
-    fixture.processes.remove(101);
+    fixture.processes.remove(102); // ztunnel has 101
     let _ = fixture.processes.add(&uid, &second.sandbox.netns);
     let began = Instant::now();
     while !fixture.is_ruled(&second) {

@@ -20,6 +20,7 @@ mod recorded;
 mod search_schedule;
 mod uninstall;
 mod worker;
+mod ztunnel_netns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,6 +49,7 @@ use enrolled_pod::EnrolledPod;
 use probe_exemption::ProbeExemption;
 use search_schedule::SearchSchedule;
 use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
+use ztunnel_netns::ZtunnelNamespaces;
 
 pub(crate) use uninstall::uninstall;
 
@@ -74,6 +76,8 @@ pub(crate) struct InPodCapture {
     processes: SearchSchedule,
     /// When to search among the plugin's records again.
     records: SearchSchedule,
+    /// The namespaces of ztunnel pods.
+    ztunnels: ZtunnelNamespaces,
     /// Pods of the mesh whose addresses and namespace are unknown, by UID.
     unplaced: BTreeSet<PodUid>,
     /// The first search is over: ztunnels can be sent all pods.
@@ -141,6 +145,7 @@ impl InPodCapture {
             sought: BTreeSet::new(),
             processes: SearchSchedule::new(now),
             records: SearchSchedule::new(now),
+            ztunnels: ZtunnelNamespaces::new(now),
             unplaced: BTreeSet::new(),
             searched: false,
             open: false,

@@ -56,6 +56,8 @@ pub struct ZtunnelCandidate {
     pub terminating: bool,
     /// It answers DNS for the pods of the mesh.
     pub dns_capture: bool,
+    /// It has no network namespace of its own, but the node's.
+    pub host_network: bool,
 }
 
 /// All ztunnel pods that are known, by name.
@@ -104,6 +106,7 @@ fn candidate(pod: &Pod) -> ZtunnelCandidate {
         ready: is_ready(pod),
         terminating: pod.metadata.deleted.is_some(),
         dns_capture: captures_dns(pod),
+        host_network: pod.spec.host_network,
     }
 }
 

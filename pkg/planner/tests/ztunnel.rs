@@ -88,6 +88,7 @@ fn a_candidate_has_what_the_node_needs_of_it() {
         ready: true,
         terminating: false,
         dns_capture: false,
+        host_network: false,
     };
     assert_eq!(found, [expected]);
     assert_eq!(active(&found), found.first());
@@ -201,6 +202,7 @@ fn candidate() -> impl Strategy<Value = ZtunnelCandidate> {
             name: model::PodName::default(),
             ips: ip.then(|| "10.0.0.1".parse().unwrap()).into_iter().collect(),
             dns_capture: false,
+            host_network: false,
         }
     })
 }

@@ -26,7 +26,7 @@ impl InPodCapture {
     pub(super) fn search_due(&self) -> Option<Instant> {
         let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
         let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
-        processes.into_iter().chain(records).min().filter(|_| !self.seeking)
+        processes.into_iter().chain(records).chain(self.ztunnels.due()).min().filter(|_| !self.seeking)
     }
 
     pub(super) fn search_if_due(&mut self, state: &AgentState) {
@@ -34,7 +34,9 @@ impl InPodCapture {
         // The first search is for all.
         let by_records = if self.searched { self.records.is_due() } else { by_processes };
         let by_records = by_records && !self.unplaced.is_empty();
-        if self.seeking || !(by_processes || by_records) {
+        // A search among processes looks at all of them anyway.
+        let for_ztunnels = by_processes || self.ztunnels.is_due();
+        if self.seeking || !(by_processes || by_records || for_ztunnels) {
             return;
         }
         let (mut processes, mut records) = (BTreeMap::new(), Vec::new());
@@ -63,6 +65,9 @@ impl InPodCapture {
         }
         if by_records {
             self.records.later();
+        }
+        if for_ztunnels {
+            processes.extend(self.ztunnels.queries());
         }
         if processes.is_empty() && records.is_empty() {
             self.searched = true;
@@ -96,6 +101,7 @@ impl InPodCapture {
         let mut finds = match result {
             Ok(finds) => finds,
             Err(error) => {
+                self.ztunnels.searched(None);
                 self.search_trouble =
                     Some(format!("cannot search for the network namespaces of running pods: {error}").into());
                 if by_processes {
@@ -106,6 +112,7 @@ impl InPodCapture {
         };
         self.searched = true;
         self.search_trouble = None;
+        self.ztunnels.searched(Some(&mut finds.processes));
         for uid in std::mem::take(&mut self.sought) {
             let answer = finds.processes.get(&uid);
             let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));

@@ -1,12 +1,12 @@
 //! One pass: from facts to actions, pod by pod.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use model::{Family, PodUid, Reason};
-use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel};
+use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel, ztunnel::ZtunnelCandidate};
 use pod_status::{
     Evidence, RulesEvidence,
     lifecycle::{AgentTime, OBSERVE, PodAction, PodEvent},
@@ -72,15 +72,26 @@ impl InPodCapture {
         self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
     }
 
-    /// Which of the connected ztunnels is the newest is determined by their pods. The plugin knows their addresses before
-    /// the API does.
-    fn announce_ztunnels(&self, state: &AgentState) {
-        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel).into_iter();
-        let pods = candidates.map(|one| {
+    /// Which connections are ztunnels, and which of these is the newest, is determined by their pods. The plugin knows their
+    /// addresses before the API does.
+    fn announce_ztunnels(&mut self, state: &AgentState) {
+        let (mut pods, mut own) = (Vec::new(), BTreeMap::new());
+        for one in ztunnel::candidates(&state.index, &state.policy.ztunnel) {
             let ips = [state.ledger.told(&one.uid), one.ips].concat();
-            ZtunnelPod { uid: one.uid, created: one.created, terminating: one.terminating, ips, netns: None }
-        });
-        self.hub.set_ztunnels(pods.collect());
+            let enrolled_pod = self.enrolled.get(&one.uid);
+            if !one.host_network && enrolled_pod.is_none() {
+                own.insert(one.uid.clone(), ips.clone());
+            }
+            let netns =
+                if one.host_network { Some(self.node) } else { enrolled_pod.and_then(EnrolledPod::id) };
+            let ZtunnelCandidate { uid, created, terminating, .. } = one;
+            pods.push(ZtunnelPod { uid, created, terminating, ips, netns });
+        }
+        self.ztunnels.set_pods(own);
+        for pod in &mut pods {
+            pod.netns = pod.netns.or_else(|| self.ztunnels.id(&pod.uid));
+        }
+        self.hub.set_ztunnels(pods);
     }
 
     /// A ztunnel that is connected and does not become ready.

@@ -1,0 +1,159 @@
+//! The network namespaces of the node's ztunnel pods, by which their connections are recognised.
+//!
+//! Any process of root can dial ztunnel.sock, and add a ztunnel pod's address to its own namespace. So the namespaces are found
+//! as those of all pods are, by evidence that no pod can make (`pod_identity`).
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration, time::Instant};
+
+use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
+use model::PodUid;
+use netns::{Netns, NetnsId};
+use tracing::{info, warn};
+
+use super::search_schedule::SearchSchedule;
+
+/// What is known of the ztunnel pods, and when to search again.
+#[derive(Debug)]
+pub(super) struct ZtunnelNamespaces {
+    pods: BTreeMap<PodUid, ZtunnelPlace>,
+    schedule: SearchSchedule,
+}
+
+#[derive(Debug)]
+struct ZtunnelPlace {
+    ips: Vec<IpAddr>,
+    /// Held open, so that the kernel gives its number to no other namespace.
+    netns: Option<Arc<Netns>>,
+    /// It was reported that the namespace could not be determined.
+    reported: bool,
+}
+
+impl ZtunnelNamespaces {
+    pub(super) fn new(now: Instant) -> ZtunnelNamespaces {
+        ZtunnelNamespaces { pods: BTreeMap::new(), schedule: SearchSchedule::new(now) }
+    }
+
+    /// The ztunnel pods that have a namespace of their own, with their addresses. A new one, and one that has other addresses
+    /// than before, is searched for at once.
+    pub(super) fn set_pods(&mut self, pods: BTreeMap<PodUid, Vec<IpAddr>>) {
+        self.pods.retain(|uid, _| pods.contains_key(uid));
+        for (uid, ips) in pods {
+            let fresh = ZtunnelPlace { ips: Vec::new(), netns: None, reported: false };
+            let place = self.pods.entry(uid).or_insert(fresh);
+            if place.ips != ips {
+                place.ips = ips;
+                self.schedule.within(Duration::ZERO, false);
+            }
+        }
+    }
+
+    /// The namespace of a pod; `None`: unknown.
+    pub(super) fn id(&self, uid: &PodUid) -> Option<NetnsId> {
+        Some(self.pods.get(uid)?.netns.as_ref()?.id())
+    }
+
+    /// When the next search is due, if there is anything to search for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.pods.values().any(|place| !place.ips.is_empty()).then_some(self.schedule.next)
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due().is_some() && self.schedule.is_due()
+    }
+
+    /// The search for all of them, also for those that are known: a pod whose sandbox is recreated has another namespace.
+    pub(super) fn queries(&self) -> impl Iterator<Item = (PodUid, NetnsQuery)> {
+        let query = |place: &ZtunnelPlace| NetnsQuery {
+            ips: place.ips.clone(),
+            known: place.netns.clone(),
+            recorded: None,
+        };
+        let placed = self.pods.iter().filter(|(_, place)| !place.ips.is_empty());
+        placed.map(move |(uid, place)| (uid.clone(), query(place)))
+    }
+
+    /// A search has ended that these are the answers of; those of ztunnel pods are taken out. `None`: it failed.
+    pub(super) fn searched(&mut self, answers: Option<&mut BTreeMap<PodUid, NetnsAnswer>>) {
+        let mut is_whole = answers.is_some();
+        if let Some(answers) = answers {
+            for (uid, place) in &mut self.pods {
+                if let Some(answer) = answers.remove(uid) {
+                    place.answered(uid, answer);
+                }
+                is_whole &= place.netns.is_some();
+            }
+        }
+        if is_whole { self.schedule.regular() } else { self.schedule.later() }
+    }
+}
+
+impl ZtunnelPlace {
+    fn answered(&mut self, uid: &PodUid, answer: NetnsAnswer) {
+        match answer {
+            NetnsAnswer::Found(NetnsMatch { netns, .. }) => {
+                info!(target: "ambient", %uid, netns = netns.id().ino, "network namespace of the ztunnel pod found");
+                (self.netns, self.reported) = (Some(Arc::new(netns)), false);
+            }
+            NetnsAnswer::Ambiguous(why) if !self.reported => {
+                warn!(target: "ambient", %uid, reason = why.code(), "network namespace of the ztunnel pod could not be determined");
+                self.reported = true;
+            }
+            NetnsAnswer::Ambiguous(_) | NetnsAnswer::Unchanged { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pod_identity::{Ambiguity, Witness};
+
+    use super::*;
+
+    fn pods(ztunnels: &[(&str, u8)]) -> BTreeMap<PodUid, Vec<IpAddr>> {
+        let one = |(uid, last): &(&str, u8)| ((*uid).into(), vec![IpAddr::from([10, 0, 0, *last])]);
+        ztunnels.iter().map(one).collect()
+    }
+
+    fn found(uid: &str) -> (PodUid, NetnsAnswer) {
+        let netns = Netns::current().unwrap();
+        (uid.into(), NetnsAnswer::Found(NetnsMatch { netns, witness: Witness::Route, captured: false }))
+    }
+
+    #[test]
+    fn a_search_is_due_at_once_for_a_new_pod_and_for_other_addresses() {
+        let mut namespaces = ZtunnelNamespaces::new(Instant::now());
+        assert!(!namespaces.is_due(), "there is none");
+        namespaces.set_pods(BTreeMap::from([("a".into(), Vec::new())]));
+        assert!(!namespaces.is_due(), "it has no address yet");
+        namespaces.set_pods(pods(&[("a", 1)]));
+        assert!(namespaces.is_due() && namespaces.id(&"a".into()).is_none());
+        let mut answers = BTreeMap::from([found("a"), found("other")]);
+        namespaces.searched(Some(&mut answers));
+        assert_eq!(answers.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["other"]);
+        assert_eq!(namespaces.id(&"a".into()), Some(Netns::current().unwrap().id()));
+        assert!(!namespaces.is_due());
+        namespaces.set_pods(pods(&[("a", 1)]));
+        assert!(!namespaces.is_due(), "nothing has changed");
+        namespaces.set_pods(pods(&[("a", 2)]));
+        assert!(namespaces.is_due());
+        let known = namespaces.queries().all(|(_, query)| query.known.is_some());
+        assert!(known, "what is known is verified");
+    }
+
+    #[test]
+    fn one_that_is_not_found_is_searched_for_again_and_one_that_goes_is_forgotten() {
+        let mut namespaces = ZtunnelNamespaces::new(Instant::now());
+        namespaces.set_pods(pods(&[("a", 1), ("b", 2)]));
+        namespaces.searched(Some(&mut BTreeMap::from([found("a")])));
+        let soon = namespaces.due().unwrap();
+        assert!(soon < Instant::now() + Duration::from_secs(5), "b is missing");
+        let ambiguous = NetnsAnswer::Ambiguous(Ambiguity::SeveralFit);
+        namespaces.searched(Some(&mut BTreeMap::from([("a".into(), ambiguous)])));
+        assert!(namespaces.id(&"a".into()).is_some(), "it stays as it was");
+        namespaces.searched(None);
+        namespaces.set_pods(pods(&[("b", 2)]));
+        assert!(namespaces.id(&"a".into()).is_none());
+        namespaces.set_pods(BTreeMap::new());
+        assert!(namespaces.due().is_none());
+    }
+}

@@ -1,0 +1,104 @@
+//! Processes of root that run in no ztunnel pod, and dial ztunnel's socket: they get nothing that the node's ztunnel should have,
+//! and keep it from nothing.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{InpodOptions, InpodZtunnel, ZdsMessage};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::fixtures::inpod::InPod;
+
+/// More than there are places.
+const STRANGERS: usize = 60;
+/// `ZdsHello{version: V1}`.
+const HELLO: &[u8] = b"\x08\x01";
+/// How long each holds a connection that is not closed.
+const HELD: Duration = Duration::from_secs(20);
+
+/// Ends the strangers, also where the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Says hello, and nothing more, until it is closed.
+fn hold(socket: &Path) -> io::Result<()> {
+    let connection =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::sockopt::set_socket_timeout(&connection, rustix::net::sockopt::Timeout::Recv, Some(HELD))?;
+    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    rustix::net::send(&connection, HELLO, SendFlags::NOSIGNAL)?;
+    while rustix::net::recv(&connection, &mut [0_u8; 1024][..], RecvFlags::empty())?.0 > 0 {}
+    Ok(())
+}
+
+/// Waits until the agent knows the namespace of a ztunnel's pod.
+fn wait_known(fixture: &mut InPod) {
+    fixture.wait_logged("network namespace of the ztunnel pod found", "uid=");
+}
+
+#[test]
+fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
+    let mut fixture = InPod::new(&[]);
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    wait_known(&mut fixture);
+    let before = fixture.log().lines().count();
+    let (over, dialled, socket) = (AtomicBool::new(false), AtomicUsize::new(0), fixture.socket());
+    thread::scope(|scope| {
+        let _ends = Ends(&over);
+        for _ in 0..STRANGERS {
+            let (over, dialled, socket) = (&over, &dialled, &socket);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let _ = hold(socket); // closed in whichever way
+                    dialled.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while dialled.load(Ordering::Relaxed) < 1000 {
+            thread::sleep(Duration::from_millis(5)); // until all places are taken that they can get
+        }
+        for name in ["one", "two", "three"] {
+            ztunnel.restart();
+            let began = Instant::now();
+            let pod = fixture.mesh_pod(name);
+            fixture.wait_served(&ztunnel, &pod);
+            println!("{name} is served {:?} after a restart of ztunnel", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+        }
+    });
+    assert_eq!(ztunnel.protocol_error(), None);
+    let log = fixture.log();
+    let lines: Vec<&str> = log.lines().skip(before).filter(|line| line.contains("zds")).collect();
+    println!("{} connections, {} lines", dialled.load(Ordering::Relaxed), lines.len());
+    assert!((1..80).contains(&lines.len()), "{}", lines.join("\n"));
+}
+
+/// An address can be added to any namespace.
+#[test]
+fn the_address_of_a_ztunnel_pod_gives_nobody_its_place() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    wait_known(&mut fixture);
+    let sandbox = fixture.node.pod(kit::Pod::new("plain", "fake"), &[]);
+    for ip in ztunnel.pod().netns.addresses() {
+        let (length, rest) = if ip.is_ipv4() { (32, "") } else { (128, " nodad") };
+        let _ = sandbox.netns.sh(&format!("ip address add {ip}/{length} dev lo{rest}"));
+    }
+    let fake = InpodZtunnel::start_in(sandbox, &fixture.socket(), InpodOptions::default());
+    fake.wait_for("the end of the snapshot", |all| all.contains(&ZdsMessage::SnapshotSent));
+    let unknown = "istio_cni_ambient_unknown_ztunnels";
+    fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(unknown) == Some(1.0));
+    let web = fixture.mesh_pod("web");
+    fixture.wait_served(&ztunnel, &web);
+    let taken = fake.messages().iter().any(|one| matches!(one, ZdsMessage::Add(_)));
+    assert!(!taken, "{:?}", fake.messages());
+    assert_eq!(fixture.shown("ztunnel-a"), [Some(true); 3]);
+}
