@@ -166,7 +166,7 @@ fn a_record_that_does_not_fit_is_not_believed() {
         ("it has another address", &|record| record["ips"] = json!(["10.9.9.9"])),
         ("another pod of the name", &|record| {
             record["uid"] = json!("gone");
-            record["pod"]["metadata"]["uid"] = json!("gone");
+            record["podUid"] = json!("gone");
         }),
         ("the ADD failed", &|record| record["error"] = json!("no")),
     ];
