@@ -12,6 +12,7 @@ mod fixtures;
 
 mod attack_annotations;
 mod attack_bypass;
+mod attack_flap;
 mod attack_identity;
 mod attack_lists;
 mod attack_locks;

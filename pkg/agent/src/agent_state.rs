@@ -16,11 +16,13 @@ use planner::{
     ztunnel,
 };
 use pod_status::{CaptureState, CaptureStatus, Redirection};
+use tracing::{info, warn};
 
 use crate::{
     annotation::{AnnotationSink, AnnotationUpdate},
     history::ChangeHistory,
     ledger::AttachmentLedger,
+    membership_pace::{MembershipPace, SeriesNotice},
     metrics::AgentMetrics,
     notice::{NoticeSink, NoticeTracker},
     reconciler::{self, PodWaiter, ReconcileScope},
@@ -51,6 +53,7 @@ pub struct AgentState {
     pub status: Arc<AgentStatus>,
     /// What has been published as Events.
     pub notices: NoticeTracker,
+    pace: MembershipPace,
     tell: AnnotationSink,
     told: BTreeMap<PodUid, (Redirection, Instant)>,
     waiting: Vec<PodWaiter>,
@@ -86,6 +89,7 @@ impl AgentState {
             metrics,
             status,
             notices: NoticeTracker::new(notify),
+            pace: MembershipPace::default(),
             tell,
             told: BTreeMap::new(),
             waiting: Vec::new(),
@@ -161,7 +165,9 @@ impl AgentState {
 
     /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.
     pub fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
-        let mut members = self.ledger.members(&self.index, &self.policy, inherited);
+        let Self { index, policy, pace, ledger, .. } = self;
+        let standing = |pod: &Pod| paced(index, policy, pace, pod);
+        let mut members = ledger.members(index, standing, inherited);
         if self.started.elapsed() >= GRACE {
             self.seen.clear();
             return members;
@@ -176,10 +182,40 @@ impl AgentState {
         members
     }
 
+    /// Brings into effect which pods belong to ambient mode by their labels, each at a bounded rate.
+    pub(crate) fn pace_memberships(&mut self, now: Instant) {
+        self.pace.begin();
+        for pod in self.index.pods() {
+            let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
+            let PodName { namespace, name } = pod.name();
+            match self.pace.observe(&pod.metadata.uid, &shown, now) {
+                Some(SeriesNotice::Begins) => {
+                    warn!(target: "ambient", %namespace, pod = %name, "pod joins and leaves the mesh repeatedly; further changes are not logged");
+                }
+                Some(SeriesNotice::Ends(changes)) => {
+                    info!(target: "ambient", %namespace, pod = %name, changes, "pod no longer joins and leaves the mesh repeatedly");
+                }
+                None => {}
+            }
+        }
+        self.pace.end();
+    }
+
+    /// When a pod joins or leaves by a change of labels that came too early.
+    pub(crate) fn paced_until(&self) -> Option<Instant> {
+        self.pace.due()
+    }
+
+    /// A pod joins and leaves the mesh so often that this is not logged any more.
+    #[must_use]
+    pub fn is_flapping(&self, uid: &PodUid) -> bool {
+        self.pace.is_flapping(uid)
+    }
+
     /// Whether a pod belongs to ambient mode, by what the API shows and whether its sandbox exists. The API shows a deleted
     /// pod until the kubelet has seen it end; its DEL comes before that.
     pub fn standing(&self, pod: &Pod) -> AmbientStanding {
-        match standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy) {
+        match paced(&self.index, &self.policy, &self.pace, pod) {
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
                 AmbientStanding::Out(SkipReason::Terminated)
             }
@@ -189,6 +225,7 @@ impl AgentState {
 
     /// A pod has a sandbox.
     pub(crate) fn begins(&mut self, pod: &Pod) {
+        self.pace.starts(&pod.metadata.uid);
         self.ended.remove(&pod.metadata.uid);
         if let Some(hash) = pod.manifest_hash() {
             self.ended.remove(&hash);
@@ -241,7 +278,7 @@ impl AgentState {
         status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&PodUid) -> String,
     ) {
-        let (mut enrolled, mut pending) = (0, 0);
+        let (mut enrolled, mut pending, mut joining) = (0, 0, 0);
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         let (mut marks, mut states) = (Vec::new(), Vec::new());
         self.notices.begin();
@@ -260,7 +297,11 @@ impl AgentState {
                     if reason.is_refusal() {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
-                    (false, status(pod, None))
+                    let status = status(pod, None);
+                    let is_joining = self.is_joining(pod);
+                    joining += usize::from(is_joining);
+                    let state = if is_joining { CaptureState::Pending } else { status.state };
+                    (false, CaptureStatus { state, ..status })
                 }
             };
             self.notices.saw(pod, &standing, status, || why(&pod.metadata.uid), Instant::now());
@@ -277,10 +318,16 @@ impl AgentState {
         }
         self.remember(states);
         self.notices.end();
-        self.metrics.pods(enrolled, pending);
+        self.metrics.pods(enrolled, pending + joining);
         self.count_doubts();
         self.metrics.refused(&refused);
         self.tell_marks(marks);
+    }
+
+    /// Labels request ambient mode for it, and it joins in a moment.
+    fn is_joining(&self, pod: &Pod) -> bool {
+        let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
+        !matches!(shown, AmbientStanding::Out(_))
     }
 
     /// Since when each pod is in its state.
@@ -353,6 +400,11 @@ impl AgentState {
         let unmark = |pod: &Pod| mark(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
     }
+}
+
+/// The standing of a pod by its labels, as it is in effect.
+fn paced(index: &FactIndex, policy: &EnrolmentPolicy, pace: &MembershipPace, pod: &Pod) -> AmbientStanding {
+    pace.standing(pod, standing(pod, index.namespace(&pod.metadata.namespace), policy))
 }
 
 /// `None` if the annotation has this value already.

@@ -11,10 +11,8 @@ use std::{
     net::IpAddr,
 };
 
-use model::{ContainerId, PodUid};
-use planner::{
-    AmbientStanding, EnrolmentPolicy, SkipReason, ambient::standing, facts::FactIndex, node::MemberAddresses,
-};
+use model::{ContainerId, Pod, PodUid};
+use planner::{AmbientStanding, SkipReason, facts::FactIndex, node::MemberAddresses};
 
 /// What an ADD reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,7 +178,7 @@ impl AttachmentLedger {
     pub fn members(
         &mut self,
         index: &FactIndex,
-        policy: &EnrolmentPolicy,
+        standing: impl Fn(&Pod) -> AmbientStanding,
         inherited: &MemberAddresses,
     ) -> MemberAddresses {
         self.tidy(index);
@@ -197,8 +195,7 @@ impl AttachmentLedger {
         let (mut out, mut gone) = (BTreeSet::new(), BTreeSet::new());
         for pod in index.pods() {
             let meta = &pod.metadata;
-            let namespace = index.namespace(&meta.namespace);
-            let ips = match standing(pod, namespace, policy) {
+            let ips = match standing(pod) {
                 AmbientStanding::Member { ips, .. } => ips,
                 // Its namespace comes from another source, and may arrive later.
                 AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {

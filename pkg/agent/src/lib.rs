@@ -11,6 +11,7 @@ mod annotation;
 mod capture_mode;
 mod history;
 mod ledger;
+mod membership_pace;
 mod metrics;
 mod notice;
 mod pod_life;

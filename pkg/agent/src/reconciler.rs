@@ -224,9 +224,10 @@ impl Reconciler {
 
     /// When there is work even if no message arrives.
     fn rest(&self) -> Instant {
-        // After a failure the capture mode has to wait.
-        let mode = self.mode.due().filter(|_| self.attempts.failures() == 0);
-        [mode, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
+        // After a failure these have to wait.
+        let waiting = [self.mode.due(), self.core.paced_until()].into_iter().flatten();
+        let waiting = waiting.min().filter(|_| self.attempts.failures() == 0);
+        [waiting, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
     }
 
     fn reconcile_if_due(&mut self) {
@@ -234,6 +235,9 @@ impl Reconciler {
         // Both also when messages arrive so often that the loop never waits.
         if self.mode.due().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
+        }
+        if self.core.paced_until().is_some_and(|due| due <= now) {
+            self.core.mark_dirty(ReconcileScope::Membership);
         }
         if self.due <= now {
             self.core.mark_dirty(ReconcileScope::Full);
@@ -264,6 +268,9 @@ impl Reconciler {
 
     /// One pass, and reports its result.
     fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
+        if scope > ReconcileScope::Timers {
+            self.core.pace_memberships(Instant::now());
+        }
         let done = if self.core.is_synced() {
             self.mode.reconcile(&mut self.core, scope)
         } else {

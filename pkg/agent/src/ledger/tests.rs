@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Namespace, ObjectMeta, Pod, PodIp, PodName};
-use planner::Fact;
+use planner::{EnrolmentPolicy, Fact, ambient::standing};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -78,7 +78,9 @@ impl Node {
     }
 
     fn members(&mut self) -> MemberAddresses {
-        let members = self.ledger.members(&self.index, &EnrolmentPolicy::default(), &self.kernel);
+        let policy = EnrolmentPolicy::default();
+        let standing = |pod: &Pod| standing(pod, self.index.namespace(&pod.metadata.namespace), &policy);
+        let members = self.ledger.members(&self.index, standing, &self.kernel);
         self.kernel.clone_from(&members);
         members
     }

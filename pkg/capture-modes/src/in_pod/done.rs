@@ -169,7 +169,10 @@ impl InPodCapture {
                 if let Some(warning) = &report.warning {
                     debug!(target: "ambient", %namespace, pod = %name, warning, "capturing without private mounts");
                 }
-                log_connections(&enrolled_pod.name, report.connections.as_ref());
+                log_connections(
+                    &enrolled_pod.name,
+                    report.connections.as_ref().filter(|_| !enrolled_pod.quiet),
+                );
                 let changed = !report.differences.is_empty();
                 if changed && enrolled_pod.id() == Some(netns) {
                     enrolled_pod.seen = Some(Arc::new(report.seen));
@@ -283,7 +286,7 @@ impl InPodCapture {
         let PodName { namespace, name } = &enrolled_pod.name;
         match &result {
             Ok(taken) if enrolled_pod.lifecycle.is_leaving() => {
-                info!(target: "ambient", %namespace, pod = %name, "pod released");
+                enrolled_pod.log("pod released", None);
                 debug!(target: "ambient", %namespace, pod = %name, rules = taken.join("; "), "rules removed");
             }
             Ok(_) => {} // it came back meanwhile

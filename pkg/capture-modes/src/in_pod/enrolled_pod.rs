@@ -14,6 +14,7 @@ use pod_status::{
     Evidence, PodLife,
     lifecycle::{AgentTime, Lifecycle, RulesState},
 };
+use tracing::{debug, info};
 use zds::Workload;
 
 use super::worker::GlanceOrder;
@@ -38,6 +39,8 @@ pub(super) struct EnrolledPod {
     pub(super) witness: Option<Witness>,
     /// The last searches, if they could not decide which namespace is its own. The known one stays.
     pub(super) ambiguity: Option<AmbiguityStreak>,
+    /// It joins and leaves the mesh so often that this is logged at debug level.
+    pub(super) quiet: bool,
     /// Its state.
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
@@ -70,11 +73,22 @@ impl EnrolledPod {
             netns: None,
             witness: None,
             ambiguity: None,
+            quiet: false,
             lifecycle: Lifecycle::new(annotation, now),
             begun: Instant::now(),
             seen: None,
             looked: None,
             waiting: Vec::new(),
+        }
+    }
+
+    /// Logs that it joins or leaves.
+    pub(super) fn log(&self, message: &'static str, reason: Option<&str>) {
+        let PodName { namespace, name } = &self.name;
+        if self.quiet {
+            debug!(target: "ambient", %namespace, pod = %name, reason, "{message}");
+        } else {
+            info!(target: "ambient", %namespace, pod = %name, reason, "{message}");
         }
     }
 

@@ -46,7 +46,7 @@ impl InPodCapture {
                 enrolled_pod.container = ContainerId::default();
                 self.metrics.repaired("namespace");
             }
-            PodAction::Announce => info!(target: "ambient", %namespace, pod = %name, "pod captured"),
+            PodAction::Announce => enrolled_pod.log("pod captured", None),
             PodAction::Forget(why) => self.forget(uid, why.as_str()),
         }
     }
@@ -88,6 +88,7 @@ impl InPodCapture {
         let is_new = !self.enrolled.contains_key(uid);
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         let enrolled_pod = self.enrolled_pod_of(state, pod);
+        enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
         // The plugin knows its addresses before the API does.
         if !ips.is_empty() {
@@ -117,9 +118,10 @@ impl InPodCapture {
             return;
         }
         self.handle(uid, PodEvent::Left(why.into()));
-        if let Some(enrolled_pod) = self.enrolled.get(uid) {
+        if let Some(enrolled_pod) = self.enrolled.get_mut(uid) {
+            enrolled_pod.quiet = state.is_flapping(uid);
             state.metrics.event("delete");
-            info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod leaves the mesh");
+            enrolled_pod.log("pod leaves the mesh", Some(why));
         }
     }
 

@@ -1,0 +1,90 @@
+//! Labels of a namespace and of its pods that change many times a second: pods join and leave at a bounded rate, whoever is not
+//! concerned is not delayed, and in the end the last labels count.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use kit::{Echo, InpodOptions, NodeOptions, Pod};
+
+use crate::fixtures::ambient::{MESH, PORT};
+use crate::fixtures::inpod::InPod;
+
+const FLAPPING: &str = "flapping";
+const MODE: &str = "istio.io/dataplane-mode";
+const PODS: usize = 20;
+const ATTACK: Duration = Duration::from_secs(20);
+/// One change every 2 s, the first at once, and twice the changes that are counted: it joins, and it leaves.
+const CHANGES: f64 = 12.0 * PODS as f64;
+
+#[test]
+fn labels_that_flap_cost_a_bounded_amount_and_delay_nobody() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    fixture.manifests.put_namespace(FLAPPING, &[]);
+    fixture.start();
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let peers: Vec<_> = (0..PODS).map(|at| fixture.running_pod(FLAPPING, &format!("pod-{at}"))).collect();
+    let began = Instant::now();
+    fixture.manifests.put_namespace(FLAPPING, &[(MODE, "ambient")]);
+    for peer in &peers {
+        fixture.wait_served(&ztunnel, peer);
+    }
+    println!("{PODS} running pods joined within {:?}", began.elapsed());
+    let counted = |fixture: &mut InPod| {
+        let of = |kind: &str| format!("nodeagent_reconcile_events_total{{type=\"{kind}\"}}");
+        ["add", "delete"]
+            .map(|kind| fixture.daemon().metric(&of(kind)).unwrap_or_default())
+            .iter()
+            .sum::<f64>()
+    };
+    let (events, cpu, log) = (counted(&mut fixture), fixture.daemon().cpu_time(), fixture.log().len());
+    let ends = AtomicBool::new(false);
+    let adds = thread::scope(|scope| {
+        let (manifests, peers, ends) = (&fixture.manifests, &peers, &ends);
+        scope.spawn(move || {
+            for round in 0_usize.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let mode = if round % 2 == 0 { "none" } else { "ambient" };
+                manifests.put_namespace(FLAPPING, &[(MODE, mode)]);
+                let mut manifest = peers[round % PODS].sandbox.manifest();
+                manifest["metadata"]["labels"][MODE] = ["none", "ambient"][round / PODS % 2].into();
+                manifests.put_pod(&manifest);
+                thread::sleep(Duration::from_millis(100)); // the attack itself
+            }
+        });
+        let (began, mut adds) = (Instant::now(), Vec::new());
+        while began.elapsed() < ATTACK {
+            let one = Instant::now();
+            let peer = fixture.starting(Pod::new(MESH, &format!("new-{}", adds.len())));
+            adds.push((one.elapsed(), peer));
+            thread::sleep(Duration::from_millis(500)); // as a node has them
+        }
+        ends.store(true, Ordering::Relaxed);
+        adds
+    });
+    let slowest = adds.iter().map(|(took, _)| *took).max().unwrap();
+    let events = counted(&mut fixture) - events - f64::from(u32::try_from(adds.len()).unwrap());
+    let cpu = fixture.daemon().cpu_time() - cpu;
+    let per_second = (fixture.log().len() - log) / usize::try_from(ATTACK.as_secs()).unwrap();
+    println!(
+        "{events} times joined or left, {cpu:?} of CPU, {per_second} bytes of log a second, slowest ADD {slowest:?}"
+    );
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    assert!(events <= CHANGES, "{events}");
+    assert!(per_second < 8 * 1024, "{per_second}\n{}", fixture.log());
+    // The last labels count.
+    for (at, peer) in peers.iter().enumerate() {
+        let mut manifest = peer.sandbox.manifest();
+        manifest["metadata"]["labels"][MODE] = if at % 2 == 0 { "ambient" } else { "none" }.into();
+        fixture.manifests.put_pod(&manifest);
+    }
+    for (at, peer) in peers.iter().enumerate() {
+        fixture.eventually("it is as its label has it", |_| {
+            if at % 2 == 0 { fixture.is_ruled(peer) } else { fixture.is_bare(peer) }
+        });
+    }
+    assert_eq!(ztunnel.protocol_error(), None);
+}
