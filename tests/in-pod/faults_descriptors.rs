@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kit::{Daemon, InpodOptions, Pod};
 
-use crate::fixtures::ambient::MESH;
+use crate::fixtures::ambient::{MESH, starting};
 use crate::fixtures::inpod::InPod;
 
 /// What the plugin waits for the agent altogether.
@@ -53,6 +53,8 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     assert!(daemon.log().contains("Too many open files"), "{}", daemon.log());
     drop(connecting);
     limit_files(daemon, usual + 4096);
+    let probe = daemon.get(8000, "/readyz").unwrap();
+    assert!(probe.0 == 503 && probe.1.contains("no file descriptors left"), "{probe:?}");
     let began = Instant::now();
     fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);
     while fixture.add(Pod::new(MESH, &format!("again-{}", began.elapsed().as_millis())), &chain).is_err() {
@@ -66,5 +68,35 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(fixture.is_ruled(&first));
-    fixture.daemon().wait_until_ready();
+    // It says so for half a minute, so that several probes see it.
+    while !fixture.daemon().is_ready() {
+        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
+        std::thread::sleep(Duration::from_millis(50)); // between two looks at another process
+    }
+}
+
+/// A few are left, so that probes are answered and one pod can start, but not many at the same time.
+#[test]
+fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let first = fixture.mesh_pod("first");
+    fixture.wait_captured(&first);
+    let daemon = fixture.daemon.as_ref().unwrap();
+    assert!(daemon.is_ready());
+    limit_files(daemon, open_files(daemon) + 24);
+    let chain = fixture.node.conflist(&[fixture.plugin()]);
+    let pods: Vec<_> = (0..40).map(|number| Pod::new(MESH, &format!("burst-{number}"))).collect();
+    pods.iter().for_each(|pod| fixture.manifests.put_pod(&starting(pod)));
+    let failed = std::thread::scope(|scope| {
+        let (node, chain) = (&fixture.node, &chain);
+        let add = |pod| scope.spawn(move || node.add_pod(&node.runtime(), chain, pod).is_err());
+        let adds: Vec<_> = pods.into_iter().map(add).collect();
+        adds.into_iter().filter_map(|add| add.join().unwrap().then_some(())).count()
+    });
+    let daemon = fixture.daemon.as_ref().unwrap();
+    println!("{failed} of 40 failed\n{}", daemon.log());
+    assert!(failed > 0, "the limit is too high for this test");
+    let (status, body) = daemon.get(8000, "/readyz").unwrap();
+    assert!(status == 503 && body.contains("no file descriptors left"), "{status} {body}");
 }

@@ -129,7 +129,7 @@ pub(crate) fn serve(
     ambient: &AmbientOptions,
     socket: &Path,
     handle: AgentHandle,
-    metrics: AgentMetrics,
+    (metrics, status): (AgentMetrics, Arc<AgentStatus>),
     cluster: Arc<ClusterAccess>,
     runtime: runtime::Handle,
 ) -> Result<Option<EventServer>> {
@@ -145,7 +145,7 @@ pub(crate) fn serve(
             })
         }
     };
-    let service = AgentService::new(handle, ambient.agent.policy.clone(), lookup, metrics.clone());
+    let service = AgentService::new(handle, ambient.agent.policy.clone(), lookup, metrics.clone(), status);
     let events = ambient.events.as_ref();
     let events = events.map(|settings| EventServer::bind(settings, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;

@@ -89,7 +89,8 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
         (Some(chosen), Some((running, metrics))) => {
             let owner = running.handle.clone();
             let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
-            let events = ambient::serve(chosen, socket, owner, metrics, cluster, runtime.handle().clone())?;
+            let told = (metrics, Arc::clone(&running.status));
+            let events = ambient::serve(chosen, socket, owner, told, cluster, runtime.handle().clone())?;
             Some(ambient::RunningAgent { events, ..running })
         }
         _ => None,

@@ -70,7 +70,7 @@ fn serve(
         found.map_err(|error| format!("{error:#}").into())
     });
     server
-        .serve(AgentService::new(handle.clone(), policy, lookup, metrics))
+        .serve(AgentService::new(handle.clone(), policy, lookup, metrics, Arc::clone(&status)))
         .context("cannot start a thread")?;
     Ok((handle, status))
 }

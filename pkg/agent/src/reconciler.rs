@@ -282,11 +282,11 @@ impl Reconciler {
             self.core.tell_failure(refused.as_str());
         }
         let trouble = done.unwrap_or_else(Some).map(String::from);
-        self.core.metrics.ready(trouble.is_none());
         self.log_trouble(trouble.as_deref());
         self.core.history.turned();
         self.core.trouble.clone_from(&trouble);
         self.core.status.set(trouble.clone());
+        self.core.metrics.ready(self.core.status.ready().is_ok());
         // Before the facts are in sync nothing can be answered; each request has a deadline.
         if self.core.is_synced() {
             self.mode.answer(refused.as_ref());

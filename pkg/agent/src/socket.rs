@@ -27,6 +27,7 @@ use crate::{
     ledger::PodAttachment,
     metrics::AgentMetrics,
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
+    status::AgentStatus,
 };
 
 /// Only root may connect: an answer contains pods, and a request changes the node.
@@ -68,16 +69,18 @@ pub struct AgentServer {
 pub struct AgentService(Arc<ConnectionContext>);
 
 impl AgentService {
-    /// `lookup`: asks the API server for a pod that no fact has shown.
+    /// `lookup`: asks the API server for a pod that no fact has shown. `status` is told of requests that fail for lack of
+    /// file descriptors.
     #[must_use]
     pub fn new(
         owner: AgentHandle,
         policy: EnrolmentPolicy,
         lookup: PodFetcher,
         metrics: AgentMetrics,
+        status: Arc<AgentStatus>,
     ) -> AgentService {
         let connections = AtomicUsize::new(0);
-        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, connections }))
+        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, status, connections }))
     }
 
     /// Answers one request; blocks until it is done, at most for some seconds. `netns`: for an ADD, the pod's network
@@ -106,6 +109,7 @@ struct ConnectionContext {
     policy: EnrolmentPolicy,
     lookup: PodFetcher,
     metrics: AgentMetrics,
+    status: Arc<AgentStatus>,
     connections: AtomicUsize,
 }
 
@@ -147,6 +151,7 @@ impl AgentServer {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
+                    shared.status.failed(&self.listener);
                     thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
                 }
             }
@@ -160,6 +165,7 @@ fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
     let body = move || {
         if let Err(error) = converse(&client, &shared) {
             warn!(target: "ambient", %error, "a request of the plugin was not answered");
+            shared.status.failed(&client);
         }
         shared.connections.fetch_sub(1, Ordering::Relaxed);
     };
@@ -185,6 +191,9 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
         Ok(request) => answer(request, RequestContext { netns, deadline }, || is_gone(client), shared),
         Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
     };
+    if answer.error.is_some() {
+        shared.status.failed(client);
+    }
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
     let mut client = client;
@@ -389,7 +398,7 @@ mod tests {
     fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
         let (handle, inbox) = ReconcilerInbox::new();
         let metrics = AgentMetrics::register(&mut Registry::default());
-        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics), inbox)
+        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics, Arc::default()), inbox)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The agent's status for other threads, such as probes.
 
-use model::Reason;
 use std::{
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -9,8 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model::Reason;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
 /// An iteration of the loop takes less than a second; one that waits for a tool has that tool's time limit.
 const STUCK: Duration = Duration::from_secs(90);
+/// The agent is not ready for so long after an ADD that failed for lack of file descriptors. Several probes see it, and
+/// pods that start meanwhile would fail, too.
+const SHORT: Duration = Duration::from_secs(30);
+/// What an ADD needs of them at least: those of its rules, in both families, and of the tools.
+const NEEDED: usize = 8;
 
 #[derive(Debug)]
 struct ReconcilerHealth {
@@ -18,6 +26,8 @@ struct ReconcilerHealth {
     /// The workers make no progress any more.
     standstill: bool,
     trouble: Option<String>,
+    /// When an ADD last failed for lack of file descriptors.
+    short: Option<Instant>,
 }
 
 /// Shared by the reconciler, which writes, and probes, which read.
@@ -28,7 +38,7 @@ impl Default for AgentStatus {
     fn default() -> AgentStatus {
         let trouble = Some("the node has not been observed yet".to_owned());
         AgentStatus(
-            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, trouble }),
+            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, trouble, short: None }),
             AtomicU64::new(0),
         )
     }
@@ -82,11 +92,29 @@ impl AgentStatus {
         if since < STUCK { Ok(()) } else { Err(format!("the agent's loop has not run for {since:?}").into()) }
     }
 
-    /// The facts are known, and the kernel matches the desired state.
+    /// An ADD, or the connection that it came by, has failed: notes it if the process has no file descriptors left. `of` is
+    /// any that can be duplicated.
+    pub(crate) fn failed(&self, of: impl AsFd) {
+        let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
+        if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
+            self.state().short = Some(Instant::now());
+            self.changed();
+        }
+    }
+
+    /// The facts are known, the kernel matches the desired state, and no ADD has failed lately for lack of file descriptors.
     ///
     /// # Errors
     /// What is missing.
     pub fn ready(&self) -> Result<(), Reason> {
-        self.state().trouble.clone().map_or(Ok(()), |why| Err(why.into()))
+        let state = self.state();
+        if state.short.is_some_and(|when| when.elapsed() < SHORT) {
+            let limit = SHORT.as_secs();
+            return Err(format!(
+                "an ADD failed less than {limit} s ago: the agent has no file descriptors left"
+            )
+            .into());
+        }
+        state.trouble.clone().map_or(Ok(()), |why| Err(why.into()))
     }
 }
