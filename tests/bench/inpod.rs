@@ -4,13 +4,14 @@
 mod add;
 mod crowd;
 mod fixture;
+mod thousand;
 
 pub(crate) use fixture::{Fixture, MESH};
 
 use crate::base::BenchNode;
 
 /// What can be asked for alone.
-pub(crate) const PARTS: [&str; 3] = ["in-pod-add", "in-pod-announce", "in-pod-rest"];
+pub(crate) const PARTS: [&str; 4] = ["in-pod-add", "in-pod-announce", "in-pod-rest", "in-pod-thousand"];
 
 /// Measures the parts for which `wanted` holds.
 pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str) -> bool) {
@@ -21,5 +22,8 @@ pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str)
     let (announce, rest) = (wanted("in-pod-announce"), wanted("in-pod-rest"));
     if announce || rest {
         crowd::run(rounds, announce, rest);
+    }
+    if wanted("in-pod-thousand") {
+        thousand::run();
     }
 }

@@ -23,13 +23,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 const RESTARTS: usize = 10;
 
 /// Pods that are a namespace with an address, and a line in the list of processes.
-struct Crowd {
-    fixture: Fixture,
-    pods: Vec<(Pod, Netns)>,
+pub(super) struct Crowd {
+    pub(super) fixture: Fixture,
+    pub(super) pods: Vec<(Pod, Netns)>,
 }
 
 pub(crate) fn run(rounds: usize, announce: bool, rest: bool) {
-    let mut crowd = Crowd::start();
+    let mut crowd = Crowd::start(PODS);
     let bare = rest.then(|| crowd.rest(REST / 2));
     crowd.join();
     if rest {
@@ -42,10 +42,10 @@ pub(crate) fn run(rounds: usize, announce: bool, rest: bool) {
 
 impl Crowd {
     /// The pods run, and are not in the mesh.
-    fn start() -> Crowd {
+    pub(super) fn start(count: usize) -> Crowd {
         let fixture = Fixture::start(&[]);
         let mut pods = Vec::new();
-        for number in 0..PODS {
+        for number in 0..count {
             let (pod, netns) = (Pod::new(MESH, &format!("pod-{number}")), Netns::new("crowd"));
             let ip = address(number);
             let batch = format!(
@@ -65,17 +65,18 @@ impl Crowd {
     }
 
     /// Their namespace gets its label.
-    fn join(&mut self) {
+    pub(super) fn join(&mut self) {
+        let count = self.pods.len();
         let began = Instant::now();
         self.fixture.label(true);
         let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
-        while self.fixture.daemon.metric(enrolled) != Some(PODS as f64) {
+        while self.fixture.daemon.metric(enrolled) != Some(count as f64) {
             assert!(began.elapsed() < LIMIT, "not all are captured:\n{}", self.fixture.daemon.log());
             thread::sleep(Duration::from_millis(20)); // between two looks at another process
         }
-        assert_eq!(self.served(), PODS);
+        assert_eq!(self.served(), count);
         println!(
-            "{PODS} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",
+            "{count} running pods join by their namespace's label: captured, looked at again and served after {:.1?}",
             began.elapsed()
         );
         // As the API has them by now. A directory is only read.
@@ -87,7 +88,7 @@ impl Crowd {
     }
 
     /// Processor time of the agent and of its tools, in per cent of one core.
-    fn rest(&self, period: Duration) -> f64 {
+    pub(super) fn rest(&self, period: Duration) -> f64 {
         let used = || self.fixture.daemon.cpu_time() + children(self.fixture.daemon.pid());
         let (before, began) = (used(), Instant::now());
         thread::sleep(period); // the measurement itself
@@ -107,7 +108,7 @@ impl Crowd {
     }
 
     /// The agent is killed, and when it is gone, the next one starts: it would wait for the lock of the node.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.fixture.daemon.end();
         self.fixture.daemon = self.fixture.container.start();
     }
@@ -152,7 +153,7 @@ impl Crowd {
     }
 }
 
-fn address(number: usize) -> IpAddr {
+pub(super) fn address(number: usize) -> IpAddr {
     IpAddr::V4(ambient::fake_ip(u32::try_from(number).unwrap()))
 }
 
