@@ -2,6 +2,7 @@
 //! changes nothing, damage is repaired, and after removal the namespace is what it was. What is there is told by the
 //! host's own tools, never by the code under test.
 
+mod captured;
 #[path = "../../pkg/rules/tests/cases.rs"]
 pub(crate) mod cases;
 mod choice;

@@ -1,22 +1,27 @@
 //! What the rules of one owner look like in the kernel, as short texts that can be kept and compared later. It takes no
 //! tool and understands no rule, so it serves where there are no iptables tools, whichever of their versions made the rules.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use model::Family;
 use netlink::{
-    Attribute, Attributes, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+    Attribute, Attributes, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
+    ReceivedMessage, Socket,
 };
 use nftables::{
     native::is_table_of,
     uapi::{
         DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, INET, NFPROTO, RULE_CHAIN,
-        RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_CHAIN,
+        RULE_COMPAT, RULE_EXPRESSIONS, RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE,
+        VERDICT_RETURN, XT_NAME,
     },
 };
 use rules::{ChainSet, Hook};
 
-use crate::{Error, legacy, presence::has_no_nf_tables};
+use crate::{Error, captured::RuleEffect, legacy, presence::has_no_nf_tables};
+
+/// How long the kernel may be silent.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Where rules are: family, table and chain.
 type ChainKey = (String, String, String);
@@ -30,6 +35,8 @@ pub(crate) struct DigestedRule {
     pub(crate) jumps_to: Option<String>,
     /// Of all that it says, without its counters.
     pub(crate) hash: u64,
+    /// What becomes of a packet.
+    pub(crate) effect: RuleEffect,
 }
 
 /// The rules of one owner: of each of its chains, and of each chain with jumps to these, what they were at the time.
@@ -56,7 +63,7 @@ impl RuleDigest {
             }
         };
         for (family, number) in NFPROTO {
-            nf_tables(number, |table, rule| note(family, table, rule))?;
+            nf_tables(number, ListBounds::NODE, |table, rule| note(family, table, rule))?;
             legacy::rules(family, |table, rule| note(family, table, rule))?;
         }
         if let Some(prefix) = owner.native {
@@ -65,7 +72,7 @@ impl RuleDigest {
                     count("inet", table, rule);
                 }
             };
-            nf_tables(INET, &mut note)?;
+            nf_tables(INET, ListBounds::NODE, &mut note)?;
         }
         let line = |((family, table, chain), (count, hash)): (ChainKey, (usize, FnvHash))| {
             (format!("{family} {table}: {chain}"), format!("{count} {:016x}", hash.0))
@@ -128,11 +135,15 @@ impl RuleDigest {
 }
 
 /// All rules of a family in nf_tables, in their order, each with its table.
-fn nf_tables(family: u8, mut note: impl FnMut(&str, DigestedRule)) -> Result<(), Error> {
+pub(crate) fn nf_tables(
+    family: u8,
+    bounds: ListBounds,
+    mut note: impl FnMut(&str, DigestedRule),
+) -> Result<(), Error> {
     // struct nfgenmsg: family, version 0, resource 0
     let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
-    let asked = Socket::open(NetlinkProtocol::Netfilter).and_then(|mut socket| socket.dump(&question));
-    let replies = match asked {
+    let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, bounds.time.min(ANSWER));
+    let replies = match opened.and_then(|socket| socket.bounded(bounds).dump(&question)) {
         Ok(replies) => replies,
         Err(error) if has_no_nf_tables(&error) => return Ok(()),
         Err(source) => return Err(Error::Presence(source)),
@@ -154,6 +165,8 @@ pub(crate) fn told<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, Digest
 pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<DigestedRule, Malformed> {
     let mut hash = FnvHash::default();
     let mut jumps_to = None;
+    let mut effect = RuleEffect::None;
+    let mut is_plain = true;
     for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
         let parts = expression?.nested();
         let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.str()?;
@@ -163,12 +176,23 @@ pub(crate) fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<DigestedR
         if name == "immediate" {
             let verdict =
                 data.nested().find(IMMEDIATE_DATA).and_then(|data| data.nested().find(DATA_VERDICT));
+            let code = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CODE));
+            let code = code.map(|code| code.be32()).transpose()?.map(u32::cast_signed);
+            if is_plain && matches!(code, Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
+                effect = RuleEffect::Leaves;
+            }
             let target = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CHAIN));
             jumps_to = target.map(|target| target.str()).transpose()?.map(str::to_owned).or(jumps_to);
+            continue;
+        }
+        is_plain = false;
+        let target = data.nested().find(XT_NAME).filter(|_| name == "target");
+        if RuleEffect::is_redirection(target.map_or(Ok(name), |target| target.str())?) {
+            effect = RuleEffect::Redirects;
         }
     }
     hash.bytes(attributes.find(RULE_COMPAT).map(|compat| compat.payload).unwrap_or_default());
-    Ok(DigestedRule { chain: chain.to_owned(), jumps_to, hash: hash.0 })
+    Ok(DigestedRule { chain: chain.to_owned(), jumps_to, hash: hash.0, effect })
 }
 
 /// FNV-1a: the plugin that kept a number and the agent that compares it may be of different versions, and std's hash may

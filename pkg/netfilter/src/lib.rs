@@ -9,6 +9,7 @@
 
 mod backend;
 mod builtin;
+mod captured;
 mod changes;
 mod child;
 mod crowd;
@@ -30,6 +31,7 @@ mod tools;
 
 pub use backend::{Backend, UnknownBackend};
 pub use builtin::BuiltIn;
+pub use captured::CapturedTraffic;
 pub use changes::FamilyChanges;
 pub use child::become_tool;
 pub use crowd::RuleLimits;

@@ -1,7 +1,10 @@
 //! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
 //! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
 
-use crate::digest::{DigestedRule, FnvHash};
+use crate::{
+    captured::RuleEffect,
+    digest::{DigestedRule, FnvHash},
+};
 
 use super::entries::EntryLayout;
 
@@ -14,6 +17,9 @@ const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTRO
 const TARGET_NAME: usize = 2;
 const TARGET_DATA: usize = 32;
 const ERROR: &str = "ERROR";
+/// Verdicts of the standard target (`-NF_ACCEPT - 1`, `XT_RETURN`).
+const ACCEPT: i32 = -2;
+const RETURN: i32 = -5;
 
 type ParseFailure = &'static str;
 
@@ -65,7 +71,8 @@ pub(super) fn read_targets(
         };
         let hash = entry.hash(jumps_to.as_deref(), layout)?;
         let data = entry.target.get(TARGET_DATA..).unwrap_or_default();
-        note(DigestedRule { chain, jumps_to, hash }, entry.target_name()?, data);
+        let effect = entry.effect(layout)?;
+        note(DigestedRule { chain, jumps_to, hash, effect }, entry.target_name()?, data);
     }
     Ok(())
 }
@@ -134,6 +141,17 @@ impl LegacyEntry<'_> {
         Ok(usize::try_from(verdict).ok())
     }
 
+    fn effect(&self, layout: &EntryLayout) -> Result<RuleEffect, ParseFailure> {
+        let name = self.target_name()?;
+        if RuleEffect::is_redirection(name) {
+            return Ok(RuleEffect::Redirects);
+        }
+        let leaves = name.is_empty()
+            && matches!(number(self.target, TARGET_DATA)?.cast_signed(), ACCEPT | RETURN)
+            && layout.is_unconditional(self.bytes);
+        Ok(if leaves { RuleEffect::Leaves } else { RuleEffect::None })
+    }
+
     /// Of a jump the name stands for the place, which other rules move.
     fn hash(&self, jumps_to: Option<&str>, layout: &EntryLayout) -> Result<u64, ParseFailure> {
         let conditions = self.bytes.len() - self.target.len();
@@ -188,8 +206,6 @@ mod tests {
 
     #[test]
     fn rules_are_read_by_chain_and_jumps_by_name_wherever_they_lead() {
-        const ACCEPT: i32 = -2;
-        const RETURN: i32 = -5;
         for family in Family::BOTH {
             let (layout, rule) = (EntryLayout::of(family), |verdict| standard(family, verdict));
             let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());

@@ -82,6 +82,14 @@ impl EntryLayout {
         Ok((target, next))
     }
 
+    /// Whether an entry of this family has neither conditions nor matches: every packet meets its target.
+    pub(super) fn is_unconditional(&self, entry: &[u8]) -> bool {
+        let conditions = self.target - size_of::<u32>(); // nfcache is none
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        entry.get(..conditions).is_some_and(is_zero)
+            && self.offsets(entry).is_ok_and(|(target, _)| target == self.size)
+    }
+
     /// Clears what depends on other rules.
     pub(super) fn clear_origin(&self, entry: &mut [u8]) -> Result<(), &'static str> {
         let origin = entry.get_mut(self.origin..).and_then(<[u8]>::first_chunk_mut::<4>);

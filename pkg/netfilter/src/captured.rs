@@ -1,0 +1,271 @@
+//! Which traffic the rules of one owner redirect, by what the kernel does with a packet, whichever version or setting made
+//! them. It reads the kernel's rules without any tool, and takes no lock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use model::Family;
+use netlink::ListBounds;
+use nftables::{
+    native::is_table_of,
+    uapi::{INET, NFPROTO},
+};
+use rules::{ChainSet, Hook};
+
+use crate::{
+    Error,
+    digest::{self, DigestedRule},
+    legacy,
+};
+
+/// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
+const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
+
+/// What a rule does with a packet, as far as redirection goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RuleEffect {
+    /// Nothing that matters here, or a jump.
+    #[default]
+    None,
+    /// Hands it to a local port.
+    Redirects,
+    /// Has no conditions, and lets every packet leave the chain.
+    Leaves,
+}
+
+impl RuleEffect {
+    /// Whether a target of iptables, or an expression of nf_tables, hands packets to a local port.
+    pub(crate) fn is_redirection(name: &str) -> bool {
+        matches!(name, "REDIRECT" | "TPROXY" | "redir" | "tproxy")
+    }
+}
+
+/// Traffic of one direction, of one family or, in tables of family `inet`, of both (`None`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CapturedFlow {
+    family: Option<Family>,
+    hook: Hook,
+}
+
+/// The directions of a pod's traffic that rules redirect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapturedTraffic(BTreeSet<CapturedFlow>);
+
+/// The hooks at which traffic is redirected.
+const HOOKS: [(Hook, &str); 2] = [(Hook::Prerouting, "inbound"), (Hook::Output, "outbound")];
+const BOTH_FAMILIES: &str = "IPv4 or IPv6";
+
+impl fmt::Display for CapturedFlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = HOOKS.iter().find(|(hook, _)| *hook == self.hook).map_or("", |(_, name)| name);
+        match self.family {
+            Some(family) => write!(f, "{family} {direction}"),
+            None => write!(f, "{BOTH_FAMILIES} {direction}"),
+        }
+    }
+}
+
+impl CapturedFlow {
+    fn parse(text: &str) -> Option<CapturedFlow> {
+        let (family, direction) = text.rsplit_once(' ')?;
+        let hook = HOOKS.iter().find(|(_, name)| *name == direction).map(|(hook, _)| *hook)?;
+        if family == BOTH_FAMILIES {
+            return Some(CapturedFlow { family: None, hook });
+        }
+        let family = Family::BOTH.into_iter().find(|known| known.to_string() == family)?;
+        Some(CapturedFlow { family: Some(family), hook })
+    }
+
+    /// `found` redirects this traffic, too.
+    fn is_part_of(&self, found: &CapturedFlow) -> bool {
+        self.hook == found.hook
+            && (self.family == found.family || self.family.is_none() || found.family.is_none())
+    }
+}
+
+impl CapturedTraffic {
+    /// Of the calling thread's namespace, in both backends and in native tables. Changes nothing.
+    ///
+    /// # Errors
+    /// The kernel could not be asked (it wants CAP_NET_ADMIN), its answer makes no sense, or there are more rules than any
+    /// pod has.
+    pub fn of_this_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
+        let mut tables = BTreeMap::new();
+        for (family, number) in NFPROTO {
+            let mut note = |backend: u8, table: &str, rule: DigestedRule| {
+                if owner.contains(&rule.chain) || is_relevant_in_hook(&rule, owner) {
+                    note_rule(&mut tables, (Some(family), backend, table.to_owned()), rule);
+                }
+            };
+            digest::nf_tables(number, BOUNDS, |table, rule| note(0, table, rule))?;
+            legacy::rules(family, |table, rule| note(1, table, rule))?;
+        }
+        if let Some(prefix) = owner.native {
+            digest::nf_tables(INET, BOUNDS, |table, rule| {
+                if is_table_of(prefix, table) {
+                    note_rule(&mut tables, (None, 0, table.to_owned()), rule);
+                }
+            })?;
+        }
+        let flows = tables.iter().flat_map(|((family, ..), chains)| {
+            let captured = HOOKS.iter().filter(|(hook, _)| chains.capture_at(*hook));
+            captured.map(|(hook, _)| CapturedFlow { family: *family, hook: *hook })
+        });
+        Ok(CapturedTraffic(flows.collect()))
+    }
+
+    /// Outbound traffic, of whichever family: every rule set of a sidecar or of in-pod capture redirects some of it, whatever
+    /// its settings.
+    #[must_use]
+    pub fn outbound() -> CapturedTraffic {
+        CapturedTraffic([CapturedFlow { family: None, hook: Hook::Output }].into())
+    }
+
+    /// What [`CapturedTraffic::lines`] returned; lines of another version that mean nothing here are left out.
+    #[must_use]
+    pub fn from_lines(lines: &[String]) -> CapturedTraffic {
+        CapturedTraffic(lines.iter().filter_map(|line| CapturedFlow::parse(line)).collect())
+    }
+
+    /// A line for each family and direction, to be kept.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        self.0.iter().map(ToString::to_string).collect()
+    }
+
+    /// No traffic is redirected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The traffic that was redirected and is not redirected `now`, line by line; empty: none.
+    #[must_use]
+    pub fn missing(&self, now: &CapturedTraffic) -> Vec<String> {
+        let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_part_of(found)));
+        lost.map(ToString::to_string).collect()
+    }
+}
+
+/// Family, backend and name.
+type TableKey = (Option<Family>, u8, String);
+
+fn note_rule(tables: &mut BTreeMap<TableKey, TableChains>, table: TableKey, rule: DigestedRule) {
+    tables.entry(table).or_default().0.entry(rule.chain.clone()).or_default().push(rule);
+}
+
+/// Of the built-in chains, jumps to chains of the owner matter, and what keeps packets from them.
+fn is_relevant_in_hook(rule: &DigestedRule, owner: ChainSet) -> bool {
+    HOOKS.iter().any(|(hook, _)| hook.name() == rule.chain)
+        && (rule.effect == RuleEffect::Leaves
+            || rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain)))
+}
+
+/// The rules of a table, in their order, by chain.
+#[derive(Debug, Default)]
+struct TableChains(BTreeMap<String, Vec<DigestedRule>>);
+
+impl TableChains {
+    /// Whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself is for DNS.
+    fn capture_at(&self, hook: Hook) -> bool {
+        let base = self.0.iter().find(|(chain, _)| hook.name().eq_ignore_ascii_case(chain));
+        let mut seen = BTreeSet::new();
+        let passing = base.map(|(_, rules)| rules.as_slice()).unwrap_or_default().iter();
+        let mut passing = passing.take_while(|rule| rule.effect != RuleEffect::Leaves);
+        passing.any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.redirects(chain, &mut seen)))
+    }
+
+    /// Whether packets in a chain reach such a rule. The kernel bounds how deep jumps nest.
+    fn redirects<'a>(&'a self, chain: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {
+        if is_for_dns(chain) || !seen.insert(chain) {
+            return false;
+        }
+        let rules = self.0.get(chain).map(Vec::as_slice).unwrap_or_default().iter();
+        let mut passing = rules.take_while(|rule| rule.effect != RuleEffect::Leaves);
+        passing.any(|rule| {
+            rule.effect == RuleEffect::Redirects
+                || rule.jumps_to.as_deref().is_some_and(|next| self.redirects(next, seen))
+        })
+    }
+}
+
+/// A chain that redirects nothing but DNS: `ISTIO_OUTPUT_DNS`, `istio-output-dns`.
+fn is_for_dns(chain: &str) -> bool {
+    chain.to_ascii_uppercase().ends_with("DNS")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn captured(lines: &[&str]) -> CapturedTraffic {
+        CapturedTraffic::from_lines(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn lines_are_kept_and_those_of_other_versions_left_out() {
+        let all = ["IPv4 inbound", "IPv4 outbound", "IPv6 outbound", "IPv4 or IPv6 inbound"];
+        let kept = captured(&all);
+        assert_eq!(kept.lines().len(), all.len());
+        assert_eq!(CapturedTraffic::from_lines(&kept.lines()), kept);
+        assert!(captured(&["IPv9 inbound", "IPv4 sideways", "", "outbound"]).is_empty());
+    }
+
+    #[test]
+    fn traffic_counts_as_captured_by_rules_of_any_backend() {
+        let both = captured(&["IPv4 inbound", "IPv4 outbound", "IPv6 outbound"]);
+        let native = captured(&["IPv4 or IPv6 inbound", "IPv4 or IPv6 outbound"]);
+        assert!(both.missing(&both).is_empty() && both.missing(&native).is_empty());
+        assert_eq!(native.missing(&both), [""; 0]);
+        assert_eq!(both.missing(&captured(&["IPv4 inbound", "IPv4 outbound"])), ["IPv6 outbound"]);
+        assert_eq!(native.missing(&captured(&["IPv4 outbound"])), ["IPv4 or IPv6 inbound"]);
+        assert_eq!(CapturedTraffic::outbound().missing(&captured(&["IPv6 outbound"])), [""; 0]);
+        let inbound = captured(&["IPv4 inbound"]);
+        assert_eq!(CapturedTraffic::outbound().missing(&inbound), ["IPv4 or IPv6 outbound"]);
+    }
+
+    fn rule(chain: &str, jumps_to: Option<&str>, effect: RuleEffect) -> DigestedRule {
+        DigestedRule { chain: chain.to_owned(), jumps_to: jumps_to.map(str::to_owned), hash: 0, effect }
+    }
+
+    fn table(rules: Vec<DigestedRule>) -> TableChains {
+        let mut tables = BTreeMap::new();
+        rules.into_iter().for_each(|rule| note_rule(&mut tables, (None, 0, String::new()), rule));
+        tables.into_values().next().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_hook_captures_what_reaches_a_redirection() {
+        use RuleEffect::{Leaves, None as Nothing, Redirects};
+        let whole = || {
+            vec![
+                rule("OUTPUT", Some("ISTIO_OUTPUT"), Nothing),
+                rule("ISTIO_OUTPUT", None, Nothing),
+                rule("ISTIO_OUTPUT", Some("ISTIO_REDIRECT"), Nothing),
+                rule("ISTIO_REDIRECT", None, Redirects),
+            ]
+        };
+        assert!(table(whole()).capture_at(Hook::Output) && !table(whole()).capture_at(Hook::Prerouting));
+        for (what, first) in [
+            ("all packets leave the hook", rule("OUTPUT", None, Leaves)),
+            ("all packets leave the chain", rule("ISTIO_OUTPUT", None, Leaves)),
+        ] {
+            let rules = std::iter::once(first).chain(whole()).collect();
+            assert!(!table(rules).capture_at(Hook::Output), "{what}");
+        }
+        let mut last = whole();
+        last.push(rule("ISTIO_OUTPUT", None, Leaves));
+        assert!(table(last).capture_at(Hook::Output));
+        let only_dns = vec![
+            rule("OUTPUT", None, Redirects),
+            rule("OUTPUT", Some("ISTIO_OUTPUT_DNS"), Nothing),
+            rule("ISTIO_OUTPUT_DNS", None, Redirects),
+        ];
+        assert!(!table(only_dns).capture_at(Hook::Output));
+        let circle = vec![rule("OUTPUT", Some("A"), Nothing), rule("A", Some("A"), Nothing)];
+        assert!(!table(circle).capture_at(Hook::Output));
+    }
+}
