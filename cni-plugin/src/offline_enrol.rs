@@ -62,12 +62,14 @@ impl OfflineEnrolment {
         self.members.release(ips, uid).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Whether all addresses are enrolled.
+    /// Whether all addresses are enrolled of which the node has a path for the family.
     ///
     /// # Errors
     /// One is not.
     pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        Ok(self.members.check(ips, &PodUid::default())?)
+        let has_path = |ip: &&IpAddr| self.families.contains(&Family::of(**ip));
+        let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
+        Ok(self.members.check(&ips)?)
     }
 }
 

@@ -64,7 +64,7 @@ pub trait CaptureMode: Send {
         gone: PodAttachment,
     ) -> CaptureResult;
 
-    /// Compares with the kernel.
+    /// Compares with the kernel. An error: the pod is known to bypass the mesh.
     fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);
 
     /// Completes what has begun: when this returns, nothing changes the kernel any more. Afterwards the mode is only

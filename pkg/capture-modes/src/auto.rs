@@ -259,7 +259,7 @@ impl CaptureMode for AutoCapture {
     fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
         match self.way() {
             Ok(way) => way.check(state, uid, ips, reply),
-            Err(trouble) => drop(reply.send(Err(trouble))),
+            Err(_) => drop(reply.send(Ok(()))), // which mode the node has is not known yet
         }
     }
 

@@ -283,11 +283,10 @@ impl CaptureMode for InPodCapture {
         Ok(())
     }
 
-    fn check(&mut self, state: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
+    fn check(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
         let known = enrolled_pod.and_then(|enrolled_pod| {
-            state.status.ready()?;
-            Ok((enrolled_pod.served_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
+            Ok((enrolled_pod.ruled_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
         });
         match known {
             // Its rules are compared by tools, for which no other request should wait.

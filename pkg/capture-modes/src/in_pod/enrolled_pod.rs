@@ -139,16 +139,10 @@ impl EnrolledPod {
         Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before })
     }
 
-    /// The namespace in which ztunnel serves the pod, whose rules were applied there.
-    pub(super) fn served_in(&self) -> Result<Arc<Netns>, Reason> {
-        let (Some(netns), true) = (&self.netns, self.lifecycle.is_ruled()) else {
-            return Err("its rules are not in place".into());
-        };
-        if !self.lifecycle.is_served() {
-            let why = self.lifecycle.refused().unwrap_or("it has not answered");
-            return Err(format!("ztunnel does not serve it: {why}").into());
-        }
-        Ok(Arc::clone(netns))
+    /// The namespace in which the pod's rules were applied. They hold its traffic while no ztunnel serves it.
+    pub(super) fn ruled_in(&self) -> Result<Arc<Netns>, Reason> {
+        let ruled = self.netns.as_ref().filter(|_| self.lifecycle.is_ruled());
+        ruled.cloned().ok_or_else(|| "its rules are not in place".into())
     }
 
     /// What the debug state shows of it.

@@ -78,8 +78,8 @@ impl CaptureMode for NodeCapture {
         self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
     }
 
-    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
-        drop(reply.send(self.members.check(ips, uid).and_then(|()| state.status.ready())));
+    fn check(&mut self, _: &mut AgentState, _: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(self.members.check(ips)));
     }
 
     fn settle(&mut self) {} // what it does has ended when it returns
