@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to tell who a pod is, when the API server can tell that as well.
 const PATIENCE_BEFORE_API: Duration = Duration::from_secs(2);
 
+/// How long it may take at CHECK and GC to accept a request, and as long to answer it.
+const PATIENCE_OF_CHECK: Duration = Duration::from_millis(500);
+
 /// Why the agent gave no answer: it is unavailable, or kept busy for too long, or it gave up.
 #[derive(Debug)]
 pub struct AgentUnavailable {
@@ -46,7 +49,7 @@ impl fmt::Display for AgentUnavailable {
         match self.error.kind() {
             NotFound | ConnectionRefused => write!(f, "nothing is listening on {socket}"),
             WouldBlock | TimedOut => {
-                write!(f, "no answer from {socket} within {} s", self.patience.as_secs())
+                write!(f, "no answer from {socket} within {} s", self.patience.as_secs_f32())
             }
             UnexpectedEof => write!(f, "{socket} was closed before the answer was complete"),
             _ => write!(f, "{socket}: {}", self.error),
@@ -75,6 +78,12 @@ impl AgentClient {
     #[must_use]
     pub fn new(socket: Option<&str>) -> AgentClient {
         AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned(), patience: PATIENCE }
+    }
+
+    /// The same for a call that must not wait: CHECK and GC.
+    #[must_use]
+    pub fn for_check(socket: Option<&str>) -> AgentClient {
+        AgentClient { patience: PATIENCE_OF_CHECK, ..AgentClient::new(socket) }
     }
 
     /// Asks; hands over the pod's network namespace, if there is one.
@@ -159,10 +168,15 @@ impl AgentOrApi {
         let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
         let (answer, silence) = (OnceCell::new(), OnceCell::new());
-        let api = ApiServer::new(&call.conf);
+        let is_check = request.verb == CniVerb::Check;
+        let api = if is_check { ApiServer::for_check(&call.conf) } else { ApiServer::new(&call.conf) };
         let falls_back = !ambient && api.has_kubeconfig();
-        let patience = if falls_back { PATIENCE_BEFORE_API } else { PATIENCE };
-        let agent = AgentClient { patience, ..AgentClient::new(call.conf.agent_socket.as_deref()) };
+        let socket = call.conf.agent_socket.as_deref();
+        let agent = match (is_check, falls_back) {
+            (true, _) => AgentClient::for_check(socket),
+            (false, true) => AgentClient { patience: PATIENCE_BEFORE_API, ..AgentClient::new(socket) },
+            (false, false) => AgentClient::new(socket),
+        };
         AgentOrApi { agent, request, falls_back, netns, answer, silence, asks_again: Cell::new(true), api }
     }
 

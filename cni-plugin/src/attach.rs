@@ -1,4 +1,4 @@
-//! ADD and CHECK: decide, then act in the pod's namespace.
+//! ADD: decides, then acts in the pod's namespace; and DEL.
 
 use std::{
     fs,
@@ -9,12 +9,14 @@ use std::{
 };
 
 use cni_types::{CniError, ErrorCode, run_dir};
-use model::PodName;
-use netfilter::{FirewallOptions, NativeTables, RuleDigest};
+use model::{Pod, PodName};
+use netfilter::{CapturedTraffic, FirewallOptions, NativeTables, RuleDigest};
 use netns::Netns;
-use planner::{EnrolmentPolicy, EnrolmentReason, PodDecision, RuntimeCall, SidecarRedirect, enrolment};
+use planner::{
+    EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect, enrolment,
+};
 use redirect::{FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
-use rules::sidecar;
+use rules::{ChainSet, sidecar};
 
 use wire::CniVerb;
 
@@ -51,9 +53,9 @@ pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) 
         PodDecision::Ambient(reason) => log.info(enrolled(call, authority, *reason)?),
         PodDecision::Sidecar(redirect) => {
             warn(log, &redirect.warnings);
-            if let Some(RedirectResult { report, rules, warning }) = redirected? {
+            if let Some(RedirectResult { report, rules, captured, warning }) = redirected? {
                 warn(log, warning.as_slice());
-                log.made(&rules);
+                log.made(&rules, &captured);
                 log.info(format!("{decision}; {}", done(&report)));
             }
         }
@@ -66,6 +68,7 @@ struct RedirectResult {
     report: RedirectReport,
     /// For the record; empty: nobody will read one.
     rules: RuleDigest,
+    captured: CapturedTraffic,
     warning: Option<String>,
 }
 
@@ -126,10 +129,13 @@ fn redirect_pod(
         let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
         // In ambient mode the agent has tools, and compares rules with what the pod's annotations ask for. That rules cannot
         // be read keeps no pod from starting.
-        let keep = || redirect::rules_now().unwrap_or_default();
-        Ok(Some((report, if call.conf.ambient_enabled { RuleDigest::default() } else { keep() })))
+        if call.conf.ambient_enabled {
+            return Ok(Some((report, RuleDigest::default(), CapturedTraffic::default())));
+        }
+        let captured = CapturedTraffic::of_this_netns(ChainSet::SIDECAR).unwrap_or_default();
+        Ok(Some((report, redirect::rules_now().unwrap_or_default(), captured)))
     })?;
-    Ok(done.map(|(report, rules)| RedirectResult { report, rules, warning }))
+    Ok(done.map(|(report, rules, captured)| RedirectResult { report, rules, captured, warning }))
 }
 
 /// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.
@@ -154,38 +160,8 @@ fn warn(log: &mut CallLog, warnings: &[String]) {
     warnings.iter().for_each(|warning| log.warn(warning.clone()));
 }
 
-/// CHECK: what ADD did is still there.
-///
-/// # Errors
-/// It is not, or that could not be found out.
-pub fn check(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    log: &mut CallLog,
-) -> Result<String, CniError> {
-    if call.conf.prev_result()?.is_none() {
-        return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
-    }
-    let decision = decide_early(call).map_or_else(|| decide(call, authority, log), Ok)?;
-    log.decided(&decision);
-    let redirect = match &decision {
-        PodDecision::Skip(_) => return Ok(String::new()),
-        PodDecision::Ambient(_) => return check_enrolled(call, authority).map(|()| String::new()),
-        PodDecision::Sidecar(redirect) => redirect,
-    };
-    let act =
-        |options: &FirewallOptions| Ok(redirect::verify(&redirect.config, families(redirect), options)?);
-    let (report, warning) = in_pod(call, act)?;
-    warn(log, warning.as_slice());
-    if report.is_unchanged() {
-        return Ok(String::new());
-    }
-    let message = format!("{} is not redirected to its sidecar as it should be", subject(call));
-    Err(CniError::new(ErrorCode::Other, message).with_details(report.differences.join("; ")))
-}
-
 /// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
-fn decide_early(call: &PluginCall) -> Option<PodDecision> {
+pub(crate) fn decide_early(call: &PluginCall) -> Option<PodDecision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
     planner::decide_early(&known, &policy(call))
 }
@@ -196,10 +172,9 @@ fn decide(
     authority: &impl PodAuthority,
     log: &mut CallLog,
 ) -> Result<PodDecision, CniError> {
-    let policy = policy(call);
     let Some(name) = &call.pod else { return Ok(PodDecision::Skip(planner::SkipReason::NoPod)) };
     let later = |error: LookupError| {
-        CniError::new(ErrorCode::TryAgainLater, unknown(name, &error, authority.silence()))
+        CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence()))
     };
     let pod = match authority.submit(name, call.uid.as_ref()) {
         Ok(pod) => pod,
@@ -209,11 +184,7 @@ fn decide(
     if let Some(AgentSilence { words, is_gap: false }) = authority.silence() {
         log.warn(format!("{words}; asked the API server"));
     }
-    let namespace = match enrolment::needs_namespace(&pod, &policy) {
-        true => Some(authority.namespace(&name.namespace).map_err(later)?),
-        false => None,
-    };
-    let decision = planner::decide(&pod, namespace.as_ref(), &policy);
+    let decision = decide_by_facts(call, authority, &pod).map_err(later)?;
     let decision = decision.map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
     match (&decision, call.conf.kubernetes.intercept_type.as_str()) {
         (PodDecision::Sidecar(_), other) if other != INTERCEPT_TYPE => Err(CniError::new(
@@ -222,6 +193,23 @@ fn decide(
         )),
         _ => Ok(decision),
     }
+}
+
+/// Decides by the pod and, if that is needed, its namespace.
+///
+/// # Errors
+/// The namespace could not be determined; the inner error: an annotation is invalid.
+pub(crate) fn decide_by_facts(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    pod: &Pod,
+) -> Result<Result<PodDecision, InvalidAnnotation>, LookupError> {
+    let policy = policy(call);
+    let namespace = match enrolment::needs_namespace(pod, &policy) {
+        true => Some(authority.namespace(&pod.metadata.namespace)?),
+        false => None,
+    };
+    Ok(planner::decide(pod, namespace.as_ref(), &policy))
 }
 
 /// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
@@ -259,7 +247,7 @@ fn policy(call: &PluginCall) -> EnrolmentPolicy {
     }
 }
 
-fn unknown(pod: &PodName, error: &LookupError, silence: Option<AgentSilence>) -> String {
+pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Option<AgentSilence>) -> String {
     match (error, silence) {
         // It may know very well, and not have been able to do what follows.
         (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
@@ -329,17 +317,6 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     OfflineEnrolment::open(call)?.enrol(&ips, &call.uid.clone().unwrap_or_default())
 }
 
-/// An ambient pod is as ADD left it.
-fn check_enrolled(call: &PluginCall, authority: &impl PodAuthority) -> Result<(), CniError> {
-    let ips = offline_enrol::addresses(call)?;
-    let fine = match authority.checked() {
-        Some(found) => found,
-        None => OfflineEnrolment::open(call).and_then(|mut node| node.check(&ips)),
-    };
-    let message = || format!("{} is not captured as it should be", subject(call));
-    fine.map_err(|why| CniError::new(ErrorCode::Other, message()).with_details(why))
-}
-
 /// DEL: an ambient pod's addresses are given back. Nothing can keep a pod from ending, so what fails is only told.
 pub fn del(call: &PluginCall, log: &mut CallLog) {
     if !call.conf.ambient_enabled {
@@ -362,7 +339,7 @@ fn families(redirect: &SidecarRedirect) -> FamilyChoice {
     if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
-fn subject(call: &PluginCall) -> String {
+pub(crate) fn subject(call: &PluginCall) -> String {
     call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
 }
 
@@ -412,17 +389,24 @@ fn in_pod<T: Send>(
 /// The namespace that `CNI_NETNS` names. Never our own, which is the node's: a pod that shares it comes to no CNI
 /// plugin, and a sidecar's rules there would cut off the node.
 fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
-    let path = netns_path(call);
-    let invalid = |why: String| {
+    open_netns(call).map_err(|why| {
         let what = format!("cannot redirect {}: CNI_NETNS: {why}", subject(call));
         CniError::new(ErrorCode::InvalidEnvironment, what)
-    };
-    let netns = Netns::open(path).map_err(|error| invalid(error.to_string()))?;
-    let own = Netns::current().map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
-    if own.id() == netns.id() {
-        return Err(invalid(format!("{} is the network namespace of the node itself", path.display())));
+    })
+}
+
+/// As [`pods_netns`].
+///
+/// # Errors
+/// Why it cannot be used.
+pub(crate) fn open_netns(call: &PluginCall) -> Result<Netns, String> {
+    let path = netns_path(call);
+    let netns = Netns::open(path).map_err(|error| error.to_string())?;
+    let own = Netns::current().map_err(|error| error.to_string())?;
+    match own.id() == netns.id() {
+        true => Err(format!("{} is the network namespace of the node itself", path.display())),
+        false => Ok(netns),
     }
-    Ok(netns)
 }
 
 fn done(report: &RedirectReport) -> String {

@@ -52,7 +52,11 @@ impl PluginCall {
         let conf = configuration(stdin)?;
         conf.allows(command)?;
         let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
-        let enablement = enablement(&conf).map_err(|error| error.with_version(conf.cni_version))?;
+        let enablement = match enablement(&conf) {
+            // A pod that runs does not bypass the mesh by a setting that was changed since.
+            Err(_) if command == CniCommand::Check => Some(Vec::new()),
+            read => read.map_err(|error| error.with_version(conf.cni_version))?,
+        };
         Ok(PluginCall { environment, conf, pod: pod(&args), uid: args.pod_uid, enablement, dry_run })
     }
 }

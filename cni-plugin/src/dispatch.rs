@@ -3,12 +3,13 @@
 use std::{ffi::OsString, io::Read};
 
 use cni_types::{CniCommand, CniEnvironment, CniError, ErrorCode, NetConf};
-use wire::{AgentAnswer, AgentRequest, CniVerb};
+use wire::{AgentRequest, CniVerb};
 
 use crate::{
-    agent::{self, AgentClient, AgentOrApi, AgentUnavailable},
+    agent::{self, AgentClient, AgentOrApi},
     attach,
     call::{PluginCall, configuration, enablement},
+    check,
     facts::SubmittedCall,
     log::CallLog,
     offline_enrol, record,
@@ -87,7 +88,7 @@ fn about_container(
     let request = agent::request(verb, &call, ips);
     let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));
     let done = match command {
-        CniCommand::Check => attach::check(&call, &submitted, &mut log),
+        CniCommand::Check => check::check(&call, &submitted, &mut log),
         _ => attach::add(&call, &submitted, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
@@ -148,11 +149,8 @@ fn attachments(conf: &NetConf) -> Result<(), CniError> {
         return Ok(());
     }
     let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
-    let answer = ask(conf, &AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) });
+    let request = AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) };
+    let answer = AgentClient::for_check(conf.agent_socket.as_deref()).ask(&request, None);
     let error = answer.ok().and_then(|answer| answer.error);
     error.map_or(Ok(()), |why| Err(CniError::new(ErrorCode::Other, why)))
-}
-
-fn ask(conf: &NetConf, request: &AgentRequest) -> Result<AgentAnswer, AgentUnavailable> {
-    AgentClient::new(conf.agent_socket.as_deref()).ask(request, None)
 }

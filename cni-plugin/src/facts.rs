@@ -18,6 +18,9 @@ use serde::de::DeserializeOwned;
 /// without an agent for two to four seconds; this is twice that. The runtime allows a call minutes, and the kubelet
 /// pauses for 10 s and more after one that failed.
 pub const SUCCESSOR: Duration = Duration::from_secs(8);
+/// How long a CHECK takes at most before it stops asking: the runtime asks for one sandbox after the other, and 200 ms are
+/// left for the rest.
+const CHECK_LIMIT: Duration = Duration::from_millis(1800);
 /// How often the agent and the kubeconfig are looked for meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -183,6 +186,8 @@ pub struct ApiServer {
     since: Instant,
     /// The kubeconfig as a wait last saw it.
     seen: RefCell<Option<String>>,
+    /// One request that fails is the answer.
+    tries_once: bool,
 }
 
 impl ApiServer {
@@ -192,7 +197,14 @@ impl ApiServer {
     pub fn new(conf: &NetConf) -> ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
         let kubeconfig = conf.kubernetes.kubeconfig.clone();
-        ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default() }
+        ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default(), tries_once: false }
+    }
+
+    /// The same for CHECK: tries once, within its limit.
+    #[must_use]
+    pub fn for_check(conf: &NetConf) -> ApiServer {
+        let server = ApiServer::new(conf);
+        ApiServer { timeout: server.timeout.min(CHECK_LIMIT), tries_once: true, ..server }
     }
 
     /// The file of the credential is there.
@@ -257,11 +269,13 @@ impl ApiServer {
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
-        let pause = |pause| match self.watch(Instant::now() + pause, is_answered) {
+        let pause = |_| RetryDecision::GiveUp;
+        let watch = |pause| match self.watch(Instant::now() + pause, is_answered) {
             Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
             Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
         };
-        let got = ApiClient::new(self.path()?).get_pausing(path, freshness, &policy, &pause);
+        let pause: &dyn Fn(Duration) -> RetryDecision = if self.tries_once { &pause } else { &watch };
+        let got = ApiClient::new(self.path()?).get_pausing(path, freshness, &policy, pause);
         got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 

@@ -5,7 +5,7 @@
 //! no async runtime and no Kubernetes library, opens nothing that a decision does not need, and answers every call,
 //! also a hostile one, with a result or a CNI error object.
 //!
-//! The path of a call: [`dispatch`] answers it, [`call`] reads it, [`attach`] does ADD and CHECK, [`facts`] looks the pod up,
+//! The path of a call: [`dispatch`] answers it, [`call`] reads it, [`attach`] does ADD and DEL, [`check`] CHECK, [`facts`] looks the pod up,
 //! [`agent`] asks the node's agent, [`offline_enrol`] enrols an ambient pod without it, [`log`] posts to the agent's log,
 //! [`record`] notes each ADD for people. [`netns_lock`] serializes two calls for one namespace. [`refusal`] decides
 //! from the node alone when the API server refuses the credential for good.
@@ -13,6 +13,7 @@
 pub mod agent;
 pub mod attach;
 pub mod call;
+pub mod check;
 pub mod dispatch;
 pub mod facts;
 pub mod log;

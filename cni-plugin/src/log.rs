@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use netfilter::RuleDigest;
+use netfilter::{CapturedTraffic, RuleDigest};
 use planner::PodDecision;
 use wire::{LogLevel, LogRecord};
 
@@ -39,6 +39,7 @@ pub struct CallLog {
     has_enrolled: bool,
     has_redirected: bool,
     rules: BTreeMap<String, String>,
+    captured: Vec<String>,
 }
 
 impl CallLog {
@@ -64,6 +65,7 @@ impl CallLog {
             has_enrolled: false,
             has_redirected: false,
             rules: BTreeMap::new(),
+            captured: Vec::new(),
         }
     }
 
@@ -98,15 +100,22 @@ impl CallLog {
         self.has_redirected
     }
 
-    /// The rules that the pod has now, kept for [`CallLog::rules`].
-    pub fn made(&mut self, rules: &RuleDigest) {
+    /// The rules that the pod has now and what they redirect, kept for [`CallLog::rules`] and [`CallLog::captured`].
+    pub fn made(&mut self, rules: &RuleDigest, captured: &CapturedTraffic) {
         self.rules.clone_from(rules.lines());
+        self.captured = captured.lines();
     }
 
     /// The rules that the pod has now; empty: none were made.
     #[must_use]
     pub fn rules(&self) -> &BTreeMap<String, String> {
         &self.rules
+    }
+
+    /// The traffic that is redirected now; empty: no rules were made.
+    #[must_use]
+    pub fn captured(&self) -> &[String] {
+        &self.captured
     }
 
     /// Something that only those want to know who search a fault.

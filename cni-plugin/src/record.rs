@@ -57,6 +57,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         words: words.to_owned(),
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().clone(),
+        captured: log.captured().to_vec(),
         // In ambient mode the agent knows the pod, and of a failure nothing is computed.
         pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
             planner::facts::trim(&mut pod);
@@ -86,6 +87,20 @@ fn load(path: &Path) -> Option<PodRecord> {
     let mut text = Vec::new();
     fs::File::open(path).ok()?.take(MAX_READ).read_to_end(&mut text).ok()?;
     PodRecord::decode(&text).ok()
+}
+
+/// Returns the record of the ADD that attached this container: of the same pod, and of the same network namespace as far as
+/// that can be determined. `None`: there is none that can be read.
+#[must_use]
+pub fn find(call: &PluginCall) -> Option<PodRecord> {
+    let record = load(&directory(&call.conf)?.join(container(call)?.as_str()))?;
+    let name = call.pod.as_ref()?;
+    let is_same_pod = record.namespace == name.namespace
+        && record.name == name.name
+        && call.uid.as_ref().is_none_or(|uid| record.uid.is_empty() || record.uid == *uid);
+    let now = call.environment.netns.as_ref().and_then(|netns| netns_file(netns.as_path()));
+    let is_same_netns = record.netns_file.zip(now).is_none_or(|(then, now)| then == now);
+    Some(record).filter(|_| is_same_pod && is_same_netns)
 }
 
 /// The container is gone.

@@ -28,6 +28,7 @@ mod faults_no_ipv6;
 mod faults_pods;
 mod inpod_auto;
 mod inpod_branch;
+mod inpod_check;
 mod inpod_drift;
 mod inpod_existing;
 mod inpod_kube_proxy;

@@ -217,7 +217,7 @@ fn check_sees_what_somebody_took_away() {
     let error = error.expect("CHECK notices nothing");
     assert_eq!(error.failed.plugin, "istio-cni");
     let text = error.error.to_string();
-    for part in ["pod mesh/web is not captured as it should be", &ip.to_string(), "enrolled addresses"] {
+    for part in ["pod mesh/web bypasses the mesh", &ip.to_string(), "enrolled addresses"] {
         assert!(text.contains(part), "no {part:?}: {text}");
     }
     fixture.settle(); // any change makes the agent look

@@ -78,13 +78,18 @@ pub struct SidecarRedirect {
     pub warnings: Vec<String>,
 }
 
+impl SidecarRedirect {
+    /// The short, stable name of this decision.
+    pub const CODE: &str = "sidecar";
+}
+
 impl PodDecision {
     /// A short, stable name of outcome and reason.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             PodDecision::Skip(reason) => reason.code(),
-            PodDecision::Sidecar(_) => "sidecar",
+            PodDecision::Sidecar(_) => SidecarRedirect::CODE,
             PodDecision::Ambient(reason) => reason.code(),
         }
     }

@@ -104,6 +104,10 @@ pub struct PodRecord {
     /// were made, or they could not be read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
+    /// The traffic that these rules redirect, by family and direction (`netfilter::CapturedTraffic`); empty: written by the
+    /// version before this one, or as above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captured: Vec<String>,
     /// What the redirection to its sidecar rests on; `None`: it has no sidecar, or that is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
@@ -143,6 +147,7 @@ impl PodRecord {
         }
         if text.len() > limit {
             self.rules.clear();
+            self.captured.clear();
             text = serde_json::to_vec(&self)?;
         }
         if text.len() > limit { Err(RecordError::TooLong(limit)) } else { Ok(text) }

@@ -1,0 +1,148 @@
+//! CHECK: whether the pod is still redirected.
+//!
+//! It fails only for a pod that is known to bypass the mesh: a runtime that starts anew asks this for every sandbox, one after
+//! the other, and has the kubelet replace those that fail. So rules of every version and setting count that redirect the
+//! traffic; a record of the ADD tells whether the pod belongs to the mesh before anyone is asked; and what cannot be
+//! determined in time counts as in order.
+
+use cni_types::{CniError, ErrorCode};
+use netfilter::CapturedTraffic;
+use planner::{PodDecision, SidecarRedirect, reason};
+use rules::ChainSet;
+use wire::PodRecord;
+
+use crate::{
+    attach::{decide_by_facts, decide_early, describe_unknown, open_netns, subject},
+    call::PluginCall,
+    facts::PodAuthority,
+    log::CallLog,
+    offline_enrol::{self, OfflineEnrolment},
+    record,
+};
+
+/// Fails if the pod is known to bypass the mesh.
+///
+/// # Errors
+/// It does, or the call is invalid.
+pub fn check(
+    call: &PluginCall,
+    authority: &impl PodAuthority,
+    log: &mut CallLog,
+) -> Result<String, CniError> {
+    if call.conf.prev_result()?.is_none() {
+        return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
+    }
+    match judge(call, authority) {
+        CheckVerdict::InOrder => {}
+        CheckVerdict::Unknown(why) => {
+            log.info(format!("cannot determine whether {} bypasses the mesh: {why}", subject(call)));
+        }
+        CheckVerdict::Bypasses(why) => {
+            let message = format!("{} bypasses the mesh: its traffic is not redirected", subject(call));
+            return Err(CniError::new(ErrorCode::Other, message).with_details(why));
+        }
+    }
+    Ok(String::new())
+}
+
+/// What is known of a pod.
+#[derive(Debug)]
+enum CheckVerdict {
+    /// Its traffic is redirected, or it does not belong to the mesh.
+    InOrder,
+    /// Why that could not be determined.
+    Unknown(String),
+    /// Which of its traffic is not redirected.
+    Bypasses(String),
+}
+
+/// Whether a pod belongs to the mesh, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    Outside,
+    Sidecar,
+    Ambient,
+}
+
+impl Membership {
+    /// As its ADD decided. `None`: it recorded no decision, or one that changes with labels while the pod runs. One that only
+    /// another version knows made no rules as far as this one can determine.
+    fn of_record(record: &PodRecord) -> Option<Membership> {
+        match record.decision.as_str() {
+            SidecarRedirect::CODE => Some(Membership::Sidecar),
+            code if code.is_empty() || reason::ALL_ENROLLED.iter().any(|reason| reason.code() == code) => {
+                None
+            }
+            _ => Some(Membership::Outside),
+        }
+    }
+
+    fn of_decision(decision: &PodDecision) -> Membership {
+        match decision {
+            PodDecision::Skip(_) => Membership::Outside,
+            PodDecision::Sidecar(_) => Membership::Sidecar,
+            PodDecision::Ambient(_) => Membership::Ambient,
+        }
+    }
+
+    /// # Errors
+    /// Neither agent nor API server answered in time, or an annotation is invalid now.
+    fn look_up(call: &PluginCall, authority: &impl PodAuthority) -> Result<Membership, String> {
+        let Some(name) = &call.pod else { return Ok(Membership::Outside) };
+        let unknown = |error| describe_unknown(name, &error, authority.silence());
+        let pod = authority.submit(name, call.uid.as_ref()).map_err(unknown)?;
+        let decision = decide_by_facts(call, authority, &pod).map_err(unknown)?;
+        decision.as_ref().map(Membership::of_decision).map_err(ToString::to_string)
+    }
+}
+
+fn judge(call: &PluginCall, authority: &impl PodAuthority) -> CheckVerdict {
+    if decide_early(call).is_some_and(|decision| matches!(decision, PodDecision::Skip(_))) {
+        return CheckVerdict::InOrder;
+    }
+    let record = record::find(call);
+    let recorded = record.as_ref().and_then(Membership::of_record);
+    if recorded == Some(Membership::Outside) {
+        return CheckVerdict::InOrder;
+    }
+    let missing = match missing_traffic(call, record.as_ref()) {
+        Ok(missing) if missing.is_empty() => return CheckVerdict::InOrder,
+        Ok(missing) => missing.join(", "),
+        Err(why) => return CheckVerdict::Unknown(why),
+    };
+    match recorded.map_or_else(|| Membership::look_up(call, authority), Ok) {
+        Ok(Membership::Outside) => CheckVerdict::InOrder,
+        Ok(Membership::Sidecar) => CheckVerdict::Bypasses(format!("no rule redirects {missing}")),
+        Ok(Membership::Ambient) => judge_enrolment(call, authority),
+        Err(why) => CheckVerdict::Unknown(why),
+    }
+}
+
+/// The traffic that no rule in the pod's network namespace redirects: of what its ADD recorded, else of what every rule set
+/// redirects. Rules of in-pod capture have chains of the same names, except in native tables.
+fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<String>, String> {
+    let netns = open_netns(call)?;
+    let recorded = record.map(|record| CapturedTraffic::from_lines(&record.captured));
+    let expected = recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::outbound);
+    let missing_of = |owner| Ok(expected.missing(&CapturedTraffic::of_this_netns(owner)?));
+    let observe = || match missing_of(ChainSet::SIDECAR) {
+        Ok(missing) if call.conf.ambient_enabled && !missing.is_empty() => missing_of(ChainSet::IN_POD),
+        observed => observed,
+    };
+    let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
+    observed.map_err(|error: netfilter::Error| error.to_string())
+}
+
+/// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
+/// that captures by the addresses in its sets, those tell, whatever the agent has observed by now.
+fn judge_enrolment(call: &PluginCall, authority: &impl PodAuthority) -> CheckVerdict {
+    let ips = offline_enrol::addresses(call).unwrap_or_default();
+    let by_node = OfflineEnrolment::open(call).map(|mut node| node.check(&ips));
+    match (authority.checked(), by_node) {
+        (Some(Ok(())), _) | (_, Ok(Ok(()))) => CheckVerdict::InOrder,
+        (Some(Err(why)), _) | (None, Ok(Err(why))) => CheckVerdict::Bypasses(why),
+        (None, Err(why)) => CheckVerdict::Unknown(format!(
+            "no rule redirects its traffic, and only the agent knows how this node captures ({why})"
+        )),
+    }
+}

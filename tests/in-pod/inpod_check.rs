@@ -1,0 +1,43 @@
+//! CHECK of a pod that is captured from within: its rules decide, whoever is unavailable.
+
+use std::time::{Duration, Instant};
+
+use kit::InpodOptions;
+
+use crate::fixtures::inpod::InPod;
+
+/// In all, whoever is unavailable; the other plugins of the chain are called, too.
+const LIMIT: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
+    for env in [&[][..], &[("NATIVE_NFTABLES", "true")]] {
+        let mut fixture = InPod::new(env);
+        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let (held, lost, seen) =
+            (fixture.mesh_pod("held"), fixture.mesh_pod("lost"), fixture.mesh_pod("seen"));
+        for peer in [&held, &lost, &seen] {
+            fixture.wait_captured(peer);
+        }
+        let check = |peer: &crate::fixtures::ambient::Peer| {
+            let began = Instant::now();
+            let checked = peer.sandbox.check().map(drop);
+            assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+            checked
+        };
+        let succeeds = |what: &str| check(&held).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let bypasses = |what: &str, peer| {
+            let text = check(peer).expect_err(what).error.to_string();
+            assert!(text.contains("bypasses the mesh: its traffic is not redirected"), "{what}: {text}");
+        };
+        succeeds("all is there");
+        seen.sandbox.netns.sh("nft flush ruleset");
+        bypasses("the agent knows that it belongs to the mesh", &seen);
+        drop(ztunnel);
+        succeeds("no ztunnel");
+        fixture.daemon.take().unwrap().kill();
+        succeeds("no ztunnel and no agent");
+        lost.sandbox.netns.sh("nft flush ruleset");
+        check(&lost).unwrap_or_else(|error| panic!("it may have left the mesh since: {error}"));
+    }
+}
