@@ -19,6 +19,7 @@ mod native;
 mod plugin_agent;
 mod plugin_api;
 mod plugin_calls;
+mod plugin_check;
 mod plugin_crash;
 mod plugin_log;
 mod plugin_records;
