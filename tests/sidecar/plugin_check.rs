@@ -2,6 +2,7 @@
 //! at most, whoever is unavailable.
 
 mod rule_sets;
+mod unavailable;
 
 use std::{fs, path::PathBuf, time::Duration};
 
