@@ -298,12 +298,14 @@ impl AgentState {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
                     let status = status(pod, None);
-                    let is_joining = self.is_joining(pod);
+                    let is_joining = self.is_changing(pod, &standing);
                     joining += usize::from(is_joining);
                     let state = if is_joining { CaptureState::Pending } else { status.state };
                     (false, CaptureStatus { state, ..status })
                 }
             };
+            // By an annotation that a user has set it leaves in a moment: it must not be replaced until then.
+            let annotation = status.annotation.filter(|_| !self.is_changing(pod, &standing));
             self.notices.saw(pod, &standing, status, || why(&pod.metadata.uid), Instant::now());
             match status.annotation {
                 Some(Redirection::Enabled) => enrolled += 1,
@@ -313,7 +315,7 @@ impl AgentState {
                 }
                 _ => {}
             }
-            marks.extend(status.annotation.and_then(|redirection| mark(pod, redirection)));
+            marks.extend(annotation.and_then(|redirection| mark(pod, redirection)));
             states.push((pod.metadata.uid.clone(), status.state));
         }
         self.remember(states);
@@ -324,10 +326,11 @@ impl AgentState {
         self.tell_marks(marks);
     }
 
-    /// Labels request ambient mode for it, and it joins in a moment.
-    fn is_joining(&self, pod: &Pod) -> bool {
+    /// By its labels it joins or leaves in a moment. `paced`: its standing that is in effect.
+    fn is_changing(&self, pod: &Pod, paced: &AmbientStanding) -> bool {
+        let is_out = |standing: &AmbientStanding| matches!(standing, AmbientStanding::Out(_));
         let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
-        !matches!(shown, AmbientStanding::Out(_))
+        is_out(&shown) != is_out(paced)
     }
 
     /// Since when each pod is in its state.
