@@ -11,16 +11,18 @@ use rules::sidecar;
 
 use crate::{
     EXIT_VALIDATION, arguments, clean, dry_run,
-    settings::{FLAGS, IptablesSettings, SettingSources, tproxy_mark},
+    settings::{FLAGS, IptablesSettings, LOOPBACK, SettingSources, tproxy_mark},
     validation,
 };
 
-const USAGE: &str = "istio-iptables redirects the TCP traffic of this network namespace to the Istio sidecar proxy.
+const USAGE: &str =
+    "istio-iptables redirects the TCP traffic of this network namespace to the Istio sidecar proxy.
 Repeating it changes nothing. istio-clean-iptables removes everything that it made.
 
 Usage: istio-iptables [flags]
 
-Environment: also ENVOY_USER, ISTIO_OUTBOUND_OWNER_GROUPS, ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE, DRY_RUN_FILE_PATH
+Environment: also ENVOY_USER, ISTIO_OUTBOUND_OWNER_GROUPS, ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE,
+  ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR, DRY_RUN_FILE_PATH
 Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no redirection";
 
 /// Runs the tool with these arguments; messages go to `out`.
@@ -66,6 +68,7 @@ fn settings(values: &FlagValues) -> Result<IptablesSettings> {
     let envoy_user = variable("ENVOY_USER");
     let owner_groups = variable("ISTIO_OUTBOUND_OWNER_GROUPS");
     let owner_groups_exclude = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+    let loopback = variable(LOOPBACK);
     let sources = SettingSources {
         passwd: &passwd,
         group: &group,
@@ -73,6 +76,7 @@ fn settings(values: &FlagValues) -> Result<IptablesSettings> {
         envoy_user: envoy_user.as_deref(),
         owner_groups: owner_groups.as_deref(),
         owner_groups_exclude: owner_groups_exclude.as_deref(),
+        loopback: loopback.as_deref(),
     };
     Ok(IptablesSettings::new(values, &sources)?)
 }

@@ -73,6 +73,9 @@ pub const FLAGS: &[Flag] = &[
     NATIVE_NFTABLES,
 ];
 
+/// The variable without a flag that says what counts as the pod's own loopback.
+pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
+
 /// What the flags say, and the host's files that give some of them a meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingSources<'a> {
@@ -88,6 +91,8 @@ pub struct SettingSources<'a> {
     pub owner_groups: Option<&'a str>,
     /// `$ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE`
     pub owner_groups_exclude: Option<&'a str>,
+    /// `$ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`
+    pub loopback: Option<&'a str>,
 }
 
 /// What to do.
@@ -125,8 +130,9 @@ impl IptablesSettings {
         // One command for each rule is what only the tools have.
         let nft = if restore_format { NftAccess::Engine } else { NftAccess::Tools };
         let native = NativeTables::by_setting(boolean(values, &NATIVE_NFTABLES)?);
+        let mut warnings = warnings(values)?;
         Ok(IptablesSettings {
-            config: config(values, sources)?,
+            config: config(values, sources, &mut warnings)?,
             families: if boolean(values, &DUAL_STACK)? { FamilyChoice::Dual } else { FamilyChoice::First },
             options: FirewallOptions { nft, native, forced: backend(values)?, ..FirewallOptions::default() },
             cni_mode: boolean(values, &CNI_MODE)?,
@@ -134,7 +140,7 @@ impl IptablesSettings {
             restore_format,
             skip_apply: boolean(values, &SKIP_RULE_APPLY)?,
             cleanup_only: boolean(values, &CLEANUP_ONLY)?,
-            warnings: warnings(values)?,
+            warnings,
             validation: validation(values)?,
         })
     }

@@ -152,8 +152,7 @@ impl SettingsReader<'_> {
     /// The namespaces that are never touched.
     pub(super) fn excluded_namespaces(&self) -> Vec<String> {
         let excluded = self.text(&options::EXCLUDE_NAMESPACES);
-        let excluded = excluded.split(',').map(str::trim).filter(|name| !name.is_empty());
-        excluded.map(str::to_owned).collect()
+        model::list_elements(&excluded).map(str::to_owned).collect()
     }
 
     /// [`ExistingConnections::Keep`] if the value is empty.
@@ -241,7 +240,8 @@ impl SettingsReader<'_> {
 
     fn tables(&mut self) -> Option<RouteTables> {
         let text = self.text(&options::AMBIENT_TABLES);
-        let numbers: Vec<u32> = text.split(',').filter_map(|number| number.trim().parse().ok()).collect();
+        let numbers: Vec<u32> =
+            model::list_elements(&text).filter_map(|number| number.parse().ok()).collect();
         let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
             self.mistake(&options::AMBIENT_TABLES, format!("{text:?} are not five numbers"));
             return None;

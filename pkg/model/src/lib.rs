@@ -7,6 +7,7 @@
 mod existing;
 mod go_bool;
 mod identifier;
+mod list;
 mod net;
 mod node;
 mod pod;
@@ -18,6 +19,7 @@ pub use existing::{ExistingConnections, UnknownExistingConnections};
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+pub use list::list_elements;
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{
     Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement,

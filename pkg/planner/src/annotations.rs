@@ -1,9 +1,9 @@
 //! A sidecar pod's redirect parameters: its annotations, and what its `istio-proxy` container says.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::collections::BTreeMap;
 
-use model::{Container, IfName, Mark, Pod, PodName, Port, TableId, parse_go_bool};
-use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, PortSelection, SidecarConfig};
+use model::{Container, IfName, IpNet, Mark, Pod, PodName, Port, TableId, list_elements, parse_go_bool};
+use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig};
 
 use crate::{enrolment::SidecarRedirect, inpod::MAX_INTERFACES};
 
@@ -18,6 +18,7 @@ const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
 // The newer name wins, where both are given: KubeVirt writes both.
 const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
@@ -41,9 +42,9 @@ pub(crate) const LISTS: [(&str, usize); 9] = [
 
 const PORTS_ALLOWED: &str =
     "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 4096 bytes";
-const NETWORKS_ALLOWED: &str = "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks, at most \
+const NETWORKS_ALLOWED: &str = "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
                                 1024 and 16384 bytes";
-const EXCLUDED_NETWORKS_ALLOWED: &str = "nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks, at most \
+const EXCLUDED_NETWORKS_ALLOWED: &str = "nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
                                          1024 and 16384 bytes";
 const INTERFACES_ALLOWED: &str =
     "nothing, or a comma-separated list of interface names of at most 15 bytes, at most 32 and 1024 bytes";
@@ -63,7 +64,7 @@ struct ListLimit {
 
 impl ListLimit {
     fn holds(self, list: &str) -> bool {
-        list.len() <= self.bytes && list.split(',').count() <= self.elements
+        list.len() <= self.bytes && list_elements(list).count() <= self.elements
     }
 }
 
@@ -94,6 +95,7 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, 
     let dns = if flag("ISTIO_META_DNS_CAPTURE") { DnsCapture::All } else { DnsCapture::Off };
     let dual_stack = flag("ISTIO_DUAL_STACK");
     let drop_invalid = flag("INVALID_DROP");
+    let loopback = loopback(proxy, &mut warnings);
     read.get(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, ports)?;
     let config = SidecarConfig {
         proxy_uids: vec![
@@ -106,7 +108,7 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, 
         include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, ports)?,
         exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
         include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, NetworkSelection::All, networks)?,
-        exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), comma_list)?,
+        exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), network_list)?,
         include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, PortSelection::NONE, ports)?,
         exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
         kubevirt_interfaces: read.get(
@@ -116,6 +118,7 @@ pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, 
             interfaces,
         )?,
         exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
+        loopback,
         dns,
         drop_invalid,
         ..SidecarConfig::default()
@@ -170,6 +173,19 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     })
 }
 
+/// Istio's plugin reads the variable from its own environment, which is the container runtime's; `istio-init` has it from
+/// `proxyMetadata`, as `istio-proxy` does.
+fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
+    let Some(value) = proxy.env_value(LOOPBACK).filter(|value| !value.is_empty()) else {
+        return LoopbackNet::default();
+    };
+    value.parse().unwrap_or_else(|error| {
+        let value = crate::inpod::shown(value);
+        warnings.push(format!("{LOOPBACK} of istio-proxy is {value:?}; {error}; taken as 127.0.0.1/32"));
+        LoopbackNet::default()
+    })
+}
+
 fn ports(text: &str) -> Option<PortSelection> {
     PORTS.holds(text).then(|| text.parse().ok())?
 }
@@ -190,21 +206,12 @@ fn list(ports: &[u16]) -> PortSelection {
     PortSelection::List(ports.iter().copied().map(Port).collect())
 }
 
-/// A comma-separated list of networks; empty text is an empty list.
-fn comma_list<T: FromStr>(text: &str) -> Option<Vec<T>> {
-    match text {
-        "" => Some(Vec::new()),
-        text if NETWORKS.holds(text) => text.split(',').map(|part| part.parse().ok()).collect(),
-        _ => None,
-    }
+fn network_list(text: &str) -> Option<Vec<IpNet>> {
+    NETWORKS.holds(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
 }
 
 fn interfaces(text: &str) -> Option<Vec<IfName>> {
-    match text {
-        "" => Some(Vec::new()),
-        text if INTERFACES.holds(text) => text.split(',').map(|name| IfName::new(name.trim()).ok()).collect(),
-        _ => None,
-    }
+    INTERFACES.holds(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 
 fn with_proxy_ports(excluded: PortSelection) -> PortSelection {

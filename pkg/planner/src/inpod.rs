@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{ExistingConnections, IfName, Pod, parse_go_bool};
+use model::{ExistingConnections, IfName, Pod, list_elements, parse_go_bool};
 use rules::inpod;
 
 /// Pod annotation: whether ztunnel answers its DNS.
@@ -94,7 +94,7 @@ fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
         return Vec::new();
     }
     let (mut interfaces, mut invalid) = (Vec::new(), Vec::new());
-    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+    for name in list_elements(names) {
         match IfName::new(name) {
             Ok(name) if interfaces.contains(&name) => {}
             Ok(name) => interfaces.push(name),

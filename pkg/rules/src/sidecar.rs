@@ -21,7 +21,7 @@ use crate::ir::{
 };
 use crate::{parse::SavedTables, plan};
 
-pub use config::{DnsCapture, InboundMode, OwnerGroups, SidecarConfig};
+pub use config::{DnsCapture, InboundMode, LoopbackNet, OwnerGroups, SidecarConfig};
 pub use selection::{InvalidSelection, NetworkSelection, PortSelection};
 
 /// Inbound TCP.
@@ -65,6 +65,14 @@ impl SidecarConfig {
         }
     }
 
+    /// What counts as "to the pod's own loopback".
+    fn localhost(&self, family: Family) -> IpNet {
+        match family {
+            Family::V4 => self.loopback.net(),
+            Family::V6 => host_net(IpAddr::V6(Ipv6Addr::LOCALHOST)),
+        }
+    }
+
     /// The DNS servers of `family` whose traffic is captured: none at all, any, or these.
     fn dns_destinations(&self, family: Family) -> Vec<Option<IpNet>> {
         match &self.dns {
@@ -83,14 +91,6 @@ pub fn passthrough_source(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
         Family::V6 => IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6)),
-    }
-}
-
-/// `127.0.0.1/32`, `::1/128`: what counts as "to the pod's own loopback".
-fn localhost(family: Family) -> IpNet {
-    match family {
-        Family::V4 => host_net(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        Family::V6 => host_net(IpAddr::V6(Ipv6Addr::LOCALHOST)),
     }
 }
 

@@ -55,6 +55,11 @@ pub(crate) fn all() -> Vec<Case> {
                 ..injected()
             },
         ),
+        ("loopback-cidr", SidecarConfig { loopback: "127.0.0.0/8".parse().unwrap(), ..injected() }),
+        (
+            "loopback-cidr-tproxy",
+            SidecarConfig { loopback: "127.0.0.0/8".parse().unwrap(), inbound_mode: TPROXY, ..injected() },
+        ),
         ("outbound-none", SidecarConfig { include_networks: networks(&[]), ..injected() }),
         (
             "outbound-ports-only",

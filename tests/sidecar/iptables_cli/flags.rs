@@ -226,6 +226,81 @@ fn the_servers_to_capture_are_those_of_resolv_conf() {
     State::of(&by_tool).assert_is(&State::of(&by_library), conf);
 }
 
+/// Each list, by flag and by variable, as templates render it.
+#[test]
+fn empty_elements_of_lists_are_dropped() {
+    let config = SidecarConfig {
+        proxy_uids: vec![7, 8],
+        proxy_gids: vec![9],
+        include_inbound: ports(&[80]),
+        exclude_inbound: ports(&[15090, 15021]),
+        include_outbound: ports(&[81]),
+        exclude_outbound: ports(&[25]),
+        exclude_interfaces: interfaces(&["net1"]),
+        kubevirt_interfaces: interfaces(&["vnet0"]),
+        include_networks: networks(&["10.0.0.0/8", "fd00::/8"]),
+        exclude_networks: vec!["10.1.0.0/16".parse().unwrap()],
+        owner_groups: OwnerGroups::Only(vec![888]),
+        ..SidecarConfig::default()
+    };
+    let lists = [
+        ("-u", "PROXY_UID", "7,,8,"),
+        ("-g", "PROXY_GID", ",9"),
+        ("-b", "ISTIO_INBOUND_PORTS", "80,"),
+        ("-d", "ISTIO_LOCAL_EXCLUDE_PORTS", "15090,15021,"),
+        ("-q", "ISTIO_OUTBOUND_PORTS", ",,81"),
+        ("-o", "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE", "25, ,"),
+        ("-c", "ISTIO_EXCLUDE_INTERFACES", "net1,"),
+        ("-k", "KUBE_VIRT_INTERFACES", ",vnet0"),
+        ("-i", "ISTIO_SERVICE_CIDR", "10.0.0.0/8,,fd00::/8,"),
+        ("-x", "ISTIO_SERVICE_EXCLUDE_CIDR", "10.1.0.0/16,"),
+    ];
+    let groups = ("ISTIO_OUTBOUND_OWNER_GROUPS", "888,,");
+    let arguments: Vec<&str> = lists.iter().flat_map(|(flag, _, list)| [*flag, *list]).collect();
+    same(&[groups], &arguments, &config);
+    let env: Vec<_> = lists.iter().map(|(_, variable, list)| (*variable, *list)).chain([groups]).collect();
+    same(&env, &[], &config);
+    same(
+        &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "7,")],
+        &["-i", "*,"],
+        &SidecarConfig {
+            owner_groups: OwnerGroups::Except(vec![7]),
+            include_networks: NetworkSelection::All,
+            ..SidecarConfig::default()
+        },
+    );
+    same(&[], &["-u", ",", "-b", ",", "-i", ","], &SidecarConfig::default());
+}
+
+#[test]
+fn the_loopback_network_comes_from_the_environment() {
+    let variable = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
+    let loopback = |net: &str| SidecarConfig {
+        include_networks: NetworkSelection::All,
+        loopback: net.parse().unwrap(),
+        ..SidecarConfig::default()
+    };
+    same(&[(variable, "127.0.0.0/8")], &["-i", "*"], &loopback("127.0.0.0/8"));
+    same(&[(variable, "")], &["-i", "*"], &loopback("127.0.0.1/32"));
+}
+
+#[test]
+fn without_a_name_server_dns_is_not_captured_and_the_tool_warns() {
+    let before = pod_netns("library");
+    before
+        .run(|| {
+            redirect::apply(&SidecarConfig::default(), FamilyChoice::First, &detecting(), RuleFormat::Restore)
+        })
+        .unwrap();
+    for conf in ["", "search x\n", "nameserver nonsense\n"] {
+        let netns = pod_netns("tool");
+        let ended = with_file(&netns, "/etc/resolv.conf", conf, &[], &["--redirect-dns"]);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(ended.stdout.contains("warning: --redirect-dns has no effect"), "{ended:?}");
+        State::of(&netns).assert_is(&State::of(&before), conf);
+    }
+}
+
 #[test]
 fn both_families_when_asked_for() {
     let dual = |env: Env<'_>, arguments: &[&str]| {

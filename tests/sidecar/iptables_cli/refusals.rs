@@ -3,13 +3,15 @@
 use super::tool::{Ended, istio_iptables};
 use crate::sidecar_kernel::state::{State, pod_netns};
 
+const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
+
 /// Environment, arguments, and what the message must name.
 type Refusal<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
 
 #[test]
 fn wrong_values_are_refused_by_flag_and_value() {
     let many = (1..=65).map(|n: u32| n.to_string()).collect::<Vec<_>>().join(",");
-    let cases: [Refusal<'_>; 30] = [
+    let cases: [Refusal<'_>; 31] = [
         (&[], &["-x", "*"], &["istio-service-exclude-cidr", "*"]),
         (&[], &["-x", "10.0.0.0/8,*"], &["istio-service-exclude-cidr", "10.0.0.0/8,*"]),
         (&[], &["-x", "10.0.0.0/33"], &["istio-service-exclude-cidr", "10.0.0.0/33"]),
@@ -21,7 +23,7 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-z", "-1"], &["inbound-capture-port", "-1"]),
         (&[("INBOUND_CAPTURE_PORT", "x")], &[], &["inbound-capture-port", "x"]),
         (&[], &["-e", "65536"], &["inbound-tunnel-port", "65536"]),
-        (&[], &["-b", "80,"], &["istio-inbound-ports", "80,"]),
+        (&[], &["-b", "80,x,"], &["istio-inbound-ports", "80,x,"]),
         (&[], &["-d", "80;81"], &["istio-local-exclude-ports", "80;81"]),
         (&[], &["-q", "80-90"], &["istio-outbound-ports", "80-90"]),
         (&[("ISTIO_OUTBOUND_PORTS", "x")], &[], &["istio-outbound-ports", "x"]),
@@ -29,7 +31,8 @@ fn wrong_values_are_refused_by_flag_and_value() {
         (&[], &["-c", "a b"], &["istio-exclude-interfaces", "a b"]),
         (&[], &["-k", "sixteen-letters-"], &["kube-virt-interfaces", "sixteen-letters-"]),
         (&[], &["-u", "no-such-user"], &["proxy-uid", "no-such-user"]),
-        (&[], &["-g", "1337,"], &["proxy-gid", "1337,"]),
+        (&[], &["-g", "1337,x y"], &["proxy-gid", "1337,x y"]),
+        (&[(LOOPBACK, "10.0.0.0/8")], &[], &[LOOPBACK, "10.0.0.0/8", "127.0.0.0/8"]),
         (&[], &["-m", "TPROXY", "-t", "0"], &["istio-inbound-tproxy-mark", "0"]),
         (&[], &["-m", "TPROXY", "-t", "0x539"], &["istio-inbound-tproxy-mark", "0x539"]),
         (&[], &["-m", "TPROXY", "-r", "x"], &["istio-inbound-tproxy-route-table", "x"]),

@@ -53,6 +53,23 @@ fn calls_from_the_passthrough_address_reach_the_application() {
     });
 }
 
+/// What counts as loopback in IPv4 is the operator's choice: what the proxy sends there does not come in again.
+#[test]
+fn the_loopback_network_is_left_alone() {
+    let wide = SidecarConfig { loopback: "127.0.0.0/8".parse().unwrap(), ..injected() };
+    for (config, to) in [(injected(), Inbound), (wide, App)] {
+        fixtures(&config, |fixture| {
+            fixture.app(&[8080]);
+            fixture.pod_calls(PROXY, "127.0.0.1:8080".parse().unwrap(), App);
+            fixture.pod_calls(PROXY, "127.0.0.9:8080".parse().unwrap(), to);
+            fixture.pod_calls(PROXY, "[::1]:8080".parse().unwrap(), App);
+            for v6 in FAMILIES {
+                fixture.pod_calls(PROXY, (fixture.pod_ip(v6), 8080).into(), Inbound);
+            }
+        });
+    }
+}
+
 /// With a loopback network among the captured ones, calls within the pod are captured, except to 127.0.0.1 and ::1.
 #[test]
 fn a_captured_loopback_network_captures_calls_within_the_pod() {

@@ -25,7 +25,7 @@ struct ScopeLevel {
 /// Changes what `words` name, and prints all levels.
 pub(super) fn run(socket: &Path, words: &[String], output: OutputOptions) -> Result<ExitCode> {
     // All are read before the first is sent.
-    let changes = words.iter().flat_map(|word| word.split(',')).map(query);
+    let changes = words.iter().flat_map(|word| model::list_elements(word)).map(query);
     for query in changes.collect::<Result<Vec<String>>>()? {
         node_status::change(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }

@@ -3,11 +3,14 @@
 use std::net::IpAddr;
 
 use flags::{Flag, FlagValues};
-use model::{IfName, Mark, Port, TableId};
-use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
+use model::{IfName, Mark, Port, TableId, list_elements};
+use rules::sidecar::{
+    DnsCapture, InboundMode, InvalidSelection, LoopbackNet, NetworkSelection, OwnerGroups, PortSelection,
+    SidecarConfig,
+};
 
 use super::{
-    SettingSources,
+    LOOPBACK, SettingSources,
     redirection_flags::{
         CAPTURE_ALL_DNS, DROP_INVALID, ENVOY_PORT, INBOUND_CAPTURE_PORT, INBOUND_TUNNEL_PORT,
         IPTABLES_TRACE_LOGGING, ISTIO_EXCLUDE_INTERFACES, ISTIO_INBOUND_INTERCEPTION_MODE,
@@ -28,6 +31,7 @@ const PROXY_ID: u32 = 1337;
 pub(super) fn config(
     values: &FlagValues,
     sources: &SettingSources<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<SidecarConfig, InvalidValue> {
     let (proxy_uids, proxy_gids) = owners(values, sources)?;
     Ok(SidecarConfig {
@@ -46,7 +50,8 @@ pub(super) fn config(
         owner_groups: owner_groups(sources)?,
         exclude_interfaces: interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
         kubevirt_interfaces: interfaces(values, &KUBE_VIRT_INTERFACES)?,
-        dns: dns(values, sources)?,
+        loopback: loopback(sources)?,
+        dns: dns(values, sources, warnings)?,
         drop_invalid: boolean(values, &DROP_INVALID)?,
         trace: boolean(values, &IPTABLES_TRACE_LOGGING)?,
     })
@@ -56,23 +61,23 @@ pub(super) fn config(
 fn owners(values: &FlagValues, sources: &SettingSources<'_>) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
         host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
-    let uids = match values.text(&PROXY_UID) {
-        "" => vec![default],
-        list => ids(PROXY_UID.long, list, sources.passwd)?,
-    };
-    let gids = match values.text(&PROXY_GID) {
-        "" => uids.clone(),
-        list => ids(PROXY_GID.long, list, sources.group)?,
-    };
+    let mut uids = ids(PROXY_UID.long, values.text(&PROXY_UID), sources.passwd)?;
+    if uids.is_empty() {
+        uids.push(default);
+    }
+    let mut gids = ids(PROXY_GID.long, values.text(&PROXY_GID), sources.group)?;
+    if gids.is_empty() {
+        gids.clone_from(&uids);
+    }
     Ok((uids, gids))
 }
 
 fn ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
     let id = |name: &str| name.parse().ok().or_else(|| host::id_of(name, file));
     let find = |name: &str| {
-        id(name.trim()).ok_or_else(|| invalid(flag, list, format!("{name:?} is no number and no local name")))
+        id(name).ok_or_else(|| invalid(flag, list, format!("{name:?} is no number and no local name")))
     };
-    list.split(',').map(find).collect()
+    list_elements(list).map(find).collect()
 }
 
 fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
@@ -102,29 +107,39 @@ fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidVal
 
 fn interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
     let text = values.text(flag);
-    let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
-    names.map(|name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()))).collect()
+    let name = |name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()));
+    list_elements(text).map(name).collect()
 }
 
 /// `*` (or nothing) includes every group but the excluded ones; otherwise only the listed ones.
 fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValue> {
     let (include, exclude) = ("ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let groups = |variable: &str, text: Option<&str>| match text.unwrap_or_default() {
-        "" => Ok(Vec::new()),
-        list => ids(variable, list, sources.group),
-    };
     let included = sources.owner_groups.unwrap_or("*");
-    if included.split(',').any(|group| group.trim() == "*") {
-        return Ok(OwnerGroups::Except(groups(exclude, sources.owner_groups_exclude)?));
+    if list_elements(included).any(|group| group == "*") {
+        let excluded = sources.owner_groups_exclude.unwrap_or_default();
+        return Ok(OwnerGroups::Except(ids(exclude, excluded, sources.group)?));
     }
-    let list = groups(include, Some(included))?;
+    let list = ids(include, included, sources.group)?;
     if list.len() > MAX_GROUPS {
         return Err(invalid(include, included, format!("{} groups; at most {MAX_GROUPS}", list.len())));
     }
     Ok(OwnerGroups::Only(list))
 }
 
-fn dns(values: &FlagValues, sources: &SettingSources<'_>) -> Result<DnsCapture, InvalidValue> {
+fn loopback(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValue> {
+    let text = sources.loopback.filter(|text| !text.is_empty());
+    text.map_or_else(
+        || Ok(LoopbackNet::default()),
+        |text| text.parse().map_err(|error: InvalidSelection| invalid(LOOPBACK, text, error.to_string())),
+    )
+}
+
+/// Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
+fn dns(
+    values: &FlagValues,
+    sources: &SettingSources<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<DnsCapture, InvalidValue> {
     if !boolean(values, &REDIRECT_DNS)? {
         return Ok(DnsCapture::Off);
     }
@@ -135,5 +150,10 @@ fn dns(values: &FlagValues, sources: &SettingSources<'_>) -> Result<DnsCapture, 
         invalid(REDIRECT_DNS.long, "true", "cannot read /etc/resolv.conf, whose servers are to be captured")
     };
     let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
+    if servers.is_empty() {
+        let what = "--redirect-dns has no effect: /etc/resolv.conf names no server; --capture-all-dns captures DNS to any";
+        warnings.push(what.to_owned());
+        return Ok(DnsCapture::Off);
+    }
     Ok(DnsCapture::Servers(servers))
 }

@@ -40,8 +40,14 @@ const MAX_LABEL_VALUE: usize = 63;
 /// Containers of each kind, beside the sidecar's.
 const MAX_CONTAINERS: usize = 64;
 /// Of the sidecar something is decided on by all of these.
-const VARIABLES: [&str; 5] =
-    ["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP", "INPOD_ENABLED"];
+const VARIABLES: [&str; 6] = [
+    "DISABLE_ENVOY",
+    "ISTIO_META_DNS_CAPTURE",
+    "ISTIO_DUAL_STACK",
+    "INVALID_DROP",
+    "INPOD_ENABLED",
+    annotations::LOOPBACK,
+];
 /// Bytes of a variable's value in a container that is no sidecar: more than any boolean has.
 const MAX_BOOLEAN: usize = 8;
 

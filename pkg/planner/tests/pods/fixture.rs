@@ -83,8 +83,13 @@ fn any_container() -> impl Strategy<Value = Container> {
     let name = sample::select(vec!["app", "istio-proxy", "istio-proxy", "istio-init", "istio-validation"]);
     let word = sample::select(vec!["proxy", "sidecar", "router", ""]).prop_map(str::to_owned);
     let args = prop_oneof![Just(vec!["proxy".to_owned(), "sidecar".to_owned()]), vec(word, 0..3)];
-    let variable =
-        sample::select(vec!["DISABLE_ENVOY", "ISTIO_META_DNS_CAPTURE", "ISTIO_DUAL_STACK", "INVALID_DROP"]);
+    let variable = sample::select(vec![
+        "DISABLE_ENVOY",
+        "ISTIO_META_DNS_CAPTURE",
+        "ISTIO_DUAL_STACK",
+        "INVALID_DROP",
+        "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR",
+    ]);
     let env = (variable.prop_map(str::to_owned), option::of(value()))
         .prop_map(|(name, value)| EnvVar { name, value });
     let id = || option::of(prop_oneof![Just(0), Just(1337), any::<i64>()]);

@@ -58,7 +58,7 @@ pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
 /// The settings keep its namespace out.
 fn excluded(state: &StateReport, namespace: &str) -> bool {
     let setting = state.config.iter().find(|setting| setting.name == "exclude-namespaces");
-    setting.is_some_and(|setting| setting.value.split(',').any(|name| name.trim() == namespace))
+    setting.is_some_and(|setting| model::list_elements(&setting.value).any(|name| name == namespace))
 }
 
 /// Pods that might be meant.

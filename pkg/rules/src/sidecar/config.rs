@@ -1,10 +1,13 @@
 //! What a sidecar pod's rule set depends on.
 
-use std::net::IpAddr;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
 
-use model::{IfName, IpNet, Mark, Port, TableId};
+use model::{IfName, IpNet, Ipv4Net, Mark, Port, TableId};
 
-use super::selection::{NetworkSelection, PortSelection};
+use super::selection::{InvalidSelection, NetworkSelection, PortSelection};
 
 /// How inbound connections reach the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,35 @@ pub enum DnsCapture {
     Servers(Vec<IpAddr>),
 }
 
+/// The IPv4 network that counts as the pod's own loopback: traffic to it is not captured, and what the proxy sends there does
+/// not come in again. A part of `127.0.0.0/8`; Istio's `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopbackNet(Ipv4Net);
+
+impl LoopbackNet {
+    /// With its host bits cleared, as the kernel shows it.
+    #[must_use]
+    pub fn net(self) -> IpNet {
+        IpNet::V4(self.0.trunc())
+    }
+}
+
+impl Default for LoopbackNet {
+    /// `127.0.0.1/32`.
+    fn default() -> LoopbackNet {
+        LoopbackNet(Ipv4Net::from(Ipv4Addr::LOCALHOST))
+    }
+}
+
+impl FromStr for LoopbackNet {
+    type Err = InvalidSelection;
+
+    fn from_str(text: &str) -> Result<LoopbackNet, InvalidSelection> {
+        let net = text.parse().ok().filter(|net: &Ipv4Net| net.addr().is_loopback() && net.prefix_len() >= 8);
+        net.map(LoopbackNet).ok_or(InvalidSelection("a part of 127.0.0.0/8, as 127.0.0.1/32"))
+    }
+}
+
 /// What to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarConfig {
@@ -73,6 +105,8 @@ pub struct SidecarConfig {
     pub exclude_interfaces: Vec<IfName>,
     /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
     pub kubevirt_interfaces: Vec<IfName>,
+    /// What counts as the pod's own loopback in IPv4; in IPv6 it is `::1`.
+    pub loopback: LoopbackNet,
     /// DNS capture.
     pub dns: DnsCapture,
     /// Discard packets that belong to no connection.
@@ -99,6 +133,7 @@ impl Default for SidecarConfig {
             owner_groups: OwnerGroups::Except(Vec::new()),
             exclude_interfaces: Vec::new(),
             kubevirt_interfaces: Vec::new(),
+            loopback: LoopbackNet::default(),
             dns: DnsCapture::Off,
             drop_invalid: false,
             trace: false,

@@ -6,7 +6,7 @@ use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
-use super::{jump, localhost, passthrough_source, trace};
+use super::{jump, passthrough_source, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
 /// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
@@ -101,7 +101,7 @@ fn tproxy(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSe
     mangle.push(&DIVERT, Rule::new(Target::SetMark(mark)));
     mangle.push(&DIVERT, Rule::new(Target::Accept));
     let to_proxy = Target::Tproxy { port: config.inbound_port, mark };
-    mangle.push(&TPROXY, Rule::new(to_proxy).not_dest(localhost(family)).tcp());
+    mangle.push(&TPROXY, Rule::new(to_proxy).not_dest(config.localhost(family)).tcp());
 
     skip_own_loop(mangle, family, mark);
     for interface in &config.kubevirt_interfaces {
@@ -160,8 +160,11 @@ fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut
     let lo = IfName::lo();
     mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(MatchValue::eq(mark))));
     for owner in config.owners() {
-        let rule =
-            Rule::new(Target::SetMark(looped)).not_dest(localhost(family)).output(&lo).tcp().when(owner.is());
+        let rule = Rule::new(Target::SetMark(looped))
+            .not_dest(config.localhost(family))
+            .output(&lo)
+            .tcp()
+            .when(owner.is());
         mangle.push(&OUTPUT, rule);
     }
     mangle.push(

@@ -6,7 +6,7 @@ use super::{
     DNS, DNS_PORT, DnsCapture, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT,
     SidecarConfig, SocketOwner,
 };
-use super::{jump, localhost, passthrough_source, trace};
+use super::{jump, passthrough_source, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
 pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -29,7 +29,7 @@ pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSe
         nat.push(&OUTPUT, rule);
     }
     dns_over_tcp(config, family, nat);
-    nat.push(&OUTPUT, Rule::new(Target::Return).dest(localhost(family)));
+    nat.push(&OUTPUT, Rule::new(Target::Return).dest(config.localhost(family)));
     networks(config, family, nat);
     let rule = Rule::jump(OUTPUT);
     jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
@@ -58,7 +58,7 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
 fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
     let dns = config.dns != DnsCapture::Off;
-    let to_self = Rule::jump(IN_REDIRECT).not_dest(localhost(family)).output(&lo).tcp();
+    let to_self = Rule::jump(IN_REDIRECT).not_dest(config.localhost(family)).output(&lo).tcp();
     let not_tunnel = match owner {
         SocketOwner::User(_) if dns => Match::DestPorts(MatchValue::ne(vec![DNS, config.tunnel_port])),
         _ => Match::DestPort(MatchValue::ne(config.tunnel_port)),

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use model::{IpNet, Port};
+use model::{IpNet, Port, list_elements};
 
 /// A selection of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +32,14 @@ pub struct InvalidSelection(pub &'static str);
 impl FromStr for PortSelection {
     type Err = InvalidSelection;
 
-    /// `*`, nothing, or a comma-separated list; each element is trimmed and must be a plain decimal, so that a
-    /// trailing comma is an error.
+    /// `*`, nothing, or a comma-separated list of plain decimals, as [`list_elements`] reads it.
     fn from_str(text: &str) -> Result<PortSelection, InvalidSelection> {
         let invalid = InvalidSelection("'*', nothing, or a comma-separated list of ports from 0 to 65535");
-        match text.trim() {
-            "" => Ok(PortSelection::NONE),
-            "*" => Ok(PortSelection::All),
-            list => list
-                .split(',')
-                .map(|port| port_number(port.trim()).ok_or(invalid))
-                .collect::<Result<_, _>>()
-                .map(PortSelection::List),
+        if list_elements(text).eq(["*"]) {
+            return Ok(PortSelection::All);
         }
+        let ports = list_elements(text).map(|port| port_number(port).ok_or(invalid));
+        ports.collect::<Result<_, _>>().map(PortSelection::List)
     }
 }
 
@@ -67,17 +62,11 @@ impl FromStr for NetworkSelection {
 
     /// `*`, nothing, or a comma-separated list of networks with their length; host bits may be set.
     fn from_str(text: &str) -> Result<NetworkSelection, InvalidSelection> {
-        let invalid = InvalidSelection(
-            "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, without blanks",
-        );
-        match text {
-            "" => Ok(NetworkSelection::List(Vec::new())),
-            "*" => Ok(NetworkSelection::All),
-            list => list
-                .split(',')
-                .map(|net| net.parse().map_err(|_| invalid))
-                .collect::<Result<_, _>>()
-                .map(NetworkSelection::List),
+        let invalid = InvalidSelection("'*', nothing, or a comma-separated list of networks as 10.0.0.0/8");
+        if list_elements(text).eq(["*"]) {
+            return Ok(NetworkSelection::All);
         }
+        let networks = list_elements(text).map(|network| network.parse().map_err(|_| invalid));
+        networks.collect::<Result<_, _>>().map(NetworkSelection::List)
     }
 }

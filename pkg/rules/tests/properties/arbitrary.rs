@@ -211,7 +211,9 @@ pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
     let inbound = (mode, ports(), ports());
     let outbound = (networks, vec(net(0), 0..3), ports(), ports());
     let owners = (ids(), ids(), owner_groups);
-    let rest = (interfaces(), interfaces(), dns, any::<bool>(), any::<bool>());
+    let loopback = sample::select(vec!["127.0.0.1/32", "127.0.0.0/8", "127.1.0.0/16"])
+        .prop_map(|network| network.parse().unwrap());
+    let rest = (interfaces(), interfaces(), dns, any::<bool>(), any::<bool>(), loopback);
     (listeners, inbound, outbound, owners, rest).prop_map(|(listeners, inbound, outbound, owners, rest)| {
         SidecarConfig {
             outbound_port: listeners.0,
@@ -232,6 +234,7 @@ pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
             dns: rest.2,
             drop_invalid: rest.3,
             trace: rest.4,
+            loopback: rest.5,
         }
     })
 }

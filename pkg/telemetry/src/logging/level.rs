@@ -97,7 +97,7 @@ impl ScopeLevels {
     pub(super) fn parse(text: &str) -> Result<ScopeLevels, Vec<String>> {
         let mut levels = ScopeLevels::default();
         let (mut overall, mut mistakes) = (None, Vec::new());
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        for part in model::list_elements(text) {
             match scope_and_level(part) {
                 Ok((ALL_SCOPES, level)) => overall = Some(level),
                 Ok((scope, level)) => levels.set(scope, level),

@@ -97,7 +97,7 @@ impl OptionErrors {
 }
 
 fn list(text: &str) -> impl Iterator<Item = String> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(ToOwned::to_owned)
+    model::list_elements(text).map(ToOwned::to_owned)
 }
 
 /// Lines always go somewhere.
