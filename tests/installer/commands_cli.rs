@@ -157,9 +157,51 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     for part in ["The agent does not run", "its last record, of 2026-11-21T03:00:00Z"] {
         assert!(text.contains(part), "{text}");
     }
-    fs::write(fixture.directory.join("last-state.json"), "{").unwrap();
-    let (status, _, complaint) = fixture.call(&with(&["state"]));
-    assert!(status == 2 && complaint.contains("last-state.json"), "{complaint}");
+}
+
+/// Half a file, or one of another version: the desired state is unknown then, and everything else is observed.
+#[test]
+fn a_record_that_cannot_be_read_is_one_thing_unknown() {
+    let fixture = Fixture::without_agent();
+    let netns = fixture.directory.join("netns");
+    let path = fixture.directory.join("last-state.json");
+    let of_the_future = r#"{"schema": "millrace.state/v9", "seen": "by an agent"}"#;
+    for (record, why) in [("{", "EOF"), ("", "EOF"), (of_the_future, "millrace.state/v9")] {
+        fs::write(&path, record).unwrap();
+        for ambient in [&["--ambient-enabled"][..], &[]] {
+            let with = |command: &[&'static str]| {
+                [command, ambient, &["--netns-dir", netns.to_str().unwrap()]].concat()
+            };
+            let state = fixture.json(0, &with(&["state"]));
+            let blind = state["seen"]["blind"].as_array().unwrap();
+            let desired: Vec<_> = blind.iter().filter(|one| one["part"] == "desired").collect();
+            let [desired] = desired[..] else { panic!("{record}: {blind:?}") };
+            let said = desired["why"].as_str().unwrap();
+            assert!(said.contains("last-state.json") && said.contains(why), "{said}");
+            assert!(fixture.said(2, &with(&["verify"])).contains(why), "{record}");
+            assert!(fixture.said(2, &with(&["explain", "shop/cart"])).contains("[agent-down]"), "{record}");
+            let (status, _, complaint) = fixture.call(&with(&["list"]));
+            assert_eq!((status, complaint.contains("cannot read")), (0, false), "{complaint}");
+        }
+    }
+}
+
+/// An agent of another version serves its document.
+#[test]
+fn documents_of_agents_of_other_versions_are_read() {
+    let mut older = serde_json::to_value(document()).unwrap();
+    older.as_object_mut().unwrap().remove("history");
+    older["ofTheFuture"] = true.into();
+    let fixture = Fixture::new(document());
+    fixture.set_raw(older.to_string());
+    assert!(fixture.said(0, &["state"]).contains("1 captured, 1 outside"));
+    fixture.set_raw(r#"{"schema": "millrace.state/v9", "pods": {}}"#.to_owned());
+    let (status, _, complaint) = fixture.call(&["state"]);
+    assert_eq!(status, 2);
+    assert!(
+        complaint.contains("millrace.state/v9") && complaint.contains("use the version of the agent"),
+        "{complaint}"
+    );
 }
 
 #[test]

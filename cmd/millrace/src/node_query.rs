@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cluster_report::Pod;
 use http_response::HttpError;
 use kubeio::KubeClient;
-use report::{Explanation, MAX_DOCUMENT, SCHEMA, StateReport};
+use report::{DocumentError, Explanation, MAX_DOCUMENT, SCHEMA, StateReport};
 use serde::de::DeserializeOwned;
 
 use crate::arguments::{Options, Via};
@@ -71,12 +71,10 @@ impl AgentQuery {
             Via::PortForward => self.get(agent, STATE).await?,
             Via::Exec => self.exec(agent, &["install-cni", "state", "-o", "json"]).await?,
         };
-        let state: StateReport = read(&body)?;
-        if state.schema == SCHEMA {
-            Ok(state)
-        } else {
-            Err(QueryError::Version(report::clean(&state.schema)))
-        }
+        StateReport::parse(&body).map_err(|error| match error {
+            DocumentError::Schema { found } => QueryError::Version(found),
+            DocumentError::Content(error) => QueryError::Content(error.to_string()),
+        })
     }
 
     /// What the agent says of a pod, whose names the API server has.

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use daemon_settings::DaemonSettings;
 use http_response::{HttpError, HttpResponse};
-use report::{Explanation, MAX_DOCUMENT, SCHEMA, StatePart, StateReport, Unobserved};
+use report::{Explanation, MAX_DOCUMENT, StatePart, StateReport, Unobserved};
 
 use crate::standalone;
 
@@ -65,18 +65,18 @@ pub enum FetchError {
 /// The document cannot be read, or is of another version.
 pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
-        Ok(body) => parse(&body),
+        Ok(body) => Ok(StateReport::parse(&body)?),
         Err(error) => without_agent(settings, error),
     }
 }
 
 fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
     if let FetchError::NoAgent { .. } = error {
-        return standalone::state(settings);
+        return Ok(standalone::state(settings));
     }
     let error = anyhow::Error::new(error);
     let why = error_text(&error);
-    let mut state = standalone::state(settings).context(error)?;
+    let mut state = standalone::state(settings);
     state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
 }
@@ -86,7 +86,7 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
 /// # Errors
 /// There is no agent, it does not answer, or its document is of another version.
 pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
-    parse(&fetch(socket, STATE, limit)?)
+    Ok(StateReport::parse(&fetch(socket, STATE, limit)?)?)
 }
 
 /// The explanation of a pod: the agent's, which rests on a closer observation of this pod than the document does; else what
@@ -107,22 +107,6 @@ pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result
         Some(Err(error)) => without_agent(settings, error)?,
     };
     Ok(report::explain(&state, namespace, name))
-}
-
-/// Reads a document.
-///
-/// # Errors
-/// It is none, or of another version.
-pub fn parse(body: &[u8]) -> Result<StateReport> {
-    let state: StateReport =
-        serde_json::from_slice(body).context("the document of the node's state cannot be read")?;
-    if state.schema != SCHEMA {
-        bail!(
-            "the document is {:?}, and this program knows {SCHEMA}: use the one of the agent's image",
-            state.schema
-        );
-    }
-    Ok(state)
 }
 
 /// The body of a `GET`, sent on a thread of its own, which ends with the process if it is late: connecting has no limit by

@@ -32,7 +32,7 @@ use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
 
-pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, parse};
+pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain};
 pub use local::{complete, empty, look_plain, shared_config};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};

@@ -11,21 +11,30 @@ use report::{
 
 use crate::{SidecarNodeInspector, add_failures, client, local, look_alone};
 
-/// The kernel and the files of this node, compared with the last agent's desired state. Blocks.
-///
-/// # Errors
-/// There is a record of the last agent, and it cannot be read.
-pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
+/// The kernel and the files of this node, compared with the last agent's desired state, as far as there is a record of it that
+/// can be read. Blocks.
+#[must_use]
+pub fn state(settings: &DaemonSettings) -> StateReport {
     let path = settings.last_state();
-    let last = read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let why = match &last {
-        Some(last) => {
-            format!(
-                "the agent does not answer; its desired state is from its last record, of {}",
-                last.seen.at
-            )
+    let (last, why) = match read(&path) {
+        Ok(Some(last)) => {
+            let at = &last.seen.at;
+            let why =
+                format!("the agent does not answer; its desired state is from its last record, of {at}");
+            (Some(last), why)
         }
-        None => format!("the agent does not answer, and there is no record of it ({})", path.display()),
+        Ok(None) => {
+            let why = format!("the agent does not answer, and there is no record of it ({})", path.display());
+            (None, why)
+        }
+        Err(error) => {
+            let error = client::error_text(&error);
+            let why = format!(
+                "the agent does not answer, and its last record, {}, cannot be used: {error}",
+                path.display()
+            );
+            (None, why)
+        }
     };
     let records = settings.records.read();
     let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
@@ -51,7 +60,7 @@ pub fn state(settings: &DaemonSettings) -> Result<StateReport> {
     judge_files(settings, &mut state);
     local::complete(&mut state, settings);
     state.node.ambient = is_ambient;
-    Ok(state)
+    state
 }
 
 /// In a shell on the node the files are at other paths than in the agent's container.
@@ -98,7 +107,7 @@ fn told(last: StateReport) -> StateReport {
 fn read(path: &Path) -> Result<Option<StateReport>> {
     match hostfs::read(path, MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
-        text => client::parse(&text?).map(Some),
+        text => Ok(Some(StateReport::parse(&text?)?)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Whether a pod is captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaptureState {
     /// It should be captured, and is: redirection is in place, and its proxy serves it.
@@ -21,6 +21,8 @@ pub enum CaptureState {
     /// It should not be captured, and rules or addresses of ours are still there for it.
     Leaving,
     /// The state could not be determined.
+    #[default]
+    #[serde(other)]
     Unknown,
 }
 

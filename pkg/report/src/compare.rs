@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What should be, what is, and what that amounts to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Comparison<T> {
     /// What should be.
     pub desired: Vec<T>,
@@ -24,13 +24,13 @@ impl<T> Default for Comparison<T> {
 }
 
 /// One thing that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct StateDifference {
     /// In which way.
     pub kind: DifferenceKind,
     /// The IP family that it concerns, 4 or 6; `None`: both, or none in particular.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
     /// What, in the words of the kernel's own tools where it has any.
     pub what: String,
@@ -45,7 +45,7 @@ impl StateDifference {
 }
 
 /// In which way something is not as it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DifferenceKind {
     /// It should be there and is not.
@@ -53,6 +53,8 @@ pub enum DifferenceKind {
     /// It is there, is ours, and should not be.
     Unexpected,
     /// It is there in another way than it should be.
+    #[default]
+    #[serde(other)]
     Changed,
 }
 

@@ -15,11 +15,15 @@ use serde::{Deserialize, Serialize};
 
 pub use finding::PodVerdict;
 
-use crate::{state::StateReport, text::clean};
+use crate::{
+    document::{known_or_default, known_value},
+    state::StateReport,
+    text::clean,
+};
 
 /// The answer. Each of its texts is one or more whole sentences on one line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Explanation {
     /// `NAMESPACE/NAME`.
     pub pod: String,
@@ -28,8 +32,10 @@ pub struct Explanation {
     /// Whether it is captured; `None`: nothing is known of it.
     pub capture: Option<CaptureState>,
     /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
+    #[serde(deserialize_with = "known_value")]
     pub way: Option<RedirectionMode>,
     /// What an exit status tells.
+    #[serde(deserialize_with = "known_or_default")]
     pub verdict: PodVerdict,
     /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
     pub code: String,

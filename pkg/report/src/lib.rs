@@ -6,6 +6,7 @@
 
 mod changes;
 mod compare;
+mod document;
 mod explain;
 mod network;
 mod page;
@@ -17,6 +18,7 @@ mod yaml;
 
 pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
+pub use document::DocumentError;
 pub use explain::{Explanation, PodVerdict, explain};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,

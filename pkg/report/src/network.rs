@@ -1,6 +1,9 @@
 //! Objects of the node's network that are ours. Each prints as the kernel's own tools have it.
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use model::PodUid;
 use serde::{Deserialize, Serialize};
@@ -10,7 +13,7 @@ use crate::compare::{Comparison, OfFamily, StateDifference};
 /// All of them, by kind. Where a field is named `place`, it says in whose network namespace an object is: `node`,
 /// `ztunnel 0`, `ztunnel 1` (the ztunnel of that slot).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct NetworkState {
     /// Members of the sets of enrolled addresses (capture on the node), or of those that are probed (from within).
     pub ipsets: Comparison<SetMember>,
@@ -59,7 +62,7 @@ impl NetworkState {
 
 /// An address in a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct SetMember {
     /// The set's name.
     pub set: String,
@@ -69,9 +72,16 @@ pub struct SetMember {
     pub uid: Option<PodUid>,
 }
 
+impl Default for SetMember {
+    /// No address: `0.0.0.0`.
+    fn default() -> SetMember {
+        SetMember { set: String::new(), ip: Ipv4Addr::UNSPECIFIED.into(), uid: None }
+    }
+}
+
 /// A policy rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PolicyRuleState {
     /// Where.
     pub place: String,
@@ -88,8 +98,8 @@ pub struct PolicyRuleState {
 }
 
 /// A route.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct RouteState {
     /// Where.
     pub place: String,
@@ -111,8 +121,8 @@ pub struct RouteState {
 }
 
 /// A link.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LinkState {
     /// Where.
     pub place: String,
@@ -130,8 +140,8 @@ pub struct LinkState {
 pub type CidrAddress = String;
 
 /// A kernel setting.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct SysctlState {
     /// Where.
     pub place: String,
@@ -140,13 +150,12 @@ pub struct SysctlState {
     /// Its value.
     pub value: String,
     /// What it was before us; `None`: it was not changed by us, or nobody knows.
-    #[serde(default)]
     pub before: Option<String>,
 }
 
 /// A rule of the firewall.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct FirewallRule {
     /// Where.
     pub place: String,

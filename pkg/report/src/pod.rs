@@ -6,9 +6,11 @@ use model::PodUid;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
+use crate::document::known_value;
+
 /// What is known of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PodState {
     /// Its namespace.
     pub namespace: String,
@@ -23,6 +25,7 @@ pub struct PodState {
     /// Whether it is captured.
     pub capture: CaptureState,
     /// By which way it is captured, or should be; `None`: it should not be.
+    #[serde(deserialize_with = "known_value")]
     pub way: Option<RedirectionMode>,
     /// Why it should be captured, or why not.
     pub reason: StateReason,
@@ -35,19 +38,18 @@ pub struct PodState {
     /// What ztunnel says of it; none with a sidecar, outside the mesh, and with capture on the node.
     pub ztunnel: Option<ZtunnelView>,
     /// Why the agent holds on to it although the API server's list says otherwise, in a clause; `None`: it does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
     /// What failed last, in a sentence; `None`: nothing, or it was overcome.
     pub trouble: Option<String>,
     /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
-    #[serde(default)]
     pub privilege: Option<String>,
 }
 
 /// Why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct StateReason {
     /// A short, stable name, such as `ambient-namespace` or `host-network`.
     pub code: String,
@@ -57,14 +59,13 @@ pub struct StateReason {
 
 /// What the kernel shows of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct KernelView {
     /// When it was looked at, RFC 3339; `None`: it was not.
     pub looked: Option<String>,
     /// Its network namespace; `None`: it is not known.
     pub netns: Option<NetnsRef>,
     /// The evidence on which this namespace is attributed to the pod, as a clause; `None`: no agent has recorded it.
-    #[serde(default)]
     pub netns_witness: Option<String>,
     /// What should be there: nothing missing means that the kernel shows what is wanted. In words.
     pub differences: Vec<String>,
@@ -72,13 +73,10 @@ pub struct KernelView {
     pub seen: Vec<String>,
     /// Rules of other components in its network namespace that precede ours, so that traffic bypasses the mesh, or can; each
     /// in a clause.
-    #[serde(default)]
     pub overruling: Vec<String>,
     /// Its rules are removed repeatedly: how many times in a row they were restored; 0: they stay in place.
-    #[serde(default)]
     pub repairs: u32,
     /// Connections that are older than its capture.
-    #[serde(default)]
     pub outside: OutsideView,
     /// Why it could not be observed; `None`: it was, or it is none of our business.
     pub blind: Option<String>,
@@ -86,7 +84,7 @@ pub struct KernelView {
 
 /// TCP connections that a pod had before it was captured, and that bypass the proxy until they close.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct OutsideView {
     /// How many there were when it was looked at.
     pub count: usize,
@@ -95,8 +93,8 @@ pub struct OutsideView {
 }
 
 /// A network namespace, by what identifies it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NetnsRef {
     /// Device number of its file.
     pub device: u64,
@@ -106,7 +104,7 @@ pub struct NetnsRef {
 
 /// What ztunnel says of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ZtunnelView {
     /// It has acknowledged the pod in the namespace that it has now.
     pub serves: bool,

@@ -6,17 +6,18 @@ use model::PodUid;
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{network::NetworkState, pod::PodState};
+use crate::{document::known_value, network::NetworkState, pod::PodState};
 
-/// Name and version of the document's form. A member that is added leaves the version as it is; one that is removed, or
-/// means another thing, raises it.
+/// Name and version of the document's form. A member or a value that is added leaves the version as it is; one that is removed,
+/// or means another thing, raises it. So every struct has defaults, and every enumeration a value for those that are unknown:
+/// see [`StateReport::parse`].
 pub const SCHEMA: &str = "millrace.state/v1";
 /// The greatest size of a document as JSON, in bytes. That of a node with thousands of pods has a few megabytes.
 pub const MAX_DOCUMENT: usize = 64 * 1024 * 1024;
 
 /// Everything. Times are RFC 3339 in UTC.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct StateReport {
     /// [`SCHEMA`].
     pub schema: String,
@@ -46,7 +47,7 @@ pub struct StateReport {
 
 /// Who has looked, and when.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Provenance {
     /// When the kernel was asked.
     pub at: String,
@@ -66,15 +67,15 @@ pub enum Observer {
     #[default]
     Agent,
     /// A command, without an agent: what is desired is what the last agent wrote down.
+    #[serde(other)]
     Command,
 }
 
 /// What could not be observed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Unobserved {
     /// What, for programs.
-    #[serde(default)]
     pub part: StatePart,
     /// What, in words.
     pub what: String,
@@ -113,6 +114,9 @@ pub enum StatePart {
     PodNamespaces,
     /// Pods without a record of an ADD.
     UnrecordedPods,
+    /// A part that this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 impl StatePart {
@@ -127,13 +131,14 @@ impl StatePart {
             StatePart::ZtunnelNamespace => "ztunnel's network namespace",
             StatePart::PodNamespaces => "the network namespaces of pods",
             StatePart::UnrecordedPods => "pods that started before the plugin was installed",
+            StatePart::Other => "another part of the state",
         }
     }
 }
 
 /// The node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     /// Its name.
     pub name: String,
@@ -142,6 +147,7 @@ pub struct NodeState {
     /// The agent takes part in ambient mode.
     pub ambient: bool,
     /// The capture mode in use for pods of ambient mode; `None`: ambient mode is off, or no agent says.
+    #[serde(deserialize_with = "known_value")]
     pub way: Option<RedirectionMode>,
     /// What the operator chose: `node`, `in-pod` or `auto`; empty when ambient mode is off.
     pub chosen: String,
@@ -156,8 +162,8 @@ pub struct NodeState {
 }
 
 /// One part's answer to a probe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PartHealth {
     /// `installer` or `agent`.
     pub part: String,
@@ -168,8 +174,8 @@ pub struct PartHealth {
 }
 
 /// A file of ours.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct InstalledFile {
     /// `plugin`, `entry`, `kubeconfig`, `shared-config`, `socket`.
     pub kind: String,
@@ -183,7 +189,7 @@ pub struct InstalledFile {
 
 /// A ztunnel pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ZtunnelState {
     /// Its namespace.
     pub namespace: String,
@@ -212,8 +218,8 @@ pub struct ZtunnelState {
 }
 
 /// A step of a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PlanStep {
     /// A short, stable name, as in the metric of steps.
     pub kind: String,
@@ -224,8 +230,8 @@ pub struct PlanStep {
 }
 
 /// Something that was done.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ChangeRecord {
     /// When it began.
     pub at: String,
@@ -244,18 +250,20 @@ pub struct ChangeRecord {
 }
 
 /// How something ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeStatus {
     /// It was done.
     Done,
     /// It was not, or not whole.
+    #[default]
+    #[serde(other)]
     Failed,
 }
 
 /// An effective setting. Secrets never appear: there is no setting that is one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct EffectiveSetting {
     /// The flag's name, without dashes.
     pub name: String,

@@ -23,7 +23,8 @@ use serde_json::Value;
 /// The directory that the agent shares, and an agent in it once there is one.
 pub(super) struct Fixture {
     pub(super) directory: PathBuf,
-    document: Arc<Mutex<StateReport>>,
+    /// What is served, as JSON.
+    document: Arc<Mutex<String>>,
 }
 
 impl Fixture {
@@ -33,7 +34,7 @@ impl Fixture {
         let name = format!("commands-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
-        Fixture { directory, document: Arc::new(Mutex::new(document())) }
+        Fixture { directory, document: Arc::default() }
     }
 
     /// An agent that serves this document.
@@ -47,6 +48,10 @@ impl Fixture {
     }
 
     pub(super) fn set(&self, document: StateReport) {
+        self.set_raw(serde_json::to_string(&document).unwrap());
+    }
+
+    pub(super) fn set_raw(&self, document: String) {
         *self.document.lock().unwrap() = document;
     }
 
@@ -83,10 +88,10 @@ impl Drop for Fixture {
 }
 
 /// Answers one request; who hangs up early is left alone.
-fn answer(mut stream: UnixStream, document: &Mutex<StateReport>) {
+fn answer(mut stream: UnixStream, document: &Mutex<String>) {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).unwrap();
-    let body = serde_json::to_string(&*document.lock().unwrap()).unwrap();
+    let body = document.lock().unwrap().clone();
     let (status, body) = match line.split(' ').nth(1) {
         Some("/debug/state") => ("200 OK", body),
         _ => ("404 Not Found", "no such path".to_owned()),

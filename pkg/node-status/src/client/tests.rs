@@ -1,7 +1,5 @@
 use std::{fs, io::Read as _, net::Shutdown, os::unix::net::UnixListener, path::PathBuf};
 
-use report::NodeState;
-
 use super::*;
 
 /// A directory of this test's own.
@@ -10,12 +8,6 @@ fn directory(name: &str) -> PathBuf {
     drop(fs::remove_dir_all(&path));
     fs::create_dir_all(&path).unwrap();
     path
-}
-
-/// A document with this node's name.
-fn document(node: &str) -> StateReport {
-    let node = NodeState { name: node.to_owned(), ..NodeState::default() };
-    StateReport { schema: SCHEMA.to_owned(), node, ..StateReport::default() }
 }
 
 /// Answers one request with these bytes, and tells what was asked.
@@ -67,14 +59,4 @@ fn nobody_and_a_deaf_agent_are_not_the_same() {
     assert!(matches!(late, Err(FetchError::Late(_))), "{late:?}");
     drop(listener);
     assert!(nobody(&socket), "left behind");
-}
-
-#[test]
-fn a_document_of_another_version_is_refused() {
-    let mut state = document("n");
-    assert_eq!(parse(&serde_json::to_vec(&state).unwrap()).unwrap(), state);
-    state.schema = "millrace.state/v9".to_owned();
-    let error = parse(&serde_json::to_vec(&state).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("millrace.state/v9") && error.contains(SCHEMA), "{error}");
-    assert!(parse(b"{}").is_err());
 }

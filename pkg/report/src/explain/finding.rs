@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What it amounts to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodVerdict {
     /// The pod is captured as it should be, or is rightly outside.
@@ -11,6 +11,7 @@ pub enum PodVerdict {
     /// Something is wrong with it, or with what it depends on, or it is not finished yet.
     Wrong,
     /// That cannot be said.
+    #[default]
     Unknown,
     /// The node has no such pod.
     NoSuchPod,
