@@ -123,8 +123,11 @@ const COMMANDS: &[(&str, Run)] = &[
         ),
     ),
     (
-        "helm template istio-cni ./deploy/charts/istio-cni --set repiar.enabled=false",
-        Test("tests/cluster/chart/unknown.rs", "an_unknown_value_is_an_error_that_names_the_closest_one"),
+        "helm template istio-cni ./deploy/charts/istio-cni --set millrace.strict=true --set repiar.enabled=false",
+        Test(
+            "tests/cluster/chart/unknown.rs",
+            "an_unknown_value_is_an_error_if_asked_for_and_below_millrace",
+        ),
     ),
     (
         "kubectl millrace check",

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -52,8 +52,26 @@ impl Helm {
         rendered
     }
 
+    /// The notes of an installation: `helm template` does not print them, and all else asks an API server.
+    pub(super) fn notes(&self, set: &[&str]) -> String {
+        let copy = TempDir::new().unwrap();
+        let copied = Command::new("cp").arg("-R").arg(chart()).arg(copy.path()).status().unwrap();
+        assert!(copied.success());
+        let chart = copy.path().join("istio-cni");
+        fs::rename(chart.join("templates/NOTES.txt"), chart.join("notes")).unwrap();
+        let template =
+            "kind: Notes\nmetadata: {name: notes}\ntext: {{ tpl (.Files.Get \"notes\") . | toJson }}\n";
+        fs::write(chart.join("templates/notes.yaml"), template).unwrap();
+        let set: Vec<&str> = set.iter().flat_map(|value| ["--set", *value]).collect();
+        let objects = self.render_chart(&chart, &set).unwrap();
+        object(&objects, "Notes", "notes")["text"].as_str().unwrap().to_owned()
+    }
+
     fn render(&self, arguments: &[&str]) -> Result<Vec<Value>, String> {
-        let chart = chart();
+        self.render_chart(&chart(), arguments)
+    }
+
+    fn render_chart(&self, chart: &Path, arguments: &[&str]) -> Result<Vec<Value>, String> {
         let common = ["template", "istio-cni", chart.to_str().unwrap(), "--namespace", NAMESPACE];
         let output = self.run(&[&common, arguments].concat());
         if !output.status.success() {

@@ -45,6 +45,7 @@ REPAIR_BROKEN_POD_LABEL_KEY: {{ .v.repair.brokenPodLabelKey | quote }}
 REPAIR_BROKEN_POD_LABEL_VALUE: {{ .v.repair.brokenPodLabelValue | quote }}
 NATIVE_NFTABLES: {{ .v.global.nativeNftables | quote }}
 {{- range $name, $value := .v.env }}
+{{- if kindIs "map" $value }}{{ continue }}{{ end }}
 {{ $name }}: {{ include "istio-cni.text" $value | quote }}
 {{- end }}
 {{- end -}}

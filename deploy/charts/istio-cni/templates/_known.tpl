@@ -1,6 +1,7 @@
 {{/*
-Values that this chart does not know: an error that names the closest one it knows. values.schema.json checks types and leaves
-unknown keys to this, because a schema cannot suggest anything.
+Values that this chart does not know. Istio's chart ignores such values, so a file for it may have some: they are named in NOTES.txt,
+and are an error with millrace.strict, and below millrace, where no file for Istio's chart has any. values.schema.json checks types
+and leaves unknown keys to this, because a schema cannot suggest anything.
 */}}
 
 {{/* Values with keys of the user's own. */}}
@@ -15,7 +16,8 @@ _internal_defaults_do_not_set base defaultRevision defaults enabled experimental
 meshConfig pilot revisionTags sidecarInjectorWebhook sidecarInjectorWebhookAnnotations tags telemetry ztunnel
 {{- end -}}
 
-{{- define "istio-cni.known.check" -}}
+{{/* The paths of unknown values, a line for each. */}}
+{{- define "istio-cni.known.unknown" -}}
 {{- $free := splitList " " (include "istio-cni.known.free" . | replace "\n" " ") -}}
 {{- $foreign := splitList " " (include "istio-cni.known.foreign" . | replace "\n" " ") -}}
 {{- $known := .Values.defaults -}}
@@ -31,14 +33,29 @@ meshConfig pilot revisionTags sidecarInjectorWebhook sidecarInjectorWebhookAnnot
 {{- range $key, $value := .values -}}
   {{- $path := printf "%s%s" $.path $key -}}
   {{- if not (hasKey $.known $key) -}}
-    {{- $leaf := include "istio-cni.known.firstLeaf" (dict "path" $path "value" $value) -}}
-    {{- $closest := include "istio-cni.known.closest" (dict "path" $leaf "known" $.all "free" $.free) -}}
-    {{- fail (printf "unknown value %q; did you mean %q? See docs/helm.md for all values" (printf "%s%s" $.prefix $leaf) (printf "%s%s" $.prefix $closest)) -}}
+    {{- $.prefix }}{{ include "istio-cni.known.firstLeaf" (dict "path" $path "value" $value) }}{{ "\n" -}}
   {{- else if and (kindIs "map" $value) (not (has $path $.free)) -}}
     {{- $below := get $.known $key -}}
     {{- if kindIs "map" $below -}}
       {{- include "istio-cni.known.walk" (dict "values" $value "known" $below "path" (printf "%s." $path) "prefix" $.prefix "free" $.free "all" $.all) -}}
     {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is wrong with the unknown value at `path`, which begins with `cni.` if the user's did. */}}
+{{- define "istio-cni.known.message" -}}
+{{- $free := splitList " " (include "istio-cni.known.free" . | replace "\n" " ") -}}
+{{- $prefix := ternary "cni." "" (hasPrefix "cni." .path) -}}
+{{- $closest := include "istio-cni.known.closest" (dict "path" (trimPrefix $prefix .path) "known" .known "free" $free) -}}
+unknown value {{ quote .path }}{{ with $closest }}; did you mean {{ printf "%s%s" $prefix . | quote }}?{{ else }}.{{ end }} See docs/helm.md for all values
+{{- end -}}
+
+{{/* Fails for an unknown value that is an error. `unknown` as of istio-cni.known.unknown, `values` merged, `known` as in defaults. */}}
+{{- define "istio-cni.known.check" -}}
+{{- range splitList "\n" (trim .unknown) -}}
+  {{- if and . (or $.values.millrace.strict (hasPrefix "millrace." (trimPrefix "cni." .))) -}}
+    {{- fail (include "istio-cni.known.message" (dict "path" . "known" $.known)) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -64,8 +81,8 @@ meshConfig pilot revisionTags sidecarInjectorWebhook sidecarInjectorWebhookAnnot
 {{- end -}}
 
 {{/*
-The known path with the fewest edits. The same last word in another place counts as three edits, and one in the same place as no more
-than seven.
+The known path with the fewest edits, if it has few enough to be meant. The same last word in another place counts as three edits,
+and one in the same place as no more than seven.
 */}}
 {{- define "istio-cni.known.closest" -}}
 {{- $path := lower .path -}}
@@ -73,16 +90,17 @@ than seven.
 {{- $paths := include "istio-cni.known.paths" (dict "known" .known "path" "" "free" .free) -}}
 {{- $parent := "" -}}
 {{- if contains "." $path -}}{{- $parent = dir (replace "." "/" $path) -}}{{- end -}}
-{{- $best := "" -}}{{- $least := 10000 -}}
+{{- $best := "" -}}{{- $least := 10000 -}}{{- $isSibling := false -}}
 {{- range splitList " " (trim $paths) -}}
   {{- $candidate := lower . -}}
   {{- $edits := include "istio-cni.known.edits" (dict "a" $path "b" $candidate) | int -}}
   {{- $words := include "istio-cni.known.edits" (dict "a" $word "b" (last (splitList "." $candidate))) | int -}}
   {{- $cost := mul 10 (min $edits (add $words 3)) -}}
-  {{- if and $parent (eq $parent (dir (replace "." "/" $candidate))) -}}{{- $cost = min $cost (add 60 $edits) -}}{{- end -}}
-  {{- if lt $cost $least -}}{{- $best = . -}}{{- $least = $cost -}}{{- end -}}
+  {{- $sibling := and $parent (eq $parent (dir (replace "." "/" $candidate))) -}}
+  {{- if $sibling -}}{{- $cost = min $cost (add 60 $edits) -}}{{- end -}}
+  {{- if lt $cost $least -}}{{- $best = . -}}{{- $least = $cost -}}{{- $isSibling = $sibling -}}{{- end -}}
 {{- end -}}
-{{- $best -}}
+{{- if or $isSibling (and (le $least 30) (le (div $least 5) (len $path))) -}}{{- $best -}}{{- end -}}
 {{- end -}}
 
 {{/* The number of characters to insert, delete or replace (Levenshtein). */}}

@@ -36,7 +36,6 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
 {{- end -}}
 
 {{- define "istio-cni.values" -}}
-{{- include "istio-cni.known.check" . -}}
 {{- $merged := deepCopy .Values.defaults -}}
 {{- $user := omit (deepCopy .Values) "defaults" "cni" "_internal_defaults_do_not_set" -}}
 {{- $cni := deepCopy (default dict .Values.cni) -}}
@@ -55,6 +54,7 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
     {{- if and (hasKey $source .) (kindIs "invalid" (get $source .)) -}}{{- $_ := set $merged . dict -}}{{- end -}}
   {{- end -}}
 {{- end -}}
+{{- include "istio-cni.known.check" (dict "unknown" (include "istio-cni.known.unknown" .) "values" $merged "known" .Values.defaults) -}}
 {{- /* Nulls that stand for the default, and lists that are only almost empty (--set excludeNamespaces={}). */ -}}
 {{- $_ := set $merged "excludeNamespaces" (compact (default list $merged.excludeNamespaces)) -}}
 {{- $_ := set $merged "cniNetnsDir" (default "/var/run/netns" $merged.cniNetnsDir) -}}
