@@ -2,6 +2,7 @@
 //! After a change: `MILLRACE_UPDATE_GOLDEN=1 cargo test -p docs-check`, then read the diff.
 
 mod help;
+mod istio;
 mod names;
 
 use std::fmt::Write as _;

@@ -116,10 +116,10 @@ fn events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
     }
 }
 
-/// Each warning about a pod is about traffic that bypasses the mesh, or may; except one that any author can cause with an
-/// annotation, as often as pods can be created: that a pod is refused.
+/// Each warning about a pod is about traffic that bypasses the mesh, or may; except that a pod is refused, which any author can
+/// cause with an annotation, as often as pods can be created, and that a pod that does not run was deleted or labelled.
 fn is_bypass(level: EventLevel, reason: &str) -> bool {
-    level == EventLevel::Warning && reason != "RefusedByMesh"
+    level == EventLevel::Warning && !matches!(reason, "RefusedByMesh" | "DeleteBrokenPod" | "LabelBrokenPod")
 }
 
 #[cfg(test)]
@@ -139,6 +139,8 @@ mod tests {
             (NoticeLevel::Warning, "CaptureOverruled", true),
             (NoticeLevel::Warning, "BypassesMesh", true),
             (NoticeLevel::Warning, "RefusedByMesh", false),
+            (NoticeLevel::Warning, "DeleteBrokenPod", false),
+            (NoticeLevel::Warning, "LabelBrokenPod", false),
             (NoticeLevel::Normal, "RefusedByMesh", false),
             (NoticeLevel::Normal, "JoinedMesh", false),
         ] {

@@ -67,7 +67,7 @@ pub struct RepairEvent {
     pub name: PodName,
     /// Its UID.
     pub uid: PodUid,
-    /// The attempt failed, or none can succeed.
+    /// The pod was deleted or labelled, the attempt failed, or none can succeed.
     pub is_warning: bool,
     /// The reason: one word in CamelCase.
     pub reason: &'static str,
@@ -166,10 +166,10 @@ impl RepairController {
         let mode = &self.options.mode;
         let (namespace, name) = (&pod.name.namespace, &pod.name.name);
         match attempt {
-            Attempt::Done { reason, message } => {
+            Attempt::Done { is_warning, reason, message } => {
                 self.metrics.count(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
-                self.tell(task, false, reason, message).await;
+                self.tell(task, is_warning, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {

@@ -36,10 +36,11 @@ fn broken_pods_are_labelled_once_and_others_are_left_alone() {
     daemon.wait_for("they are counted", |daemon| {
         (repairs(daemon, "label", "success"), repairs(daemon, "label", "skip")) == (2.0, 1.0)
     });
-    let event = || node.events(&first["metadata"]["uid"], "BrokenPodLabelled");
+    let event = || node.events(&first["metadata"]["uid"], "LabelBrokenPod");
     eventually("it is told", || event().len() == 1);
     let message = event()[0]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("istio-validation failed with exit code 126"), "{message}");
+    assert_eq!(event()[0]["type"], "Warning", "as in Istio");
     for name in ["healthy", "other-code", "plain", "elsewhere"] {
         assert!(label_of(&node, name).is_null(), "{name}");
     }
@@ -76,7 +77,7 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
         (repairs(daemon, "delete", "success"), repairs(daemon, "delete", "skip")) == (2.0, 1.0)
     });
     eventually("it is told", || {
-        node.events(&web["metadata"]["uid"], "BrokenPodDeleted").len() == 1
+        node.events(&web["metadata"]["uid"], "DeleteBrokenPod").len() == 1
             && node.events(&bare["metadata"]["uid"], "RepairSkipped").len() == 1
     });
     // A pod that was bound to a node stays until its kubelet has ended it; one that has ended goes at once.
@@ -157,7 +158,7 @@ fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
     let mut daemon = node.0.daemon();
     let canary = node.broken("canary");
     daemon.wait_for("it watches", |daemon| repairs(daemon, "delete", "success") == 1.0);
-    eventually("the last request", || node.events(&canary["metadata"]["uid"], "BrokenPodDeleted").len() == 1);
+    eventually("the last request", || node.events(&canary["metadata"]["uid"], "DeleteBrokenPod").len() == 1);
     let about_pods = || {
         let all = node.0.api.requests();
         let own =

@@ -42,7 +42,7 @@ fn built(program: &str) -> Option<PathBuf> {
 
 /// Asks the program; nothing if it has not been built. The taint controller is the agent by another name, as the tools are in the
 /// image.
-pub(super) fn of(program: &str, command: &str) -> Option<Help> {
+pub(super) fn text(program: &str, command: &str) -> Option<String> {
     let file = match program {
         "istio-cni-taint" => "install-cni",
         other => other,
@@ -52,7 +52,12 @@ pub(super) fn of(program: &str, command: &str) -> Option<Help> {
     let words = if command.is_empty() { vec!["--help"] } else { vec![command, "--help"] };
     let output = call.args(words).env_clear().output().unwrap();
     assert!(output.status.success(), "{program} {command} --help: {output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// The same as values.
+pub(super) fn of(program: &str, command: &str) -> Option<Help> {
+    let text = text(program, command)?;
     Some(Help {
         command: format!("{program} {command}").trim_end().to_owned(),
         exit_status: exit_status(&text),

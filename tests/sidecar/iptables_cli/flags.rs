@@ -73,7 +73,14 @@ fn every_form_of_a_flag_means_the_same() {
 #[test]
 fn every_text_flag_by_all_its_names() {
     let default = SidecarConfig::default;
-    let cases: [(&str, &str, &str, &str, SidecarConfig); 12] = [
+    let cases: [(&str, &str, &str, &str, SidecarConfig); 13] = [
+        (
+            "-p",
+            "--envoy-port",
+            "ENVOY_PORT",
+            "16001",
+            SidecarConfig { outbound_port: Port(16001), ..default() },
+        ),
         (
             "-z",
             "--inbound-capture-port",
@@ -183,6 +190,9 @@ fn flags_that_only_matter_together() {
         ("ISTIO_INBOUND_TPROXY_ROUTE_TABLE", "77"),
     ];
     same(&env, &["-b", "*"], &tproxy(7, 77));
+    let newer = [("INBOUND_INTERCEPTION_MODE", "TPROXY"), ("INBOUND_TPROXY_MARK", "7")];
+    same(&newer, &["-b", "*", "-r", "77"], &tproxy(7, 77));
+    same(&newer, &["-m", "REDIRECT", "-b", "*"], &injected_ports());
     same(
         &[],
         &["-m", "tproxy", "-b", "*"],
@@ -195,7 +205,7 @@ fn switches_by_flag_and_by_variable() {
     let invalid = SidecarConfig { drop_invalid: true, ..SidecarConfig::default() };
     let traced = SidecarConfig { trace: true, ..SidecarConfig::default() };
     let dns = SidecarConfig { dns: DnsCapture::All, ..SidecarConfig::default() };
-    let cases: [(Env<'_>, &[&str], &SidecarConfig); 10] = [
+    let cases: [(Env<'_>, &[&str], &SidecarConfig); 9] = [
         (&[("INVALID_DROP", "true")], &[], &invalid),
         (&[("DROP_INVALID", "1")], &[], &invalid),
         (&[("INVALID_DROP", "true")], &["--drop-invalid=false"], &SidecarConfig::default()),
@@ -205,7 +215,6 @@ fn switches_by_flag_and_by_variable() {
         (&[("ISTIO_META_DNS_CAPTURE", "true")], &["--capture-all-dns"], &dns),
         (&[("REDIRECT_DNS", "true"), ("CAPTURE_ALL_DNS", "true")], &[], &dns),
         (&[("CAPTURE_ALL_DNS", "true")], &[], &SidecarConfig::default()),
-        (&[("ENVOY_PORT", "9")], &[], &SidecarConfig::default()), // has no variable
     ];
     for (env, arguments, config) in cases {
         same(env, arguments, config);

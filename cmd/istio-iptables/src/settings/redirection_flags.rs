@@ -5,6 +5,7 @@ use flags::Flag;
 pub(super) const ENVOY_PORT: Flag = Flag {
     long: "envoy-port",
     short: Some('p'),
+    env: &["ENVOY_PORT"],
     default: "15001",
     help: "port of the proxy's outbound listener",
     ..Flag::VALUE
@@ -42,7 +43,7 @@ pub(super) const PROXY_GID: Flag = Flag {
 pub(super) const ISTIO_INBOUND_INTERCEPTION_MODE: Flag = Flag {
     long: "istio-inbound-interception-mode",
     short: Some('m'),
-    env: &["ISTIO_INBOUND_INTERCEPTION_MODE"],
+    env: &["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"],
     help: "REDIRECT or TPROXY",
     ..Flag::VALUE
 };
@@ -105,7 +106,7 @@ pub(super) const KUBE_VIRT_INTERFACES: Flag = Flag {
 pub(super) const ISTIO_INBOUND_TPROXY_MARK: Flag = Flag {
     long: "istio-inbound-tproxy-mark",
     short: Some('t'),
-    env: &["ISTIO_INBOUND_TPROXY_MARK"],
+    env: &["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"],
     default: "1337",
     help: "mark of TPROXY connections",
     ..Flag::VALUE

@@ -11,12 +11,25 @@ use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport, sideca
 /// For one request.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Istio's names; both are Warnings there, too, so rules on them hold.
+const LABELLED: &str = "LabelBrokenPod";
+const DELETED: &str = "DeleteBrokenPod";
+
 /// The result of an attempt.
 pub(super) enum Attempt {
-    Done { reason: &'static str, message: String },
+    /// With the Event's type and reason.
+    Done {
+        is_warning: bool,
+        reason: &'static str,
+        message: String,
+    },
     Unchanged,
-    Skipped { message: String },
-    Failed { message: String },
+    Skipped {
+        message: String,
+    },
+    Failed {
+        message: String,
+    },
     Gone,
 }
 
@@ -36,7 +49,8 @@ impl RepairController {
         }
         match self.client.label_pod_status(name, uid, version, key, value).await {
             Ok(()) => Attempt::Done {
-                reason: "BrokenPodLabelled",
+                is_warning: true,
+                reason: LABELLED,
                 message: format!("{}; labelled {key}={value}", task.breakage),
             },
             Err(error) => failed(&error),
@@ -51,7 +65,8 @@ impl RepairController {
         }
         match self.client.delete_pod(name, uid, version).await {
             Ok(()) => Attempt::Done {
-                reason: "BrokenPodDeleted",
+                is_warning: true,
+                reason: DELETED,
                 message: format!("{}; deleted, so that its controller replaces it", task.breakage),
             },
             Err(error) => failed(&error),
@@ -74,6 +89,7 @@ impl RepairController {
         let done = tokio::task::spawn_blocking(move || in_place.repair(&pod, &pods)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
+                is_warning: false,
                 reason: "BrokenPodRepaired",
                 message: format!(
                     "{}; the rules that redirect its traffic to its sidecar are in place now ({})",
