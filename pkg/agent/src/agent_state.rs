@@ -298,14 +298,14 @@ impl AgentState {
                         *refused.entry(reason.code()).or_default() += 1;
                     }
                     let status = status(pod, None);
-                    let is_joining = self.is_changing(pod, &standing);
+                    let is_joining = self.pace.is_waiting(&pod.metadata.uid);
                     joining += usize::from(is_joining);
                     let state = if is_joining { CaptureState::Pending } else { status.state };
                     (false, CaptureStatus { state, ..status })
                 }
             };
-            // By an annotation that a user has set it leaves in a moment: it must not be replaced until then.
-            let annotation = status.annotation.filter(|_| !self.is_changing(pod, &standing));
+            // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
+            let annotation = status.annotation.filter(|_| !self.pace.is_waiting(&pod.metadata.uid));
             self.notices.saw(pod, &standing, status, || why(&pod.metadata.uid), Instant::now());
             match status.annotation {
                 Some(Redirection::Enabled) => enrolled += 1,
@@ -324,13 +324,6 @@ impl AgentState {
         self.count_doubts();
         self.metrics.refused(&refused);
         self.tell_marks(marks);
-    }
-
-    /// By its labels it joins or leaves in a moment. `paced`: its standing that is in effect.
-    fn is_changing(&self, pod: &Pod, paced: &AmbientStanding) -> bool {
-        let is_out = |standing: &AmbientStanding| matches!(standing, AmbientStanding::Out(_));
-        let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
-        is_out(&shown) != is_out(paced)
     }
 
     /// Since when each pod is in its state.

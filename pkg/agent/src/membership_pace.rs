@@ -32,6 +32,8 @@ struct PacedPod {
     changed: Option<Instant>,
     /// Changes of the series.
     changes: u32,
+    /// Its labels say something else, which takes effect in a moment.
+    waits: bool,
     round: u64,
 }
 
@@ -72,10 +74,11 @@ impl MembershipPace {
         };
         let round = self.round;
         let Some(pod) = self.pods.get_mut(uid) else {
-            self.pods.insert(uid.clone(), PacedPod { membership, changed: None, changes: 0, round });
+            self.pods
+                .insert(uid.clone(), PacedPod { membership, changed: None, changes: 0, waits: false, round });
             return None;
         };
-        pod.round = round;
+        (pod.round, pod.waits) = (round, false);
         let since = pod.changed.map(|changed| now.saturating_duration_since(changed));
         let is_calm = since.is_none_or(|since| since > CALM);
         if pod.membership.is_ok() == membership.is_ok() {
@@ -85,6 +88,7 @@ impl MembershipPace {
         }
         if let Some(due) = pod.changed.map(|changed| changed + OPTIONS).filter(|due| now < *due) {
             self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+            pod.waits = true;
             return None;
         }
         pod.membership = membership;
@@ -123,6 +127,11 @@ impl MembershipPace {
     /// When a change that was too early takes effect.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
+    }
+
+    /// It joins or leaves in a moment.
+    pub(crate) fn is_waiting(&self, uid: &PodUid) -> bool {
+        self.pods.get(uid).is_some_and(|pod| pod.waits)
     }
 
     /// Its membership changes so often that the changes are not logged one by one.

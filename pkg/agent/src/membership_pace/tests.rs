@@ -35,6 +35,7 @@ fn the_first_change_takes_effect_at_once_and_further_ones_after_two_seconds() {
     ] {
         assert_eq!(pass(&mut pace, start, at, shown), *effect, "{at}");
         assert_eq!(due(&pace), expected, "{at}");
+        assert_eq!(pace.is_waiting(&"u1".into()), expected.is_some(), "{at}");
     }
     assert_eq!(pass(&mut pace, start, 9002, &OUT), IN);
     pace.starts(&"u1".into());
