@@ -126,7 +126,8 @@ fn table(fixture: &Fixture) {
         "    see docs/millrace.md#pod-bypassing for hints",
         "? every agent answers",
         "√ agents are deployed",
-        "‼ all agents are of one version",
+        "? all agents are of one version",
+        "    unknown: 8 of 299 agents did not answer",
         "The result is partial: not every node answered, or not everything could be read.",
         "Status check results are × unhealthy",
     ] {
@@ -167,7 +168,7 @@ fn list(fixture: &Fixture) {
     let run = fixture.millrace(&["list", "--state", "held", "-o", "yaml"]);
     assert!(run.stdout.contains("name: pod-21"), "{}", run.stdout);
     let run = fixture.millrace(&["list", "-o", "wide", "--node", &node(SILENT[0]), "--timeout", "300ms"]);
-    assert_eq!((run.status, run.stdout.as_str()), (2, "No pods.\n"));
+    assert_eq!((run.status, run.stdout.as_str()), (2, "Unknown: not every node answered.\n"));
     assert!(run.stderr.contains("no answer within 300ms"), "{}", run.stderr);
 }
 

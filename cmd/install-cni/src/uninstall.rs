@@ -41,8 +41,7 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 /// That cannot be determined, or printed.
 pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<ExitCode> {
     let output = OutputOptions::read(values)?;
-    commands::show_removal(&node_status::obtain(settings)?, output)?;
-    Ok(ExitCode::SUCCESS)
+    commands::show_removal(&node_status::obtain(settings)?, output)
 }
 
 /// Removes everything.

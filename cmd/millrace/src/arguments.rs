@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use cluster_report::Severity;
 use report::CaptureState;
 
 use crate::output::OutputFormat;
@@ -68,12 +69,34 @@ pub(crate) enum Via {
     Exec,
 }
 
+/// Which results of a check fail a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailOn {
+    /// Something is unhealthy
+    Error,
+    /// Not everything could be determined
+    Unknown,
+    /// Worth knowing
+    Warning,
+}
+
+impl FailOn {
+    /// The least severity that fails.
+    pub(crate) fn least(self) -> Severity {
+        match self {
+            FailOn::Error => Severity::Error,
+            FailOn::Unknown => Severity::Unknown,
+            FailOn::Warning => Severity::Warning,
+        }
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// Check cluster, agents, nodes, pods and NetworkPolicies
     ///
-    /// Exit status: 0: healthy; 1: something is unhealthy; 2: not everything could be determined.
+    /// Exit status: 0: nothing is as bad as --fail-on; 1: something is; 2: not everything could be determined.
     Check {
         /// Only pods, NetworkPolicies and labels of this namespace; agents and nodes are checked all the same
         #[arg(long, short)]
@@ -81,6 +104,9 @@ pub(crate) enum Action {
         /// Ask only the agent of this node
         #[arg(long)]
         node: Option<String>,
+        /// What makes the exit status other than 0, with everything that is worse
+        #[arg(long, value_enum, default_value = "unknown")]
+        fail_on: FailOn,
     },
     /// List pods with their capture state, worst first
     ///

@@ -7,7 +7,9 @@ mod watch;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use cluster_report::{Unanswered, check, check_text, list_text, partial_text, pods, verify, verify_text};
+use cluster_report::{
+    Severity, Unanswered, check, check_text, list_text, partial_text, pods, verify, verify_text,
+};
 use report::CaptureState;
 
 use crate::{
@@ -24,8 +26,8 @@ use crate::{
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     match &invocation.arguments.command {
-        Action::Check { namespace, node } => {
-            check_cluster(options, namespace.as_deref(), node.as_deref()).await
+        Action::Check { namespace, node, fail_on } => {
+            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.least()).await
         }
         Action::List { bypassing, state, namespace, node } => {
             let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
@@ -43,11 +45,16 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     }
 }
 
-async fn check_cluster(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
+async fn check_cluster(
+    options: &Options,
+    namespace: Option<&str>,
+    node: Option<&str>,
+    least: Severity,
+) -> Result<ExitCode> {
     let cluster = ClusterSource::open(options).await?.everything(namespace, node).await?;
     let report = check(&cluster);
     Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
-    Ok(ExitCode::from(report.verdict.status()))
+    Ok(ExitCode::from(report.status(least)))
 }
 
 async fn list(

@@ -1,6 +1,7 @@
 //! `millrace check`: every check, its findings, and what they amount to.
 
 mod agents;
+mod basis;
 mod labels;
 mod lookup;
 mod mesh_pods;
@@ -10,6 +11,7 @@ mod policies;
 use report::CaptureState;
 use serde::Serialize;
 
+use basis::Missing;
 use lookup::Lookup;
 
 use crate::{
@@ -29,14 +31,16 @@ pub enum Verdict {
     Unknown,
 }
 
-impl Verdict {
-    /// The exit status for scripts: 0, 1 and 2, in the order of the variants.
+impl CheckReport {
+    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
+    /// unhealthy, and 1 in every other case.
     #[must_use]
-    pub fn status(self) -> u8 {
-        match self {
-            Verdict::Healthy => 0,
-            Verdict::Unhealthy => 1,
-            Verdict::Unknown => 2,
+    pub fn status(&self, least: Severity) -> u8 {
+        match self.checks.iter().filter_map(|line| line.failed).max() {
+            Some(worst) if worst < least => 0,
+            Some(Severity::Unknown) => 2,
+            Some(_) => 1,
+            None => 0,
         }
     }
 }
@@ -80,14 +84,18 @@ pub struct Counts {
 /// A check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckLine {
+    /// The code of its findings.
+    pub code: Code,
     /// Where it belongs.
     pub section: Section,
     /// What holds if it passed.
     pub title: &'static str,
-    /// The worst of its findings; `None`: it passed.
+    /// The worst of its findings, at least `Unknown` if something is missing that it rests on; `None`: it passed.
     pub failed: Option<Severity>,
     /// How many findings it has.
     pub findings: usize,
+    /// Why it could not be determined completely; empty: it could.
+    pub unknown: Vec<String>,
 }
 
 /// Checks everything.
@@ -105,19 +113,20 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     findings.extend(policies::findings(&lookup));
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
     let unanswered = cluster.unanswered();
+    let checks = lines(cluster, &findings);
     CheckReport {
         schema: "millrace.check/v1",
-        verdict: verdict(&findings),
+        verdict: verdict(&checks),
         partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
         counts: counts(cluster),
-        checks: lines(&findings),
+        checks,
         findings,
         unanswered,
     }
 }
 
-fn verdict(findings: &[Finding]) -> Verdict {
-    match findings.iter().map(|finding| finding.severity).max() {
+fn verdict(checks: &[CheckLine]) -> Verdict {
+    match checks.iter().filter_map(|line| line.failed).max() {
         Some(Severity::Error) => Verdict::Unhealthy,
         Some(Severity::Unknown) => Verdict::Unknown,
         Some(Severity::Warning) | None => Verdict::Healthy,
@@ -139,14 +148,19 @@ fn counts(cluster: &Cluster) -> Counts {
     }
 }
 
-fn lines(findings: &[Finding]) -> Vec<CheckLine> {
+fn lines(cluster: &Cluster, findings: &[Finding]) -> Vec<CheckLine> {
+    let missing = Missing::new(cluster, findings);
     let line = |code: &Code| {
         let of_code = || findings.iter().filter(|finding| finding.code == *code);
+        let unknown = missing.of(*code);
+        let at_least = (!unknown.is_empty()).then_some(Severity::Unknown);
         CheckLine {
+            code: *code,
             section: code.section(),
             title: code.check(),
-            failed: of_code().map(|finding| finding.severity).max(),
+            failed: of_code().map(|finding| finding.severity).max().max(at_least),
             findings: of_code().count(),
+            unknown,
         }
     };
     Code::ALL.iter().map(line).collect()

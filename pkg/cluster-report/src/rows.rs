@@ -23,6 +23,8 @@ pub struct PodList {
 pub struct PodRow {
     /// Its node.
     pub node: String,
+    /// What its state is due to, on one line.
+    pub why: String,
     /// What the agent there reports.
     #[serde(flatten)]
     pub pod: PodState,
@@ -74,7 +76,9 @@ pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureSta
             && state.is_none_or(|state| state == pod.capture)
     };
     let rows = cluster.states().flat_map(|(node, state)| {
-        state.pods.iter().filter(is_meant).map(|pod| PodRow { node: node.to_owned(), pod: pod.clone() })
+        let row =
+            |pod: &PodState| PodRow { node: node.to_owned(), why: tables::why(state, pod), pod: pod.clone() };
+        state.pods.iter().filter(is_meant).map(row)
     });
     let mut pods: Vec<PodRow> = rows.collect();
     pods.sort_by(|a, b| {
@@ -84,7 +88,8 @@ pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureSta
         })
     });
     let unanswered = cluster.unanswered();
-    PodList { schema: "millrace.pods/v1", partial: !unanswered.is_empty(), pods, unanswered }
+    let partial = !unanswered.is_empty() || cluster.answers.is_empty();
+    PodList { schema: "millrace.pods/v1", partial, pods, unanswered }
 }
 
 /// Differences of every node that answered.

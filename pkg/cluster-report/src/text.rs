@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use report::{
     clean,
-    tables::{Cell, Colour, colour_of, paint, seconds, table, why},
+    tables::{Cell, Colour, colour_of, paint, seconds, table},
 };
 
 use crate::{
-    check::{CheckReport, Verdict},
+    check::{CheckLine, CheckReport, Verdict},
     cluster::Unanswered,
-    finding::{Code, Section, Severity},
+    finding::{Section, Severity},
     rows::{PodList, PodRow, VerifyReport},
 };
 
@@ -24,8 +24,8 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
     for section in Section::ALL {
         let title = section.title();
         let _ = writeln!(text, "{}\n{}", paint(title, Colour::Bold, colour), "-".repeat(title.len()));
-        for code in Code::ALL.iter().filter(|code| code.section() == section) {
-            one_check(&mut text, report, *code, if all { usize::MAX } else { SHOWN }, colour);
+        for line in report.checks.iter().filter(|line| line.section == section) {
+            one_check(&mut text, report, line, if all { usize::MAX } else { SHOWN }, colour);
         }
         text.push('\n');
     }
@@ -34,16 +34,15 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 }
 
 /// Writing to a String cannot fail.
-fn one_check(text: &mut String, report: &CheckReport, code: Code, most: usize, colour: bool) {
-    let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == code).collect();
-    let worst = findings.iter().map(|finding| finding.severity).max();
-    let (mark, shade) = match worst {
+fn one_check(text: &mut String, report: &CheckReport, line: &CheckLine, most: usize, colour: bool) {
+    let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == line.code).collect();
+    let (mark, shade) = match line.failed {
         None => ("√", Colour::Green),
         Some(Severity::Error) => ("×", Colour::Red),
         Some(Severity::Warning) => ("‼", Colour::Yellow),
         Some(Severity::Unknown) => ("?", Colour::Yellow),
     };
-    let _ = writeln!(text, "{} {}", paint(mark, shade, colour), code.check());
+    let _ = writeln!(text, "{} {}", paint(mark, shade, colour), line.title);
     for finding in findings.iter().take(most) {
         match finding.object.title().as_str() {
             "" => writeln!(text, "    {}", finding.message),
@@ -54,10 +53,16 @@ fn one_check(text: &mut String, report: &CheckReport, code: Code, most: usize, c
     if findings.len() > most {
         let _ = writeln!(text, "    and {} more: -o wide shows all", findings.len() - most);
     }
+    if !line.unknown.is_empty() {
+        let _ = writeln!(text, "    unknown: {}", line.unknown.join("; "));
+    }
     if let Some(first) = findings.first() {
         // What to do about one pod can differ from what to do about the next.
-        let hint =
-            if findings.iter().all(|finding| finding.hint == first.hint) { &first.hint } else { code.hint() };
+        let hint = if findings.iter().all(|finding| finding.hint == first.hint) {
+            &first.hint
+        } else {
+            line.code.hint()
+        };
         let _ = writeln!(text, "    {}\n    see {} for hints", clean(hint), first.link);
     }
 }
@@ -76,6 +81,11 @@ fn conclusion(report: &CheckReport, colour: bool) -> String {
     if report.partial {
         text.push_str("The result is partial: not every node answered, or not everything could be read.\n");
     }
+    let unknown = report.checks.iter().filter(|line| !line.unknown.is_empty()).count();
+    if unknown > 0 {
+        let all = report.checks.len();
+        let _ = writeln!(text, "{unknown} of {all} checks could not be determined, or only in part");
+    }
     let _ = writeln!(text, "Status check results are {} {words}", paint(mark, shade, colour));
     text
 }
@@ -84,7 +94,7 @@ fn conclusion(report: &CheckReport, colour: bool) -> String {
 #[must_use]
 pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     if list.pods.is_empty() {
-        return "No pods.\n".to_owned();
+        return if list.partial { "Unknown: not every node answered.\n" } else { "No pods.\n" }.to_owned();
     }
     let row = |row: &PodRow| {
         let pod = &row.pod;
@@ -102,7 +112,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
             cells.push(Cell::plain(&or_dash(pod.phase.clone())));
             cells.push(Cell::plain(&or_dash(pod.uid.to_string())));
         }
-        cells.push(Cell::plain(&why(pod)));
+        cells.push(Cell::plain(&row.why));
         cells
     };
     let rows: Vec<Vec<Cell>> = list.pods.iter().map(row).collect();
@@ -126,6 +136,7 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
         }));
     }
     match (rows.is_empty(), report.partial) {
+        (true, true) if report.nodes.is_empty() => "Unknown: no agent answered.\n".to_owned(),
         (true, true) => "No difference was found on the nodes that answered.\n".to_owned(),
         (true, false) if report.nodes.is_empty() => "No agent was found.\n".to_owned(),
         (true, false) => format!("All {} nodes are as desired.\n", report.nodes.len()),

@@ -73,7 +73,10 @@ fn beginning(now: &StateReport) -> Vec<StateChange> {
         now.node.trouble.iter().map(|trouble| StateChange::node("node", format!("trouble: {trouble}"))),
     );
     all.extend(
-        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| StateChange::pod(pod, described(pod))),
+        now.pods
+            .iter()
+            .filter(|pod| pod.capture.is_wrong())
+            .map(|pod| StateChange::pod(pod, described(now, pod))),
     );
     all.extend(
         now.differences().into_iter().map(|what| StateChange::node("difference", format!("+ {what}"))),
@@ -95,9 +98,10 @@ fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     all
 }
 
-fn described(pod: &PodState) -> String {
+fn described(state: &StateReport, pod: &PodState) -> String {
     let way = pod.way.map_or_else(String::new, |way| format!(" ({way})"));
-    let why = pod.kernel.differences.first().or(pod.trouble.as_ref()).unwrap_or(&pod.reason.words);
+    let own = pod.kernel.differences.first().or(pod.trouble.as_ref()).cloned();
+    let why = own.unwrap_or_else(|| crate::cause(state, pod).0);
     format!("{}{way}: {why}", pod.capture)
 }
 
@@ -105,15 +109,15 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
         match before.pod(&pod.namespace, &pod.name) {
-            None => all.push(StateChange::pod(pod, format!("new, {}", described(pod)))),
+            None => all.push(StateChange::pod(pod, format!("new, {}", described(now, pod)))),
             Some(old) if old.uid != pod.uid => {
-                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(pod))));
+                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(now, pod))));
             }
             Some(old) if (old.capture, old.way) != (pod.capture, pod.way) => {
-                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(pod))));
+                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(now, pod))));
             }
             Some(old) if old.reason != pod.reason => {
-                all.push(StateChange::pod(pod, format!("still {}", described(pod))));
+                all.push(StateChange::pod(pod, format!("still {}", described(now, pod))));
             }
             Some(old) if old.trouble != pod.trouble => {
                 let words = pod

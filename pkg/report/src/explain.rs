@@ -17,8 +17,9 @@ pub use finding::PodVerdict;
 
 use crate::{
     document::{known_or_default, known_value},
+    pod::PodState,
     state::StateReport,
-    text::clean,
+    text::{clause, clean},
 };
 
 /// The answer. Each of its texts is one or more whole sentences on one line.
@@ -92,6 +93,17 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
         trouble: Vec::new(),
     };
     put_together(explanation, found, faults)
+}
+
+/// What the state of a pod is due to, in a clause, and the code of it: of one that is as it should be, why it should be so; of
+/// every other, what went wrong.
+#[must_use]
+pub fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
+    if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
+        return (clause(&pod.reason.words), pod.reason.code.clone());
+    }
+    let Explanation { answer, code, .. } = explain(state, &pod.namespace, &pod.name);
+    (clause(answer.split_inclusive(". ").next().unwrap_or_default()), code)
 }
 
 fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::NodeFault>) -> Explanation {

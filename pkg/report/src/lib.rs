@@ -19,7 +19,7 @@ mod yaml;
 pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use document::DocumentError;
-pub use explain::{Explanation, PodVerdict, explain};
+pub use explain::{Explanation, PodVerdict, cause, explain};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };

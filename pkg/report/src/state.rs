@@ -280,6 +280,19 @@ impl StateReport {
         self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
     }
 
+    /// Its list of pods is complete: somebody made one, and read it to its end.
+    #[must_use]
+    pub fn knows_all_pods(&self) -> bool {
+        let is_observed = !self.pods.is_empty() || self.seen.blind.is_empty();
+        is_observed && (self.node.synced || !self.node.ambient)
+    }
+
+    /// A plan without steps means that nothing is to be done. A command without an agent makes one only of what it observed.
+    #[must_use]
+    pub fn knows_plan(&self) -> bool {
+        !self.plan.is_empty() || self.seen.by != Observer::Command || self.seen.blind.is_empty()
+    }
+
     /// Everything that is not as it should be, in sentences; empty: the kernel, and the files, equal what is desired.
     #[must_use]
     pub fn differences(&self) -> Vec<String> {

@@ -17,15 +17,18 @@ use crate::{
 pub use layout::{Cell, Colour, paint, table};
 pub use summary::summary;
 
-/// Pods, one line each, the worst first and then by name.
+/// Of an empty list that could not be determined.
+const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
+
+/// Pods of a node, one line each, the worst first and then by name.
 #[must_use]
-pub fn pods(pods: &[&PodState], colour: bool) -> String {
+pub fn pods(state: &StateReport, pods: &[&PodState], colour: bool) -> String {
     if pods.is_empty() {
-        return "No pods.\n".to_owned();
+        return if state.knows_all_pods() { "No pods.\n" } else { UNKNOWN }.to_owned();
     }
     let mut pods = pods.to_vec();
     pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
-    let rows: Vec<Vec<Cell>> = pods.into_iter().map(pod_row).collect();
+    let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(state, pod)).collect();
     table(&["POD", "CAPTURE", "WAY", "SINCE", "WHY"], &rows, colour)
 }
 
@@ -35,19 +38,19 @@ pub fn rank(capture: CaptureState) -> usize {
     CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
-fn pod_row(pod: &PodState) -> Vec<Cell> {
+fn pod_row(state: &StateReport, pod: &PodState) -> Vec<Cell> {
     vec![
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
         Cell::plain(pod.way.map_or("-", |way| way.word())),
         Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
-        Cell::plain(&why(pod)),
+        Cell::plain(&why(state, pod)),
     ]
 }
 
-/// What is wrong with a pod, or else why it should be captured or not, on one line.
+/// What the state of a pod is due to, on one line: see [`crate::cause`], after what is wrong with the pod itself.
 #[must_use]
-pub fn why(pod: &PodState) -> String {
+pub fn why(state: &StateReport, pod: &PodState) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.refused.as_deref());
     let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
     let wrong = pod.kernel.differences.iter().map(|difference| clause(difference));
@@ -56,7 +59,7 @@ pub fn why(pod: &PodState) -> String {
         .chain(pod.trouble.as_deref().map(clause))
         .chain(pod.kernel.blind.as_deref().map(clause));
     let why: Vec<String> = match wrong.collect::<Vec<_>>() {
-        nothing if nothing.is_empty() => vec![clause(&pod.reason.words)],
+        nothing if nothing.is_empty() => vec![crate::cause(state, pod).0],
         wrong => wrong,
     };
     why.join("; ")
@@ -171,7 +174,7 @@ fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
 #[must_use]
 pub fn plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
-        return "Nothing is to be done.\n".to_owned();
+        return if state.knows_plan() { "Nothing is to be done.\n" } else { UNKNOWN }.to_owned();
     }
     let mut text = String::new();
     for (at, step) in state.plan.iter().enumerate() {

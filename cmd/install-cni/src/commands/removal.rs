@@ -1,5 +1,7 @@
 //! `uninstall --dry-run`: what an uninstallation would take away.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use report::{CaptureState, Comparison, RedirectionMode, StateReport, clean, tables};
 use serde::Serialize;
@@ -20,9 +22,10 @@ struct RemovalPlan {
 ///
 /// # Errors
 /// It cannot be printed.
-pub(crate) fn show(state: &StateReport, output: OutputOptions) -> Result<()> {
+pub(crate) fn show(state: &StateReport, output: OutputOptions) -> Result<ExitCode> {
     let removal = RemovalPlan::of(state);
-    output.print(&removal, |_| removal.table())
+    output.print(&removal, |_| removal.table())?;
+    Ok(if removal.unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl RemovalPlan {
@@ -64,7 +67,11 @@ impl RemovalPlan {
             }
         }
         let nothing = parts.iter().all(|(_, list)| list.is_empty());
-        let end = if nothing { "Nothing to remove." } else { "Nothing was changed." };
+        let end = match (nothing, self.unknown.is_empty()) {
+            (true, true) => "Nothing to remove.",
+            (true, false) => "Unknown whether there is something to remove.",
+            (false, _) => "Nothing was changed.",
+        };
         format!("{text}{end}\n")
     }
 }

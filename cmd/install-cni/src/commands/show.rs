@@ -28,22 +28,16 @@ pub(super) fn list(call: &CommandInvocation) -> Result<ExitCode> {
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
         all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
-    call.output.print(&shown, |colour| tables::pods(&shown, colour))?;
-    let cannot_tell =
-        || no_pods_are_known(&state) || all.iter().any(|pod| pod.capture == CaptureState::Unknown);
+    call.output.print(&shown, |colour| tables::pods(&state, &shown, colour))?;
+    let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
-        (true, true) if cannot_tell() => {
+        (_, true) if !state.knows_all_pods() || is_unsure() => {
             complain_unknown(&state);
             ExitCode::from(CANNOT)
         }
         _ => ExitCode::SUCCESS,
     })
-}
-
-/// A list that is empty because nobody made one, or that nobody has read to its end.
-fn no_pods_are_known(state: &StateReport) -> bool {
-    (state.pods.is_empty() && !state.seen.blind.is_empty()) || (state.node.ambient && !state.node.synced)
 }
 
 #[expect(clippy::print_stderr, reason = "the list itself is on standard output, for scripts")]
@@ -76,14 +70,12 @@ pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
 pub(super) fn plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain(&call.settings)?;
     call.output.print(&state.plan, |colour| tables::plan(&state, colour))?;
-    let cannot_tell =
-        state.plan.is_empty() && state.seen.by == report::Observer::Command && !state.seen.blind.is_empty();
-    Ok(match (state.plan.is_empty(), cannot_tell) {
-        (true, true) => {
+    Ok(match (state.plan.is_empty(), state.knows_plan()) {
+        (true, false) => {
             complain_unknown(&state);
             ExitCode::from(CANNOT)
         }
-        (true, false) => ExitCode::SUCCESS,
+        (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::FAILURE,
     })
 }

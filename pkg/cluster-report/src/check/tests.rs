@@ -92,7 +92,10 @@ fn second_node(cluster: &mut Cluster, labels: Value) {
 fn a_healthy_cluster_has_no_finding() {
     let report = check(&healthy());
     assert_eq!(report.findings, Vec::new());
-    assert_eq!((report.verdict, report.partial, report.verdict.status()), (Verdict::Healthy, false, 0));
+    assert_eq!(
+        (report.verdict, report.partial, report.status(Severity::Warning)),
+        (Verdict::Healthy, false, 0)
+    );
     assert_eq!(report.checks.len(), Code::ALL.len());
 }
 
@@ -312,11 +315,60 @@ fn each_finding_has_its_cause() {
             Severity::Unknown => 2,
             Severity::Warning => 0,
         };
-        assert_eq!(report.verdict.status(), expected, "{code:?}");
+        assert_eq!(report.status(Severity::Unknown), expected, "{code:?}");
+        assert_eq!(report.status(Severity::Error), u8::from(expected == 1), "{code:?}");
+        assert_ne!(report.status(Severity::Warning), 0, "{code:?}");
     }
     for code in Code::ALL {
         assert!(table.iter().any(|row| row.0 == *code), "{code:?} is tested");
     }
+}
+
+/// Which checks still pass, by what is missing.
+#[test]
+fn no_check_passes_that_rests_on_something_missing() {
+    let apart_from_agents =
+        vec![Code::NotReadable, Code::RolloutIncomplete, Code::NamespaceLabels, Code::PodLabels];
+    let apart_from_answers = vec![
+        Code::NotReadable,
+        Code::NoAgents,
+        Code::RolloutIncomplete,
+        Code::NamespaceLabels,
+        Code::AgentNotReady,
+        Code::NodeWithoutAgent,
+        Code::MeshWithoutAgent,
+        Code::NodeTainted,
+        Code::PodLabels,
+    ];
+    let unread = |kind: &str| Unread { what: kind.into(), why: "forbidden".into() };
+    let silent = |c: &mut Cluster| drop(c.answers.insert("n1".into(), NodeAnswer::Silent("no".into())));
+    let passed = |change: &dyn Fn(&mut Cluster)| {
+        let mut cluster = healthy();
+        change(&mut cluster);
+        let report = check(&cluster);
+        for line in &report.checks {
+            assert_eq!(line.failed.is_none(), line.findings == 0 && line.unknown.is_empty(), "{line:?}");
+        }
+        let passed = report.checks.iter().filter(|line| line.failed.is_none()).map(|line| line.code);
+        passed.collect::<Vec<_>>()
+    };
+    assert_eq!(passed(&|_| {}), Code::ALL);
+    assert_eq!(passed(&|c| silent(c)), apart_from_answers);
+    assert_eq!(passed(&|c| (c.agents.clear(), c.answers.clear()).0), apart_from_agents);
+    for kind in ["pods", "namespaces", "nodes", "networkpolicies", "daemonsets"] {
+        let left = passed(&|c| c.unread.push(unread(kind)));
+        let is_of = |code: &Code| match kind {
+            "pods" => code.section() == Section::Pods || *code == Code::MeshWithoutAgent,
+            "namespaces" => *code == Code::NamespaceLabels || *code == Code::PodBypassing,
+            "nodes" => *code == Code::NodeTainted,
+            "networkpolicies" => code.section() == Section::Policies,
+            _ => *code == Code::RolloutIncomplete,
+        };
+        assert!(!left.iter().any(|code| is_of(code) || *code == Code::NotReadable), "{kind}: {left:?}");
+        assert!(left.contains(&Code::NodeDrift), "{kind}: {left:?}");
+    }
+    let unsynced = passed(&|c| state(c).node.synced = false);
+    assert!(!unsynced.contains(&Code::PodBypassing) && unsynced.contains(&Code::InstallationDamaged));
 }
 
 #[test]

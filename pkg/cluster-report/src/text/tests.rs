@@ -25,7 +25,9 @@ fn a_check_shows_marks_findings_and_where_to_read_on() {
         "    and 2 more: -o wide shows all\n    Nothing is known of the pods of this node",
         "\n    see docs/millrace.md#agent-silent for hints\n",
         "× every node can capture pods\n    node n00: iptables cannot be run\\u{1b}[31m\n",
-        "√ no pod bypasses the mesh\n",
+        "? no pod bypasses the mesh\n    unknown: 12 of 13 agents did not answer\n",
+        "√ labels of pods do not contradict their sidecars\n",
+        "checks could not be determined, or only in part\n",
         "0 nodes, 1 agents, 1 of which answered; 0 pods, 0 captured, 0 bypassing the mesh\nThe result is partial",
         "Status check results are × unhealthy\n",
     ] {
@@ -44,5 +46,8 @@ fn what_is_missing_is_said_beside_the_answer() {
     assert!(text.starts_with("partial: 12 nodes did not answer\n  n01: no answer within 5s\n"), "{text}");
     assert!(text.ends_with("  and 2 more\n"));
     assert_eq!(partial_text(&[]), "");
-    assert_eq!(list_text(&crate::pods(&cluster(), None, None), false, false), "No pods.\n");
+    assert_eq!(
+        list_text(&crate::pods(&cluster(), None, None), false, false),
+        "Unknown: not every node answered.\n"
+    );
 }

@@ -63,7 +63,8 @@ fn it_begins_with_what_is_wrong() {
         [
             "T node watching n: 2 pods, 1 captured",
             "T node trouble: no ipset",
-            "T pod shop/b: held (node): its namespace is labelled",
+            "T pod shop/b: held (node): No ztunnel is ready on this node, so the pod shop/b has no proxy: its \
+             connections are held back until one is",
         ]
     );
 }
@@ -99,7 +100,8 @@ fn every_change_has_its_line() {
             "T pod shop/again: another one of that name, captured (node): its namespace is labelled",
             "T pod shop/why: still captured (node): it is labelled itself",
             "T pod shop/ill: trouble: refused",
-            "T pod shop/new\\u{1b}: new, pending (node): its namespace is labelled",
+            "T pod shop/new\\u{1b}: new, pending (node): The pod shop/new\\u{1b} has no address yet, so there \
+             is nothing to capture",
             "T pod shop/gone: gone, was captured",
             "T ztunnel - z ready",
             "T ztunnel + z ready, active",

@@ -44,7 +44,7 @@ pub(super) fn section(html: &mut HtmlWriter, state: &StateReport) {
         let columns =
             ["Pod", "State", "Why, and what is wrong", "Kernel", "Mode", "Since", "Addresses", "ztunnel"];
         parts::table(html, "pods-table", "Pods of this node, worst first", &columns, |html| {
-            order(state).into_iter().for_each(|pod| row(html, pod, &state.seen.at));
+            order(state).into_iter().for_each(|pod| row(html, state, pod));
         });
     });
 }
@@ -64,7 +64,7 @@ fn filter(html: &mut HtmlWriter) {
     });
 }
 
-fn row(html: &mut HtmlWriter, pod: &PodState, now: &str) {
+fn row(html: &mut HtmlWriter, state: &StateReport, pod: &PodState) {
     let class = if pod.capture.is_wrong() { "wrong" } else { "plain" };
     let id = anchor(pod);
     let attributes = [("id", id.as_str()), ("data-state", pod.capture.word()), ("class", class)];
@@ -75,11 +75,11 @@ fn row(html: &mut HtmlWriter, pod: &PodState, now: &str) {
             html.text(&pod.name);
         });
         html.element("td", &[], |html| badge(html, pod.capture));
-        html.element("td", &[], |html| why(html, pod));
+        html.element("td", &[], |html| why(html, state, pod));
         html.element("td", &[], |html| kernel(html, pod));
         html.text_element("td", &[], pod.way.map_or("–", RedirectionMode::word));
         html.element("td", &[], |html| match &pod.since {
-            Some(since) => when::time(html, since, now),
+            Some(since) => when::time(html, since, &state.seen.at),
             None => html.text("–"),
         });
         html.element("td", &[], |html| addresses(html, pod));
@@ -110,11 +110,12 @@ fn class(capture: CaptureState) -> &'static str {
 }
 
 /// Beside the name and the state, because that is what a phone shows without scrolling.
-fn why(html: &mut HtmlWriter, pod: &PodState) {
-    html.text(if pod.reason.words.is_empty() { "–" } else { &pod.reason.words });
-    if !pod.reason.code.is_empty() {
+fn why(html: &mut HtmlWriter, state: &StateReport, pod: &PodState) {
+    let (words, code) = crate::cause(state, pod);
+    html.text(if words.is_empty() { "–" } else { &words });
+    if !code.is_empty() {
         html.text(" ");
-        html.text_element("code", &[], &pod.reason.code);
+        html.text_element("code", &[], &code);
     }
     if !matches!(pod.phase.as_str(), "" | "Running") {
         html.text_element("p", &[("class", "dim")], &format!("The pod is {}.", pod.phase));

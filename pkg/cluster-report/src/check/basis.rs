@@ -1,0 +1,111 @@
+//! What each check rests on, and what of that is missing: a check without a finding has passed only if all of it was read.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    cluster::Cluster,
+    finding::{Code, Finding},
+};
+
+/// What a check rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    /// Objects of the API of this kind, in the words of [`crate::Unread::what`].
+    Objects(&'static str),
+    /// Pods of agents, and at least one.
+    Agents,
+    /// The answer of every agent.
+    Answers,
+    /// A complete observation of every node with an agent.
+    Observations,
+    /// An agent on every node that runs pods of the mesh.
+    MeshNodes,
+}
+
+const PODS: Basis = Basis::Objects("pods");
+const NAMESPACES: Basis = Basis::Objects("namespaces");
+const NODES: Basis = Basis::Objects("nodes");
+
+fn bases(code: Code) -> &'static [Basis] {
+    use Basis::{Agents, Answers, MeshNodes, Objects, Observations};
+    match code {
+        Code::NotReadable | Code::NoAgents => &[],
+        Code::RolloutIncomplete => &[Objects("daemonsets")],
+        Code::NamespaceLabels => &[NAMESPACES],
+        Code::PodLabels => &[PODS],
+        Code::AgentNotReady | Code::AgentSilent => &[Agents],
+        Code::VersionsDiffer
+        | Code::AgentUnhealthy
+        | Code::NotSynced
+        | Code::NotObserved
+        | Code::NoRecords
+        | Code::InstallationDamaged => &[Agents, Answers],
+        Code::NodeWithoutAgent | Code::NodeTainted => &[NODES, Agents],
+        Code::MeshWithoutAgent => &[PODS, NAMESPACES, NODES, Agents],
+        Code::NodeTrouble | Code::ZtunnelNotReady | Code::NodeDrift | Code::ForeignObjects => {
+            &[Agents, Answers, Observations]
+        }
+        Code::PodBypassing
+        | Code::PodHeld
+        | Code::PodDiffers
+        | Code::PodPending
+        | Code::PodLeaving
+        | Code::PodUnknown
+        | Code::PodOlderThanPlugin
+        | Code::PodNotReported => &[PODS, NAMESPACES, Agents, Answers, Observations, MeshNodes],
+        Code::PolicyBlocksHbone | Code::PolicyBlocksSome | Code::PolicyBlocksAll => {
+            &[Objects("networkpolicies"), PODS, NAMESPACES, Agents, Answers, MeshNodes]
+        }
+    }
+}
+
+/// What of the bases is missing.
+pub(super) struct Missing<'a> {
+    cluster: &'a Cluster,
+    findings: &'a [Finding],
+}
+
+impl<'a> Missing<'a> {
+    pub(super) fn new(cluster: &'a Cluster, findings: &'a [Finding]) -> Missing<'a> {
+        Missing { cluster, findings }
+    }
+
+    /// Why a check could not be determined completely; empty: it could.
+    pub(super) fn of(&self, code: Code) -> Vec<String> {
+        bases(code).iter().filter_map(|basis| self.why(*basis)).collect()
+    }
+
+    fn why(&self, basis: Basis) -> Option<String> {
+        match basis {
+            Basis::Objects(kind) => self.unread(kind),
+            Basis::Agents if !self.cluster.agents.is_empty() || !self.cluster.answers.is_empty() => None,
+            Basis::Agents => self.unread("agents").or_else(|| Some("no agent was found".to_owned())),
+            Basis::Answers => self.counted(
+                Code::AgentSilent,
+                &format!("of {} agents did not answer", self.cluster.answers.len()),
+            ),
+            Basis::Observations => {
+                let of = |code, words| self.counted(code, words);
+                let unread = of(Code::NotSynced, "agents have not read their pods and namespaces");
+                let blind = of(Code::NotObserved, "nodes were not observed completely");
+                let all: Vec<String> = unread.into_iter().chain(blind).collect();
+                (!all.is_empty()).then(|| all.join(", "))
+            }
+            Basis::MeshNodes => {
+                self.counted(Code::MeshWithoutAgent, "nodes with pods of the mesh run no agent")
+            }
+        }
+    }
+
+    fn unread(&self, kind: &str) -> Option<String> {
+        let unread = self.cluster.unread.iter().find(|unread| unread.what == kind)?;
+        Some(format!("{kind} could not be read: {}", report::clean(&unread.why)))
+    }
+
+    /// How many nodes have this finding.
+    fn counted(&self, code: Code, words: &str) -> Option<String> {
+        let of_code = self.findings.iter().filter(|finding| finding.code == code);
+        let nodes: BTreeSet<&str> = of_code.filter_map(|finding| finding.node.as_deref()).collect();
+        (!nodes.is_empty()).then(|| format!("{} {words}", nodes.len()))
+    }
+}
