@@ -17,7 +17,7 @@ use fixture::{Fixture, bypassing, document, full, pod};
 
 #[test]
 fn explain_answers_with_sentences_and_a_status() {
-    let fixture = Fixture::new(bypassing());
+    let fixture = Fixture::new(&bypassing());
     let text = fixture.said(0, &["explain", "shop/cart"]);
     assert!(
         text.starts_with(
@@ -43,7 +43,7 @@ fn explain_answers_with_sentences_and_a_status() {
 
 #[test]
 fn wrong_calls_end_with_two_and_say_why() {
-    let fixture = Fixture::new(bypassing());
+    let fixture = Fixture::new(&bypassing());
     for (arguments, words) in [
         (&["explain"][..], "which pod?"),
         (&["explain", "web"], "several pods have this name: shop/web, store/web"),
@@ -83,7 +83,7 @@ fn help_names_exit_statuses_and_flags() {
 
 #[test]
 fn pods_are_listed_as_asked() {
-    let fixture = Fixture::new(bypassing());
+    let fixture = Fixture::new(&bypassing());
     let names = |value: Value| -> Vec<String> {
         value.as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap().to_owned()).collect()
     };
@@ -97,24 +97,24 @@ fn pods_are_listed_as_asked() {
     assert_eq!(fixture.said(0, &["list", "--bypassing", "-n", "shop"]), "No pods.\n");
     let mut unknown = document();
     unknown.pods[0].capture = CaptureState::Unknown;
-    fixture.set(unknown);
+    fixture.set(&unknown);
     let (status, _, complaint) = fixture.call(&["list", "--bypassing"]);
     assert!(status == 2 && complaint.contains("not known: Pod shop/cart"), "{status}: {complaint}");
 }
 
 #[test]
 fn verify_is_content_only_when_all_was_seen_and_is_right() {
-    let fixture = Fixture::new(document());
+    let fixture = Fixture::new(&document());
     assert_eq!(fixture.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
     assert_eq!(fixture.json(0, &["verify"])["equal"], true);
     let mut blind = document();
     blind.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
-    fixture.set(blind.clone());
+    fixture.set(&blind);
     assert!(fixture.said(2, &["verify"]).contains("Not known: The node's firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
     blind.network.rules.difference =
         vec![StateDifference { kind: DifferenceKind::Missing, family: None, what }];
-    fixture.set(blind);
+    fixture.set(&blind);
     let text = fixture.said(1, &["verify"]);
     assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
     let json = fixture.json(1, &["verify"]);
@@ -123,7 +123,7 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
 
 #[test]
 fn state_and_plan_are_shown_in_three_forms() {
-    let fixture = Fixture::new(document());
+    let fixture = Fixture::new(&document());
     let text = fixture.said(0, &["state"]);
     assert!(text.contains("node-1") && text.contains("1 captured, 1 outside"), "{text}");
     let json = serde_json::from_value::<StateReport>(fixture.json(0, &["state"])).unwrap();
@@ -133,7 +133,7 @@ fn state_and_plan_are_shown_in_three_forms() {
     let mut planned = document();
     let operations = vec!["ipset add s 10.0.0.7".into()];
     planned.plan = vec![PlanStep { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
-    fixture.set(planned);
+    fixture.set(&planned);
     assert_eq!(fixture.said(1, &["plan"]), "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n");
     assert_eq!(fixture.json(1, &["plan"])[0]["kind"], "members");
 }
@@ -196,7 +196,7 @@ fn documents_of_agents_of_other_versions_are_read() {
     let mut older = serde_json::to_value(document()).unwrap();
     older.as_object_mut().unwrap().remove("history");
     older["ofTheFuture"] = true.into();
-    let fixture = Fixture::new(document());
+    let fixture = Fixture::new(&document());
     fixture.set_raw(older.to_string());
     assert!(fixture.said(0, &["state"]).contains("1 captured, 1 outside"));
     fixture.set_raw(r#"{"schema": "millrace.state/v9", "pods": {}}"#.to_owned());
@@ -210,7 +210,7 @@ fn documents_of_agents_of_other_versions_are_read() {
 
 #[test]
 fn a_dry_run_shows_what_would_go_and_changes_nothing() {
-    let fixture = Fixture::new(full());
+    let fixture = Fixture::new(&full());
     let text = fixture.said(0, &["uninstall", "--dry-run"]);
     for part in [
         "  entry /net.d/10.conflist: as it should be\n",
@@ -240,7 +240,7 @@ fn unpacked(archive: &Path) -> Vec<(String, String)> {
 
 #[test]
 fn a_bundle_has_everything_but_secrets() {
-    let fixture = Fixture::new(full());
+    let fixture = Fixture::new(&full());
     fs::write(fixture.directory.join("istio-cni.log"), "refused: Bearer abcdef012345\n").unwrap();
     let path = fixture.directory.join("b.tar.gz");
     assert_eq!(fixture.said(0, &["bundle", "-f", "b.tar.gz"]), "b.tar.gz\n");
@@ -270,7 +270,7 @@ fn a_bundle_has_everything_but_secrets() {
 
 #[test]
 fn watch_prints_what_changes() {
-    let fixture = Fixture::new(document());
+    let fixture = Fixture::new(&document());
     let mut child =
         fixture.command(&["watch", "--for", "20s", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -278,7 +278,7 @@ fn watch_prints_what_changes() {
     assert_eq!(next()["words"], "watching node-1: 2 pods, 1 captured");
     let mut changed = document();
     changed.pods[0].capture = CaptureState::Bypassing;
-    fixture.set(changed);
+    fixture.set(&changed);
     let event = next();
     assert_eq!((&event["kind"], &event["pod"]), (&"pod".into(), &"shop/cart".into()));
     assert!(event["words"].as_str().unwrap().starts_with("captured -> bypassing (sidecar): "), "{event}");
@@ -295,7 +295,7 @@ fn a_reader_that_goes_is_no_error() {
     let mut many = document();
     many.pods =
         (0..5000).map(|number| pod("shop", &format!("web-{number}"), CaptureState::Captured)).collect();
-    let fixture = Fixture::new(many);
+    let fixture = Fixture::new(&many);
     let mut child = fixture.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let mut complaint = String::new();

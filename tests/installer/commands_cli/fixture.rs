@@ -38,7 +38,7 @@ impl Fixture {
     }
 
     /// An agent that serves this document.
-    pub(super) fn new(document: StateReport) -> Fixture {
+    pub(super) fn new(document: &StateReport) -> Fixture {
         let fixture = Fixture::without_agent();
         fixture.set(document);
         let listener = UnixListener::bind(fixture.directory.join("debug.sock")).unwrap();
@@ -47,8 +47,8 @@ impl Fixture {
         fixture
     }
 
-    pub(super) fn set(&self, document: StateReport) {
-        self.set_raw(serde_json::to_string(&document).unwrap());
+    pub(super) fn set(&self, document: &StateReport) {
+        self.set_raw(serde_json::to_string(document).unwrap());
     }
 
     pub(super) fn set_raw(&self, document: String) {
