@@ -8,6 +8,9 @@ use crate::fixtures::inpod::InPod;
 
 /// In all, whoever is unavailable; the other plugins of the chain are called, too.
 const LIMIT: Duration = Duration::from_secs(2);
+/// All rules of a namespace, in whichever tables they are.
+const FLUSH: &str = "nft flush ruleset; for tool in iptables-legacy ip6tables-legacy; do \
+                     for table in raw mangle nat; do $tool -t $table -F; done; done";
 
 #[test]
 fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
@@ -31,13 +34,13 @@ fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
             assert!(text.contains("bypasses the mesh: its traffic is not redirected"), "{what}: {text}");
         };
         succeeds("all is there");
-        seen.sandbox.netns.sh("nft flush ruleset");
+        seen.sandbox.netns.pipe("sh", FLUSH);
         bypasses("the agent knows that it belongs to the mesh", &seen);
         drop(ztunnel);
         succeeds("no ztunnel");
         fixture.daemon.take().unwrap().kill();
         succeeds("no ztunnel and no agent");
-        lost.sandbox.netns.sh("nft flush ruleset");
+        lost.sandbox.netns.pipe("sh", FLUSH);
         check(&lost).unwrap_or_else(|error| panic!("it may have left the mesh since: {error}"));
     }
 }

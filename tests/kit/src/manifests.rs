@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -20,6 +21,8 @@ pub(crate) const CREATED: &str = "2026-01-01T00:00:00Z";
 #[derive(Debug)]
 pub struct Manifests {
     files: TempDir,
+    /// How many files were staged: several threads may write at the same time.
+    staged: AtomicUsize,
 }
 
 impl Manifests {
@@ -28,7 +31,7 @@ impl Manifests {
     pub fn new() -> Self {
         let files = tempfile::Builder::new().prefix("manifests").tempdir().expect("cannot make a temp dir");
         fs::create_dir(files.path().join("objects")).expect("cannot make a directory");
-        Self { files }
+        Self { files, staged: AtomicUsize::new(0) }
     }
 
     /// The directory.
@@ -73,7 +76,8 @@ impl Manifests {
         let metadata = &object["metadata"];
         let path = self.file(&text(&object["kind"]), &text(&metadata["namespace"]), &text(&metadata["name"]));
         // Beside the directory, so that who watches it sees one event for one change.
-        let new = self.files.path().join("new");
+        let number = self.staged.fetch_add(1, Ordering::Relaxed);
+        let new = self.files.path().join(format!("new-{number}"));
         fs::write(&new, serde_json::to_vec_pretty(object).unwrap()).expect("cannot write a manifest");
         fs::rename(&new, &path).expect("cannot rename a manifest");
     }
