@@ -94,7 +94,8 @@ impl Fixture {
         let tracer = Tracer::attach(self.base.daemon(), Some(at));
         self.label(member);
         let began = Instant::now();
-        let killed = tracer.killed(|| began.elapsed() > Duration::from_secs(2));
+        // A second change of labels within two seconds takes effect only after them.
+        let killed = tracer.killed(|| began.elapsed() > Duration::from_secs(6));
         let what = format!("member={member}, point {at}: {planned:?}, killed at {killed:?}");
         self.restart(&what);
         self.wait_led(member, &what);
@@ -169,6 +170,7 @@ fn a_running_pods_way_in_and_out_is_completed_wherever_the_agent_is_killed() {
                 None => {
                     fixture.label(member);
                     fixture.wait_led(member, "undisturbed");
+                    fixture.restart("undisturbed"); // the next change of labels need not wait for this one
                 }
             }
         }
