@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod, PodSandbox};
+use kit::{ApiServer, InpodOptions, InpodZtunnel, Netns, Pod, PodSandbox};
 use serde_json::{Value, json};
 
 use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
@@ -65,6 +65,11 @@ impl Cluster {
 
     /// It runs: kubelet tells so, and it has a process.
     pub(crate) fn runs(&self, sandbox: &PodSandbox, pid: u32) {
+        self.runs_in(sandbox, &sandbox.netns, pid);
+    }
+
+    /// The same with a process that is in this namespace.
+    pub(crate) fn runs_in(&self, sandbox: &PodSandbox, netns: &Netns, pid: u32) {
         let status = &sandbox.manifest()["status"];
         self.fixture.api.admin().patch_status(&self.path(&sandbox.pod.name), status);
         let directory = self.proc.path().join(pid.to_string());
@@ -72,7 +77,7 @@ impl Cluster {
         let cgroup = format!("0::/kubepods/burstable/pod{}/0123\n", sandbox.pod.uid);
         std::fs::write(directory.join("cgroup"), cgroup).unwrap();
         std::fs::write(directory.join("stat"), "1 (a) S 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 7 0\n").unwrap();
-        let netns = Path::new("/var/run/netns").join(sandbox.netns.name());
+        let netns = Path::new("/var/run/netns").join(netns.name());
         std::os::unix::fs::symlink(netns, directory.join("ns/net")).unwrap();
     }
 

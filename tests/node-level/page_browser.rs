@@ -43,10 +43,14 @@ fn complaints(browser: &Browser, server: &Server) -> Vec<Value> {
 #[test]
 fn a_node_of_250_pods_is_loaded_within_a_second() {
     let Some((browser, server)) = showing(fixtures::crowd(250)) else { return };
-    // Processor time, because other tests have the processors at times. The page waits for nothing but its own document.
-    let before = browser.cpu_time();
-    browser.open(&server.url());
-    let used = browser.cpu_time() - before;
+    // Processor time, because other tests have the processors at times, and the least of three, because they share its caches.
+    // The page waits for nothing but its own document.
+    let load = || {
+        let before = browser.cpu_time();
+        browser.open(&server.url());
+        browser.cpu_time() - before
+    };
+    let used = (0..3).map(|_| load()).min().unwrap();
     assert!(used < Duration::from_secs(1), "{used:?}");
     assert_eq!(browser.eval("document.querySelectorAll('#pods-table tbody tr').length"), 250);
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());

@@ -66,6 +66,31 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
 }
 
+/// A process of the pod has entered another pod's namespace, which has the pod's address.
+#[test]
+fn a_pod_whose_namespace_cannot_be_determined_has_an_event() {
+    let Some(cluster) = inpod_api::Cluster::allowed("events-ambiguous", &allowed(IN_POD, false)) else {
+        return;
+    };
+    let mut daemon = cluster.fixture.daemon();
+    daemon.wait_until_ready();
+    let other = cluster.fixture.node.pod(Pod::new("elsewhere", "other"), &[]);
+    let web = cluster.fixture.node.pod(cluster.create("web"), &[]);
+    for ip in web.ips() {
+        let rest = if ip.is_ipv6() { "/128 dev lo nodad" } else { "/32 dev lo" };
+        let _ = other.netns.sh(&format!("ip address add {ip}{rest}"));
+    }
+    cluster.runs_in(&web, &other.netns, 11);
+    cluster.label("ambient");
+    let ambiguous = event(&cluster.fixture, &web.pod.uid, "AmbiguousNetns", 1);
+    assert_eq!(ambiguous["type"], "Warning");
+    assert_eq!(ambiguous["involvedObject"]["name"], "web");
+    assert!(message(&ambiguous).contains("the node's routes lead to another one"), "{ambiguous}");
+    assert_ne!(cluster.mark_of("web"), json!("enabled"));
+    let log = daemon.log();
+    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+}
+
 #[test]
 fn the_agents_own_pod_has_events_of_the_node() {
     let Some(cluster) = ambient_api::Cluster::allowed("events-agent", &allowed(AMBIENT, false)) else {
