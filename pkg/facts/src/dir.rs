@@ -1,7 +1,7 @@
 //! Facts from a directory of manifests: for a laptop, a lab, a kubelet without API server.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
@@ -15,6 +15,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, FileFingerprint, Waker};
+use model::{Pod, PodName};
 use planner::Fact;
 use retry::LastError;
 use tracing::{info, warn};
@@ -109,7 +110,7 @@ impl ManifestDirectory {
         Self { path, node, files: BTreeMap::new(), last: LastError::default(), told: false }
     }
 
-    /// Looks at every file. All that is known, if that is not what was told last.
+    /// Looks at every file. What differs from what was told last: single pods, or all that is known.
     fn look(&mut self) -> Vec<Fact> {
         let names = match hostfs::list(&self.path) {
             Ok(names) => names,
@@ -125,70 +126,95 @@ impl ManifestDirectory {
         }
         let before = self.files.len();
         self.files.retain(|name, _| names.contains(name));
-        let mut changed = self.files.len() != before || !self.told;
+        let are_fewer = self.files.len() != before;
+        let mut replaced = Vec::new();
         for name in names.into_iter().filter(|name| document::is_manifest(Path::new(name))) {
-            let path = self.path.join(&name);
-            changed |= self.files.entry(name).or_default().look(&path);
+            let file = self.files.entry(name.clone()).or_default();
+            replaced.extend(file.look(&self.path.join(&name)).map(|before| (name, before)));
         }
-        self.told = true;
-        if changed { self.facts() } else { Vec::new() }
+        if are_fewer || !std::mem::replace(&mut self.told, true) {
+            return self.facts();
+        }
+        self.pod_facts(&replaced).unwrap_or_else(|| self.facts())
+    }
+
+    /// What files say now that said this before, if that concerns single pods alone.
+    fn pod_facts<'a>(&'a self, replaced: &'a [(OsString, ManifestObjects)]) -> Option<Vec<Fact>> {
+        let mut facts = Vec::new();
+        for (file, before) in replaced {
+            let now = &self.files.get(file)?.objects;
+            let here = |objects: &'a ManifestObjects| objects.pods.iter().filter(|pod| self.is_here(pod));
+            let names: BTreeSet<PodName> = here(now).map(Pod::name).collect();
+            let others = self.files.iter().filter(|(other, _)| *other != file);
+            let mut others = others.flat_map(|(_, other)| &other.objects.pods);
+            let are_alone = !others.any(|pod| names.contains(&pod.name()));
+            let is_nothing_gone = here(before).all(|pod| names.contains(&pod.name()));
+            if before.namespaces != now.namespaces || !are_alone || !is_nothing_gone {
+                return None;
+            }
+            let new = here(now).filter(|pod| !before.pods.contains(pod));
+            facts.extend(new.map(|pod| Fact::Pod(Box::new(pod.clone()))));
+        }
+        Some(facts)
+    }
+
+    fn is_here(&self, pod: &Pod) -> bool {
+        pod.spec.node_name.is_empty() || pod.spec.node_name == self.node
     }
 
     /// Namespaces first: a pod is judged by its namespace.
     fn facts(&self) -> Vec<Fact> {
         let objects = || self.files.values().map(|file| &file.objects);
-        let here = |node: &str| node.is_empty() || node == self.node;
         let pods = objects().flat_map(|objects| &objects.pods);
-        let pods = pods.filter(|pod| here(&pod.spec.node_name)).cloned().collect();
+        let pods = pods.filter(|pod| self.is_here(pod)).cloned().collect();
         let namespaces = objects().flat_map(|objects| &objects.namespaces).cloned().collect();
         vec![Fact::Namespaces(namespaces), Fact::Pods(pods)]
     }
 }
 
 impl ManifestFile {
-    /// Reads the file, if it was touched; true if what it says is new.
-    fn look(&mut self, path: &Path) -> bool {
+    /// Reads the file, if it was touched; what it said before, if that is another thing.
+    fn look(&mut self, path: &Path) -> Option<ManifestObjects> {
         // What cannot be looked at is read, which says why it cannot.
         let settled = hostfs::settled_fingerprint(path);
         if settled.is_some() && settled == self.settled {
-            return false;
+            return None;
         }
-        let is_new = self.read(path);
+        let before = self.read(path);
         // A file that could not be read is tried again: the cause need not be in the file.
         self.settled = settled.filter(|_| self.hash.is_some());
-        is_new
+        before
     }
 
-    fn read(&mut self, path: &Path) -> bool {
+    fn read(&mut self, path: &Path) -> Option<ManifestObjects> {
         let content = match hostfs::read(path, MAX_FILE) {
             Ok(content) => content,
-            Err(error) if error.is_missing() => return false, // since it was listed; that is told next
+            Err(error) if error.is_missing() => return None, // since it was listed; that is told next
             Err(error) => {
                 self.hash = None;
                 if self.last.replace(&error) {
                     warn!(target: "ambient", %error, "cannot read the manifest; keeping its last content");
                 }
-                return false;
+                return None;
             }
         };
         let now = Some(hash(&content));
         if std::mem::replace(&mut self.hash, now) == now {
-            return false;
+            return None;
         }
         match document::read(path, &content) {
             Ok(objects) => {
                 if self.last.clear() {
                     info!(target: "ambient", path = %path.display(), "manifest read again");
                 }
-                let is_new = objects != self.objects;
-                self.objects = objects;
-                is_new
+                let before = std::mem::replace(&mut self.objects, objects);
+                (before != self.objects).then_some(before)
             }
             Err(why) => {
                 if self.last.replace(&why) {
                     warn!(target: "ambient", path = %path.display(), error = %why, "invalid manifest; keeping its last content");
                 }
-                false
+                None
             }
         }
     }

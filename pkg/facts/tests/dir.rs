@@ -87,6 +87,32 @@ fn pod(name: &str) -> String {
 
 const SHOP: &str = "kind: Namespace\nmetadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}\n";
 
+/// A change of one pod is told alone; what else can differ, or whose pod it is, is told as a list of all.
+#[test]
+fn of_one_pod_that_changes_only_that_pod_is_told() {
+    let mut fixture = Fixture::new();
+    let labelled = |name: &str, label: &str| {
+        format!("kind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{v: \"{label}\"}}}}\n")
+    };
+    fixture.write("a.yaml", &labelled("a", "1"));
+    fixture.write("b.yaml", &labelled("b", "1"));
+    fixture.expect(&["a", "b"], &[]);
+    while fixture.facts.try_recv().is_ok() {}
+    let next = |fixture: &Fixture| fixture.facts.recv_timeout(SOON).unwrap();
+    fixture.write("a.yaml", &labelled("a", "2"));
+    assert!(matches!(next(&fixture), Fact::Pod(pod) if pod.metadata.labels["v"] == "2"));
+    fixture.write("c.yaml", &labelled("c", "1"));
+    assert!(matches!(next(&fixture), Fact::Pod(pod) if pod.metadata.name == "c"));
+    // Also in another file: the last one counts.
+    fixture.write("a.yaml", &labelled("c", "2"));
+    assert!(matches!(next(&fixture), Fact::Namespaces(_)));
+    assert!(matches!(next(&fixture), Fact::Pods(pods) if pods.len() == 3));
+    fixture.write("b.yaml", SHOP);
+    assert!(matches!(next(&fixture), Fact::Namespaces(all) if all.len() == 1));
+    assert!(matches!(next(&fixture), Fact::Pods(pods) if pods.len() == 2));
+    fixture.expect_silence();
+}
+
 #[test]
 fn files_that_come_change_and_go_are_heard() {
     let mut fixture = Fixture::new();

@@ -3,7 +3,10 @@
 
 mod trim;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use model::{Namespace, Pod, PodName, PodUid};
 
@@ -45,6 +48,26 @@ pub struct DoubtedObjects {
     pub namespaces: BTreeSet<String>,
 }
 
+/// What a fact changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FactChange {
+    /// Nothing that a decision could depend on.
+    Nothing,
+    /// These pods alone.
+    Pods(Vec<ChangedPod>),
+    /// Possibly all pods: a namespace, the first list, or what lists are not believed of.
+    All,
+}
+
+/// A pod that is new, gone, or not as before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedPod {
+    /// The name of the pod.
+    pub name: PodName,
+    /// The pod that had this name before.
+    pub before: Option<Pod>,
+}
+
 /// Everything that is known, without what nothing is decided on (see [`trim`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactIndex {
@@ -60,26 +83,30 @@ pub struct FactIndex {
 struct IndexEntry {
     pod: Pod,
     asked: InPodAnnotations,
+    ips: Vec<IpAddr>,
 }
 
 impl FactIndex {
     /// Takes in a fact. True if anything is different now that a decision could depend on.
     pub fn apply(&mut self, fact: Fact) -> bool {
-        match fact {
-            Fact::Pods(pods) => {
-                let pods = pods.into_iter().map(named_pod).collect();
-                let doubted = self.doubted.pods.iter();
-                let kept = doubted.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
-                let pods = but_for(pods, kept);
-                reset(&mut self.pods, pods, &mut self.has_pods)
-            }
+        self.take_in(fact) != FactChange::Nothing
+    }
+
+    /// Takes in a fact, and tells what is different now.
+    pub fn take_in(&mut self, fact: Fact) -> FactChange {
+        let all_differ = match fact {
+            Fact::Pods(pods) => return self.take_in_list(pods),
             Fact::Pod(pod) => {
                 let (name, entry) = named_pod(*pod);
-                put(&mut self.pods, name, entry)
+                let differs = self.pods.get(&name) != Some(&entry);
+                let before = self.pods.insert(name.clone(), entry).map(|entry| entry.pod);
+                return FactChange::of(if differs { vec![ChangedPod { name, before }] } else { Vec::new() });
             }
             Fact::PodGone { name, uid } => {
                 let is_that = self.pods.get(&name).is_some_and(|entry| entry.pod.metadata.uid == uid);
-                is_that && self.pods.remove(&name).is_some()
+                let gone = if is_that { self.pods.remove_entry(&name) } else { None };
+                let gone = gone.map(|(name, entry)| ChangedPod { name, before: Some(entry.pod) });
+                return FactChange::of(gone.into_iter().collect());
             }
             Fact::Namespaces(namespaces) => {
                 let namespaces = namespaces.into_iter().map(named_namespace).collect();
@@ -95,7 +122,26 @@ impl FactIndex {
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
             Fact::Doubted(doubted) => std::mem::replace(&mut self.doubted, doubted.clone()) != doubted,
+        };
+        if all_differ { FactChange::All } else { FactChange::Nothing }
+    }
+
+    fn take_in_list(&mut self, pods: Vec<Pod>) -> FactChange {
+        let doubted = self.doubted.pods.iter();
+        let kept = doubted.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
+        let pods = but_for(pods.into_iter().map(named_pod).collect(), kept);
+        let mut before = std::mem::take(&mut self.pods);
+        let mut changed = Vec::new();
+        for (name, entry) in &pods {
+            let known = before.remove(name);
+            if known.as_ref() != Some(entry) {
+                changed.push(ChangedPod { name: name.clone(), before: known.map(|entry| entry.pod) });
+            }
         }
+        let gone = before.into_iter().map(|(name, entry)| ChangedPod { name, before: Some(entry.pod) });
+        changed.extend(gone);
+        self.pods = pods;
+        if std::mem::replace(&mut self.has_pods, true) { FactChange::of(changed) } else { FactChange::All }
     }
 
     /// The pod of this name.
@@ -107,6 +153,17 @@ impl FactIndex {
     /// All pods, by namespace and name.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values().map(|entry| &entry.pod)
+    }
+
+    /// Those of these pods that are known, by UID and name.
+    pub fn pods_with(&self, uids: &BTreeMap<PodUid, PodName>) -> impl Iterator<Item = &Pod> {
+        let pods = uids.iter().filter_map(|(uid, name)| Some((uid, self.pod(name)?)));
+        pods.filter(|(uid, pod)| pod.metadata.uid == **uid).map(|(_, pod)| pod)
+    }
+
+    /// All pods, each with the addresses that its status shows.
+    pub fn pods_with_addresses(&self) -> impl Iterator<Item = (&Pod, &[IpAddr])> {
+        self.pods.values().map(|entry| (&entry.pod, entry.ips.as_slice()))
     }
 
     /// What the annotations of a pod ask for, which were read when the index took it in.
@@ -140,6 +197,12 @@ impl FactIndex {
     }
 }
 
+impl FactChange {
+    fn of(changed: Vec<ChangedPod>) -> FactChange {
+        if changed.is_empty() { FactChange::Nothing } else { FactChange::Pods(changed) }
+    }
+}
+
 fn but_for<K: Ord, V>(listed: BTreeMap<K, V>, kept: impl Iterator<Item = (K, V)>) -> BTreeMap<K, V> {
     let mut all = listed;
     all.extend(kept);
@@ -161,8 +224,8 @@ fn put<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> b
 
 fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {
     trim(&mut pod);
-    let asked = InPodAnnotations::of(&pod);
-    (pod.name(), IndexEntry { pod, asked })
+    let (asked, ips) = (InPodAnnotations::of(&pod), pod.status.ips());
+    (pod.name(), IndexEntry { pod, asked, ips })
 }
 
 fn named_namespace(mut namespace: Namespace) -> (String, Namespace) {

@@ -4,13 +4,13 @@
 #[path = "pods/fixture.rs"]
 mod fixture;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
     DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, ambient, decide,
-    facts::{trim, trim_namespace, trim_to_sidecar},
+    facts::{FactChange, trim, trim_namespace, trim_to_sidecar},
     ztunnel::{ZtunnelSelector, candidates},
 };
 use proptest::{collection::vec, prelude::*, sample};
@@ -164,8 +164,15 @@ proptest! {
             let before = index.clone();
             let fact = without_doubles(fact);
             retell(&mut pods, &mut namespaces, fact.clone());
-            let changed = index.apply(fact.clone());
-            prop_assert_eq!(changed, index != before, "{:?}", fact);
+            let change = index.take_in(fact.clone());
+            prop_assert_eq!(change != FactChange::Nothing, index != before, "{:?}", fact);
+            if let FactChange::Pods(changed) = change {
+                let names: BTreeSet<PodName> = index.pods().chain(before.pods()).map(Pod::name).collect();
+                let differ = names.into_iter().filter(|name| index.pod(name) != before.pod(name));
+                let differ = differ.map(|name| (before.pod(&name).cloned(), name));
+                let told: BTreeMap<_, _> = changed.into_iter().map(|pod| (pod.name, pod.before)).collect();
+                prop_assert_eq!(told, differ.map(|(before, name)| (name, before)).collect());
+            }
             prop_assert!(!index.apply(fact), "once more changes nothing");
         }
         at_once.apply(Fact::Pods(pods));
