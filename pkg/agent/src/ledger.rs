@@ -7,11 +7,12 @@
 //! Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     net::IpAddr,
 };
 
-use model::{ContainerId, Pod, PodUid};
+use model::{ContainerId, Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason, facts::FactIndex, node::MemberAddresses};
 
 /// What an ADD reported.
@@ -181,25 +182,71 @@ impl AttachmentLedger {
         standing: impl Fn(&Pod) -> AmbientStanding,
         inherited: &MemberAddresses,
     ) -> MemberAddresses {
-        self.tidy(index);
+        if index.is_synced() {
+            let known: BTreeSet<&PodUid> = index.pods().map(|pod| &pod.metadata.uid).collect();
+            self.tidy(|uid| Some(known.contains(uid)));
+        }
+        self.claim_all(index.pods(), standing, inherited, |_| true)
+    }
+
+    /// The same for these addresses alone, after something changed of these pods alone.
+    pub fn members_among(
+        &mut self,
+        (ips, changed): (&BTreeSet<IpAddr>, &BTreeMap<PodUid, PodName>),
+        index: &FactIndex,
+        standing: impl Fn(&Pod) -> AmbientStanding,
+        inherited: &MemberAddresses,
+    ) -> MemberAddresses {
+        if index.is_synced() {
+            let known: BTreeSet<&PodUid> = index.pods_with(changed).map(|pod| &pod.metadata.uid).collect();
+            self.tidy(|uid| changed.contains_key(uid).then(|| known.contains(uid)));
+        }
+        let shares = |shown: &[IpAddr]| shown.iter().any(|ip| ips.contains(ip));
+        let recorded = self.records.values().filter(|record| shares(&record.attachment.ips));
+        let held = inherited.iter().filter(|(ip, _)| ips.contains(*ip));
+        let claimants: BTreeSet<PodUid> =
+            recorded.map(|record| &record.attachment.uid).chain(held.map(|(_, uid)| uid)).cloned().collect();
+        let pods = index
+            .pods_with_addresses()
+            .filter(|(pod, shown)| shares(shown) || claimants.contains(&pod.metadata.uid));
+        self.claim_all(pods.map(|(pod, _)| pod), standing, inherited, |ip| ips.contains(ip))
+    }
+
+    /// Resolves the claims of pods, and of what the plugin reported, to addresses.
+    fn claim_all<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a Pod>,
+        standing: impl Fn(&Pod) -> AmbientStanding,
+        inherited: &MemberAddresses,
+        is_meant: impl Fn(&IpAddr) -> bool,
+    ) -> MemberAddresses {
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
         let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid| {
+            if !is_meant(&ip) {
+                return;
+            }
             // The kernel has it from the plugin, in order: that takes precedence over the API.
             let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
             let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone() };
-            let entry = claims.entry(ip).or_insert_with(|| new.clone());
-            if *entry < new {
-                *entry = new;
+            match claims.entry(ip) {
+                Entry::Vacant(entry) => drop(entry.insert(new)),
+                Entry::Occupied(mut entry) if *entry.get() < new => drop(entry.insert(new)),
+                Entry::Occupied(_) => {}
             }
         };
+        let by_owner = LazyCell::new(|| {
+            let mut owned: BTreeMap<&PodUid, Vec<IpAddr>> = BTreeMap::new();
+            inherited.iter().for_each(|(ip, uid)| owned.entry(uid).or_default().push(*ip));
+            owned
+        });
         let (mut out, mut gone) = (BTreeSet::new(), BTreeSet::new());
-        for pod in index.pods() {
+        for pod in pods {
             let meta = &pod.metadata;
             let ips = match standing(pod) {
                 AmbientStanding::Member { ips, .. } => ips,
                 // Its namespace comes from another source, and may arrive later.
                 AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
-                    inherited.iter().filter(|(_, uid)| **uid == meta.uid).map(|(ip, _)| *ip).collect()
+                    by_owner.get(&meta.uid).cloned().unwrap_or_default()
                 }
                 AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated) => {
                     gone.insert(&meta.uid);
@@ -224,20 +271,16 @@ impl AttachmentLedger {
         enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 
-    /// Drops what the API has caught up with.
-    fn tidy(&mut self, index: &FactIndex) {
-        if !index.is_synced() {
-            return;
-        }
-        let uids: BTreeSet<&PodUid> = index.pods().map(|pod| &pod.metadata.uid).collect();
+    /// Drops what the API has caught up with. `is_known`: whether the API shows the pod; `None`: nothing changed there.
+    fn tidy(&mut self, is_known: impl Fn(&PodUid) -> Option<bool>) {
         self.records.retain(|_, record| {
-            let there = uids.contains(&record.attachment.uid);
+            let Some(there) = is_known(&record.attachment.uid) else { return true };
             record.seen |= there;
             there || !record.seen
         });
         // The API may begin to show a pod's address only after the pod released it.
         self.released.retain(|(uid, _), release| {
-            let there = uids.contains(uid);
+            let Some(there) = is_known(uid) else { return true };
             release.seen |= there;
             there || (!release.seen && self.last - release.order < FORGOTTEN)
         });
