@@ -11,7 +11,7 @@ use model::{Pod, PodName, PodUid};
 use planner::{
     AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
     ambient::{AMBIENT_REDIRECTION, standing},
-    facts::FactIndex,
+    facts::{ChangedPod, Fact, FactChange, FactIndex},
     node::MemberAddresses,
     ztunnel,
 };
@@ -39,6 +39,37 @@ const AGAIN: Duration = Duration::from_secs(20);
 /// than they are.
 const GRACE: Duration = Duration::from_secs(60);
 
+/// Above this number of changed pods a pass considers all pods.
+const MANY: usize = 64;
+
+/// Pods that something has changed of since the last pass, and addresses that they had: a pass need not consider others.
+#[derive(Clone, Debug, Default)]
+pub struct ChangedPods {
+    /// Their names by UID; the name of one that the API does not show is empty.
+    pub pods: BTreeMap<PodUid, PodName>,
+    /// Addresses that they released.
+    pub ips: BTreeSet<IpAddr>,
+}
+
+/// What was reported of a pod.
+#[derive(Debug)]
+struct PodReport {
+    state: CaptureState,
+    /// Since when it is in that state.
+    since: SystemTime,
+    count: PodCount,
+    /// Why the mesh refuses a pod that asks for it.
+    refused: Option<&'static str>,
+}
+
+/// The state of a pod in `istio_cni_ambient_pods`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodCount {
+    Enrolled,
+    Pending,
+    Uncounted,
+}
+
 /// What the reconciler knows of the node's pods, and where it reports: the same for every capture mode.
 pub struct AgentState {
     /// Which pods are enrolled.
@@ -63,12 +94,13 @@ pub struct AgentState {
     /// UIDs of all pods that were known at a pass soon after the start.
     seen: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
+    changed: ChangedPods,
     /// The last changes of the node, and what caused the pass that is running.
     pub history: ChangeHistory,
     /// What is wrong with the node.
     pub(crate) trouble: Option<String>,
-    /// The state of each pod, by UID, and since when.
-    since: BTreeMap<PodUid, (CaptureState, SystemTime)>,
+    /// What was reported of each pod, by UID.
+    reports: BTreeMap<PodUid, PodReport>,
     began: SystemTime,
     /// Objects for which the API server's lists were not believed at the last pass.
     doubted: DoubtedObjects,
@@ -97,9 +129,10 @@ impl AgentState {
             ended: BTreeSet::new(),
             seen: BTreeSet::new(),
             dirty: Some(ReconcileScope::Full),
+            changed: ChangedPods::default(),
             history: ChangeHistory::default(),
             trouble: None,
-            since: BTreeMap::new(),
+            reports: BTreeMap::new(),
             began: SystemTime::now(),
             doubted: DoubtedObjects::default(),
         }
@@ -108,6 +141,62 @@ impl AgentState {
     /// Requests a pass, of at least this scope.
     pub fn mark_dirty(&mut self, scope: ReconcileScope) {
         self.dirty = self.dirty.max(Some(scope));
+    }
+
+    /// Requests a pass that considers at least the pod with this UID; `released`: addresses that it no longer has.
+    pub fn mark_pod(&mut self, uid: &PodUid, released: &[IpAddr]) {
+        self.changed.ips.extend(released);
+        let known = self.index.pods().find(|pod| pod.has_runtime_uid(uid));
+        let known = known.map(|pod| (pod.metadata.uid.clone(), pod.name()));
+        self.mark_named(uid.clone(), known.as_ref().map(|(_, name)| name.clone()).unwrap_or_default());
+        if let Some((known, name)) = known.filter(|(known, _)| known != uid) {
+            self.mark_named(known, name); // the runtime calls a static pod otherwise
+        }
+    }
+
+    fn mark_named(&mut self, uid: PodUid, name: PodName) {
+        self.changed.pods.insert(uid, name);
+        let is_many = self.changed.pods.len() > MANY;
+        self.mark_dirty(if is_many { ReconcileScope::Membership } else { ReconcileScope::Pods });
+    }
+
+    /// Takes in a fact, and requests a pass for what it changes. False if that is nothing.
+    pub(crate) fn take_in(&mut self, fact: Fact) -> bool {
+        let changed = match self.index.take_in(fact) {
+            FactChange::Nothing => return false,
+            FactChange::Pods(changed) if changed.len() <= MANY => changed,
+            FactChange::Pods(_) | FactChange::All => {
+                self.mark_dirty(ReconcileScope::Membership);
+                return true;
+            }
+        };
+        for ChangedPod { name, before } in changed {
+            let now = self.index.pod(&name);
+            // All pods depend on who is a ztunnel.
+            let is_of_all = before.iter().chain(now).any(|pod| self.policy.ztunnel.matches(pod));
+            let uids: BTreeSet<PodUid> =
+                before.iter().chain(now).map(|pod| pod.metadata.uid.clone()).collect();
+            uids.into_iter().for_each(|uid| self.mark_named(uid, name.clone()));
+            if is_of_all {
+                self.mark_dirty(ReconcileScope::Membership);
+            }
+        }
+        true
+    }
+
+    /// The pods that a pass of this scope considers; `None`: all of them.
+    pub fn changed(&self, scope: ReconcileScope) -> Option<ChangedPods> {
+        (scope == ReconcileScope::Pods).then(|| self.changed.clone())
+    }
+
+    /// The pods that a pass considers; `None`: all that are known.
+    pub fn considered(&self, only: Option<&ChangedPods>) -> Vec<&Pod> {
+        considered(&self.index, only)
+    }
+
+    /// A pass has considered them.
+    pub(crate) fn forget_changed(&mut self) {
+        self.changed = ChangedPods::default();
     }
 
     /// Drops `who`, which ends the wait, if no pod will come: without ambient mode pods are followed only where the agent's
@@ -166,14 +255,36 @@ impl AgentState {
     /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.
     pub fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
         let Self { index, policy, pace, ledger, .. } = self;
-        let standing = |pod: &Pod| paced(index, policy, pace, pod);
-        let mut members = ledger.members(index, standing, inherited);
+        let members = ledger.members(index, |pod: &Pod| paced(index, policy, pace, pod), inherited);
         if self.started.elapsed() >= GRACE {
             self.seen.clear();
             return members;
         }
-        // A pod that was there and is not any more has ended.
         self.seen.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
+        self.keep_unseen(members, inherited)
+    }
+
+    /// The same of these addresses alone, after something changed of these pods alone.
+    pub fn members_among(
+        &mut self,
+        ips: &BTreeSet<IpAddr>,
+        changed: &ChangedPods,
+        inherited: &MemberAddresses,
+    ) -> MemberAddresses {
+        let Self { index, policy, pace, ledger, .. } = self;
+        let standing = |pod: &Pod| paced(index, policy, pace, pod);
+        let members = ledger.members_among((ips, &changed.pods), index, standing, inherited);
+        if self.started.elapsed() >= GRACE {
+            return members;
+        }
+        self.seen.extend(self.index.pods_with(&changed.pods).map(|pod| pod.metadata.uid.clone()));
+        let mut members = self.keep_unseen(members, inherited);
+        members.retain(|ip, _| ips.contains(ip));
+        members
+    }
+
+    /// A pod that was there and is not any more has ended. One that was not there yet may be missing in an old list.
+    fn keep_unseen(&self, mut members: MemberAddresses, inherited: &MemberAddresses) -> MemberAddresses {
         for (ip, uid) in inherited {
             if !self.seen.contains(uid) && !self.ledger.has_released(uid, *ip) {
                 members.entry(*ip).or_insert_with(|| uid.clone());
@@ -183,9 +294,12 @@ impl AgentState {
     }
 
     /// Brings into effect which pods belong to ambient mode by their labels, each at a bounded rate.
-    pub(crate) fn pace_memberships(&mut self, now: Instant) {
-        self.pace.begin();
-        for pod in self.index.pods() {
+    pub(crate) fn pace_memberships(&mut self, scope: ReconcileScope, now: Instant) {
+        let is_partial = scope == ReconcileScope::Pods;
+        if !is_partial {
+            self.pace.begin();
+        }
+        for pod in considered(&self.index, is_partial.then_some(&self.changed)) {
             let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
             let PodName { namespace, name } = pod.name();
             match self.pace.observe(&pod.metadata.uid, &shown, now) {
@@ -198,7 +312,9 @@ impl AgentState {
                 None => {}
             }
         }
-        self.pace.end();
+        if !is_partial {
+            self.pace.end();
+        }
     }
 
     /// When a pod joins or leaves by a change of labels that came too early.
@@ -271,78 +387,93 @@ impl AgentState {
         self.index.doubted().pods.contains(&pod.name())
     }
 
-    /// Publishes the status of all pods: annotations, Events and metrics. `status` is given the addresses of a pod that
-    /// belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
+    /// Publishes the status of pods: annotations, Events and metrics. `only`: what was published of others stands. `status` is
+    /// given the addresses of a pod that belongs to ambient mode; `why`, given a pod's UID, returns why it is not captured.
     pub fn report_pods(
         &mut self,
+        only: Option<&ChangedPods>,
         status: impl Fn(&Pod, Option<&[IpAddr]>) -> CaptureStatus,
         why: impl Fn(&PodUid) -> String,
     ) {
-        let (mut enrolled, mut pending, mut joining) = (0, 0, 0);
-        let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let (mut marks, mut states) = (Vec::new(), Vec::new());
-        self.notices.begin();
-        for pod in self.index.pods() {
+        let now = SystemTime::now();
+        let (mut marks, mut reports) = (Vec::new(), BTreeMap::new());
+        if only.is_none() {
+            self.notices.begin();
+        }
+        for pod in considered(&self.index, only) {
             if self.is_gone(pod) {
                 continue; // it is not reported any more
             }
-            let standing = self.standing(pod);
-            let (is_member, status) = match &standing {
-                AmbientStanding::Member { ips, .. } => (true, status(pod, Some(ips))),
+            let uid = &pod.metadata.uid;
+            let (standing, is_waiting) = (self.standing(pod), self.pace.is_waiting(uid));
+            let (is_member, refused, status) = match &standing {
+                AmbientStanding::Member { ips, .. } => (true, None, status(pod, Some(ips))),
                 // Its address is not known yet.
                 AmbientStanding::Pending(_) => {
-                    (true, CaptureStatus { state: CaptureState::Pending, annotation: None })
+                    (true, None, CaptureStatus { state: CaptureState::Pending, annotation: None })
                 }
                 AmbientStanding::Out(reason) => {
-                    if reason.is_refusal() {
-                        *refused.entry(reason.code()).or_default() += 1;
-                    }
                     let status = status(pod, None);
-                    let is_joining = self.pace.is_waiting(&pod.metadata.uid);
-                    joining += usize::from(is_joining);
-                    let state = if is_joining { CaptureState::Pending } else { status.state };
-                    (false, CaptureStatus { state, ..status })
+                    let state = if is_waiting { CaptureState::Pending } else { status.state };
+                    let refused = reason.is_refusal().then(|| reason.code());
+                    (false, refused, CaptureStatus { state, ..status })
                 }
             };
-            // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
-            let annotation = status.annotation.filter(|_| !self.pace.is_waiting(&pod.metadata.uid));
-            self.notices.saw(pod, &standing, status, || why(&pod.metadata.uid), Instant::now());
-            match status.annotation {
-                Some(Redirection::Enabled) => enrolled += 1,
+            self.notices.saw(pod, &standing, status, || why(uid), Instant::now());
+            let count = match status.annotation {
+                Some(Redirection::Enabled) => PodCount::Enrolled,
                 // One that is deleted will not come.
                 None | Some(Redirection::Pending) if is_member && pod.metadata.deleted.is_none() => {
-                    pending += 1;
+                    PodCount::Pending
                 }
-                _ => {}
-            }
+                _ if is_waiting && !is_member => PodCount::Pending,
+                _ => PodCount::Uncounted,
+            };
+            // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
+            let annotation = status.annotation.filter(|_| !is_waiting);
             marks.extend(annotation.and_then(|redirection| mark(pod, redirection)));
-            states.push((pod.metadata.uid.clone(), status.state));
+            reports.insert(uid.clone(), PodReport { state: status.state, since: now, count, refused });
         }
-        self.remember(states);
-        self.notices.end();
-        self.metrics.pods(enrolled, pending + joining);
+        match only {
+            None => self.notices.end(),
+            Some(changed) => {
+                let gone = changed.pods.keys().filter(|uid| !reports.contains_key(*uid));
+                gone.for_each(|uid| self.notices.forget(uid));
+            }
+        }
+        self.remember(only, reports);
+        self.count_pods();
         self.count_doubts();
-        self.metrics.refused(&refused);
-        self.tell_marks(marks);
+        self.tell_marks(only, marks);
     }
 
-    /// Since when each pod is in its state.
-    fn remember(&mut self, states: Vec<(PodUid, CaptureState)>) {
-        let now = SystemTime::now();
-        let mut before = std::mem::take(&mut self.since);
-        let mut differs = false;
-        self.since = states
-            .into_iter()
-            .map(|(uid, state)| {
-                let known = before.remove(&uid);
-                let same = known.filter(|(was, _)| *was == state);
-                differs |= same.is_none();
-                (uid, same.unwrap_or((state, now)))
-            })
-            .collect();
-        if differs || !before.is_empty() {
+    /// Keeps what was reported, and since when each pod is in its state.
+    fn remember(&mut self, only: Option<&ChangedPods>, reports: BTreeMap<PodUid, PodReport>) {
+        let before: BTreeMap<PodUid, PodReport> = match only {
+            None => std::mem::take(&mut self.reports),
+            Some(changed) => changed.pods.keys().filter_map(|uid| self.reports.remove_entry(uid)).collect(),
+        };
+        let mut differs = before.len() != reports.len();
+        for (uid, mut report) in reports {
+            match before.get(&uid).filter(|known| known.state == report.state) {
+                Some(known) => report.since = known.since,
+                None => differs = true,
+            }
+            self.reports.insert(uid, report);
+        }
+        if differs {
             self.status.changed();
         }
+    }
+
+    fn count_pods(&self) {
+        let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
+        self.metrics.pods(count(PodCount::Enrolled), count(PodCount::Pending));
+        let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for reason in self.reports.values().filter_map(|report| report.refused) {
+            *refused.entry(reason).or_default() += 1;
+        }
+        self.metrics.refused(&refused);
     }
 
     /// A copy of all that the debug state shows.
@@ -353,7 +484,7 @@ impl AgentState {
             told: self.ledger.told(&pod.metadata.uid),
             ended: self.has_ended(pod),
             doubted: self.is_doubted(pod),
-            since: self.since.get(&pod.metadata.uid).map(|(_, since)| *since),
+            since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
             pod: pod.clone(),
         };
         AgentSnapshot {
@@ -368,10 +499,11 @@ impl AgentState {
     }
 
     /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
-    fn tell_marks(&mut self, marks: Vec<AnnotationUpdate>) {
+    fn tell_marks(&mut self, only: Option<&ChangedPods>, marks: Vec<AnnotationUpdate>) {
         let wanted: BTreeMap<&PodUid, Redirection> =
             marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
-        self.told.retain(|uid, (redirection, _)| wanted.get(uid) == Some(redirection));
+        let is_other = |uid: &PodUid| only.is_some_and(|changed| !changed.pods.contains_key(uid));
+        self.told.retain(|uid, (redirection, _)| is_other(uid) || wanted.get(uid) == Some(redirection));
         for mark in marks {
             let told = self.told.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
             if !told {
@@ -396,6 +528,11 @@ impl AgentState {
         let unmark = |pod: &Pod| mark(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
     }
+}
+
+/// The pods that a pass considers; `None`: all that are known.
+fn considered<'a>(index: &'a FactIndex, only: Option<&ChangedPods>) -> Vec<&'a Pod> {
+    only.map_or_else(|| index.pods().collect(), |changed| index.pods_with(&changed.pods).collect())
 }
 
 /// The standing of a pod by its labels, as it is in effect.

@@ -22,7 +22,7 @@ mod snapshot;
 mod socket;
 mod status;
 
-pub use agent_state::AgentState;
+pub use agent_state::{AgentState, ChangedPods};
 pub use annotation::{AnnotationSink, AnnotationUpdate};
 pub use capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment};
 pub use history::{ChangeHistory, HistoryEntry, milliseconds, summary};

@@ -136,6 +136,11 @@ impl NoticeTracker {
         self.pods.retain(|_, seen| seen.round == self.round);
     }
 
+    /// A pod is not observed any more.
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+    }
+
     /// A pod, and its status. `why` is called for a pod that should be captured and is not.
     pub(crate) fn saw(
         &mut self,
@@ -146,6 +151,7 @@ impl NoticeTracker {
         now: Instant,
     ) {
         if has_ended(pod) {
+            self.forget(&pod.metadata.uid);
             return;
         }
         let round = self.round;

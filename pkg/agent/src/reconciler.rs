@@ -153,6 +153,8 @@ impl ReconcilerInbox {
 pub enum ReconcileScope {
     /// Only what has become due; no fact has changed.
     Timers,
+    /// The pods that have changed, and their addresses.
+    Pods,
     /// Addresses, their sets and routes.
     Membership,
     /// Everything.
@@ -269,7 +271,7 @@ impl Reconciler {
     /// One pass, and reports its result.
     fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         if scope > ReconcileScope::Timers {
-            self.core.pace_memberships(Instant::now());
+            self.core.pace_memberships(scope, Instant::now());
         }
         let done = if self.core.is_synced() {
             self.mode.reconcile(&mut self.core, scope)
@@ -280,6 +282,9 @@ impl Reconciler {
         let refused = done.as_ref().err().cloned();
         if let Some(refused) = refused.as_ref().filter(|_| self.core.is_synced()) {
             self.core.tell_failure(refused.as_str());
+        }
+        if scope > ReconcileScope::Timers {
+            self.core.forget_changed();
         }
         let trouble = done.unwrap_or_else(Some).map(String::from);
         self.log_trouble(trouble.as_deref());
@@ -317,9 +322,8 @@ impl Reconciler {
             ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
                 let (cause, was_synced) = (cause(&fact), core.is_synced());
-                if core.index.apply(*fact) {
+                if core.take_in(*fact) {
                     core.history.because(|| cause);
-                    core.mark_dirty(ReconcileScope::Membership);
                     // Passes before that failed for want of facts alone.
                     if core.is_synced() && !was_synced {
                         self.attempts.succeeded();
@@ -392,7 +396,7 @@ impl Reconciler {
         let gone = self.core.ledger.deleted(container, told);
         self.core.ends(&gone.uid);
         self.core.history.because(|| format!("DEL of container {container}"));
-        self.core.mark_dirty(ReconcileScope::Membership);
+        self.core.mark_pod(&gone.uid, &gone.ips);
         self.mode.release(&mut self.core, container, gone)
     }
 

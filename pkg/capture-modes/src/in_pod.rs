@@ -241,6 +241,9 @@ impl CaptureMode for InPodCapture {
             drop(reply.send(Err(error.to_string().into())));
             return;
         }
+        let families = self.chosen.families();
+        let captured = ips.iter().filter(|ip| families.contains(&Family::of(**ip)));
+        self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let latest = Instant::now() + PATIENCE;
         let deadline = enrolment.deadline.min(latest);
         let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
@@ -263,8 +266,9 @@ impl CaptureMode for InPodCapture {
         reply: CaptureReply,
     ) {
         // The set of probes follows in the next pass; nothing else identifies pods by their addresses.
+        let uid = attachment.uid.clone();
         state.ledger.added(container, attachment);
-        state.mark_dirty(ReconcileScope::Membership);
+        state.mark_pod(&uid, &[]);
         drop(reply.send(Ok(())));
     }
 

@@ -92,6 +92,7 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
 /// Reports pods by what the kernel just showed, and counts them.
 fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
     state.report_pods(
+        None,
         |pod, ips| {
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);

@@ -119,7 +119,7 @@ impl NodeProbes {
     /// Makes the sets where they are not; members stay as they are. They come before the rules.
     ///
     /// # Errors
-    /// The kernel refuses. Also what failed in [`NodeProbes::settle`] and concerns only probes of pods with a branch interface.
+    /// The kernel refuses. Also what failed in [`NodeProbes::settle_branches`] and concerns only probes of pods with a branch interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let _ = self.sets.create(&spec(family)?)?;
@@ -169,13 +169,16 @@ impl NodeProbes {
         Ok(())
     }
 
-    /// Makes the sets hold these addresses and no others; tells how many were added or given to another pod, and how
-    /// many removed.
+    /// Makes the sets, which hold what was found, hold what is wanted instead; other members stay. Tells how many were added
+    /// or given to another pod, and how many removed.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn settle(&mut self, wanted: &BTreeMap<IpAddr, PodUid>) -> Result<(usize, usize), Error> {
-        let found = self.members()?;
+    pub fn settle(
+        &mut self,
+        found: &BTreeMap<IpAddr, Option<PodUid>>,
+        wanted: &BTreeMap<IpAddr, PodUid>,
+    ) -> Result<(usize, usize), Error> {
         let families = self.rules.families.clone();
         let captured = |ip: &IpAddr| families.contains(&Family::of(*ip));
         let missing: BTreeMap<IpAddr, PodUid> = wanted
@@ -186,12 +189,16 @@ impl NodeProbes {
         let left: Vec<IpAddr> =
             found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
-        // That probes of some pods fail must not keep others from being captured.
-        self.branch_trouble = self.branches.settle(wanted.keys().filter(|ip| captured(ip))).err();
         for ip in &left {
             let _ = self.sets.remove(&spec(Family::of(*ip))?, *ip)?;
         }
         Ok((missing.len(), left.len()))
+    }
+
+    /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
+    /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
+    pub fn settle_branches(&mut self, wanted: &BTreeMap<IpAddr, PodUid>) {
+        self.branch_trouble = self.branches.settle(wanted.keys()).err();
     }
 
     /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Instant};
 use model::NetworkPrivilege;
 
 use super::InPodCapture;
-use agent::AgentState;
+use agent::{AgentState, ChangedPods};
 
 impl InPodCapture {
-    /// What is known of all enrolled by now.
-    pub(super) fn tell_bypasses(&self, state: &mut AgentState) {
+    /// Counts them, and reports what is new. `only`: nothing changed of others.
+    pub(super) fn tell_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let (mut outside, mut ambiguous) = (0, 0);
         let now = Instant::now();
@@ -18,16 +18,21 @@ impl InPodCapture {
         {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
+            overruled += usize::from(enrolled_pod.bypasses().next().is_some());
+            outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
+            if only.is_some_and(|changed| !changed.pods.contains_key(uid)) {
+                continue;
+            }
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.seen.is_none() {
                 continue; // the last result counts until the next observation
             }
             let found: Vec<&str> = enrolled_pod.bypasses().collect();
-            overruled += usize::from(!found.is_empty());
-            outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
             state.notices.overruled(&enrolled_pod.name, uid, &found.join("; "), now);
         }
-        state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
+        if only.is_none() {
+            state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
+        }
         state.metrics.bypasses(&privileges, overruled, outside);
         state.metrics.ambiguous(ambiguous);
     }

@@ -22,7 +22,10 @@ use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 impl InPodCapture {
     pub(super) fn take(&mut self, state: &mut AgentState, done: JobResult) {
         if !self.is_nothing_new(&done) {
-            state.mark_dirty(ReconcileScope::Membership);
+            match done.uid() {
+                Some(uid) => state.mark_pod(uid, &[]),
+                None => state.mark_dirty(ReconcileScope::Membership),
+            }
         }
         self.tell_notices(state, &done);
         match done {
@@ -33,7 +36,7 @@ impl InPodCapture {
             JobResult::Looked { uid, netns, result } => {
                 self.note_looked(state, &uid, &result);
                 if self.looked(state, &uid, netns, result) {
-                    self.tell_bypasses(state);
+                    self.tell_bypasses(state, None);
                 }
             }
             JobResult::Glanced(pods) => {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -15,7 +16,7 @@ use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
-use agent::{AgentState, ReconcileScope, life};
+use agent::{AgentState, ChangedPods, ReconcileScope, life};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
 const LOOKS: usize = 16;
@@ -47,22 +48,25 @@ impl InPodCapture {
             self.due = self.next_due();
             return Ok(self.trouble(state));
         }
-        self.announce_ztunnels(state);
-        self.give_up_lost(state);
-        self.take_in(state);
-        // Before all work on rules, and including pods that leave: a captured pod's probes are always exempt.
-        let addresses = self.wanted_addresses(state)?;
-        let (added, left) = self.probes.settle(&addresses).map_err(|error| error.to_string())?;
-        if added + left > 0 {
-            tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
+        let changed = state.changed(scope);
+        match &changed {
+            Some(changed) => {
+                self.take_in(state, Some(changed));
+                self.exempt_changed(state, changed)?;
+            }
+            None => {
+                self.announce_ztunnels(state);
+                self.give_up_lost(state);
+                self.take_in(state, None);
+                self.exempt_all(state)?;
+            }
         }
         self.search_if_due(state);
         self.open_if_searched();
         self.work();
         self.give_up();
-        self.tell(state, &addresses);
-        self.tell_bypasses(state);
-        self.addresses = addresses;
+        self.tell(state, changed.as_ref());
+        self.tell_bypasses(state, changed.as_ref());
         self.due = self.next_due();
         Ok(self.trouble(state))
     }
@@ -110,22 +114,68 @@ impl InPodCapture {
         )
     }
 
-    /// The addresses whose probes are exempt, each with its pod.
-    fn wanted_addresses(&mut self, state: &mut AgentState) -> Result<MemberAddresses, Reason> {
+    /// Exempts the probes of all pods of the mesh. It precedes all work on rules: a captured pod's probes are always exempt.
+    fn exempt_all(&mut self, state: &mut AgentState) -> Result<(), Reason> {
         let found = self.probes.members().map_err(|error| error.to_string())?;
-        let inherited: MemberAddresses = found.into_iter().filter_map(|(ip, uid)| Some((ip, uid?))).collect();
-        let mut members = state.members(&inherited);
-        // A pod that leaves keeps its exemption until its rules are gone.
-        for (uid, enrolled_pod) in
-            self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving())
-        {
-            for ip in &enrolled_pod.ips {
+        let inherited: MemberAddresses =
+            found.iter().filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
+        let members = state.members(&inherited);
+        let wanted = self.with_leaving(members, |_| true);
+        self.change_sets(&found, &wanted)?;
+        self.addresses = wanted;
+        self.probes.settle_branches(&self.addresses);
+        Ok(())
+    }
+
+    /// The same for addresses that changed pods have, had, or take from others.
+    fn exempt_changed(&mut self, state: &mut AgentState, changed: &ChangedPods) -> Result<(), Reason> {
+        let mut ips = changed.ips.clone();
+        for uid in changed.pods.keys() {
+            ips.extend(state.ledger.told(uid));
+            ips.extend(self.enrolled.get(uid).into_iter().flat_map(|enrolled_pod| &enrolled_pod.ips));
+        }
+        ips.extend(state.index.pods_with(&changed.pods).flat_map(|pod| pod.status.ips()));
+        let owned = self.addresses.iter().filter(|(_, owner)| changed.pods.contains_key(*owner));
+        ips.extend(owned.map(|(ip, _)| *ip));
+        let members = state.members_among(&ips, changed, &self.addresses);
+        let wanted = self.with_leaving(members, |ip| ips.contains(ip));
+        let before = self.addresses.iter().filter(|(ip, _)| ips.contains(*ip));
+        let found = before.map(|(ip, uid)| (*ip, Some(uid.clone()))).collect();
+        self.change_sets(&found, &wanted)?;
+        self.addresses.retain(|ip, _| !ips.contains(ip));
+        self.addresses.extend(wanted);
+        self.probes.settle_branches(&self.addresses);
+        Ok(())
+    }
+
+    fn change_sets(
+        &mut self,
+        found: &BTreeMap<IpAddr, Option<PodUid>>,
+        wanted: &MemberAddresses,
+    ) -> Result<(), Reason> {
+        let (added, left) = self.probes.settle(found, wanted).map_err(|error| error.to_string())?;
+        if added + left > 0 {
+            tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
+        }
+        Ok(())
+    }
+
+    /// Adds what pods that leave have of these addresses, because they keep their exemption until their rules are gone, and
+    /// removes addresses of families that are not captured.
+    fn with_leaving(
+        &self,
+        mut members: MemberAddresses,
+        is_meant: impl Fn(&IpAddr) -> bool,
+    ) -> MemberAddresses {
+        let leaving = self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_leaving());
+        for (uid, enrolled_pod) in leaving {
+            for ip in enrolled_pod.ips.iter().filter(|ip| is_meant(ip)) {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }
         let families = self.chosen.families();
         members.retain(|ip, _| families.contains(&Family::of(*ip)));
-        Ok(members)
+        members
     }
 
     /// Pods that were added, that the API never showed, and that have no process: their DEL was lost.
@@ -140,10 +190,10 @@ impl InPodCapture {
         }
     }
 
-    /// Enrols pods that belong to the mesh, and begins to release those that no longer do.
-    fn take_in(&mut self, state: &AgentState) {
+    /// Enrols pods that belong to the mesh, and begins to release those that no longer do. `only`: nothing changed of others.
+    fn take_in(&mut self, state: &AgentState, only: Option<&ChangedPods>) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
-        for pod in state.index.pods() {
+        for pod in state.considered(only) {
             let uid = &pod.metadata.uid;
             known.insert(uid);
             match state.standing(pod) {
@@ -158,8 +208,14 @@ impl InPodCapture {
             }
         }
         let gone = |uid: &PodUid| !known.contains(uid) && !state.ledger.is_expected(uid);
-        let gone: Vec<PodUid> = self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect();
+        let gone: Vec<PodUid> = match only {
+            None => self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect(),
+            Some(changed) => changed.pods.keys().filter(|uid| gone(uid)).cloned().collect(),
+        };
         gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
+        if let Some(changed) = only {
+            unplaced.extend(self.unplaced.iter().filter(|uid| !changed.pods.contains_key(*uid)).cloned());
+        }
         self.set_without_netns(unplaced);
     }
 
@@ -237,9 +293,10 @@ impl InPodCapture {
         }
     }
 
-    /// Reports the status of all pods.
-    fn tell(&self, state: &mut AgentState, addresses: &MemberAddresses) {
+    /// Reports the status of pods.
+    fn tell(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         state.report_pods(
+            only,
             |pod, ips| {
                 let life = life(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
@@ -256,7 +313,7 @@ impl InPodCapture {
             |uid| self.why_not(uid),
         );
         for family in Family::BOTH {
-            let size = addresses.keys().filter(|ip| Family::of(**ip) == family).count();
+            let size = self.addresses.keys().filter(|ip| Family::of(**ip) == family).count();
             state.metrics.set_size(family, size);
         }
     }

@@ -146,8 +146,8 @@ impl NodeCapture {
         observed: &mut ObservedState,
         desired: &DesiredState,
     ) -> Result<(), Reason> {
-        if let (ReconcileScope::Timers | ReconcileScope::Membership, Some(VerifiedState { seen, .. })) =
-            (scope, &self.verified)
+        if let Some(VerifiedState { seen, .. }) =
+            self.verified.as_ref().filter(|_| scope != ReconcileScope::Full)
         {
             observed.firewall.clone_from(&seen.firewall);
             observed.sysctls.clone_from(&seen.sysctls);

@@ -15,6 +15,7 @@ use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsAnswer, NetnsQu
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use pod_identity::{KnownPods, PodIds};
+use zds::ZdsEvent;
 
 use crate::in_pod::pod_records::RecordedPod;
 
@@ -118,7 +119,20 @@ pub(crate) enum JobResult {
     /// Namespaces, by UID.
     Searched(Result<SearchResult, Reason>),
     /// Events of ztunnels.
-    Zds(zds::ZdsEvent),
+    Zds(ZdsEvent),
+}
+
+impl JobResult {
+    /// The pod that it is about, if it is about one.
+    pub(in crate::in_pod) fn uid(&self) -> Option<&PodUid> {
+        match self {
+            JobResult::Captured { uid, .. }
+            | JobResult::Looked { uid, .. }
+            | JobResult::Released { uid, .. }
+            | JobResult::Zds(ZdsEvent::Accepted { uid, .. } | ZdsEvent::Refused { uid, .. }) => Some(uid),
+            _ => None,
+        }
+    }
 }
 
 /// Passes results to the capture mode, and wakes the reconciler once for each.
