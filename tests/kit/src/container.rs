@@ -446,6 +446,19 @@ impl Daemon {
         Duration::from_nanos(all.max(main)).max(Duration::from_millis(ticks * 10))
     }
 
+    /// Processor time so far of its threads of this name.
+    #[must_use]
+    pub fn thread_time(&self, name: &str) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let of_task = |path: PathBuf| -> Option<u64> {
+            let is_named = fs::read_to_string(path.join("comm")).ok()?.trim() == name;
+            let stat = fs::read_to_string(path.join("schedstat")).ok()?;
+            if is_named { stat.split(' ').next()?.parse().ok() } else { None }
+        };
+        let nanoseconds = tasks.filter_map(|task| of_task(task.ok()?.path())).sum();
+        Duration::from_nanos(nanoseconds)
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("a running child can be signalled");
