@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Access, OFlags};
@@ -60,6 +61,26 @@ pub fn check_writable(directory: &Path) -> Result<(), Error> {
     // This also asks the mount. Reading is for the sync of the directory.
     let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::access(directory, wanted).map_err(Error::at(PUT, directory))
+}
+
+/// Whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty for ever:
+/// what has been created under its name since is another one, which only a new mount shows. (A directory that was renamed cannot be
+/// told from one that was not.)
+///
+/// # Errors
+///
+/// It has no name, or is missing altogether.
+pub fn check_linked(directory: &Path) -> Result<(), Error> {
+    const USE: &str = "use";
+    match fs::metadata(directory).map_err(Error::at(USE, directory))?.nlink() {
+        0 => Err(Error::words(
+            USE,
+            directory,
+            "it was removed on the host after it had been mounted here; delete this pod, so that the next one \
+             mounts the present directory",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Names of the entries that are no directories, sorted bytewise. A symlink is none, wherever it leads.

@@ -10,6 +10,7 @@ pub struct Error {
     doing: &'static str,
     path: PathBuf,
     source: io::Error,
+    no_file: bool,
 }
 
 /// The path as a word of the sentence; a watcher's own descriptors have none.
@@ -19,12 +20,17 @@ fn place(path: &Path) -> String {
 
 impl Error {
     pub(crate) fn new(doing: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
-        Self { doing, path: path.to_owned(), source: source.into() }
+        Self { doing, path: path.to_owned(), source: source.into(), no_file: false }
     }
 
     /// A cause that the kernel has no number for.
     pub(crate) fn words(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
         Self::new(doing, path, io::Error::other(cause.into()))
+    }
+
+    /// The path leads to no regular file, wherever it is read.
+    pub(crate) fn no_file(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
+        Self { no_file: true, ..Self::words(doing, path, cause) }
     }
 
     /// For `map_err`.
@@ -48,5 +54,12 @@ impl Error {
     #[must_use]
     pub fn is_missing(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
+    }
+
+    /// Whether nobody can read a file there, on the host as little as in a container: it is a directory, a device or the like,
+    /// or a link that dangles.
+    #[must_use]
+    pub const fn is_no_file(&self) -> bool {
+        self.no_file
     }
 }

@@ -19,7 +19,7 @@ mod watch;
 mod write;
 
 pub use copy::{copy, is_copy};
-pub use directory::{check_writable, list, remove, rename};
+pub use directory::{check_linked, check_writable, list, remove, rename};
 pub use error::Error;
 pub use fingerprint::{FileFingerprint, fingerprint, fingerprint_of_file, settled_fingerprint};
 pub use read::read;

@@ -48,7 +48,7 @@ pub(crate) fn require_regular(doing: &'static str, path: &Path, meta: &Metadata)
     if meta.is_file() {
         return Ok(());
     }
-    Err(Error::words(doing, path, format!("it is {}, not a regular file", name(meta.file_type()))))
+    Err(Error::no_file(doing, path, format!("it is {}, not a regular file", name(meta.file_type()))))
 }
 
 fn name(kind: FileType) -> &'static str {

@@ -20,11 +20,12 @@ const MOST_LINKS: usize = 40;
 ///
 /// # Errors
 ///
-/// In words: a link that leaves, dangles or goes in circles, and a `name` that is not one plain name. Else what the
-/// kernel says.
+/// In words: a link that leaves, dangles or goes in circles (for the last two [`Error::is_no_file`] is true, as for one to
+/// `/dev/null`), and a `name` that is not one plain name. Else what the kernel says.
 pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     let start = directory.join(name);
     let refuse = |cause: &str| Error::words(RESOLVE, &start, cause);
+    let no_file = |cause: &str| Error::no_file(RESOLVE, &start, cause);
     if !is_plain(name) {
         return Err(refuse("it is not a plain file name"));
     }
@@ -33,9 +34,10 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
         match way.step(next) {
             Ok(()) => {}
             Err(WalkStop::Missing) if way.links == 0 => return Ok(start),
-            Err(WalkStop::Missing) => return Err(refuse("it is a link to a missing file")),
+            Err(WalkStop::Missing) => return Err(no_file("it is a link to a missing file")),
+            Err(WalkStop::Masked) => return Err(no_file("it is a link to /dev/null")),
             Err(WalkStop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
-            Err(WalkStop::Circles) => return Err(refuse("it is a link that goes in circles")),
+            Err(WalkStop::Circles) => return Err(no_file("it is a link that goes in circles")),
             Err(WalkStop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
         }
     }
@@ -59,6 +61,8 @@ struct PathWalk<'a> {
 
 enum WalkStop {
     Missing,
+    /// At a link to `/dev/null`, with which administrators switch a file off.
+    Masked,
     Leaves,
     Circles,
     Kernel(Errno),
@@ -84,6 +88,9 @@ impl PathWalk<'_> {
         self.links += 1;
         if self.links > MOST_LINKS {
             return Err(WalkStop::Circles);
+        }
+        if to == Path::new("/dev/null") {
+            return Err(WalkStop::Masked);
         }
         self.at.pop();
         let to = if to.is_absolute() {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use tempfile::TempPath;
 
 use crate::Error;
-use crate::directory::{OpenDirectory, parent};
+use crate::directory::{OpenDirectory, check_linked, parent};
 use crate::read::open;
 
 /// Between the target's name and what makes a temporary unique. Istio's have the same form.
@@ -43,7 +43,13 @@ impl<'a> StagedFile<'a> {
         let mut prefix = OsString::from(name);
         prefix.push(INFIX);
         for _ in 0..TRIES {
-            let (writer, temporary) = create(parent(target), &prefix).map_err(Error::at(doing, target))?;
+            let (writer, temporary) = match create(parent(target), &prefix) {
+                Ok(created) => created,
+                Err(cause) => {
+                    check_linked(parent(target))?;
+                    return Err(Error::new(doing, target, cause));
+                }
+            };
             match open(&temporary, OFlags::NOFOLLOW).and_then(own) {
                 Ok(reader) => return Ok(Self { doing, target, directory, temporary, writer, reader }),
                 Err(cause) if is_lost(&cause) => {}

@@ -31,8 +31,8 @@ pub enum WriteOutcome {
 /// # Errors
 ///
 /// What the kernel says; the old file is then as it was, and nothing is left beside it. (If only the last step failed,
-/// the sync of the directory, the new file is in place.) In words: anything but a regular file in its place, also a
-/// symlink, for which see [`crate::resolve`].
+/// the sync of the directory, the new file is in place.) In words: anything but a regular file or a symlink in its place. A
+/// symlink itself is replaced; to write the file that it leads to, see [`crate::resolve`].
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Error> {
     let mode = mode & MODE;
     if let Some(old) = existing(WRITE, path)?
@@ -46,9 +46,9 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Err
     Ok(WriteOutcome::Replaced)
 }
 
-/// The regular file that is to be replaced, if there is one.
+/// The regular file that is to be replaced, if there is one. A symlink is replaced like nothing.
 pub(crate) fn existing(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
-    let found = look(doing, path)?;
+    let found = look(doing, path)?.filter(|meta| !meta.is_symlink());
     if let Some(meta) = &found {
         require_regular(doing, path, meta)?;
     }

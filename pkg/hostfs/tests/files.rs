@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -116,7 +117,6 @@ fn what_is_no_regular_file_is_refused_at_once_and_in_words() {
             assert_eq!(words(hostfs::write(path, b"", 0o644)), format!("cannot write {refused}"));
         }
     }
-    assert!(words(hostfs::write(&scratch.path("link"), b"", 0o644)).contains("it is a symbolic link"));
     assert!(words(hostfs::copy(&scratch.file("f", "", 0o644), &pipe)).starts_with("cannot install "));
     assert!(words(hostfs::write("/".as_ref(), b"", 0o644)).contains("it is a directory"));
     assert_eq!(scratch.names(), ["f", "link", "pipe", "socket"], "nothing was changed or left");
@@ -244,6 +244,51 @@ fn every_difference_of_a_copy_is_seen() {
     symlink("source", scratch.path("link")).unwrap();
     assert_eq!(hostfs::copy(&scratch.path("link"), &target).unwrap(), WriteOutcome::Unchanged);
     assert!(hostfs::copy(&scratch.path("missing"), &target).unwrap_err().is_missing());
+}
+
+/// A link at the place of a file of ours, as people make them against a data directory that an upgrade replaces.
+#[test]
+fn a_link_is_replaced_and_what_it_leads_to_stays() {
+    let scratch = Scratch::new();
+    let source = scratch.file("source", "new", 0o755);
+    let elsewhere = scratch.file("elsewhere", "old", 0o600);
+    let place = scratch.path("place");
+    for to in ["elsewhere", "missing", "place", "/dev/null", "source"] {
+        for write in [&|| hostfs::copy(&source, &place), &|| hostfs::write(&place, b"new", 0o755)]
+            as [&dyn Fn() -> Result<WriteOutcome, hostfs::Error>; 2]
+        {
+            drop(fs::remove_file(&place));
+            symlink(to, &place).unwrap();
+            assert_eq!(write().unwrap(), WriteOutcome::Replaced, "{to}");
+            assert_eq!(
+                (mode(&place), fs::read_to_string(&place).unwrap()),
+                (0o755, "new".to_owned()),
+                "{to}"
+            );
+            assert!(!place.is_symlink(), "{to}");
+            assert_eq!(write().unwrap(), WriteOutcome::Unchanged, "{to}");
+        }
+    }
+    assert_eq!(fs::read_to_string(elsewhere).unwrap(), "old");
+}
+
+#[test]
+fn a_directory_that_was_removed_while_it_is_in_use_says_so() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("mounted");
+    fs::create_dir(&directory).unwrap();
+    hostfs::check_linked(&directory).unwrap();
+    // As in a mount of it: the open descriptor still leads to what was removed.
+    let open = fs::File::open(&directory).unwrap();
+    let mounted = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+    fs::remove_dir(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
+    let written = hostfs::write(&mounted.join("file"), b"", 0o644).map(drop);
+    for error in [hostfs::check_linked(&mounted), written] {
+        let error = words(error);
+        assert!(error.contains("removed on the host after it had been mounted here"), "{error}");
+    }
+    hostfs::check_linked(&directory).unwrap();
 }
 
 #[test]

@@ -86,6 +86,7 @@ fn links_that_leave_are_refused() {
             fixture.path("in").join(link).display()
         );
         assert_eq!(fixture.refused(link).to_string(), expected);
+        assert!(!fixture.refused(link).is_no_file(), "the host may have a file there");
     }
 }
 
@@ -99,12 +100,15 @@ fn links_that_lead_nowhere_are_refused() {
         ("d", "missing/../file", "it is a link to a missing file"),
         ("e", "e", "it is a link that goes in circles"),
         ("f", "sub/../f", "it is a link that goes in circles"),
+        ("g", "/dev/null", "it is a link to /dev/null"),
     ] {
         fixture.link(link, to);
         let refused = fixture.refused(link);
         assert!(refused.to_string().ends_with(why), "{refused}");
         assert!(!refused.is_missing(), "dangling is not missing: {refused}");
-        assert!(fs::metadata(fixture.path("in").join(link)).is_err(), "{link}: the kernel finds it");
+        assert!(refused.is_no_file(), "{refused}");
+        let found = fs::metadata(fixture.path("in").join(link));
+        assert!(!found.is_ok_and(|found| found.is_file()), "{link}: the kernel finds a file");
     }
 }
 
