@@ -1,7 +1,7 @@
 //! Network configuration files on a node, which other people's installers and hands write.
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, check_network, is_conversion_of, merged, plugin_types,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, is_conversion_of, merged, plugin_types, read_network,
     standing, without_entry,
 };
 
@@ -43,8 +43,11 @@ fn edited(existing: &[u8], entry: &ConflistEntry) {
     );
     assert_eq!(plugin_types(bytes).last().map(String::as_str), Some(ConflistEntry::TYPE));
     let form = if after.converted { FileForm::Conf } else { FileForm::Conflist };
-    if check_network(form, existing).is_ok() {
-        assert_eq!(check_network(FileForm::Conflist, bytes), Ok(()), "{text}");
+    for libcni in Libcni::ALL {
+        if read_network(form, existing, libcni).is_ok() {
+            let after = read_network(FileForm::Conflist, bytes, libcni);
+            assert!(after.is_ok(), "{libcni}: {after:?}: {text}");
+        }
     }
 }
 

@@ -13,7 +13,9 @@ mod entry;
 mod network;
 
 pub use entry::{ConflistEntry, EntryError};
-pub use network::{FileForm, UnusableConf, check_network, check_standalone};
+pub use network::{
+    FileForm, Libcni, NetworkFile, UnusableConf, check_directory_plugin, check_standalone, read_network,
+};
 
 /// The name of a list that a single configuration became, as Istio has it. The configuration's own name stays in its
 /// entry, where no runtime reads it.
@@ -82,7 +84,7 @@ pub enum EntryStatus {
 /// The file with our entry at the end of the chain. Other entries of our type are dropped. A single configuration
 /// becomes a list with it, as Istio's agent makes it; see [`MergedConflist::converted`].
 ///
-/// Doing it again gives the same text. What [`check_network`] takes before, it takes as a list after.
+/// Doing it again gives the same text. What [`read_network`] reads before, it reads as a list after.
 ///
 /// # Errors
 /// See [`EditError`]. Never because of what foreign entries say.
@@ -153,6 +155,13 @@ pub fn plugin_types(content: &[u8]) -> Vec<String> {
     let entries = document.get("plugins").and_then(Json::as_list);
     let entries = entries.unwrap_or(std::slice::from_ref(&document));
     entries.iter().filter_map(|entry| field_text(entry.as_object()?, "type")).map(str::to_owned).collect()
+}
+
+/// Whether this type of plugin gives a pod no network: one of the reference plugins that modify what another one made, or
+/// `loopback`.
+#[must_use]
+pub fn is_auxiliary(plugin: &str) -> bool {
+    ["bandwidth", "firewall", "loopback", "portmap", "sbr", "tuning", "vrf"].contains(&plugin)
 }
 
 /// What a file holds.

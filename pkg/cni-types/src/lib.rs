@@ -23,8 +23,9 @@ mod version;
 pub use args::{CniArgs, MAX_ARGS};
 pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS, ValidAttachment};
 pub use conflist::{
-    ConflistEntry, EditError, EntryError, EntryStatus, FileForm, MergedConflist, UnusableConf, check_network,
-    check_standalone, is_conversion_of, merged, plugin_types, standing, without_entry,
+    ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, MergedConflist, NetworkFile,
+    UnusableConf, check_directory_plugin, check_standalone, is_auxiliary, is_conversion_of, merged,
+    plugin_types, read_network, standing, without_entry,
 };
 pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, check_network, check_standalone, is_conversion_of, merged,
-    plugin_types, standing, without_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, is_conversion_of, merged,
+    plugin_types, read_network, standing, without_entry,
 };
 use proptest::prelude::*;
 use proptest::{collection::btree_map, collection::vec, option, sample};
@@ -188,6 +188,7 @@ proptest! {
         mut members in btree_map(string(), json(), 0..5),
         (list, _) in list(),
         kind in "[a-z]{0,3}",
+        libcni in sample::select(&Libcni::ALL[..]),
     ) {
         members.insert("type".to_owned(), Json::String(kind));
         let Json::Object(mut list) = list else { return Ok(()) };
@@ -195,10 +196,11 @@ proptest! {
         for (form, before) in [(FileForm::Conflist, list), (FileForm::Conf, members)] {
             let before = Json::Object(before);
             let text = before.to_go_text();
-            if check_network(form, text.as_bytes()).is_ok()
+            if read_network(form, text.as_bytes(), libcni).is_ok()
                 && let Ok(after) = merged(text.as_bytes(), &entry())
             {
-                prop_assert_eq!(check_network(FileForm::Conflist, after.text.as_bytes()), Ok(()));
+                let read = read_network(FileForm::Conflist, after.text.as_bytes(), libcni);
+                prop_assert!(read.is_ok(), "{:?}", read);
                 prop_assert_eq!(after.converted, form == FileForm::Conf);
                 prop_assert_eq!(is_conversion_of(after.text.as_bytes(), text.as_bytes()), after.converted);
             }
@@ -208,7 +210,10 @@ proptest! {
     #[test]
     fn any_bytes_have_an_answer(bytes in vec(any::<u8>(), 0..64), value in json()) {
         for bytes in [bytes, value.to_go_text().into_bytes()] {
-            let _ = (check_network(FileForm::Conf, &bytes), check_network(FileForm::Conflist, &bytes));
+            for libcni in Libcni::ALL {
+                let _ = read_network(FileForm::Conf, &bytes, libcni);
+                let _ = read_network(FileForm::Conflist, &bytes, libcni);
+            }
             let _ = (standing(&bytes, &entry()), merged(&bytes, &entry()), without_entry(&bytes));
             let _ = (plugin_types(&bytes), is_conversion_of(&bytes, &bytes), check_standalone(&bytes));
             let _ = ConflistEntry::parse(&String::from_utf8_lossy(&bytes));

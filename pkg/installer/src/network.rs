@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cni_types::{FileForm, check_network, check_standalone};
+use cni_types::{FileForm, Libcni, check_standalone, read_network};
 use hostfs::FileFingerprint;
 use rustix::fs::Mode;
 
@@ -78,10 +78,10 @@ pub(crate) fn first(directory: &Path, skip: &str) -> Result<NetworkSearch, Error
     for name in names(directory)? {
         let Some(form) = FileForm::of(&name).filter(|_| name != skip) else { continue };
         let Some(network) = NetworkConf::read(directory, &name)? else { continue };
-        match check_network(form, &network.content) {
+        match read_network(form, &network.content, Libcni::V1_1) {
             // A network of our plugin alone is a leftover of standalone mode, and nothing to be chained to.
-            Ok(()) if form == FileForm::Conf && check_standalone(&network.content).is_ok() => {}
-            Ok(()) => return Ok(NetworkSearch::Found(network)),
+            Ok(_) if form == FileForm::Conf && check_standalone(&network.content).is_ok() => {}
+            Ok(_) => return Ok(NetworkSearch::Found(network)),
             Err(unusable) => refused.push(format!("{name}: {unusable}")),
         }
     }

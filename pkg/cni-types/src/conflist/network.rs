@@ -1,29 +1,69 @@
-//! Whether a runtime takes a file as a network. Kubelet, containerd and CRI-O read them with libcni, whose rules these
-//! are (`ConfListFromFile`, `ConfFromFile` and `ConfListFromConf` of containernetworking/cni 1.1); a file that it
-//! does not take is passed over for the next one.
+//! How container runtimes read a file of the CNI configuration directory. containerd, CRI-O and cri-dockerd do it with libcni,
+//! whose versions differ; docs/install-cni.md has their rules as a table. The differential test of `installer` compares them with
+//! what the runtimes' own libraries load.
+
+use std::fmt;
 
 use super::ConflistEntry;
 use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
 
-/// The two kinds of file that a runtime looks at and Istio's agent too; it leaves `.json` alone.
+/// The kinds of file that a runtime reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileForm {
-    /// `.conf`: a single plugin.
+    /// `.conf` or `.json`: a single plugin.
     Conf,
     /// `.conflist`: a list of plugins.
     Conflist,
 }
 
 impl FileForm {
-    /// The form that a name denotes by what stands after its last dot; none when it is another.
+    /// The extensions of single configurations.
+    pub const SINGLE: [&str; 2] = ["conf", "json"];
+
+    /// The form that a file name's extension denotes; `None` for any other, which no runtime reads.
     #[must_use]
     pub fn of(file_name: &str) -> Option<FileForm> {
         match file_name.rsplit_once('.')?.1 {
-            "conf" => Some(FileForm::Conf),
             "conflist" => Some(FileForm::Conflist),
-            _ => None,
+            extension => Self::SINGLE.contains(&extension).then_some(FileForm::Conf),
         }
     }
+}
+
+/// A version of containernetworking/cni whose rules for network configurations differ from those of the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Libcni {
+    /// Up to 1.1.2: containerd up to 1.7.
+    V1_1,
+    /// 1.2: containerd 2.0.
+    V1_2,
+    /// 1.3: containerd 2.1, CRI-O 1.34.
+    V1_3,
+}
+
+impl Libcni {
+    /// All of them, oldest first.
+    pub const ALL: [Libcni; 3] = [Libcni::V1_1, Libcni::V1_2, Libcni::V1_3];
+}
+
+impl fmt::Display for Libcni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Libcni::V1_1 => "libcni 1.1",
+            Libcni::V1_2 => "libcni 1.2",
+            Libcni::V1_3 => "libcni 1.3",
+        })
+    }
+}
+
+/// A network configuration as a runtime reads it from its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkFile {
+    /// How many plugins the file itself has; 0 where all of them are in the plugin directory.
+    pub plugins: usize,
+    /// The directory beside the file whose `.conf` files libcni 1.3 appends to the plugins: the network's name, as it stands
+    /// in the file.
+    pub plugin_directory: Option<String>,
 }
 
 /// Why a runtime does not take a file.
@@ -55,6 +95,12 @@ pub enum UnusableConf {
         /// The number, shortened to 64 characters.
         String,
     ),
+    /// The plugin directory, or a file in it, cannot be read.
+    #[error("its plugin directory is unusable: {0}")]
+    PluginDirectory(
+        /// In words.
+        String,
+    ),
     /// Standalone mode: the file is for another plugin.
     #[error("its `type` is {found:?} instead of {:?}", ConflistEntry::TYPE)]
     NotOurs {
@@ -63,19 +109,33 @@ pub enum UnusableConf {
     },
 }
 
-/// Whether a runtime takes a file of that form as a network. Bytes that are no UTF-8 do not matter to it, although
-/// [`merged`](super::merged) refuses to edit such a file.
+/// Reads a file as a runtime with that version of libcni does, or tells why it does not load it. Invalid UTF-8 does not matter to
+/// runtimes, although [`merged`](super::merged) refuses to edit such a file.
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn check_network(form: FileForm, content: &[u8]) -> Result<(), UnusableConf> {
+pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
     let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
-    match form {
-        FileForm::Conf => plugin(members, "")?,
-        FileForm::Conflist => list(members)?,
-    }
-    numbers(&document)
+    let network = match form {
+        FileForm::Conf => {
+            plugin(members, "", libcni)?;
+            NetworkFile { plugins: 1, plugin_directory: None }
+        }
+        FileForm::Conflist => list(members, libcni)?,
+    };
+    numbers(&document)?;
+    Ok(network)
+}
+
+/// Whether a runtime takes a file of a network's plugin directory ([`NetworkFile::plugin_directory`]). One that it does not take
+/// makes the whole network unusable.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check_directory_plugin(content: &[u8]) -> Result<(), UnusableConf> {
+    let document = Json::as_runtimes_read(content)?;
+    plugin(document.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)
 }
 
 /// Whether a file holds our plugin alone, as standalone mode writes it. Whether it is still the same text is for the
@@ -93,34 +153,87 @@ pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
     }
 }
 
-/// Whether a list with this entry is still taken.
+/// Whether a list with this entry is still loaded, by every version.
 pub(super) fn entry_is_usable(entry: &Json) -> Result<(), UnusableConf> {
-    plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "")?;
+    plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)?;
     numbers(entry)
 }
 
 /// A list's own members are looked up by their exact keys and must not be null; those of its plugins are decoded into a
-/// struct, as [`plugin`] has it. A list without `cniVersion` is taken.
-fn list(members: &JsonMembers) -> Result<(), UnusableConf> {
+/// struct, as [`plugin`] has it. A list without `cniVersion` is loaded.
+fn list(members: &JsonMembers, libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
     let name = members.get("name").ok_or_else(|| missing("name"))?;
-    let wrong = |path: &str, wanted| UnusableConf::Wrong { path: path.to_owned(), wanted };
-    name.as_str().ok_or_else(|| wrong("name", "a string"))?;
+    let name = name.as_str().ok_or_else(|| wrong("name", "a string"))?;
     if members.get("cniVersion").is_some_and(|version| version.as_str().is_none()) {
         return Err(wrong("cniVersion", "a string"));
     }
-    if members.get("disableCheck").is_some_and(|disable| !matches!(disable, Json::Bool(_))) {
-        return Err(wrong("disableCheck", "a boolean"));
-    }
-    let plugins = members.get("plugins").ok_or_else(|| missing("plugins"))?;
+    let inline_only = match libcni {
+        Libcni::V1_1 => {
+            if members.get("disableCheck").is_some_and(|disable| !matches!(disable, Json::Bool(_))) {
+                return Err(wrong("disableCheck", "a boolean"));
+            }
+            true
+        }
+        Libcni::V1_2 | Libcni::V1_3 => {
+            versions(members)?;
+            flag(members, "disableCheck")?;
+            flag(members, "disableGC")?;
+            libcni < Libcni::V1_3 || flag(members, "loadOnlyInlinedPlugins")?
+        }
+    };
+    let plugins = match members.get("plugins") {
+        None if !inline_only => 0,
+        plugins => inline_plugins(plugins.ok_or_else(|| missing("plugins"))?, libcni)?,
+    };
+    Ok(NetworkFile { plugins, plugin_directory: (!inline_only).then(|| name.to_owned()) })
+}
+
+fn inline_plugins(plugins: &Json, libcni: Libcni) -> Result<usize, UnusableConf> {
     let plugins = plugins.as_list().ok_or_else(|| wrong("plugins", "a list"))?;
     if plugins.is_empty() {
         return Err(missing("plugins"));
     }
     for (at, entry) in plugins.iter().enumerate() {
         let path = format!("plugins[{at}]");
-        plugin(entry.as_object().ok_or_else(|| wrong(&path, "an object"))?, &format!("{path}."))?;
+        plugin(entry.as_object().ok_or_else(|| wrong(&path, "an object"))?, &format!("{path}."), libcni)?;
     }
-    Ok(())
+    Ok(plugins.len())
+}
+
+/// A boolean that may be a string as well, since libcni 1.2.
+fn flag(members: &JsonMembers, key: &str) -> Result<bool, UnusableConf> {
+    match members.get(key) {
+        None => Ok(false),
+        Some(Json::Bool(value)) => Ok(*value),
+        Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+        Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+        Some(_) => Err(wrong(key, "a boolean")),
+    }
+}
+
+/// `cniVersions`, and `cniVersion` where there is such a list: every version must be numbers.
+fn versions(members: &JsonMembers) -> Result<(), UnusableConf> {
+    let Some(versions) = members.get("cniVersions") else { return Ok(()) };
+    let versions = versions.as_list().ok_or_else(|| wrong("cniVersions", "a list"))?;
+    for (at, version) in versions.iter().enumerate() {
+        if !version.as_str().is_some_and(is_version) {
+            return Err(wrong(&format!("cniVersions[{at}]"), "a version"));
+        }
+    }
+    match members.get("cniVersion").and_then(Json::as_str) {
+        Some(version) if !is_version(version) => Err(wrong("cniVersion", "a version")),
+        _ => Ok(()),
+    }
+}
+
+/// At most three numbers, with or without a sign; an empty text counts as 0.1.0.
+fn is_version(text: &str) -> bool {
+    let is_number = |part: &str| part.parse::<i64>().is_ok();
+    text.is_empty() || (text.split('.').count() <= 3 && text.split('.').all(is_number))
+}
+
+fn wrong(path: &str, wanted: &'static str) -> UnusableConf {
+    UnusableConf::Wrong { path: path.to_owned(), wanted }
 }
 
 fn missing(path: &str) -> UnusableConf {
@@ -136,9 +249,13 @@ enum MemberShape {
     Map(&'static MemberShape),
     /// An object; its members that are named here have these shapes.
     Struct(&'static [(&'static str, MemberShape)]),
+    /// A list of such objects.
+    Structs(&'static [(&'static str, MemberShape)]),
+    /// An object with any members.
+    Object,
 }
 
-/// libcni's `types.NetConf`.
+/// libcni's `types.NetConf`, in all versions.
 const PLUGIN: &[(&str, MemberShape)] = &[
     ("cniVersion", MemberShape::Text),
     ("name", MemberShape::Text),
@@ -146,8 +263,14 @@ const PLUGIN: &[(&str, MemberShape)] = &[
     ("capabilities", MemberShape::Map(&MemberShape::Flag)),
     ("ipam", MemberShape::Struct(&[("type", MemberShape::Text)])),
     ("dns", MemberShape::Struct(DNS)),
-    ("prevResult", MemberShape::Struct(&[])),
+    ("prevResult", MemberShape::Object),
 ];
+
+/// What libcni 1.2 added.
+const ATTACHMENTS: &[(&str, MemberShape)] = &[(
+    "cni.dev/valid-attachments",
+    MemberShape::Structs(&[("containerID", MemberShape::Text), ("ifname", MemberShape::Text)]),
+)];
 
 const DNS: &[(&str, MemberShape)] = &[
     ("nameservers", MemberShape::Texts),
@@ -156,8 +279,11 @@ const DNS: &[(&str, MemberShape)] = &[
     ("options", MemberShape::Texts),
 ];
 
-fn plugin(members: &JsonMembers, prefix: &str) -> Result<(), UnusableConf> {
+fn plugin(members: &JsonMembers, prefix: &str, libcni: Libcni) -> Result<(), UnusableConf> {
     shaped(members, PLUGIN, prefix)?;
+    if libcni >= Libcni::V1_2 {
+        shaped(members, ATTACHMENTS, prefix)?;
+    }
     field_text(members, "type").map(drop).ok_or_else(|| missing(&format!("{prefix}type")))
 }
 
@@ -186,12 +312,20 @@ fn fits(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableCon
         (Json::Object(members), MemberShape::Struct(shapes)) => {
             return shaped(members, shapes, &format!("{path}."));
         }
+        (Json::List(list), MemberShape::Structs(shapes)) => {
+            let mut places = list.iter().enumerate();
+            return places.try_for_each(|(at, item)| {
+                fits(item, &MemberShape::Struct(shapes), &format!("{path}[{at}]"))
+            });
+        }
+        (Json::Object(_), MemberShape::Object) => return numbers(value),
         (_, MemberShape::Text) => "a string",
         (_, MemberShape::Flag) => "a boolean",
         (_, MemberShape::Texts) => "a list of strings",
-        (_, MemberShape::Map(_) | MemberShape::Struct(_)) => "an object",
+        (_, MemberShape::Structs(_)) => "a list of objects",
+        (_, MemberShape::Map(_) | MemberShape::Struct(_) | MemberShape::Object) => "an object",
     };
-    Err(UnusableConf::Wrong { path: path.to_owned(), wanted })
+    Err(wrong(path, wanted))
 }
 
 fn numbers(value: &Json) -> Result<(), UnusableConf> {

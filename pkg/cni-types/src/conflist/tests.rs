@@ -13,7 +13,8 @@ fn a_file_name_denotes_its_form() {
         ("10-calico.conflist", Some(FileForm::Conflist)),
         ("10.bridge.conf", Some(FileForm::Conf)),
         (".conf", Some(FileForm::Conf)),
-        ("10-x.json", None),
+        ("10-x.json", Some(FileForm::Conf)),
+        ("10-x.jsonl", None),
         ("10-x.CONF", None),
         ("10-x.conf.bak", None),
         ("10-x.conflist~", None),
@@ -24,8 +25,16 @@ fn a_file_name_denotes_its_form() {
     }
 }
 
+/// Reads it as all versions do, which must agree.
+fn read_alike(form: FileForm, text: &[u8]) -> Result<(), UnusableConf> {
+    let [first, second, third] =
+        Libcni::ALL.map(|libcni| read_network(form, text, libcni).map(|network| network.plugins));
+    assert_eq!((&first, &first), (&second, &third), "{}", String::from_utf8_lossy(text));
+    first.map(drop)
+}
+
 #[test]
-fn runtimes_take_these_files() {
+fn runtimes_load_these_files() {
     for (form, text) in [
         (FileForm::Conf, r#"{"type":"bridge"}"#),
         (FileForm::Conf, r#"{"Type":"bridge","plugins":[]}"#),
@@ -42,13 +51,13 @@ fn runtimes_take_these_files() {
                 "dns":{"nameservers":["1.1.1.1",null],"other":5},"ipam":{"type":"x","n":1e308},"big":1e-400}]}"#,
         ),
     ] {
-        assert_eq!(check_network(form, text.as_bytes()), Ok(()), "{text}");
+        assert_eq!(read_alike(form, text.as_bytes()), Ok(()), "{text}");
     }
-    assert_eq!(check_network(FileForm::Conf, b"{\"type\":\"\xff\"}"), Ok(()));
+    assert_eq!(read_alike(FileForm::Conf, b"{\"type\":\"\xff\"}"), Ok(()));
 }
 
 #[test]
-fn runtimes_pass_over_these_single_configurations() {
+fn runtimes_refuse_these_single_configurations() {
     for (text, why) in [
         ("", "it is not JSON: line 1, column 1: a value is expected, but the text ends"),
         (r#"{"type":"bridge"},"#, "it is not JSON: line 1, column 18: the end of the text"),
@@ -75,13 +84,13 @@ fn runtimes_pass_over_these_single_configurations() {
         (r#"{"type":"a","prevResult":1}"#, "`prevResult` is not an object"),
         (r#"{"type":"a","x":[{"y":1e400}]}"#, "the number 1e400 is out of range"),
     ] {
-        let error = check_network(FileForm::Conf, text.as_bytes()).expect_err(text).to_string();
+        let error = read_alike(FileForm::Conf, text.as_bytes()).expect_err(text).to_string();
         assert!(error.starts_with(why), "{text}: {error}");
     }
 }
 
 #[test]
-fn runtimes_pass_over_these_lists() {
+fn runtimes_refuse_these_lists() {
     for (text, why) in [
         ("{", "it is not JSON: line 1, column 2: a key in double quotes"),
         (r#"[{"type":"a"}]"#, "it is not a JSON object"),
@@ -91,9 +100,8 @@ fn runtimes_pass_over_these_lists() {
         (r#"{"name":1,"plugins":[{"type":"a"}]}"#, "`name` is not a string"),
         (r#"{"name":"n","cniVersion":1,"plugins":[{"type":"a"}]}"#, "`cniVersion` is not a string"),
         (r#"{"name":"n","cniVersion":null,"plugins":[{"type":"a"}]}"#, "`cniVersion` is not a string"),
-        (r#"{"name":"n","disableCheck":"true","plugins":[{"type":"a"}]}"#, "`disableCheck` is not a boolean"),
-        (r#"{"name":"n"}"#, "`plugins` is missing or empty"),
-        (r#"{"name":"n","type":"a"}"#, "`plugins` is missing or empty"),
+        (r#"{"name":"n","disableCheck":null,"plugins":[{"type":"a"}]}"#, "`disableCheck` is not a boolean"),
+        (r#"{"name":"n","disableCheck":"yes","plugins":[{"type":"a"}]}"#, "`disableCheck` is not a boolean"),
         (r#"{"name":"n","plugins":{}}"#, "`plugins` is not a list"),
         (r#"{"name":"n","plugins":null}"#, "`plugins` is not a list"),
         (r#"{"name":"n","plugins":[]}"#, "`plugins` is missing or empty"),
@@ -105,8 +113,66 @@ fn runtimes_pass_over_these_lists() {
         ),
         (r#"{"name":"n","x":-1e999,"plugins":[{"type":"a"}]}"#, "the number -1e999 is out of range"),
     ] {
-        let error = check_network(FileForm::Conflist, text.as_bytes()).expect_err(text).to_string();
+        let error = read_alike(FileForm::Conflist, text.as_bytes()).expect_err(text).to_string();
         assert!(error.starts_with(why), "{text}: {error}");
+    }
+}
+
+#[test]
+fn versions_of_libcni_differ_in_these_lists() {
+    let plugins = r#""plugins":[{"type":"a"}]"#;
+    let attachments = |value: &str| {
+        format!(r#"{{"name":"n","plugins":[{{"type":"a","cni.dev/valid-attachments":{value}}}]}}"#)
+    };
+    // With 1.1, 1.2 and 1.3.
+    for (text, read) in [
+        (format!(r#"{{"name":"n","disableCheck":"True",{plugins}}}"#), "011"),
+        (format!(r#"{{"name":"n","disableGC":"FALSE",{plugins}}}"#), "111"),
+        (format!(r#"{{"name":"n","disableGC":1,{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","disableGC":null,{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersions":["0.4.0","1","1.0","","9.9.9"],{plugins}}}"#), "111"),
+        (format!(r#"{{"name":"n","cniVersions":[],"cniVersion":"1.0.0",{plugins}}}"#), "111"),
+        (format!(r#"{{"name":"n","cniVersions":[],"cniVersion":"new",{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersion":"new",{plugins}}}"#), "111"),
+        (format!(r#"{{"name":"n","cniVersions":"1.0.0",{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersions":null,{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersions":[1],{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersions":["1.0.0.0"],{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","cniVersions":["1."],{plugins}}}"#), "100"),
+        (format!(r#"{{"name":"n","loadOnlyInlinedPlugins":"true",{plugins}}}"#), "111"),
+        (format!(r#"{{"name":"n","loadOnlyInlinedPlugins":1,{plugins}}}"#), "110"),
+        (r#"{"name":"n"}"#.to_owned(), "001"),
+        (r#"{"name":"n","type":"a"}"#.to_owned(), "001"),
+        (r#"{"name":"n","loadOnlyInlinedPlugins":true}"#.to_owned(), "000"),
+        (r#"{"name":"n","plugins":[]}"#.to_owned(), "000"),
+        (attachments(r#"[{"containerID":"c","ifname":"eth0"},null]"#), "111"),
+        (attachments("{}"), "100"),
+        (attachments("[1]"), "100"),
+        (attachments(r#"[{"ifName":0}]"#), "100"),
+    ] {
+        let all = Libcni::ALL.map(|libcni| read_network(FileForm::Conflist, text.as_bytes(), libcni).is_ok());
+        assert_eq!(all.map(|read| if read { '1' } else { '0' }).iter().collect::<String>(), read, "{text}");
+    }
+}
+
+#[test]
+fn only_the_newest_libcni_reads_a_plugin_directory() {
+    let directory = |text: &str, libcni| {
+        read_network(FileForm::Conflist, text.as_bytes(), libcni).unwrap().plugin_directory
+    };
+    let list = r#"{"name":"n","plugins":[{"type":"a"}]}"#;
+    assert_eq!(directory(list, Libcni::V1_1), None);
+    assert_eq!(directory(list, Libcni::V1_2), None);
+    assert_eq!(directory(list, Libcni::V1_3).as_deref(), Some("n"));
+    let inline = r#"{"name":"n","loadOnlyInlinedPlugins":true,"plugins":[{"type":"a"}]}"#;
+    assert_eq!(directory(inline, Libcni::V1_3), None);
+    let single = read_network(FileForm::Conf, br#"{"name":"n","type":"a"}"#, Libcni::V1_3);
+    assert_eq!(single, Ok(NetworkFile { plugins: 1, plugin_directory: None }));
+
+    let unknown = br#"{"type":"a","x":1e999}"#;
+    assert_eq!(check_directory_plugin(unknown), Ok(()), "its unknown members are not decoded");
+    for text in [r#"{"name":"a"}"#, "[]", "", r#"{"type":"a","prevResult":{"x":1e999}}"#] {
+        assert!(check_directory_plugin(text.as_bytes()).is_err(), "{text}");
     }
 }
 

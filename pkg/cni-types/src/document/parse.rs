@@ -12,6 +12,7 @@ pub struct JsonError {
     /// The character of the line, from 1.
     pub column: usize,
     what: String,
+    too_deep: bool,
 }
 
 impl JsonError {
@@ -23,7 +24,14 @@ impl JsonError {
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
             column: 1 + String::from_utf8_lossy(line).chars().count(),
             what: what.into(),
+            too_deep: false,
         }
+    }
+
+    /// Whether the text is nested deeper than [`Json::MAX_DEPTH`], which need not keep others from reading it.
+    #[must_use]
+    pub const fn is_too_deep(&self) -> bool {
+        self.too_deep
     }
 }
 
@@ -101,7 +109,8 @@ impl<'a> JsonReader<'a> {
     fn nested(&mut self, read: fn(&mut Self) -> Result<Json, JsonError>) -> Result<Json, JsonError> {
         if self.depth == Json::MAX_DEPTH {
             let levels = Json::MAX_DEPTH;
-            return Err(self.wrong(format!("the text is nested deeper than {levels} levels")));
+            let error = self.wrong(format!("the text is nested deeper than {levels} levels"));
+            return Err(JsonError { too_deep: true, ..error });
         }
         self.depth += 1;
         self.at += 1;
