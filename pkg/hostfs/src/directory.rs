@@ -63,9 +63,9 @@ pub fn check_writable(directory: &Path) -> Result<(), Error> {
     rustix::fs::access(directory, wanted).map_err(Error::at(PUT, directory))
 }
 
-/// Whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty for ever:
-/// what has been created under its name since is another one, which only a new mount shows. (A directory that was renamed cannot be
-/// told from one that was not.)
+/// Whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty for
+/// ever: what has been created under its name since is another one, which only a new mount shows. (One that was renamed looks
+/// as if nothing had happened.)
 ///
 /// # Errors
 ///

@@ -46,7 +46,12 @@ fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
     if FileForm::of(name).is_none() && !is_named {
         return Ok(());
     }
-    let Some(network) = NetworkConf::read(&settings.conf_dir, name)? else { return Ok(()) };
+    let network = match NetworkConf::read(&settings.conf_dir, name) {
+        Ok(Some(network)) => network,
+        Ok(None) => return Ok(()),
+        Err(Error::File(error)) if error.is_no_file() => return Ok(()),
+        Err(error) => return Err(error),
+    };
     let is_alone = matches!(settings.chaining, Chaining::Standalone { .. }) && is_named;
     if is_alone && check_standalone(&network.content).is_ok() {
         hostfs::remove(&network.path)?;

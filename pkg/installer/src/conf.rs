@@ -109,6 +109,7 @@ pub(crate) fn plan(
     entry: &ConflistEntry,
     text: &str,
 ) -> Result<ConfPlan, Error> {
+    hostfs::check_linked(&settings.conf_dir)?;
     match &settings.chaining {
         Chaining::Primary { name } => primary(settings, name.as_deref(), entry),
         Chaining::Own { primary } => own(settings, primary.as_deref(), entry),
@@ -118,7 +119,7 @@ pub(crate) fn plan(
 
 fn search(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
     match name {
-        Some(name) => network::named(&settings.conf_dir, name),
+        Some(name) => network::named(&settings.conf_dir, name, &settings.own_name),
         None => network::first(&settings.conf_dir, &settings.own_name),
     }
 }
@@ -205,13 +206,13 @@ fn own(settings: &InstallerSettings, name: Option<&str>, entry: &ConflistEntry) 
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
     let text = merged(&base, entry).map_err(edit)?.text;
-    let copy = NetworkConf::read(&settings.conf_dir, &settings.own_name)?;
+    let copy = NetworkConf::read_own(&settings.conf_dir, &settings.own_name)?;
     let mode = settings.own_mode.unwrap_or(primary.mode);
     let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
     let (cause, path, seen) = match copy {
-        Some(copy) if is_good(&copy) => (None, copy.path, None),
-        Some(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.seen),
-        None => (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), None),
+        Ok(copy) if is_good(&copy) => (None, copy.path, None),
+        Ok(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.seen),
+        Err(seen) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), seen),
     };
     if let Some(cause) = cause {
         changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, seen }));
@@ -222,12 +223,12 @@ fn own(settings: &InstallerSettings, name: Option<&str>, entry: &ConflistEntry) 
 
 fn standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
-    let (cause, path, seen) = match NetworkConf::read(&settings.conf_dir, name)? {
-        Some(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
+    let (cause, path, seen) = match NetworkConf::read_own(&settings.conf_dir, name)? {
+        Ok(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
             (None, found.path, None)
         }
-        Some(found) => (Some(ChangeCause::EntryChanged), found.path, found.seen),
-        None => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), None),
+        Ok(found) => (Some(ChangeCause::EntryChanged), found.path, found.seen),
+        Err(seen) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), seen),
     };
     let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
     let change = ConfChange::Write { path: path.clone(), text, mode, original: None, seen };

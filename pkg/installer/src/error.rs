@@ -43,6 +43,9 @@ pub enum Error {
         /// What is wrong with it.
         cause: EditError,
     },
+    /// A file that runtimes read, and whose name is no text.
+    #[error("the name of {0} is not UTF-8, so that it cannot be edited")]
+    Name(PathBuf),
     /// The template gives no entry.
     #[error("the CNI network configuration (template) cannot be used: {0}")]
     Template(EntryError),

@@ -1,16 +1,20 @@
 //! Which file a runtime takes its network from.
 
 use std::{
-    fs,
+    ffi::OsString,
+    fs, iter, mem,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use cni_types::{FileForm, Libcni, check_standalone, read_network};
+use cni_types::{
+    ConflistEntry, EditError, FileForm, Libcni, UnusableConf, check_directory_plugin, check_standalone,
+    is_auxiliary, plugin_types, read_network,
+};
 use hostfs::FileFingerprint;
 use rustix::fs::Mode;
 
-use crate::Error;
+use crate::{Error, conf::edit};
 
 /// The greatest network configuration that is read, in bytes. Real ones have a few kilobytes, and a runtime hands
 /// all of it to every plugin at every call.
@@ -54,11 +58,47 @@ impl NetworkConf {
         Ok(Some(NetworkConf { name: name.to_owned(), path, content, mode, seen }))
     }
 
+    /// Reads a file that is ours alone. Without one: what is there instead, such as a symlink, which is replaced by our file.
+    pub(crate) fn read_own(
+        directory: &Path,
+        name: &str,
+    ) -> Result<Result<NetworkConf, Option<FileFingerprint>>, Error> {
+        let path = directory.join(name);
+        let found = if path.is_symlink() { None } else { NetworkConf::read(directory, name)? };
+        found.map_or_else(|| Ok(Err(hostfs::fingerprint(&path)?)), |found| Ok(Ok(found)))
+    }
+
     /// A single configuration, by its name, which is to become a list.
     pub(crate) fn is_single(&self) -> bool {
         FileForm::of(&self.name) == Some(FileForm::Conf)
     }
+
+    /// The files whose plugins a runtime with that version of libcni appends to those of this one, or why it does not load the
+    /// network.
+    ///
+    /// # Errors
+    /// That cannot be known.
+    pub(crate) fn load(&self, directory: &Path, libcni: Libcni) -> Result<Appended, Error> {
+        let form = FileForm::of(&self.name).unwrap_or(FileForm::Conflist);
+        let file = match read_network(form, &self.content, libcni) {
+            Ok(file) => file,
+            Err(UnusableConf::Json(error)) if error.is_too_deep() => {
+                return Err(edit(&self.path, EditError::Json(error)));
+            }
+            Err(unusable) => return Ok(Err(unusable)),
+        };
+        let Some(name) = file.plugin_directory else { return Ok(Ok(Vec::new())) };
+        match directory_plugins(directory, &name)? {
+            Ok(appended) if file.plugins == 0 && appended.is_empty() => {
+                Ok(Err(UnusableConf::Missing { path: "plugins".to_owned() }))
+            }
+            appended => Ok(appended),
+        }
+    }
 }
+
+/// Files of a plugin directory, or why libcni does not load the network.
+type Appended = Result<Vec<PathBuf>, UnusableConf>;
 
 /// Of files that were not there before.
 pub(crate) const DEFAULT_MODE: u32 = 0o644;
@@ -68,46 +108,168 @@ pub(crate) const DEFAULT_MODE: u32 = 0o644;
 pub(crate) enum NetworkSearch {
     /// This one.
     Found(NetworkConf),
-    /// None, and why.
+    /// None into which our entry can be chained, and why.
     None(String),
 }
 
-/// The network that kubelet and runtimes take: the first file, by name, that is one. `skip` is looked over.
+/// The network that runtimes take: the first file, by name, that they load. `skip` is not looked at. (containerd ends its
+/// search at a file that it cannot load, and then starts no pod.)
+///
+/// Which version of libcni the runtime has is not known. Where that decides which file it takes, there is none for us.
 pub(crate) fn first(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
-    let mut refused = Vec::new();
-    for name in names(directory)? {
-        let Some(form) = FileForm::of(&name).filter(|_| name != skip) else { continue };
-        let Some(network) = NetworkConf::read(directory, &name)? else { continue };
-        match read_network(form, &network.content, Libcni::V1_1) {
-            // A network of our plugin alone is a leftover of standalone mode, and nothing to be chained to.
-            Ok(_) if form == FileForm::Conf && check_standalone(&network.content).is_ok() => {}
-            Ok(_) => return Ok(NetworkSearch::Found(network)),
-            Err(unusable) => refused.push(format!("{name}: {unusable}")),
+    let Choices { taken, refused } = choices(directory, skip)?;
+    let refused = refused.join("; ");
+    let mut taken = taken.into_iter();
+    Ok(NetworkSearch::None(match (taken.next(), taken.next()) {
+        (Some((network, _)), None) => return chainable(directory, network),
+        (Some((network, newer)), Some((next, older))) => format!(
+            "the runtime's network depends on its version: {} with {newer}, {} with {older}; {refused}",
+            network.path.display(),
+            next.path.display()
+        ),
+        (None, _) if refused.is_empty() => {
+            format!("no network configuration in {} yet", directory.display())
         }
-    }
-    let mut why = format!("no network configuration in {} yet", directory.display());
-    if !refused.is_empty() {
-        why = format!("{why}; not usable: {}", refused.join("; "));
-    }
-    Ok(NetworkSearch::None(why))
+        (None, _) => {
+            format!("no network configuration in {} yet; not usable: {refused}", directory.display())
+        }
+    }))
 }
 
-/// The network of that name, or of the name that it has as the other kind of file.
-pub(crate) fn named(directory: &Path, name: &str) -> Result<NetworkSearch, Error> {
-    let other = match FileForm::of(name) {
-        Some(FileForm::Conf) => Some(format!("{name}list")),
-        Some(FileForm::Conflist) => name.strip_suffix("list").map(ToOwned::to_owned),
-        None => None,
+/// What the versions of libcni take, in the order of the files.
+#[derive(Default)]
+struct Choices {
+    /// Each with the newest version that takes it.
+    taken: Vec<(NetworkConf, Libcni)>,
+    /// What not all of them load, and why.
+    refused: Vec<String>,
+}
+
+fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
+    let mut choices = Choices::default();
+    let mut searching = Libcni::ALL.to_vec();
+    for name in hostfs::list(directory)? {
+        if name == skip || searching.is_empty() || FileForm::of(&name.to_string_lossy()).is_none() {
+            continue;
+        }
+        let name = utf8(directory, name)?;
+        let network = match NetworkConf::read(directory, &name) {
+            Ok(Some(network)) => network,
+            Ok(None) => continue, // gone in between
+            Err(Error::File(error)) if error.is_no_file() => {
+                choices.refused.push(error.to_string());
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        // A network of our plugin alone is a leftover of standalone mode, and nothing to be chained to.
+        if network.is_single() && check_standalone(&network.content).is_ok() {
+            continue;
+        }
+        let (mut taken, mut refused) = (None, None);
+        for libcni in mem::take(&mut searching) {
+            match network.load(directory, libcni)? {
+                Ok(_) => taken = Some(libcni),
+                Err(unusable) => {
+                    refused = Some(unusable);
+                    searching.push(libcni);
+                }
+            }
+        }
+        choices.refused.extend(refused.map(|why| format!("{name}: {why}")));
+        choices.taken.extend(taken.map(|libcni| (network, libcni)));
+    }
+    Ok(choices)
+}
+
+/// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`first`].
+pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let others: &[&str] = match FileForm::of(name) {
+        Some(FileForm::Conf) => &["conflist"],
+        Some(FileForm::Conflist) => &FileForm::SINGLE,
+        None => &[],
     };
-    for name in [Some(name.to_owned()), other].into_iter().flatten() {
+    let others = others.iter().map(|extension| format!("{stem}.{extension}"));
+    for name in iter::once(name.to_owned()).chain(others) {
         if let Some(network) = NetworkConf::read(directory, &name)? {
-            return Ok(NetworkSearch::Found(network));
+            return chainable(directory, network);
         }
     }
-    Ok(NetworkSearch::None(format!("{} is not there yet", directory.join(name).display())))
+    let missing = format!("{} is not there yet", directory.join(name).display());
+    Ok(NetworkSearch::None(match first(directory, skip) {
+        Ok(NetworkSearch::Found(other)) => {
+            format!("{missing}; the runtime takes {}: is CNI_CONF_NAME right?", other.path.display())
+        }
+        _ => missing,
+    }))
+}
+
+/// A network whose last plugin is the last one of its file, and which connects pods.
+fn chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
+    if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
+        return Ok(NetworkSearch::None(format!(
+            "{} takes plugins from a directory, too ({}), where ours cannot be chained: list all of them in `plugins`, and set \
+             `loadOnlyInlinedPlugins`",
+            network.path.display(),
+            appended.display()
+        )));
+    }
+    let mut foreign = plugin_types(&network.content);
+    foreign.retain(|kind| kind != ConflistEntry::TYPE);
+    if !foreign.is_empty() && foreign.iter().all(|kind| is_auxiliary(kind)) {
+        return Ok(NetworkSearch::None(format!(
+            "{} gives pods no network: its only plugins are {}",
+            network.path.display(),
+            foreign.join(", ")
+        )));
+    }
+    Ok(NetworkSearch::Found(network))
+}
+
+/// The plugins that libcni 1.3 finds in the directory that has the network's name, which may be missing.
+fn directory_plugins(directory: &Path, network: &str) -> Result<Appended, Error> {
+    let unusable = |error: hostfs::Error| Ok(Err(UnusableConf::PluginDirectory(error.to_string())));
+    let plugins = match network {
+        // The directory of networks itself.
+        "" | "." => directory.to_owned(),
+        // No runtime starts a pod in a network of such a name.
+        name if name == ".." || name.contains('/') => return Ok(Ok(Vec::new())),
+        name => match hostfs::resolve(directory, name.as_ref()) {
+            Ok(path) => path,
+            Err(error) if error.is_no_file() => return Ok(Ok(Vec::new())),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let names = match hostfs::list(&plugins) {
+        Ok(names) => names,
+        Err(error) if error.is_missing() => return Ok(Ok(Vec::new())),
+        Err(error) if plugins.is_file() => return unusable(error),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = Vec::new();
+    for name in names.into_iter().filter(|name| name.to_string_lossy().ends_with(".conf")) {
+        match NetworkConf::read(&plugins, &utf8(&plugins, name)?) {
+            Ok(Some(plugin)) => match check_directory_plugin(&plugin.content) {
+                Ok(()) => found.push(plugin.path),
+                Err(unusable) => return Ok(Err(unusable)),
+            },
+            Ok(None) => {} // gone in between
+            Err(Error::File(error)) if error.is_no_file() => return unusable(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Ok(found))
+}
+
+fn utf8(directory: &Path, name: OsString) -> Result<String, Error> {
+    name.into_string().map_err(|name| Error::Name(directory.join(name)))
 }
 
 /// Names of the files of a directory, as runtimes sort them. A name that is not UTF-8 is nobody's.
 pub(crate) fn names(directory: &Path) -> Result<Vec<String>, Error> {
     Ok(hostfs::list(directory)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
+
+#[cfg(test)]
+mod tests;

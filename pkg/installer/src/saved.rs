@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_types::{Json, is_conversion_of, plugin_types, without_entry};
+use cni_types::{FileForm, Json, is_conversion_of, plugin_types, without_entry};
 
 use crate::{
     Error,
@@ -20,6 +20,11 @@ pub(crate) fn place(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
+}
+
+/// What the list `path` may have been converted from.
+pub(crate) fn singles(path: &Path) -> impl Iterator<Item = PathBuf> {
+    FileForm::SINGLE.iter().map(|extension| path.with_extension(extension))
 }
 
 /// Keeps `original`, the content of the file `path` without us.
@@ -39,9 +44,12 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
     let Some(text) = without_entry(&network.content).map_err(|cause| edit(path, cause))? else {
         return forget(path);
     };
-    let single = path.with_extension("conf");
-    match (original(&single), original(path)) {
-        (Some(original), _) if is_conversion_of(&network.content, &original) => {
+    let converted = singles(path).find_map(|single| {
+        let original = original(&single).filter(|original| is_conversion_of(&network.content, original));
+        original.map(|original| (single, original))
+    });
+    match (converted, original(path)) {
+        (Some((single, original)), _) => {
             hostfs::write(&single, &original, network.mode)?;
             hostfs::remove(path)?;
         }
@@ -66,7 +74,9 @@ fn original(path: &Path) -> Option<Vec<u8>> {
 
 fn forget(path: &Path) -> Result<(), Error> {
     hostfs::remove(&place(path))?;
-    hostfs::remove(&place(&path.with_extension("conf")))?;
+    for single in singles(path) {
+        hostfs::remove(&place(&single))?;
+    }
     Ok(())
 }
 

@@ -171,8 +171,24 @@ fn a_plugin_directory_that_is_removed_under_the_container_is_told() {
     let fixture = InstallFixture::new(&[]);
     let mut daemon = fixture.start_ready();
     fs::remove_dir_all(fixture.container.bin_dir()).unwrap();
-    let says = &["/host/opt/cni/bin/istio-cni", "No such file or directory"];
+    let says = &["/host/opt/cni/bin", "removed on the host", "delete this pod"];
     Fault { result: COPY, says }.shows(&mut daemon);
+}
+
+/// As by who replaces the directory: the container keeps the old one, in which no network can appear any more.
+#[test]
+fn a_network_directory_that_is_replaced_under_the_container_says_that_a_new_pod_helps() {
+    const REPLACED: &[&str] = &["/host/etc/cni/net.d", "removed on the host", "delete this pod"];
+    each([(&[][..], CREDENTIAL), (&[("WRITE_KUBECONFIG", "false")], CONF)], |(env, result)| {
+        let fixture = InstallFixture::new(env);
+        let mut daemon = fixture.start_ready();
+        let directory = fixture.container.net_d();
+        fs::remove_dir_all(&directory).unwrap();
+        fs::create_dir(&directory).unwrap();
+        fixture.write(FILE, NETWORK);
+        Fault { result, says: REPLACED }.shows(&mut daemon);
+        assert_eq!(fixture.read(FILE), NETWORK);
+    });
 }
 
 #[test]

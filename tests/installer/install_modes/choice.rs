@@ -21,20 +21,27 @@ fn waits(daemon: &mut Daemon, words: &str) {
 
 #[test]
 fn a_single_configuration_becomes_a_list_and_is_itself_again_at_the_end() {
-    for named in [None, Some("10-kit.conf"), Some(FILE)] {
+    for (single, named) in [
+        ("10-kit.conf", None),
+        ("10-kit.conf", Some("10-kit.conf")),
+        ("10-kit.conf", Some(FILE)),
+        ("10-kit.json", None),
+        ("10-kit.json", Some("10-kit.json")),
+        ("10-kit.json", Some(FILE)),
+    ] {
         let name: Vec<_> = named.iter().map(|name| ("CNI_CONF_NAME", *name)).collect();
         let fixture = InstallFixture::bare(&name).again(&[("CLEANUP_ON_EXIT", "always")]);
-        fixture.write("10-kit.conf", SINGLE);
+        fixture.write(single, SINGLE);
         let before = fixture.files();
         let daemon = fixture.start_ready();
-        assert!(!fixture.has("10-kit.conf"), "a runtime would take it first");
+        assert!(!fixture.has(single), "a runtime would take it, too");
         assert_eq!(fixture.types(FILE), CHAIN);
         let list: serde_json::Value = serde_json::from_str(&fixture.read(FILE)).unwrap();
         assert_eq!((&list["name"], &list["cniVersion"]), (&"k8s-pod-network".into(), &"0.3.1".into()));
         assert_eq!(list["plugins"][0]["name"], "kit");
         let (status, log) = daemon.terminate();
         assert!(status.success(), "{log}");
-        assert_eq!(fixture.files(), before, "{named:?}");
+        assert_eq!(fixture.files(), before, "{single} {named:?}");
     }
 }
 
@@ -55,7 +62,9 @@ fn a_named_file_is_waited_for_whatever_else_is_there() {
     for (appears, text) in [("20-later.conflist", NETWORK), ("20-later.conf", SINGLE)] {
         let fixture = InstallFixture::new(&[("CNI_CONF_NAME", "20-later.conflist")]);
         let mut daemon = fixture.container.start();
-        waits(&mut daemon, "/host/etc/cni/net.d/20-later.conflist is not there yet");
+        let says =
+            "20-later.conflist is not there yet; the runtime takes /host/etc/cni/net.d/10-kit.conflist";
+        waits(&mut daemon, says);
         fixture.write("20-other.conflist", NETWORK);
         waits(&mut daemon, "/host/etc/cni/net.d/20-later.conflist is not there yet");
         fixture.write(appears, text);
@@ -69,19 +78,22 @@ fn a_named_file_is_waited_for_whatever_else_is_there() {
 }
 
 #[test]
-fn without_a_name_any_network_is_waited_for_and_json_files_are_none() {
+fn without_a_name_any_network_is_waited_for() {
     let fixture = InstallFixture::bare(&[]);
-    fixture.write("05-kit.json", SINGLE);
     fixture.write("06-kit.conflist.bak", NETWORK);
     let mut daemon = fixture.container.start();
     waits(&mut daemon, "no network configuration in /host/etc/cni/net.d yet");
     fixture.write("90-kit.conf", SINGLE);
     daemon.wait_until_ready();
     assert_eq!(fixture.types("90-kit.conflist"), CHAIN);
+    fixture.write("05-kit.json", SINGLE);
+    daemon.wait_for("the first one has our entry", |_| fixture.has("05-kit.conflist"));
+    daemon.wait_until_ready();
     assert_eq!(
-        (fixture.read("05-kit.json"), fixture.read("06-kit.conflist.bak")),
-        (SINGLE.into(), NETWORK.into())
+        (fixture.types("05-kit.conflist"), fixture.has("05-kit.json")),
+        (CHAIN.map(str::to_owned).to_vec(), false)
     );
+    assert_eq!(fixture.read("06-kit.conflist.bak"), NETWORK);
 }
 
 #[test]
@@ -92,7 +104,6 @@ fn the_first_network_by_its_bytes_is_taken() {
         for name in [taken, other] {
             fixture.write(name, NETWORK);
         }
-        fixture.write("0-kit.json", SINGLE);
         let _daemon = fixture.start_ready();
         assert_eq!(
             (fixture.types(taken), fixture.read(other)),
