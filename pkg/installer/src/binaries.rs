@@ -45,30 +45,39 @@ impl BinaryInstaller {
         let names = names(&settings.source)?;
         self.run(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
         let mut installed = InstalledBinaries::default();
-        let mut targets = Vec::new();
         for target in &settings.targets {
-            match hostfs::check_writable(target) {
-                Ok(()) => targets.push(target),
-                Err(error) => installed.left_out.push(error.to_string()),
+            if let Err(error) = self.install_into(target, &settings.source, &names, &mut installed) {
+                // A directory that holds all of it already need not be writable.
+                match hostfs::check_writable(target) {
+                    Ok(()) => return Err(error),
+                    Err(why) => installed.left_out.push(why.to_string()),
+                }
             }
         }
-        if targets.is_empty() {
+        if installed.left_out.len() == settings.targets.len() {
             return Err(Error::NoTarget(installed.left_out.join("; ")));
         }
-        for target in targets {
-            for name in &names {
-                let (source, path) = (settings.source.join(name), target.join(name));
-                if self.place(&source, &path, name)? == WriteOutcome::Replaced {
-                    installed.replaced.push(path.clone());
-                }
-                match self.same.get(&path) {
-                    Some((_, seen)) => installed.good.push((path, *seen)),
-                    None => installed.unsettled.push(path),
-                }
-            }
-            self.run(&target.join(PLUGIN))?;
-        }
         Ok(installed)
+    }
+
+    fn install_into(
+        &mut self,
+        target: &Path,
+        source: &Path,
+        names: &[OsString],
+        installed: &mut InstalledBinaries,
+    ) -> Result<(), Error> {
+        for name in names {
+            let path = target.join(name);
+            if self.place(&source.join(name), &path, name)? == WriteOutcome::Replaced {
+                installed.replaced.push(path.clone());
+            }
+            match self.same.get(&path) {
+                Some((_, seen)) => installed.good.push((path, *seen)),
+                None => installed.unsettled.push(path),
+            }
+        }
+        self.run(&target.join(PLUGIN))
     }
 
     /// Whether a file that was found good has been touched since.
@@ -86,7 +95,7 @@ impl BinaryInstaller {
         }
         self.same.remove(path);
         if let (Some(directory), Some(name)) = (path.parent(), name.to_str()) {
-            hostfs::remove_stale(directory, name)?;
+            drop(hostfs::remove_stale(directory, name)); // what is left harms nobody
         }
         let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {

@@ -1,6 +1,6 @@
 //! What is installed, for people who ask; nothing is changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cni_types::{FileForm, check_standalone, without_entry};
 use report::InstalledFile;
@@ -59,9 +59,11 @@ fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
         Ok(names) => names,
         Err(error) => return vec![file("plugin", &settings.source, Err(error.to_string()))],
     };
-    // One that cannot be written is left out, as long as another one remains.
-    let targets: Vec<_> =
-        settings.targets.iter().filter(|target| hostfs::check_writable(target).is_ok()).collect();
+    // One that cannot be written and lacks something is left out, as long as another one remains.
+    let is_complete =
+        |target: &PathBuf| names.iter().all(|name| is_copy(&settings.source.join(name), &target.join(name)));
+    let is_used = |target: &&PathBuf| hostfs::check_writable(target).is_ok() || is_complete(target);
+    let targets: Vec<_> = settings.targets.iter().filter(is_used).collect();
     if targets.is_empty() {
         let all: Vec<String> = settings.targets.iter().map(|target| target.display().to_string()).collect();
         let why = Err("no directory for plugins can be written".to_owned());

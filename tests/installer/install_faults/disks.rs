@@ -191,6 +191,16 @@ fn a_network_directory_that_is_replaced_under_the_container_says_that_a_new_pod_
     });
 }
 
+/// Nothing has to be written where an earlier agent, or the node's image, has put all of it.
+#[test]
+fn a_read_only_plugin_directory_that_has_the_plugin_already_is_good() {
+    let fixture = InstallFixture::new(&[]);
+    fixture.start_ready().kill();
+    let mut daemon = fixture.container.start_with(&[], &[BIN]);
+    daemon.wait_until_ready();
+    assert_eq!(daemon.logged("directory skipped", &format!("{BIN}:")), 0, "{}", daemon.log());
+}
+
 #[test]
 fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
     let fixture = InstallFixture::bare(&[("MOUNTED_CNI_NET_DIR", "/host/etc/cni/other")]);
