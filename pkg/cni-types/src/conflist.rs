@@ -234,13 +234,15 @@ fn conversion(mut conf: JsonMembers) -> Result<PluginList, EditError> {
 /// configuration's own.
 ///
 /// Istio always writes 0.3.1. That is right for what is older: lists came with 0.3.0, and before it results could not
-/// be handed on. It writes it for 0.4.0 too, and so do we, to give the same file. From 1.0.0 on the configuration's own
+/// be handed on. It writes it for 0.4.0 too, and so do we, to give the same file. 0.3.0 stays, because lists have it and a
+/// plugin of that age need not speak 0.3.1. From 1.0.0 on the configuration's own
 /// version stays: a plugin of that age need not speak 0.3.1 any more, and then no pod would start; and one of 1.1.0
 /// would lose `STATUS`, `GC` and parts of its result. A version that we do not speak is replaced, since our plugin would
 /// refuse every call of such a list.
 fn list_version(conf: &JsonMembers) -> CniVersion {
     let own = fields(conf, "cniVersion").find_map(Json::as_str).and_then(|text| text.parse().ok());
-    own.filter(|version| *version > CniVersion::V0_4_0).unwrap_or(CniVersion::V0_3_1)
+    own.filter(|version| *version == CniVersion::V0_3_0 || *version > CniVersion::V0_4_0)
+        .unwrap_or(CniVersion::V0_3_1)
 }
 
 #[cfg(test)]

@@ -39,9 +39,7 @@ fn a_single_configuration_becomes_the_list_of_istio() {
     let (conf, list) =
         (include_str!("data/conflist/bridge.conf"), include_str!("data/conflist/bridge.golden"));
     golden(conf, list, true);
-    for version in ["0.3.0", "0.3.1"] {
-        golden(&conf.replace("0.4.0", version), list, true);
-    }
+    golden(&conf.replace("0.4.0", "0.3.1"), list, true);
     assert!(is_conversion_of(list.as_bytes(), conf.as_bytes()));
     assert_eq!(plugin_types(list.as_bytes()), ["bridge", "istio-cni"]);
 }

@@ -312,7 +312,7 @@ fn a_converted_list_speaks_a_version_that_its_plugins_know() {
     for (own, version) in [
         (r#","cniVersion":"0.1.0""#, "0.3.1"),
         (r#","cniVersion":"0.2.0""#, "0.3.1"),
-        (r#","cniVersion":"0.3.0""#, "0.3.1"),
+        (r#","cniVersion":"0.3.0""#, "0.3.0"),
         (r#","cniVersion":"0.3.1""#, "0.3.1"),
         (r#","cniVersion":"0.4.0""#, "0.3.1"),
         (r#","cniVersion":"1.0.0""#, "1.0.0"),
