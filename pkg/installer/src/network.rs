@@ -272,4 +272,6 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>, Error> {
 }
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 mod tests;

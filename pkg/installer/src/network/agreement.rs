@@ -1,0 +1,377 @@
+//! Whether our rules are those of containerd and CRI-O, compared with what their own libraries load from random directories.
+//! `hack/libcni` builds the programs that report it.
+
+use std::{
+    env,
+    fmt::Write as _,
+    fs,
+    io::Write as _,
+    os::unix::fs::symlink,
+    process::{Command, Stdio},
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use cni_types::Json;
+
+use super::*;
+
+const FIXED_SEED: u64 = 0x6d69_6c6c_7261_6365;
+const DIRECTORIES: usize = 600;
+const PLUGINS: [&str; 4] = ["bridge", "calico-ipam", "portmap", "ptp"];
+
+/// What a runtime with one version of libcni loads.
+#[derive(Debug, PartialEq, Eq)]
+struct Loaded {
+    /// The file, and how many plugins were appended to its own.
+    containerd: Option<(String, usize)>,
+    /// The network's name.
+    crio: Option<String>,
+}
+
+#[test]
+fn our_rules_are_those_of_containerd_and_crio() {
+    let Some(programs) = env::var_os("MILLRACE_LIBCNI").map(PathBuf::from) else {
+        assert!(
+            env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "CI runs everything, but MILLRACE_LIBCNI is not set"
+        );
+        return skip("MILLRACE_LIBCNI is not set; hack/libcni prints it");
+    };
+    let random_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    for seed in [FIXED_SEED, random_seed] {
+        println!("seed {seed:#x}");
+        let mut random = Random(seed);
+        let scratch = tempfile::tempdir().unwrap();
+        let directories: Vec<PathBuf> =
+            (0..DIRECTORIES).map(|at| scratch.path().join(at.to_string())).collect();
+        directories.iter().for_each(|directory| fill(directory, &mut random));
+        let theirs = thread::scope(|scope| {
+            let versions = Libcni::ALL.map(|libcni| {
+                let program = programs.join(libcni.to_string().replace(' ', "-"));
+                let directories = &directories;
+                scope.spawn(move || load(&program, directories))
+            });
+            versions.map(|version| version.join().unwrap())
+        });
+        for (at, directory) in directories.iter().enumerate() {
+            let theirs: Vec<&Loaded> = theirs.iter().filter_map(|loaded| loaded.get(at)).collect();
+            assert_eq!(theirs.len(), Libcni::ALL.len());
+            compare(directory, &theirs);
+        }
+        let chained = directories.iter().filter(|directory| found(directory).is_some()).count();
+        assert!(chained > DIRECTORIES / 5, "the directories are too odd: {chained}");
+    }
+}
+
+/// Counted by `hack/test`.
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+    if let Some(skips) = env::var_os("MILLRACE_SKIPS") {
+        let mut skips = fs::OpenOptions::new().append(true).open(skips).unwrap();
+        writeln!(skips, "our_rules_are_those_of_containerd_and_crio: {why}").unwrap();
+    }
+}
+
+/// Both runtimes with each version load what we say, and our entry goes into that file or nowhere.
+fn compare(directory: &Path, theirs: &[&Loaded]) {
+    let context = || describe(directory);
+    for (libcni, theirs) in Libcni::ALL.into_iter().zip(theirs) {
+        assert_eq!(ours(directory, libcni), **theirs, "{libcni}: {}", context());
+    }
+    match found(directory) {
+        Some(network) => {
+            assert!(theirs.iter().any(|loaded| loaded.crio.is_some()), "{}: {}", network.name, context());
+            for loaded in theirs {
+                let containerd = loaded.containerd.as_ref();
+                let is_same =
+                    |(name, appended): &(String, usize)| (name, *appended) == (&origin(&network), 0);
+                assert!(containerd.is_none_or(is_same), "{}: {loaded:?}: {}", network.name, context());
+                let name = pod_network(&network);
+                assert!(
+                    loaded.crio.as_ref().is_none_or(|crio| *crio == name),
+                    "{name}: {loaded:?}: {}",
+                    context()
+                );
+            }
+        }
+        None => {
+            let mut defaults: Vec<Option<(String, usize, bool)>> = Libcni::ALL
+                .iter()
+                .map(|libcni| default_network(directory, *libcni))
+                .map(|taken| {
+                    taken.map(|(network, appended)| (network.name.clone(), appended, connects(&network)))
+                })
+                .collect();
+            defaults.dedup();
+            assert!(!matches!(defaults[..], [Some((_, 0, true))]), "all take {defaults:?}: {}", context());
+        }
+    }
+}
+
+fn connects(network: &NetworkConf) -> bool {
+    plugin_types(&network.content).iter().any(|kind| !is_auxiliary(kind))
+}
+
+fn found(directory: &Path) -> Option<NetworkConf> {
+    match first(directory, "").unwrap() {
+        NetworkSearch::Found(network) => Some(network),
+        NetworkSearch::None(_) => None,
+    }
+}
+
+fn ours(directory: &Path, libcni: Libcni) -> Loaded {
+    let mut candidates = names(directory).unwrap().into_iter().filter(|name| FileForm::of(name).is_some());
+    let containerd = candidates.next().and_then(|name| loads(directory, &name, libcni));
+    Loaded {
+        containerd: containerd.map(|(network, appended)| (origin(&network), appended)),
+        crio: default_network(directory, libcni).map(|(network, _)| pod_network(&network)),
+    }
+}
+
+/// The first file that loads.
+fn default_network(directory: &Path, libcni: Libcni) -> Option<(NetworkConf, usize)> {
+    let names = names(directory).unwrap().into_iter().filter(|name| FileForm::of(name).is_some());
+    names.into_iter().find_map(|name| loads(directory, &name, libcni))
+}
+
+fn loads(directory: &Path, name: &str, libcni: Libcni) -> Option<(NetworkConf, usize)> {
+    let network = match NetworkConf::read(directory, name) {
+        Ok(network) => network?,
+        Err(Error::File(error)) if error.is_no_file() => return None,
+        Err(error) => panic!("{error}"),
+    };
+    let appended = network.load(directory, libcni).unwrap().ok()?;
+    Some((network, appended.len()))
+}
+
+/// The file with its content, where it is a link.
+fn origin(network: &NetworkConf) -> String {
+    mark(&String::from_utf8_lossy(&network.content)).unwrap()
+}
+
+/// The name under which CRI-O has it.
+fn pod_network(network: &NetworkConf) -> String {
+    let content = Json::parse(&network.content).unwrap();
+    let name = content.get("name").or_else(|| content.get("Name")).and_then(Json::as_str).unwrap_or_default();
+    if name.is_empty() { network.name.clone() } else { name.to_owned() }
+}
+
+fn load(program: &Path, directories: &[PathBuf]) -> Vec<Loaded> {
+    let mut child =
+        Command::new(program).args(PLUGINS).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let paths: String = directories.iter().map(|directory| format!("{}\n", directory.display())).collect();
+    let mut input = child.stdin.take().unwrap();
+    let writer = thread::spawn(move || input.write_all(paths.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| loaded(&Json::parse(line).unwrap())).collect()
+}
+
+fn loaded(report: &Json) -> Loaded {
+    let texts = report.get("containerd").and_then(Json::as_list).unwrap_or_default();
+    let marks: Vec<_> = texts.iter().map(|text| mark(text.as_str().unwrap())).collect();
+    // The list that a runtime makes of a single configuration has no mark of its own.
+    let file = marks.iter().flatten().next().cloned();
+    let crio = report.get("crio").and_then(Json::as_str).unwrap();
+    Loaded {
+        containerd: file.map(|file| {
+            let appended = marks.iter().flatten().filter(|mark| **mark != file).count();
+            (file, appended)
+        }),
+        crio: (!crio.is_empty()).then(|| crio.to_owned()),
+    }
+}
+
+/// The file that a configuration is from.
+fn mark(text: &str) -> Option<String> {
+    Json::parse(text.as_bytes()).unwrap().get("mark").and_then(Json::as_str).map(str::to_owned)
+}
+
+fn describe(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let content = if path.is_dir() {
+            describe(&path)
+        } else {
+            String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned()
+        };
+        writeln!(text, "{}: {content}", path.display()).unwrap();
+    }
+    text
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+
+    fn one_in(&mut self, odds: usize) -> bool {
+        self.below(odds) == 0
+    }
+
+    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[self.below(choices.len())]
+    }
+}
+
+const STEMS: &[&str] = &["", "00", "05-a", "10-kit", "10-kit.x", "10_kit", "99-z", "n", "\u{e9}"];
+const EXTENSIONS: &[&str] =
+    &[".conf", ".conflist", ".json", ".conf", ".conflist", ".conflist~", ".CONF", ".conf.bak", ""];
+
+fn fill(directory: &Path, random: &mut Random) {
+    fs::create_dir(directory).unwrap();
+    for network in ["m", "n", "k8s-pod-network"] {
+        if random.one_in(4) {
+            fs::create_dir(directory.join(network)).unwrap();
+            for _ in 0..random.below(3) {
+                put(directory, &format!("{network}/{}", file_name(random)), random);
+            }
+        }
+    }
+    for _ in 0..=random.below(4) {
+        put(directory, &file_name(random), random);
+    }
+}
+
+fn file_name(random: &mut Random) -> String {
+    let name = format!("{}{}", random.of(STEMS), random.of(EXTENSIONS));
+    if name.is_empty() { "none".to_owned() } else { name }
+}
+
+/// Makes one entry, unless there is one of that name.
+fn put(directory: &Path, name: &str, random: &mut Random) {
+    let path = directory.join(name);
+    if path.exists() || path.is_symlink() {
+        return;
+    }
+    match random.below(30) {
+        0 => fs::create_dir(path).unwrap(),
+        1 => symlink(random.of(&["missing", "/dev/null", "n", "m", "10-kit.conf", "10-kit.conflist"]), path)
+            .unwrap(),
+        _ => {
+            let text = if name.ends_with(".conflist") != random.one_in(30) {
+                list(name, random)
+            } else {
+                plugin(name, random)
+            };
+            let end = if random.one_in(40) { text.len() / 2 } else { text.len() };
+            fs::write(path, &text.as_bytes()[..end]).unwrap();
+        }
+    }
+}
+
+/// A member that most files have right, and some files not at all.
+fn member(members: &mut Vec<String>, random: &mut Random, key: &str, good: &[&str], odd: &[&str]) {
+    let value = match random.below(12) {
+        0 => random.of(odd),
+        1 => return,
+        _ => random.of(good),
+    };
+    members.push(format!("\"{key}\":{value}"));
+}
+
+/// A member that most files do not have.
+fn rare(members: &mut Vec<String>, random: &mut Random, key: &str, values: &[&str]) {
+    if random.one_in(10) {
+        members.push(format!("\"{key}\":{}", random.of(values)));
+    }
+}
+
+const FLAGS: &[&str] = &["true", "false", "\"true\"", "\"False\"", "\"TRUE\"", "\"\"", "null", "1"];
+
+fn list(file: &str, random: &mut Random) -> String {
+    let mut members = vec![format!("\"mark\":\"{file}\"")];
+    member(
+        &mut members,
+        random,
+        "name",
+        &["\"m\"", "\"n\"", "\"kit\""],
+        &["\"\"", "\".\"", "5", "null", "\"10-kit.conf\""],
+    );
+    member(
+        &mut members,
+        random,
+        "cniVersion",
+        &["\"1.0.0\"", "\"0.3.1\""],
+        &["\"\"", "\"new\"", "1", "null"],
+    );
+    rare(
+        &mut members,
+        random,
+        "cniVersions",
+        &[
+            "[]",
+            "[\"1.0.0\"]",
+            "[\"1.0\",\"1\"]",
+            "[\"9.9.9\",\"\"]",
+            "[\"x\"]",
+            "[\"1.0.0.0\"]",
+            "[1]",
+            "null",
+            "\"1.0.0\"",
+        ],
+    );
+    rare(&mut members, random, "disableCheck", FLAGS);
+    rare(&mut members, random, "disableGC", FLAGS);
+    rare(&mut members, random, "loadOnlyInlinedPlugins", FLAGS);
+    rare(&mut members, random, "type", &["\"bridge\"", "5"]);
+    rare(&mut members, random, "big", &["1e308", "1e309"]);
+    match random.below(12) {
+        0 => members.push(format!("\"plugins\":{}", random.of(&["[]", "{}", "null", "[5]", "[null]"]))),
+        1 | 2 => {}
+        _ => {
+            let plugins: Vec<String> = (0..=random.below(2)).map(|_| plugin(file, random)).collect();
+            members.push(format!("\"plugins\":[{}]", plugins.join(",")));
+        }
+    }
+    format!("{{{}}}", members.join(","))
+}
+
+fn plugin(file: &str, random: &mut Random) -> String {
+    let mut members = vec![format!("\"mark\":\"{file}\"")];
+    let types: Vec<String> = PLUGINS.iter().map(|name| format!("\"{name}\"")).collect();
+    let types: Vec<&str> = types.iter().map(String::as_str).collect();
+    let key = random.of(&["type", "type", "type", "Type", "TYPE"]);
+    if random.one_in(15) {
+        rare(&mut members, random, key, &["\"\"", "5", "null"]);
+    } else {
+        members.push(format!("\"{key}\":{}", random.of(&types)));
+    }
+    let key = random.of(&["name", "Name"]);
+    rare(&mut members, random, key, &["\"m\"", "\"kit\"", "\"\"", "5", "null"]);
+    rare(&mut members, random, "cniVersion", &["\"1.0.0\"", "\"new\"", "5", "null"]);
+    rare(
+        &mut members,
+        random,
+        "capabilities",
+        &["{\"portMappings\":true}", "{\"a\":null}", "{\"a\":1}", "[]", "null"],
+    );
+    rare(&mut members, random, "ipam", &["{\"type\":\"x\",\"n\":5}", "{\"type\":5}", "{}", "\"x\"", "null"]);
+    rare(
+        &mut members,
+        random,
+        "dns",
+        &["{\"search\":[\"a\",null]}", "{\"search\":\"a\"}", "{\"domain\":1}", "[]", "null"],
+    );
+    rare(&mut members, random, "prevResult", &["{}", "{\"n\":1e308}", "{\"n\":1e309}", "[]", "null"]);
+    rare(
+        &mut members,
+        random,
+        "cni.dev/valid-attachments",
+        &["[]", "[{\"containerID\":\"c\"},null]", "[{\"IFNAME\":5}]", "[5]", "{}", "null"],
+    );
+    rare(&mut members, random, "big", &["1e308", "1e309", "[{\"n\":-1e999}]"]);
+    rare(&mut members, random, "plugins", &["[]", "5"]);
+    format!("{{{}}}", members.join(","))
+}
