@@ -198,6 +198,7 @@ fn a_read_only_mount_is_found_out_beforehand() {
         assert_eq!(failed.io().raw_os_error(), Some(30), "EROFS: {failed}");
     }
     assert_eq!(hostfs::write(&file, b"old", 0o644).unwrap(), WriteOutcome::Unchanged);
+    assert!(!hostfs::remove(&small.0.join("missing")).unwrap(), "nothing has to be removed");
     small.remount(MountFlags::empty());
     hostfs::write(&file, b"new", 0o644).unwrap();
 }

@@ -193,12 +193,15 @@ fn a_network_directory_that_is_replaced_under_the_container_says_that_a_new_pod_
 
 /// Nothing has to be written where an earlier agent, or the node's image, has put all of it.
 #[test]
-fn a_read_only_plugin_directory_that_has_the_plugin_already_is_good() {
-    let fixture = InstallFixture::new(&[]);
-    fixture.start_ready().kill();
-    let mut daemon = fixture.container.start_with(&[], &[BIN]);
-    daemon.wait_until_ready();
-    assert_eq!(daemon.logged("directory skipped", &format!("{BIN}:")), 0, "{}", daemon.log());
+fn read_only_directories_that_lack_nothing_are_good() {
+    each([&[][..], &[("WRITE_KUBECONFIG", "false")]], |env| {
+        let fixture = InstallFixture::new(env);
+        fixture.start_ready().kill();
+        let mut daemon = fixture.container.start_with(&[], &[BIN, NET_D]);
+        daemon.wait_until_ready();
+        assert_eq!(daemon.logged("directory skipped", &format!("{BIN}:")), 0, "{}", daemon.log());
+        stays_quiet(&daemon);
+    });
 }
 
 #[test]

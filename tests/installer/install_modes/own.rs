@@ -1,6 +1,7 @@
 //! A complete copy of the runtime's network with our entry, in a file of ours that comes first.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use kit::Daemon;
@@ -14,7 +15,7 @@ const CHAIN: [&str; 2] = ["bridge", "istio-cni"];
 
 #[test]
 fn the_copy_has_everything_and_our_entry_and_the_original_is_left_alone() {
-    for (name, text) in [(FILE, NETWORK), ("10-kit.conf", SINGLE)] {
+    for (name, text) in [(FILE, NETWORK), ("10-kit.conf", SINGLE), ("10-kit.json", SINGLE)] {
         let fixture = InstallFixture::bare(&[OWN]);
         fixture.write(name, text);
         let _daemon = fixture.start_ready();
@@ -78,6 +79,35 @@ fn a_name_that_the_runtime_would_not_take_is_an_error() {
         assert!(daemon.metric(&installs("CREATE_CNI_CONFIG_FAILURE")) >= Some(1.0));
         assert_eq!(fixture.read(FILE), NETWORK);
         assert!(name == FILE || !fixture.has(name));
+    }
+}
+
+/// Only the order of the names makes the copy count.
+#[test]
+fn a_single_configuration_that_sorts_before_the_copy_is_an_error() {
+    for name in ["01-kit.json", "01-kit.conf"] {
+        let fixture = InstallFixture::bare(&[OWN]);
+        fixture.write(name, SINGLE);
+        let says = format!("{COPY} sorts after {name}");
+        fixture
+            .container
+            .start()
+            .wait_for(&says, |daemon| daemon.get(8000, "/readyz").unwrap_or_default().1.contains(&says));
+        assert!(!fixture.has(COPY));
+    }
+}
+
+/// It is ours alone, so that what a link at its name leads to is not.
+#[test]
+fn a_link_in_the_place_of_the_copy_is_replaced() {
+    for target in ["nowhere", "/etc/hosts", "elsewhere"] {
+        let fixture = InstallFixture::new(&[OWN]);
+        fixture.write("elsewhere", NETWORK);
+        symlink(target, fixture.path(COPY)).unwrap();
+        let _daemon = fixture.start_ready();
+        assert!(!fixture.path(COPY).is_symlink());
+        assert_eq!(fixture.types(COPY), CHAIN);
+        assert_eq!(fixture.read("elsewhere"), NETWORK);
     }
 }
 
