@@ -15,6 +15,7 @@ mod network;
 pub use entry::{ConflistEntry, EntryError};
 pub use network::{
     FileForm, Libcni, NetworkFile, UnusableConf, check_directory_plugin, check_standalone, read_network,
+    unknown_version,
 };
 
 /// The name of a list that a single configuration became, as Istio has it. The configuration's own name stays in its

@@ -25,7 +25,7 @@ pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACH
 pub use conflist::{
     ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, MergedConflist, NetworkFile,
     UnusableConf, check_directory_plugin, check_standalone, is_auxiliary, is_conversion_of, merged,
-    plugin_types, read_network, standing, without_entry,
+    plugin_types, read_network, standing, unknown_version, without_entry,
 };
 pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};

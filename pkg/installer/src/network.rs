@@ -9,7 +9,7 @@ use std::{
 
 use cni_types::{
     ConflistEntry, EditError, FileForm, Libcni, UnusableConf, check_directory_plugin, check_standalone,
-    is_auxiliary, plugin_types, read_network,
+    is_auxiliary, plugin_types, read_network, unknown_version,
 };
 use hostfs::FileFingerprint;
 use rustix::fs::Mode;
@@ -205,7 +205,7 @@ pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkS
     }))
 }
 
-/// A network whose last plugin is the last one of its file, and which connects pods.
+/// A network whose last plugin is the last one of its file, and which connects pods in a version that our plugin speaks.
 fn chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
     if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
         return Ok(NetworkSearch::None(format!(
@@ -214,6 +214,9 @@ fn chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Er
             network.path.display(),
             appended.display()
         )));
+    }
+    if let Some(unknown) = unknown_version(&network.content) {
+        return Ok(NetworkSearch::None(format!("cannot be part of {}: {unknown}", network.path.display())));
     }
     let mut foreign = plugin_types(&network.content);
     foreign.retain(|kind| kind != ConflistEntry::TYPE);

@@ -1,11 +1,12 @@
-//! How container runtimes read a file of the CNI configuration directory. containerd, CRI-O and cri-dockerd do it with libcni,
-//! whose versions differ; docs/install-cni.md has their rules as a table. The differential test of `installer` compares them with
-//! what the runtimes' own libraries load.
+//! How container runtimes read a file of the CNI configuration directory. containerd and CRI-O do it with libcni, whose
+//! versions differ; docs/install-cni.md has their rules as a table. A test of `installer` compares them with what the
+//! runtimes' own libraries load.
 
 use std::fmt;
 
 use super::ConflistEntry;
 use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
+use crate::version::{CniVersion, UnknownVersion};
 
 /// The kinds of file that a runtime reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +110,8 @@ pub enum UnusableConf {
     },
 }
 
-/// Reads a file as a runtime with that version of libcni does, or tells why it does not load it. Invalid UTF-8 does not matter to
-/// runtimes, although [`merged`](super::merged) refuses to edit such a file.
+/// Reads a file as a runtime with that version of libcni does, or tells why it does not load it. Invalid UTF-8 does not
+/// matter to runtimes, although [`merged`](super::merged) refuses to edit such a file.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -126,6 +127,15 @@ pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<Ne
     };
     numbers(&document)?;
     Ok(network)
+}
+
+/// The version in which runtimes call the plugins of a list, if ours does not speak it: with our entry, containerd would
+/// start no pod, and CRI-O would skip the list. With `cniVersions`, runtimes choose one that they know.
+#[must_use]
+pub fn unknown_version(list: &[u8]) -> Option<UnknownVersion> {
+    let document = Json::as_runtimes_read(list).ok()?;
+    document.get("plugins").filter(|_| document.get("cniVersions").is_none())?;
+    document.get("cniVersion")?.as_str()?.parse::<CniVersion>().err()
 }
 
 /// Whether a runtime takes a file of a network's plugin directory ([`NetworkFile::plugin_directory`]). One that it does not take

@@ -177,6 +177,22 @@ fn only_the_newest_libcni_reads_a_plugin_directory() {
 }
 
 #[test]
+fn a_list_in_a_version_that_our_plugin_does_not_speak_is_recognised() {
+    for (members, unknown) in [
+        (r#""plugins":[]"#, false),
+        (r#""cniVersion":"","plugins":[]"#, false),
+        (r#""cniVersion":"1.1.0","plugins":[]"#, false),
+        (r#""cniVersion":"1.2.0","plugins":[]"#, true),
+        (r#""cniVersion":"1.0","plugins":[]"#, true),
+        (r#""cniVersion":"1.2.0","cniVersions":["1.1.0"],"plugins":[]"#, false),
+        (r#""cniVersion":"1.2.0","type":"a""#, false),
+    ] {
+        let list = format!(r#"{{"name":"n",{members}}}"#);
+        assert_eq!(unknown_version(list.as_bytes()).is_some(), unknown, "{list}");
+    }
+}
+
+#[test]
 fn standalone_files_hold_our_plugin_alone() {
     assert_eq!(check_standalone(br#"{"type":"istio-cni","cniVersion":5}"#), Ok(()));
     for (text, why) in [

@@ -111,6 +111,7 @@ fn compare(directory: &Path, theirs: &[&Loaded]) {
 
 fn connects(network: &NetworkConf) -> bool {
     plugin_types(&network.content).iter().any(|kind| !is_auxiliary(kind))
+        && unknown_version(&network.content).is_none()
 }
 
 fn found(directory: &Path) -> Option<NetworkConf> {

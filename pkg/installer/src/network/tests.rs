@@ -120,6 +120,13 @@ fn where_the_runtimes_network_cannot_be_chained_into_the_reason_names_the_file()
             ],
             &["/10-a.conflist gives pods no network: its only plugins are loopback, tuning"],
         ),
+        (
+            &[
+                ("10-a.conflist", r#"{"name":"a","cniVersion":"1.2.0","plugins":[{"type":"a"}]}"#),
+                ("20-b.conflist", LIST),
+            ],
+            &["/10-a.conflist: CNI version \"1.2.0\" is not one of the supported 0.1.0"],
+        ),
         // What runtimes may be able to read.
         (
             &[("05-a.conflist", "->../out"), ("10-b.conflist", LIST)],
