@@ -190,6 +190,29 @@ fn a_pod_that_comes_back_during_its_release_is_captured_again() {
 }
 
 #[test]
+fn a_pod_that_comes_back_is_not_captured_by_what_a_failed_release_left() {
+    let verified = [added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)];
+    let verified = [&verified[..], &[PodEvent::Observed(HERE, Ok(false))]].concat();
+    for returns_first in [true, false] {
+        let (mut pod, _) = after(&verified);
+        let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
+        pod.begin(&PodAction::Release, AgentTime::ZERO);
+        let (returns, fails) = (PodEvent::Joined { changed: false }, PodEvent::Released(Err(failure())));
+        if returns_first {
+            assert_eq!(pod.handle(returns, seconds(1)), []);
+            assert_eq!(pod.handle(fails, seconds(1)), [PodAction::Capture]);
+        } else {
+            assert_eq!(pod.handle(fails, seconds(1)), []);
+            assert_eq!(pod.handle(returns, seconds(1)), []);
+            assert_eq!(pod.work(seconds(1)), Some(PodAction::Capture));
+        }
+        assert_eq!(state(&pod), CaptureState::Bypassing, "some of its rules may be gone");
+        let _ = pod.handle(PodEvent::Captured(HERE, Ok(true)), seconds(1));
+        assert_eq!(state(&pod), CaptureState::Captured);
+    }
+}
+
+#[test]
 fn attempts_that_fail_are_made_less_and_less_often() {
     let (mut pod, _) = after(&[PodEvent::Found { netns: HERE, captured: false }]);
     let mut now = AgentTime::ZERO;
@@ -348,7 +371,10 @@ impl World {
                 *rules = false;
                 PodEvent::Released(Ok(()))
             }
-            (_, Some(why)) => PodEvent::Released(Err(why)),
+            (_, Some(why)) => {
+                *rules = false; // some of its steps have succeeded
+                PodEvent::Released(Err(why))
+            }
         };
         self.event(pod, event, now);
     }

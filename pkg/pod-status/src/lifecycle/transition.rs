@@ -24,6 +24,9 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                     self.changed = Some(now);
                 }
                 let returns = std::mem::take(&mut self.leaving);
+                if returns {
+                    self.due = now; // a release that failed puts off the next one, not this
+                }
                 if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
             }
             PodEvent::Left(why) => self.left(why.as_str(), now),
@@ -149,17 +152,14 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     fn released(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
-        match result {
-            Ok(()) if !self.leaving => {
-                // It came back meanwhile.
-                self.rules = RulesState::Absent;
-                self.capture()
-            }
-            Ok(()) => vec![PodAction::Forget("it has left the mesh".into())],
-            Err(why) => {
-                self.failed(why, now);
-                Vec::new()
-            }
+        // Of one that failed, some steps may have succeeded.
+        self.rules = RulesState::Absent;
+        let is_released = result.is_ok();
+        result.err().into_iter().for_each(|why| self.failed(why, now));
+        match self.leaving {
+            false => self.capture(), // it came back meanwhile
+            true if is_released => vec![PodAction::Forget("it has left the mesh".into())],
+            true => Vec::new(),
         }
     }
 
