@@ -20,3 +20,4 @@ mod install_faults;
 mod install_first;
 mod install_heal;
 mod install_modes;
+mod uninstall;

@@ -16,7 +16,11 @@ use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::DaemonSet;
 use retry::{Backoff, LastError};
 use serde::Deserialize;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    task::{JoinError, JoinHandle},
+    time::timeout,
+};
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -48,10 +52,18 @@ impl ClusterAccess {
 
     /// The client, which an agent that has just started waits for.
     pub(crate) async fn client_within(&self, limit: Duration) -> Result<KubeClient> {
+        let client = timeout(limit, self.connected()).await;
+        client.map_err(|_| anyhow!("there is no credential for the API server yet"))
+    }
+
+    async fn connected(&self) -> KubeClient {
         let mut known = self.client.subscribe();
-        let client = timeout(limit, known.wait_for(Option::is_some)).await;
-        let client = client.ok().and_then(|client| client.ok()?.clone());
-        client.ok_or_else(|| anyhow!("there is no credential for the API server yet"))
+        loop {
+            if let Some(client) = &*known.borrow_and_update() {
+                return client.clone();
+            }
+            drop(known.changed().await); // its sender is ours
+        }
     }
 
     fn set_client(&self, client: &KubeClient) {
@@ -59,26 +71,40 @@ impl ClusterAccess {
     }
 }
 
-/// Follows and tells until it is dropped.
+/// Connects, and keeps what the shutdown needs to know up to date. The first request of all is for our own pod: without an
+/// answer to it, permissions that are revoked later are no evidence of an uninstallation.
+pub(crate) async fn follow_own(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
+    let Some(connection) = &settings.api else { return };
+    let client = connect(connection).await;
+    cluster.set_client(&client);
+    follow_daemon_set(&client, &settings.identity, &cluster.memory).await;
+}
+
+/// Follows and tells until it is dropped. `own`: [`follow_own`], which was started before.
 pub(crate) async fn follow(
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     installer: InstallerHandle,
     sources: NoticeReceivers,
+    own: JoinHandle<()>,
 ) {
-    let Some(connection) = &settings.api else { return };
-    let client = connect(connection).await;
-    cluster.set_client(&client);
+    if settings.api.is_none() {
+        return;
+    }
+    let client = cluster.connected().await;
     let config_map = async {
         if let Some((object, key)) = &settings.config_map {
             follow_config_map(&client, object, key, &installer).await;
         }
     };
-    tokio::join!(
-        config_map,
-        follow_daemon_set(&client, &settings.identity, &cluster.memory),
-        notices::publish(&client, &settings, sources),
-    );
+    let own = async {
+        if let Err(panic) = own.await.map_err(JoinError::try_into_panic)
+            && let Ok(panic) = panic
+        {
+            std::panic::resume_unwind(panic); // this task is watched
+        }
+    };
+    tokio::join!(config_map, own, notices::publish(&client, &settings, sources));
 }
 
 /// Pauses while something is not there yet.

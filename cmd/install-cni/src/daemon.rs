@@ -24,8 +24,9 @@ use telemetry::{
 };
 use tokio::{
     runtime,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
+    task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
 use tracing::{error, info, warn};
@@ -66,6 +67,29 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let lock = NodeLock::acquire(&settings.lock_file())?;
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
     drop(fs::remove_file(settings.refused_credential()));
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
+    let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
+    let done = runtime.block_on(async {
+        let signals = TerminationSignals::listen()?;
+        // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
+        let membership = tokio::spawn(cluster::follow_own(Arc::clone(&settings), Arc::clone(&cluster)));
+        let (daemon, parts) = spawn_blocking(move || start_parts(settings, cluster, logger, lock))
+            .await
+            .context("the start has panicked")??;
+        daemon.serve(parts, membership, signals).await
+    });
+    runtime.shutdown_background(); // who still waits for the agent, waits in vain
+    done
+}
+
+/// Opens everything and starts the threads, from within the runtime.
+fn start_parts(
+    settings: Arc<DaemonSettings>,
+    cluster: Arc<ClusterAccess>,
+    logger: Logger,
+    lock: NodeLock,
+) -> Result<(Daemon, DaemonParts)> {
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
@@ -81,36 +105,35 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let (installer, handle) =
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start(installer, handle)?;
-
-    let runtime =
-        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let cluster = Arc::new(ClusterAccess::default());
+    let runtime = runtime::Handle::current();
     let ambient = match (&settings.ambient, ambient) {
         (Some(chosen), Some((running, metrics))) => {
             let owner = running.handle.clone();
             let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
             let told = (metrics, Arc::clone(&running.status));
-            let events = ambient::serve(chosen, socket, owner, told, cluster, runtime.handle().clone())?;
+            let events = ambient::serve(chosen, socket, owner, told, cluster, runtime.clone())?;
             Some(ambient::RunningAgent { events, ..running })
         }
         _ => None,
     };
     let sidecar_agent = match settings.ambient {
         Some(_) => None,
-        None => sidecar_agent::start(&settings, &cluster, runtime.handle()),
+        None => sidecar_agent::start(&settings, &cluster, &runtime),
     };
-    let (settings, registry) = (Arc::new(settings), Arc::new(registry));
-    let daemon = Daemon { settings, cluster, status, sidecar_agent, registry, logger, lock };
-    let done = runtime.block_on(daemon.serve(
-        work,
-        ambient,
-        notices,
-        checker,
-        repair,
-        log_server.map(|server| (server, log_metrics)),
-    ));
-    runtime.shutdown_background(); // who still waits for the agent, waits in vain
-    done
+    let log_server = log_server.map(|server| (server, log_metrics));
+    let daemon =
+        Daemon { settings, cluster, status, sidecar_agent, registry: Arc::new(registry), logger, lock };
+    Ok((daemon, DaemonParts { work, ambient, notices, checker, repair, log_server }))
+}
+
+/// What was started, for the daemon to serve.
+struct DaemonParts {
+    work: InstallerThread,
+    ambient: Option<ambient::RunningAgent>,
+    notices: mpsc::Receiver<InstallerNotice>,
+    checker: SidecarDriftChecker,
+    repair: Option<RepairMetrics>,
+    log_server: Option<(LogServer, LogMetrics)>,
 }
 
 fn bind(path: &Path) -> Result<LogServer> {
@@ -195,13 +218,11 @@ impl HealthCheck for HealthProbe {
 impl Daemon {
     async fn serve(
         self,
-        mut work: InstallerThread,
-        mut ambient: Option<ambient::RunningAgent>,
-        notices: mpsc::Receiver<InstallerNotice>,
-        checker: SidecarDriftChecker,
-        repair: Option<RepairMetrics>,
-        log_server: Option<(LogServer, LogMetrics)>,
+        parts: DaemonParts,
+        membership: JoinHandle<()>,
+        mut signals: TerminationSignals,
     ) -> Result<ExitCode> {
+        let DaemonParts { mut work, mut ambient, notices, checker, repair, log_server } = parts;
         let (stop, stopped) = watch::channel(());
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
         let (installer, sidecar_agent) = (Arc::clone(&self.status), self.sidecar_agent.clone());
@@ -241,12 +262,12 @@ impl Daemon {
         let told = ambient.as_mut().and_then(|running| running.notices.take());
         let sources =
             NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices, repairs };
-        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources);
+        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, membership);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
         let ambient = ambient.map(|running| self.start_ambient(running));
 
-        let name = told_to_end(&mut work.ended, &mut dead).await?;
+        let name = told_to_end(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
@@ -295,7 +316,7 @@ impl Daemon {
     }
 
     /// Keeps the node's condition, if somebody wants it.
-    fn follow_condition(&self, probe: HealthProbe) -> Option<tokio::task::JoinHandle<()>> {
+    fn follow_condition(&self, probe: HealthProbe) -> Option<JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
         self.settings.node_condition.then(|| {
             tokio::spawn(restarted("the node's condition", (), move |()| {
@@ -390,7 +411,7 @@ impl Daemon {
 struct AgentThread {
     handle: agent::AgentHandle,
     ended: oneshot::Receiver<agent::Reconciler>,
-    marker: tokio::task::JoinHandle<()>,
+    marker: JoinHandle<()>,
 }
 
 /// Ends when everything is to.
@@ -398,16 +419,31 @@ async fn until(mut stopped: watch::Receiver<()>) {
     drop(stopped.changed().await); // an error: whoever would say so has gone
 }
 
+/// The signals that end the process. One that arrives during the start waits until all parts are there to be ended.
+struct TerminationSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl TerminationSignals {
+    fn listen() -> Result<TerminationSignals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(TerminationSignals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+}
+
 /// The name of the signal that came.
 async fn told_to_end(
+    signals: &mut TerminationSignals,
     ended: &mut oneshot::Receiver<Installer>,
     dead: &mut mpsc::Receiver<String>,
 ) -> Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
     tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
+        _ = signals.terminate.recv() => Ok("SIGTERM"),
+        _ = signals.interrupt.recv() => Ok("SIGINT"),
         _ = ended => bail!("the installer has ended by itself, which it never should"),
         Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
     }

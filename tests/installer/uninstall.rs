@@ -1,0 +1,84 @@
+//! The end of an installation: of an agent that has just started, and by the command, of what an agent left.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kit::{Container, FakeApi, FakeReply, Node, NodeOptions, Pki};
+use rustix::process::Signal;
+use serde_json::json;
+
+const OWN_POD: &str = "/api/v1/namespaces/kube-system/pods/istio-cni-node-1";
+
+fn names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
+}
+
+fn container(node: &Node, address: SocketAddr) -> Container {
+    let container = Container::new(node)
+        .with_env("KUBERNETES_SERVICE_HOST", &address.ip().to_string())
+        .with_env("KUBERNETES_SERVICE_PORT", &address.port().to_string())
+        .with_env("POD_NAME", "istio-cni-node-1");
+    container.set_account("token", Pki::shared().server_ca_pem());
+    container
+}
+
+/// An API server that shows the agent's pod once, and refuses everything else.
+fn revoking(node: &Node) -> (FakeApi, SocketAddr) {
+    let address = SocketAddr::from((node.outside_ip(false), 6443));
+    let owner = json!({"kind": "DaemonSet", "name": "istio-cni-node"});
+    let pod = json!({"metadata": {"name": "istio-cni-node-1", "ownerReferences": [owner]}});
+    let answered = AtomicBool::new(false);
+    let api = FakeApi::start(node.outside(), address, move |request| {
+        if request.path == OWN_POD && !answered.swap(true, Ordering::Relaxed) {
+            return FakeReply::Json(200, pod.clone());
+        }
+        let forbidden = json!({"kind": "Status", "status": "Failure", "message": "forbidden", "code": 403});
+        FakeReply::Json(403, forbidden)
+    });
+    (api, address)
+}
+
+/// Stands before the tools: they wait until the gate is opened.
+const GATE: &str = "#!/bin/bash
+while [ -e /gate/shut ]; do sleep 0.01; done
+exec \"/usr/sbin/${0##*/}\" \"$@\"
+";
+
+/// As `helm uninstall` right after the start: SIGTERM comes while that waits for a tool.
+#[test]
+fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
+    let node = Node::new(NodeOptions::default());
+    let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+    let before = fs::read(&original).unwrap();
+    node.netns().sh("iptables-legacy -t mangle -A FORWARD -j ACCEPT"); // where there is nothing, nothing is saved
+    let (gate, empty) = (node.dir().join("gate"), node.dir().join("empty"));
+    [&gate, &empty].into_iter().for_each(|directory| fs::create_dir(directory).unwrap());
+    fs::write(gate.join("shut"), "").unwrap();
+    kit::write_script(&gate.join("iptables-legacy-save"), GATE);
+    let (api, address) = revoking(&node);
+    let container = [
+        ("AMBIENT_ENABLED", "true"),
+        ("AMBIENT_CAPTURE", "in-pod"),
+        ("FORCE_IPTABLES_BINARY", "legacy"),
+        ("HOST_PROC", "/empty"),
+        ("ZTUNNEL_UDS_ADDRESS", "/gate/ztunnel.sock"),
+        ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ]
+    .into_iter()
+    .fold(container(&node, address), |container, (key, value)| container.with_env(key, value))
+    .with_mount(&gate, "/gate")
+    .with_mount(&empty, "/empty");
+    let mut daemon = container.start();
+    daemon.wait_for("its first request", |_| !api.requests().is_empty());
+    assert_eq!(api.requests()[0].path, OWN_POD, "{}", daemon.log());
+    daemon.signal(Signal::TERM);
+    fs::remove_file(gate.join("shut")).unwrap();
+    let status = daemon.wait();
+    let log = daemon.log();
+    assert!(status.success() && log.contains("permissions that we had are gone"), "{status}: {log}");
+    assert_eq!((fs::read(&original).unwrap(), names(&node.net_d()).len()), (before, 1), "{log}");
+    assert_eq!([names(&node.run_dir()), names(&container.bin_dir())], [vec![], vec![]], "{log}");
+}
