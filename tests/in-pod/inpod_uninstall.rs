@@ -1,5 +1,8 @@
 //! In-pod capture: what is left when the agent goes.
 
+use std::fs;
+use std::time::{Duration, Instant};
+
 use kit::{Echo, InpodOptions, NodeOptions, Pod};
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, dump_of};
@@ -27,7 +30,7 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
         let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
         fixture.wait_captured(&one);
         // As the plugin leaves it when no agent takes its lines.
-        std::fs::write(fixture.node.run_dir().join("istio-cni.log"), "a line").unwrap();
+        fs::write(fixture.node.run_dir().join("istio-cni.log"), "a line").unwrap();
         assert!(fixture.is_ruled(&one) && fixture.is_probed(one.ip(false)));
         let (status, log) = fixture.daemon.take().unwrap().terminate();
         assert!(status.success(), "{log}");
@@ -40,7 +43,7 @@ fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
         }
         let _ = one.tcp((fixture.node.outside_ip(false), PORT).into()).unwrap();
         let left: Vec<_> =
-            std::fs::read_dir(fixture.node.run_dir()).unwrap().map(|entry| entry.unwrap()).collect();
+            fs::read_dir(fixture.node.run_dir()).unwrap().map(|entry| entry.unwrap()).collect();
         assert!(left.is_empty(), "sockets, logs, records: {left:?}");
         assert!(!fixture.socket().exists(), "the socket for ztunnel");
     }
@@ -52,6 +55,130 @@ fn without_ztunnel(dump: &str) -> String {
         dump.lines().filter(|line| line.starts_with(['-', ':', '*']) || line.contains("lookup")).collect();
     lines.retain(|line| !line.starts_with("*") && !line.contains(" ACCEPT"));
     lines.join("\n")
+}
+
+/// What an agent has left that was killed while two pods were captured, and the node as it was before.
+struct Killed {
+    fixture: InPod,
+    pods: [Peer; 2],
+    before: Vec<String>,
+    conflist: Vec<u8>,
+}
+
+impl Killed {
+    /// The variables that tell where directories are stay: without them, the directories of other tests would be meant.
+    fn without_settings() -> Self {
+        let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+        let pods = ["one", "two"].map(|name| fixture.running_pod(MESH, name));
+        let conflist = fs::read(fixture.node.net_d().join("10-kit.conflist")).unwrap();
+        let mut killed = Self { fixture, pods, before: Vec::new(), conflist };
+        killed.before = killed.places();
+        killed.fixture.start();
+        let _ztunnel = killed.fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        for pod in &killed.pods {
+            killed.fixture.wait_captured(pod);
+        }
+        killed.fixture.daemon.take().unwrap().kill();
+        for setting in ["AMBIENT_ENABLED", "AMBIENT_CAPTURE", "FORCE_IPTABLES_BINARY", "NATIVE_NFTABLES"] {
+            killed.fixture.container.set_env(setting, "");
+        }
+        // A shell on the node does not have what the kubelet gives a container.
+        killed.fixture.container.set_env("KUBERNETES_SERVICE_HOST", "");
+        killed
+    }
+
+    fn places(&self) -> Vec<String> {
+        let netns = self.fixture.node.netns();
+        let dumps = self.pods.iter().map(|pod| &pod.sandbox.netns).chain([&**netns]);
+        let dumps = dumps.map(|netns| without_ztunnel(&dump_of(netns)));
+        [netns.sh("ipset save")].into_iter().chain(dumps).collect()
+    }
+
+    fn assert_removed(&self, log: &str) {
+        assert_eq!(self.places(), self.before, "{log}");
+        let conflist = fs::read(self.fixture.node.net_d().join("10-kit.conflist")).unwrap();
+        assert!(conflist == self.conflist, "the entry stays: {log}");
+        let left: Vec<_> = fs::read_dir(self.fixture.node.run_dir()).unwrap().collect();
+        assert!(left.is_empty() && !self.fixture.socket().exists(), "{left:?}: {log}");
+    }
+
+    /// Lets the command do its work, and kills it as soon as this holds. False if it has ended before.
+    fn interrupted(&self, holds: impl Fn(&Self) -> bool) -> bool {
+        let mut command = self.fixture.container.start_with(&["uninstall"], &[]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !holds(self) {
+            if command.has_ended() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "never interrupted: {}", command.log());
+        }
+        command.kill();
+        true
+    }
+}
+
+#[test]
+fn the_command_finds_what_a_killed_agent_left_without_its_settings() {
+    let killed = Killed::without_settings();
+    for attempt in ["at first", "again"] {
+        let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
+        let status = command.wait();
+        let log = command.log();
+        assert!(status.success() && log.contains("nothing of ours is left"), "{attempt}: {log}");
+        killed.assert_removed(&log);
+    }
+}
+
+#[test]
+fn an_agent_without_ambient_mode_removes_what_one_with_it_left() {
+    let mut killed = Killed::without_settings();
+    let container = &mut killed.fixture.container;
+    container.set_env("KUBERNETES_SERVICE_HOST", "10.96.0.1");
+    container.set_env("CLEANUP_ON_EXIT", "always");
+    killed.fixture.start();
+    let (status, log) = killed.fixture.daemon.take().unwrap().terminate();
+    assert!(status.success(), "{log}");
+    killed.assert_removed(&log);
+}
+
+#[test]
+fn the_command_completes_what_it_began_wherever_it_was_interrupted() {
+    let killed = Killed::without_settings();
+    let entry = |killed: &Killed| {
+        fs::read(killed.fixture.node.net_d().join("10-kit.conflist")).unwrap() == killed.conflist
+    };
+    let is_bare = |pod: &Peer| !pod.sandbox.netns.sh("ip -4 rule").contains("fwmark 0x111/0xfff");
+    let reached = [
+        killed.interrupted(entry),
+        killed.interrupted(|killed| killed.pods.iter().any(is_bare)),
+        killed.interrupted(|killed| killed.fixture.node.netns().sh("ipset save") != killed.before[0]),
+    ];
+    println!("interrupted: {reached:?}");
+    let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
+    let status = command.wait();
+    let log = command.log();
+    assert!(status.success(), "{log}");
+    killed.assert_removed(&log);
+}
+
+/// A failure leaves what the next attempt needs.
+#[test]
+fn what_cannot_be_removed_keeps_the_evidence() {
+    let killed = Killed::without_settings();
+    let records = killed.fixture.node.run_dir().join("pods/of-a-pod");
+    fs::create_dir_all(records.parent().unwrap()).unwrap();
+    fs::write(&records, "{}").unwrap();
+    let last = killed.fixture.node.run_dir().join("last-state.json");
+    fs::write(&last, "{}").unwrap();
+    let mut command = killed.fixture.container.start_with(&["uninstall"], &["/host/etc/cni/net.d"]);
+    assert_eq!(command.wait().code(), Some(1), "{}", command.log());
+    for path in [&records, &last] {
+        assert!(path.exists(), "{path:?}: {}", command.log());
+    }
+    let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
+    let status = command.wait();
+    assert!(status.success(), "{}", command.log());
+    killed.assert_removed(&command.log());
 }
 
 #[test]

@@ -80,5 +80,28 @@ fn an_agent_asks_for_its_own_pod_before_it_does_anything_that_takes_time() {
     let log = daemon.log();
     assert!(status.success() && log.contains("permissions that we had are gone"), "{status}: {log}");
     assert_eq!((fs::read(&original).unwrap(), names(&node.net_d()).len()), (before, 1), "{log}");
-    assert_eq!([names(&node.run_dir()), names(&container.bin_dir())], [vec![], vec![]], "{log}");
+    assert_eq!((names(&node.run_dir()).len(), names(&container.bin_dir()).len()), (0, 0), "{log}");
+}
+
+/// After a reboot the directory that plugin and agent share is gone, and with it all that could be locked. The entry is there
+/// still, and no pod can start.
+#[test]
+fn the_command_removes_an_orphaned_entry_after_a_reboot() {
+    let node = Node::new(NodeOptions::default());
+    let original = node.write_conflist("10-kit.conflist", &node.conflist(&[]));
+    let before = fs::read(&original).unwrap();
+    let mut container = Container::new(&node);
+    let mut daemon = container.start();
+    daemon.wait_until_ready();
+    daemon.kill();
+    assert_ne!(fs::read(&original).unwrap(), before);
+    container.set_env("CNI_AGENT_RUN_DIR", "/var/run/istio-cni/gone/with/it");
+    for attempt in ["at first", "again"] {
+        let mut command = container.start_with(&["uninstall"], &[]);
+        let (status, log) = (command.wait(), command.log());
+        assert!(status.success() && log.contains("nothing of ours is left"), "{attempt}: {log}");
+        assert_eq!((fs::read(&original).unwrap(), names(&node.net_d()).len()), (before.clone(), 1), "{log}");
+        assert_eq!(names(&container.bin_dir()), [""; 0], "{log}");
+        assert!(!node.run_dir().join("gone").exists(), "{attempt}: {log}");
+    }
 }

@@ -20,6 +20,7 @@ pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
+use telemetry::logging::LogOptions;
 
 /// Exit status for "that cannot be found out", and for wrong usage.
 const CANNOT: u8 = 2;
@@ -181,7 +182,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let settings = settings(&values)?;
+    let (settings, _) = settings(&values)?;
     let output = OutputOptions::read(&values)?;
     let call = CommandInvocation { values, settings, output };
     match command {
@@ -196,13 +197,12 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     }
 }
 
-/// The agent's settings, as far as they are known where the command is called.
+/// The agent's settings, as far as they are known where the command is called, and how to log.
 ///
 /// # Errors
 /// Something in them is wrong.
-pub(crate) fn settings(values: &FlagValues) -> Result<DaemonSettings> {
-    let (settings, _) = DaemonSettings::read(values, &CommandEnv)?;
-    Ok(settings)
+pub(crate) fn settings(values: &FlagValues) -> Result<(DaemonSettings, LogOptions)> {
+    Ok(DaemonSettings::read(values, &CommandEnv)?)
 }
 
 /// A shell on the node has not what the kubelet gives a container: where the API server is. The commands never ask it, so any
@@ -211,7 +211,8 @@ struct CommandEnv;
 
 impl HostEnvironment for CommandEnv {
     fn variable(&self, name: &str) -> Option<String> {
-        ProcessEnvironment.variable(name).or_else(|| match name {
+        let variable = ProcessEnvironment.variable(name).filter(|value| !value.is_empty());
+        variable.or_else(|| match name {
             "KUBERNETES_SERVICE_HOST" => Some("kubernetes.default.svc".to_owned()),
             "KUBERNETES_SERVICE_PORT" => Some("443".to_owned()),
             _ => None,

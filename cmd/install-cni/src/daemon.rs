@@ -42,6 +42,7 @@ use crate::{
     sidecar_agent,
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restarted},
+    uninstall::Uninstallation,
     version,
 };
 
@@ -372,14 +373,13 @@ impl Daemon {
                     bail!("the installer does not stop: nothing is removed")
                 };
                 let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
-                if let Some(agent) = ambient {
-                    errors.extend(self.release_node(agent).await);
+                let uninstallation = Uninstallation::new(Arc::clone(&self.settings));
+                match ambient {
+                    Some(agent) => errors.extend(self.release_node(agent).await),
+                    None if uninstallation.finds_ambient() => errors.extend(uninstallation.remove_capture()),
+                    None => {}
                 }
-                if errors.is_empty() {
-                    errors.extend(state_collector::remove_journal(&self.settings));
-                }
-                errors.extend(state_collector::remove_records(&self.settings));
-                errors.extend(self.lock.remove().err().map(|error| format!("agent.lock: {error}")));
+                let errors = uninstallation.remove_evidence(errors, &self.lock);
                 errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await
@@ -399,7 +399,7 @@ impl Daemon {
         owner.settle();
         owner.unmark_all();
         drop(owner); // with it ends the list of marks
-        let errors = self.settings.ambient.as_ref().map_or_else(Vec::new, ambient::uninstall);
+        let errors = Uninstallation::new(Arc::clone(&self.settings)).remove_capture();
         if timeout(LAST_PASS, agent.marker).await.is_err() {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }

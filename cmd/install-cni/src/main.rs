@@ -93,11 +93,8 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
             let Some(values) = read(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
-            if uninstall::is_dry(&values)? {
-                return uninstall::pretend(&commands::settings(&values)?, &values);
-            }
-            let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
-            return uninstall::run(&settings, log);
+            let is_dry = uninstall::is_dry(&values)?;
+            return if is_dry { uninstall::pretend(&values) } else { uninstall::run(&values) };
         }
         Some("help") => arguments = vec!["--help".into()],
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),

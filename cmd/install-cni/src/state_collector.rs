@@ -304,62 +304,10 @@ fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
     }
 }
 
-/// Removes what was written down for commands, by the plugin, too. Answers with what could not be removed, in sentences.
-pub(crate) fn remove_records(settings: &DaemonSettings) -> Vec<String> {
-    let (state, records) = (settings.last_state(), settings.records.directory().to_owned());
-    let refused = settings.refused_credential();
-    let locks = state.with_file_name(cni_types::run_dir::LOCKS);
-    let done = [
-        (fs::remove_file(&state), state),
-        (fs::remove_file(&refused), refused),
-        (fs::remove_dir_all(&records), records),
-        (fs::remove_dir_all(&locks), locks),
-    ];
-    let sockets = sockets(settings).into_iter().map(|path| (remove_socket(&path), path));
-    let logs = plugin_logs(settings).into_iter().map(|path| (fs::remove_file(&path), path));
-    let failed = done.into_iter().chain(sockets).chain(logs).filter_map(|(done, path)| match done {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Some(format!("{}: {error}", path.display())),
-        _ => None,
-    });
-    failed.collect()
-}
-
-/// Removes what was noted of the node before its network was changed, when all of that has been undone. Answers with why it
-/// could not be removed.
-pub(crate) fn remove_journal(settings: &DaemonSettings) -> Option<String> {
-    let journal = &settings.ambient.as_ref()?.agent.journal;
-    let error = fs::remove_file(journal).err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
-    Some(format!("{}: {error}", journal.display()))
-}
-
-/// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
-fn sockets(settings: &DaemonSettings) -> Vec<PathBuf> {
-    let ambient = settings.ambient.as_ref();
-    let events = ambient.and_then(|ambient| ambient.events.as_ref()).map(|events| &events.socket);
-    let ztunnel = ambient.and_then(|ambient| ambient.agent.capture.in_pod()).map(|chosen| &chosen.socket);
-    let agent = &settings.agent_socket;
-    let all = [Some(&settings.debug_socket), settings.log_socket.as_ref(), Some(agent), events, ztunnel];
-    all.into_iter().flatten().cloned().collect()
-}
-
-/// Nothing but a socket.
-fn remove_socket(path: &Path) -> io::Result<()> {
-    let kind = fs::symlink_metadata(path)?.file_type();
-    if std::os::unix::fs::FileTypeExt::is_socket(&kind) { fs::remove_file(path) } else { Ok(()) }
-}
-
-/// Where the plugin wrote while no agent was there to take its lines, and the file before.
-fn plugin_logs(settings: &DaemonSettings) -> [PathBuf; 2] {
-    let file = settings.debug_socket.with_file_name(cni_types::run_dir::LOG_FILE);
-    let mut before = file.clone().into_os_string();
-    before.push(".1");
-    [file, before.into()]
-}
-
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
 /// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
 fn write(path: &Path, state: &StateReport) -> io::Result<()> {
-    let fresh = PathBuf::from(format!("{}.new", path.display()));
+    let fresh = unfinished(path);
     let mut options = File::options();
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.write(true).create(true).truncate(true).open(&fresh)?;
@@ -368,4 +316,9 @@ fn write(path: &Path, state: &StateReport) -> io::Result<()> {
     writer.flush()?;
     drop(writer);
     fs::rename(&fresh, path)
+}
+
+/// Where the state is written before it takes its place; an agent that is killed may leave it.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.new", path.display()))
 }

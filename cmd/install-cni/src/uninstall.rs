@@ -1,14 +1,20 @@
-//! `install-cni uninstall`: takes everything off the node that an agent has put there, without one and without the API
-//! server.
+//! Takes everything off the node that agents have put there: at the end of an agent that is uninstalled, and by the command
+//! `install-cni uninstall`, which needs neither an agent nor the API server.
 
-use std::{os::unix::net::UnixStream, process::ExitCode, sync::Arc};
+use std::{
+    fs, io,
+    os::unix::{fs::FileTypeExt as _, net::UnixStream},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, bail};
 use daemon_settings::DaemonSettings;
 use flags::FlagValues;
 use installer::{Installer, InstallerMetrics, InstallerStatus};
 use prometheus_client::registry::Registry;
-use telemetry::logging::{self, LogOptions};
+use telemetry::logging;
 use tracing::{error, info};
 
 use crate::{
@@ -20,12 +26,108 @@ use crate::{
 
 /// What the command says about itself.
 pub(crate) const USAGE: &str =
-    "install-cni uninstall removes the plugin, its entry and its credential from this node and, in ambient mode, all rules,
-links and routes of the agent. Exit status 0: everything was removed; 1: something remains, and is listed.
-Pass the settings of the agent. The agent must not be running, except with --dry-run, which lists what would be removed,
-changes nothing, and exits with status 0.
+    "install-cni uninstall removes the plugin, its entry and its credential from this node, and all rules, links and routes
+of ambient mode. Exit status 0: everything was removed; 1: something remains, and is listed.
+It finds what is there by itself; only paths that the agent had from its settings have to be given again.
+The agent must not be running, except with --dry-run, which lists what would be removed, changes nothing, and exits with
+status 0.
 
 Usage: install-cni uninstall [--dry-run] [flags]";
+
+/// Removes what is there, whatever settings the agent had that made it. Each part can be repeated after a failure or an
+/// interruption; what shows the next attempt where to look is removed last.
+#[derive(Clone, Debug)]
+pub(crate) struct Uninstallation {
+    settings: Arc<DaemonSettings>,
+}
+
+impl Uninstallation {
+    pub(crate) fn new(settings: Arc<DaemonSettings>) -> Uninstallation {
+        Uninstallation { settings }
+    }
+
+    /// Ambient mode is on, or has left something. An agent without it may not be allowed to look at the node's network.
+    pub(crate) fn finds_ambient(&self) -> bool {
+        let agent = &self.settings.ambient_traces.agent;
+        let events = self.settings.ambient_traces.events.as_ref().map(|events| &events.socket);
+        let traces = [Some(&agent.journal), Some(&agent.shared_config), events];
+        let is_there = |path: &PathBuf| fs::exists(path).unwrap_or(true);
+        self.settings.ambient.is_some() || traces.into_iter().flatten().any(is_there)
+    }
+
+    /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
+    pub(crate) fn remove_capture(&self) -> Vec<String> {
+        ambient::uninstall(&self.settings.ambient_traces)
+    }
+
+    /// Removes what agent and plugin wrote for each other and for commands; what could not be removed before (`errors`) keeps
+    /// what the next attempt needs. Returns everything that could not be removed.
+    pub(crate) fn remove_evidence(&self, mut errors: Vec<String>, lock: &NodeLock) -> Vec<String> {
+        let remove = |path: &Path| failure(path, fs::remove_file(path));
+        errors.extend(self.sockets().iter().filter_map(|path| failure(path, remove_socket(path))));
+        errors.extend(self.plugin_logs().iter().filter_map(|path| remove(path)));
+        if !errors.is_empty() {
+            return errors;
+        }
+        let (state, records) = (self.settings.last_state(), self.settings.records.directory());
+        let locks = state.with_file_name(cni_types::run_dir::LOCKS);
+        let files = [
+            self.settings.refused_credential(),
+            self.settings.ambient_traces.agent.journal.clone(),
+            state_collector::unfinished(&state),
+            state,
+        ];
+        errors
+            .extend([records, &locks].into_iter().filter_map(|path| failure(path, fs::remove_dir_all(path))));
+        errors.extend(files.iter().filter_map(|path| remove(path)));
+        errors.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));
+        errors
+    }
+
+    /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let DaemonSettings { ambient_traces, debug_socket, log_socket, agent_socket, .. } = &*self.settings;
+        let events = ambient_traces.events.as_ref().map(|events| &events.socket);
+        let ztunnel = ambient_traces.agent.capture.in_pod().map(|chosen| &chosen.socket);
+        // Without ambient mode of ours, another component may serve ztunnel.
+        let is_ours =
+            |socket: &&PathBuf| self.settings.ambient.is_some() || UnixStream::connect(socket).is_err();
+        let ztunnel = ztunnel.filter(is_ours);
+        let all = [Some(debug_socket), log_socket.as_ref(), Some(agent_socket), events, ztunnel];
+        all.into_iter().flatten().cloned().collect()
+    }
+
+    /// Where the plugin wrote while no agent was there to take its lines, and the file before.
+    fn plugin_logs(&self) -> [PathBuf; 2] {
+        let file = self.settings.debug_socket.with_file_name(cni_types::run_dir::LOG_FILE);
+        let mut before = file.clone().into_os_string();
+        before.push(".1");
+        [file, before.into()]
+    }
+}
+
+/// What could not be removed; what is not there is no failure.
+fn failure(path: &Path, removed: io::Result<()>) -> Option<String> {
+    let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
+    Some(format!("{}: {error}", path.display()))
+}
+
+/// Nothing but a socket.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.file_type().is_socket() { fs::remove_file(path) } else { Ok(()) }
+}
+
+/// Makes a directory and those that it is in, as far as they are missing: after a reboot nothing is left of what was in memory,
+/// and an agent that starts meanwhile has to find the lock. Returns what was made, outermost first.
+fn make_missing(directory: &Path) -> Result<Vec<PathBuf>> {
+    let missing = directory.ancestors().take_while(|path| !path.exists());
+    let mut made: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+    made.reverse();
+    for path in &made {
+        fs::create_dir(path).with_context(|| format!("cannot make {}", path.display()))?;
+    }
+    Ok(made)
+}
 
 /// Nothing is to be changed.
 ///
@@ -39,16 +141,18 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 ///
 /// # Errors
 /// That cannot be determined, or printed.
-pub(crate) fn pretend(settings: &DaemonSettings, values: &FlagValues) -> Result<ExitCode> {
+pub(crate) fn pretend(values: &FlagValues) -> Result<ExitCode> {
+    let (settings, _) = commands::settings(values)?;
     let output = OutputOptions::read(values)?;
-    commands::show_removal(&node_status::obtain(settings)?, output)
+    commands::show_removal(&node_status::obtain(&settings)?, output)
 }
 
 /// Removes everything.
 ///
 /// # Errors
 /// An agent runs, which would put it back, or what is there cannot be observed.
-pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode> {
+pub(crate) fn run(values: &FlagValues) -> Result<ExitCode> {
+    let (settings, log) = commands::settings(values)?;
     let _logger = logging::install(log).context("cannot set up logging")?;
     let sockets = settings.log_socket.iter().chain([&settings.agent_socket]);
     for socket in sockets {
@@ -60,8 +164,9 @@ pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode
             );
         }
     }
-    let lock = NodeLock::acquire(&settings.lock_file())?;
-    let records = state_collector::remove_records(settings);
+    let lock_file = settings.lock_file();
+    let made = make_missing(lock_file.parent().unwrap_or(Path::new("/")))?;
+    let lock = NodeLock::acquire(&lock_file)?;
     let metrics = InstallerMetrics::register(&mut Registry::default());
     let (mut installer, _handle) = Installer::new(
         settings.installer.clone(),
@@ -69,17 +174,14 @@ pub(crate) fn run(settings: &DaemonSettings, log: LogOptions) -> Result<ExitCode
         Arc::new(InstallerStatus::default()),
         Box::new(drop),
     )?;
-    let mut troubles: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
-    if let Some(ambient) = &settings.ambient {
-        troubles.extend(ambient::uninstall(ambient));
-    }
-    if troubles.is_empty() {
-        troubles.extend(state_collector::remove_journal(settings));
-    }
-    troubles.extend(records);
-    troubles.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));
-    troubles.iter().for_each(|trouble| error!(target: "install", error = trouble, "not removed"));
-    if troubles.is_empty() {
+    let uninstallation = Uninstallation::new(Arc::new(settings));
+    let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
+    errors.extend(uninstallation.remove_capture());
+    let errors = uninstallation.remove_evidence(errors, &lock);
+    // Whatever is in one of them by now is not ours.
+    drop(made.iter().rev().try_for_each(fs::remove_dir));
+    errors.iter().for_each(|error| error!(target: "install", error, "not removed"));
+    if errors.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");
         return Ok(ExitCode::SUCCESS);
     }

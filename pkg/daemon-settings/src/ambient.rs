@@ -29,14 +29,14 @@ const SELECTORS: Flag = options::AMBIENT_ENABLEMENT_SELECTOR;
 const JOURNAL: &str = "settings-before.json";
 
 impl SettingsReader<'_> {
-    /// The outer value is none after a mistake, the inner one when ambient mode is off.
+    /// Whether ambient mode is on, and what it uses. None after a mistake.
     pub(super) fn ambient(
         &mut self,
         identity: &AgentIdentity,
         existing: Option<ExistingConnections>,
         native_nftables: Option<bool>,
         records: &Arc<RecordIndex>,
-    ) -> Option<Option<AmbientOptions>> {
+    ) -> Option<(bool, AmbientOptions)> {
         let on = self.boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
@@ -73,7 +73,7 @@ impl SettingsReader<'_> {
                 netns_directory: self.text(&options::NETNS_DIR).into(),
             },
         });
-        Some(on.then_some(AmbientOptions { agent, source: source?, fallback_file, host_network, events }))
+        Some((on, AmbientOptions { agent, source: source?, fallback_file, host_network, events }))
     }
 
     fn capture(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {

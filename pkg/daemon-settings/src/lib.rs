@@ -69,6 +69,8 @@ pub struct DaemonSettings {
     pub node_condition: bool,
     /// Ambient mode; none when it is off.
     pub ambient: Option<AmbientOptions>,
+    /// Where ambient mode leaves its traces, whether it is on or not: an uninstallation looks there.
+    pub ambient_traces: AmbientOptions,
     /// Repair of broken pods; none when it is off.
     pub repair: Option<RepairOptions>,
     /// Pods without rules get native tables.
@@ -223,9 +225,10 @@ impl SettingsReader<'_> {
         let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
         let ambient = self.ambient(&identity, existing, native_nftables, &records);
         let repair = self.repair(&identity, existing);
-        let shares_node_network = matches!(&ambient, Some(Some(ambient)) if ambient.host_network.is_none());
+        let shares_node_network = matches!(&ambient, Some((true, ambient)) if ambient.host_network.is_none());
         let debug = self.debug(shares_node_network);
         let api = server.map(|server| connection(server, authority));
+        let (is_ambient, ambient_traces) = ambient?;
         Some(DaemonSettings {
             installer: installer?,
             monitoring_port: monitoring_port?,
@@ -238,7 +241,8 @@ impl SettingsReader<'_> {
             identity,
             cleanup: cleanup?,
             node_condition: node_condition?,
-            ambient: ambient?,
+            ambient: is_ambient.then(|| ambient_traces.clone()),
+            ambient_traces,
             repair: repair?,
             native_nftables: native_nftables?,
             debug: debug?,

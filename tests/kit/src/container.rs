@@ -474,6 +474,14 @@ impl Daemon {
         (status, self.log())
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// It cannot be asked.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be asked").is_some()
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
