@@ -1,12 +1,21 @@
 //! Removes everything of in-pod redirection from the node and its pods, by what the kernel shows.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use inpod::{NodeProbes, is_captured, namespaces, release};
 use model::Family;
 use netns::{Netns, NetnsId};
 
 use crate::{settings::CaptureConfig, settings::CaptureSettings};
+
+/// How many pods are released at a time. Most of the time each waits for the kernel, which frees a table after a grace
+/// period; in legacy tables also for a tool of each family.
+const AT_A_TIME: usize = 16;
 
 /// Removes it. Returns what could not be removed, as sentences.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
@@ -31,13 +40,14 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
     match pods(proc, &settings.netns_directory) {
         Ok(pods) => {
-            for netns in pods.values() {
+            let release = |netns: &Netns| {
                 let done = is_captured(netns, &config).and_then(|captured| match captured {
                     true => release(netns, &config, &settings.tools).map(drop),
                     false => Ok(()),
                 });
-                troubles.extend(done.err().map(|error| format!("a pod's rules: {error}")));
-            }
+                done.err().map(|error| format!("a pod's rules: {error}"))
+            };
+            troubles.extend(side_by_side(pods.values(), release));
         }
         Err(error) => troubles.push(error.to_string()),
     }
@@ -48,6 +58,29 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     troubles
 }
 
+/// Does something to each item, several at a time. Returns what that returned for some, in no particular order.
+fn side_by_side<T: Send, R: Send>(
+    items: impl Iterator<Item = T> + Send,
+    act: impl Fn(T) -> Option<R> + Sync,
+) -> Vec<R> {
+    let (items, results) = (Mutex::new(items), Mutex::new(Vec::new()));
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(item) = next() {
+            let result = act(item);
+            results.lock().unwrap_or_else(PoisonError::into_inner).extend(result);
+        }
+    };
+    thread::scope(|scope| {
+        // They are in the network namespace of this thread. Without some of them, or all, it only takes longer.
+        let spawn =
+            |_: &usize| thread::Builder::new().name("in-pod".to_owned()).spawn_scoped(scope, work).is_ok();
+        let _ = (1..AT_A_TIME).take_while(spawn).count();
+        work();
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// All namespaces except the node's own.
 fn pods(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
@@ -55,4 +88,35 @@ fn pods(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns
     all.extend(Netns::list(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
     all.remove(&own);
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn pods_are_released_side_by_side() {
+        let (began, begun) = mpsc::channel();
+        let (proceed, waiting) = mpsc::channel::<()>();
+        let waiting = Mutex::new(waiting);
+        thread::scope(|scope| {
+            let released = scope.spawn(|| {
+                side_by_side(0..3 * AT_A_TIME, |pod| {
+                    began.send(pod).unwrap();
+                    // Each waits until as many others wait as there should be.
+                    let proceeds = waiting.lock().unwrap().recv_timeout(Duration::from_secs(20));
+                    proceeds.is_err().then_some(pod)
+                })
+            });
+            for _ in 0..3 {
+                for _ in 0..AT_A_TIME {
+                    begun.recv_timeout(Duration::from_secs(10)).unwrap();
+                }
+                (0..AT_A_TIME).for_each(|_| proceed.send(()).unwrap());
+            }
+            assert_eq!(released.join().unwrap(), [0; 0], "none waited in vain");
+        });
+    }
 }
