@@ -1,9 +1,12 @@
 //! In-pod capture: what is left when the agent goes.
 
 use std::fs;
+use std::net::SocketAddr;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use kit::{Echo, InpodOptions, NodeOptions, Pod};
+use kit::{Echo, FakeApi, FakeReply, InpodOptions, NodeOptions, Pki, Pod, PodSandbox};
+use serde_json::{Value, json};
 
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, dump_of};
 use crate::fixtures::inpod::InPod;
@@ -179,6 +182,56 @@ fn what_cannot_be_removed_keeps_the_evidence() {
     let status = command.wait();
     assert!(status.success(), "{}", command.log());
     killed.assert_removed(&command.log());
+}
+
+/// An API server with one pod of the mesh, which notes whether that has its rules when its annotation is withdrawn.
+fn with_one_pod(fixture: &InPod, pod: &PodSandbox, withdrawn: mpsc::Sender<bool>) -> FakeApi {
+    let address = SocketAddr::from((fixture.node.outside_ip(false), 6443));
+    let mut manifest = pod.manifest();
+    manifest["metadata"]["resourceVersion"] = json!("1");
+    manifest["metadata"]["annotations"]["ambient.istio.io/redirection"] = json!("enabled");
+    let labels = json!({"istio.io/dataplane-mode": "ambient"});
+    let namespace = json!({"metadata": {"name": MESH, "uid": "m", "resourceVersion": "1", "labels": labels}});
+    let list = |kind: &str, item: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": [item]});
+    let (pods, namespaces) = (list("PodList", manifest), list("NamespaceList", namespace));
+    let failure =
+        |code: u16| FakeReply::Json(code, json!({"kind": "Status", "status": "Failure", "code": code}));
+    let (netns, withdrawn) = (pod.netns.second_handle(), Mutex::new(withdrawn));
+    FakeApi::start(fixture.node.outside(), address, move |request| {
+        let path = request.path.split('?').next().unwrap();
+        match (request.method.as_str(), path) {
+            ("PATCH", _) => {
+                let is_ruled = netns.sh("ip -4 rule").contains("fwmark 0x111/0xfff");
+                withdrawn.lock().unwrap().send(is_ruled).unwrap();
+                FakeReply::Json(200, json!({}))
+            }
+            _ if request.path.contains("sendInitialEvents") => failure(422),
+            _ if request.path.contains("watch=true") => FakeReply::Hang,
+            (_, "/api/v1/pods") => FakeReply::Json(200, pods.clone()),
+            (_, "/api/v1/namespaces") => FakeReply::Json(200, namespaces.clone()),
+            _ => failure(404),
+        }
+    })
+}
+
+#[test]
+fn annotations_are_withdrawn_before_rules_are_removed() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[("CLEANUP_ON_EXIT", "always")]);
+    let pod = fixture.running_pod(MESH, "one");
+    let (tell, withdrawn) = mpsc::channel();
+    let _api = with_one_pod(&fixture, &pod.sandbox, tell);
+    let address = fixture.node.outside_ip(false).to_string();
+    fixture.container.set_account("token", Pki::shared().server_ca_pem());
+    for (key, value) in [("POD_SOURCE", "api"), ("KUBERNETES_SERVICE_HOST", &address)] {
+        fixture.container.set_env(key, value);
+    }
+    fixture.container.set_env("KUBERNETES_SERVICE_PORT", "6443");
+    fixture.start();
+    fixture.eventually("the pod has its rules", |_| fixture.is_ruled(&pod));
+    let (status, log) = fixture.daemon.take().unwrap().terminate();
+    assert!(status.success(), "{log}");
+    assert!(fixture.is_bare(&pod), "{log}");
+    assert_eq!(withdrawn.try_iter().last(), Some(true), "{log}");
 }
 
 #[test]

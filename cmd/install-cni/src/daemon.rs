@@ -48,6 +48,8 @@ use crate::{
 
 /// Port of `/healthz` and `/readyz`.
 const HEALTH_PORT: u16 = 8000;
+/// How long rules stay for pods whose annotations could not be withdrawn yet: 250 take 16 round trips.
+const ANNOTATIONS: Duration = Duration::from_secs(1);
 /// The installer may be in the middle of a pass. The kubelet gives us five seconds in all.
 const LAST_PASS: Duration = Duration::from_secs(2);
 
@@ -237,7 +239,7 @@ impl Daemon {
         let collector = self.collector(ambient.as_mut(), probe.clone());
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
-        tokio::spawn(async move {
+        let watch_node = tokio::spawn(async move {
             restarted("the watch over the node", checker, |checker| {
                 Box::pin(Arc::clone(&watched).keep_watch(checker, tell.clone()))
             })
@@ -270,6 +272,7 @@ impl Daemon {
 
         let name = told_to_end(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
+        watch_node.abort(); // it would write down the state that is about to be removed
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
         }
@@ -363,7 +366,7 @@ impl Daemon {
             ShutdownVerdict::EndAmbient(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
-                let errors = self.release_node(agent).await;
+                let errors = self.remove_capture(Some(agent)).await;
                 errors.iter().for_each(|error| error!(target: "ambient", %error, "not removed"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
@@ -373,13 +376,8 @@ impl Daemon {
                     bail!("the installer does not stop: nothing is removed")
                 };
                 let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
-                let uninstallation = Uninstallation::new(Arc::clone(&self.settings));
-                match ambient {
-                    Some(agent) => errors.extend(self.release_node(agent).await),
-                    None if uninstallation.finds_ambient() => errors.extend(uninstallation.remove_capture()),
-                    None => {}
-                }
-                let errors = uninstallation.remove_evidence(errors, &self.lock);
+                errors.extend(self.remove_capture(ambient).await);
+                let errors = self.uninstallation().remove_evidence(errors, &self.lock);
                 errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await
@@ -391,20 +389,45 @@ impl Daemon {
         }
     }
 
-    /// Takes the node path away, and the marks of pods.
-    async fn release_node(&self, agent: AgentThread) -> Vec<String> {
-        let Ok(Ok(mut owner)) = timeout(LAST_PASS, agent.ended).await else {
-            return vec!["the agent does not stop, so the node path stays".to_owned()];
+    fn uninstallation(&self) -> Uninstallation {
+        Uninstallation::new(Arc::clone(&self.settings))
+    }
+
+    /// Removes capture: of this agent, whose pods lose their annotations first, or what one with ambient mode left.
+    async fn remove_capture(&self, agent: Option<AgentThread>) -> Vec<String> {
+        let uninstallation = self.uninstallation();
+        let withdrawing = match agent {
+            Some(agent) => match withdraw_annotations(agent).await {
+                Ok(left) => left,
+                Err(error) => return vec![error],
+            },
+            None if uninstallation.finds_ambient() => None,
+            None => return Vec::new(),
         };
-        owner.settle();
-        owner.unmark_all();
-        drop(owner); // with it ends the list of marks
-        let errors = Uninstallation::new(Arc::clone(&self.settings)).remove_capture();
-        if timeout(LAST_PASS, agent.marker).await.is_err() {
+        let removed = spawn_blocking(move || uninstallation.remove_capture()).await;
+        if let Some(left) = withdrawing
+            && timeout(LAST_PASS, left).await.is_err()
+        {
             warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
         }
-        errors
+        removed.unwrap_or_else(|error| vec![error.to_string()])
     }
+}
+
+/// Withdraws the annotations of all pods: clients send HBONE to a pod that has one, which nobody accepts without rules. Returns
+/// the task if it has more to do after a moment, because traffic of the pods must not wait for a slow API server.
+async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()>>, String> {
+    let AgentThread { ended, mut marker, .. } = agent;
+    let Ok(Ok(mut owner)) = timeout(LAST_PASS, ended).await else {
+        return Err("the agent does not stop, so the node path stays".to_owned());
+    };
+    owner.unmark_all();
+    let settle = move || {
+        owner.settle();
+        drop(owner); // with it ends the list of annotations
+    };
+    spawn_blocking(settle).await.map_err(|error| error.to_string())?;
+    Ok(timeout(ANNOTATIONS, &mut marker).await.err().map(|_| marker))
 }
 
 /// The ambient part, as far as its end is concerned.
