@@ -105,3 +105,13 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
         assert!(!node.run_dir().join("gone").exists(), "{attempt}: {log}");
     }
 }
+
+/// In a shell on the node, say: an empty look at a directory that is not there says nothing.
+#[test]
+fn the_command_does_not_call_a_node_clean_whose_directories_it_does_not_see() {
+    let node = Node::new(NodeOptions::default());
+    let container = Container::new(&node).with_env("MOUNTED_CNI_NET_DIR", "/host/elsewhere");
+    let mut command = container.start_with(&["uninstall"], &[]);
+    let (status, log) = (command.wait(), command.log());
+    assert!(status.code() == Some(1) && log.contains("/host/elsewhere, which is not mounted here"), "{log}");
+}

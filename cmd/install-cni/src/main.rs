@@ -94,7 +94,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             };
             let is_dry = uninstall::is_dry(&values)?;
-            return if is_dry { uninstall::pretend(&values) } else { uninstall::run(&values) };
+            return if is_dry { uninstall::pretend(values) } else { uninstall::run(values) };
         }
         Some("help") => arguments = vec!["--help".into()],
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),

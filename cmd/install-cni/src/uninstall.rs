@@ -12,10 +12,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use daemon_settings::DaemonSettings;
 use flags::FlagValues;
-use installer::{Installer, InstallerMetrics, InstallerStatus};
+use installer::{Installer, InstallerMetrics, InstallerSettings, InstallerStatus};
 use prometheus_client::registry::Registry;
-use telemetry::logging;
-use tracing::{error, info};
+use report::StateReport;
+use telemetry::logging::{self, LogOptions};
+use tracing::{error, info, warn};
 
 use crate::{
     ambient,
@@ -28,7 +29,7 @@ use crate::{
 pub(crate) const USAGE: &str =
     "install-cni uninstall removes the plugin, its entry and its credential from this node, and all rules, links and routes
 of ambient mode. Exit status 0: everything was removed; 1: something remains, and is listed.
-It finds what is there by itself; only paths that the agent had from its settings have to be given again.
+It finds what is there by itself. Settings that are not given are as the last agent had them, if it wrote them down.
 The agent must not be running, except with --dry-run, which lists what would be removed, changes nothing, and exits with
 status 0.
 
@@ -46,13 +47,9 @@ impl Uninstallation {
         Uninstallation { settings }
     }
 
-    /// Ambient mode is on, or has left something. An agent without it may not be allowed to look at the node's network.
+    /// See [`finds_ambient`].
     pub(crate) fn finds_ambient(&self) -> bool {
-        let agent = &self.settings.ambient_traces.agent;
-        let events = self.settings.ambient_traces.events.as_ref().map(|events| &events.socket);
-        let traces = [Some(&agent.journal), Some(&agent.shared_config), events];
-        let is_there = |path: &PathBuf| fs::exists(path).unwrap_or(true);
-        self.settings.ambient.is_some() || traces.into_iter().flatten().any(is_there)
+        finds_ambient(&self.settings)
     }
 
     /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
@@ -106,6 +103,15 @@ impl Uninstallation {
     }
 }
 
+/// Ambient mode is on, or has left something. An agent without it may not be allowed to look at the node's network.
+fn finds_ambient(settings: &DaemonSettings) -> bool {
+    let traces = &settings.ambient_traces;
+    let events = traces.events.as_ref().map(|events| &events.socket);
+    let paths = [Some(&traces.agent.journal), Some(&traces.agent.shared_config), events];
+    let is_there = |path: &PathBuf| fs::exists(path).unwrap_or(true);
+    settings.ambient.is_some() || paths.into_iter().flatten().any(is_there)
+}
+
 /// What could not be removed; what is not there is no failure.
 fn failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
@@ -115,6 +121,17 @@ fn failure(path: &Path, removed: io::Result<()>) -> Option<String> {
 /// Nothing but a socket.
 fn remove_socket(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.file_type().is_socket() { fs::remove_file(path) } else { Ok(()) }
+}
+
+/// Where nothing is mounted, nothing was found, and nothing is known.
+fn missing_directories(settings: &InstallerSettings) -> Vec<String> {
+    let (configurations, plugins) =
+        (settings.conf_dir.is_dir(), settings.targets.iter().any(|target| target.is_dir()));
+    let targets = settings.targets.iter().map(|target| target.display().to_string()).collect::<Vec<_>>();
+    let missing =
+        [(configurations, settings.conf_dir.display().to_string()), (plugins, targets.join(" and "))];
+    let missing = missing.into_iter().filter(|(is_there, _)| !is_there);
+    missing.map(|(_, path)| format!("what is in {path}, which is not mounted here")).collect()
 }
 
 /// Makes a directory and those that it is in, as far as they are missing: after a reboot nothing is left of what was in memory,
@@ -141,18 +158,49 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 ///
 /// # Errors
 /// That cannot be determined, or printed.
-pub(crate) fn pretend(values: &FlagValues) -> Result<ExitCode> {
-    let (settings, _) = commands::settings(values)?;
-    let output = OutputOptions::read(values)?;
+pub(crate) fn pretend(values: FlagValues) -> Result<ExitCode> {
+    let CommandSettings { values, mut settings, .. } = CommandSettings::read(values)?;
+    let output = OutputOptions::read(&values)?;
+    if settings.ambient.is_none() && finds_ambient(&settings) {
+        settings.ambient = Some(settings.ambient_traces.clone());
+    }
     commands::show_removal(&node_status::obtain(&settings)?, output)
+}
+
+/// How the command is called.
+struct CommandSettings {
+    values: FlagValues,
+    settings: DaemonSettings,
+    log: LogOptions,
+    /// What the last agent wrote down.
+    last: Option<StateReport>,
+}
+
+impl CommandSettings {
+    /// What the call leaves open is as the last agent had it.
+    fn read(mut values: FlagValues) -> Result<CommandSettings> {
+        let (settings, log) = commands::settings(&values)?;
+        // Without it, or with one of another version, the defaults have to do.
+        let last = node_status::last_state(&settings).ok().flatten();
+        let chosen = last.iter().flat_map(|last| &last.config).filter(|setting| setting.origin != "default");
+        let before = values.clone();
+        for setting in chosen.filter(|setting| flags::LOGGING.iter().all(|flag| flag.long != setting.name)) {
+            values.fill(&setting.name, &setting.value);
+        }
+        match commands::settings(&values) {
+            Ok((settings, log)) => Ok(CommandSettings { values, settings, log, last }),
+            // That agent may have been of another version.
+            Err(_) => Ok(CommandSettings { values: before, settings, log, last }),
+        }
+    }
 }
 
 /// Removes everything.
 ///
 /// # Errors
 /// An agent runs, which would put it back, or what is there cannot be observed.
-pub(crate) fn run(values: &FlagValues) -> Result<ExitCode> {
-    let (settings, log) = commands::settings(values)?;
+pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
+    let CommandSettings { settings, log, last, .. } = CommandSettings::read(values)?;
     let _logger = logging::install(log).context("cannot set up logging")?;
     let sockets = settings.log_socket.iter().chain([&settings.agent_socket]);
     for socket in sockets {
@@ -174,13 +222,20 @@ pub(crate) fn run(values: &FlagValues) -> Result<ExitCode> {
         Arc::new(InstallerStatus::default()),
         Box::new(drop),
     )?;
+    let missing = missing_directories(&settings.installer);
     let uninstallation = Uninstallation::new(Arc::new(settings));
     let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
+    errors.extend(missing);
     errors.extend(uninstallation.remove_capture());
     let errors = uninstallation.remove_evidence(errors, &lock);
     // Whatever is in one of them by now is not ours.
     drop(made.iter().rev().try_for_each(fs::remove_dir));
     errors.iter().for_each(|error| error!(target: "install", error, "not removed"));
+    for pod in last.iter().flat_map(|last| &last.pods) {
+        if let Some(value) = &pod.annotation {
+            warn!(target: "install", namespace = pod.namespace, pod = pod.name, value, "pod may still be annotated with ambient.istio.io/redirection: remove it with kubectl");
+        }
+    }
     if errors.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");
         return Ok(ExitCode::SUCCESS);

@@ -110,6 +110,15 @@ impl FlagValues {
         self.values.iter().map(|(long, (text, source))| (*long, text.as_str(), *source))
     }
 
+    /// Sets a flag that has its default, as if it were on the command line; other flags, and names of none, are left alone.
+    pub fn fill(&mut self, long: &str, text: &str) {
+        if let Some((value, source)) = self.values.get_mut(long)
+            && *source == ValueSource::Default
+        {
+            (*value, *source) = (text.to_owned(), ValueSource::Flag);
+        }
+    }
+
     /// The flags without effect that were given, on the command line or by a variable.
     pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()
@@ -304,6 +313,18 @@ mod tests {
         assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", ValueSource::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
+    }
+
+    #[test]
+    fn only_a_flag_that_nobody_has_given_is_filled_in() {
+        let mut read = values(&["-u", "2"], &[("REDIRECT_DNS", "true")]).unwrap();
+        for (long, text) in
+            [("proxy-uid", "3"), ("redirect-dns", "false"), ("envoy-port", "9"), ("no-such", "1")]
+        {
+            read.fill(long, text);
+        }
+        assert_eq!((read.text(&PROXY_UID), read.text(&REDIRECT_DNS)), ("2", "true"));
+        assert_eq!(read.get(&ENVOY_PORT), ("9", ValueSource::Flag));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_age
 pub use local::{complete, empty, look_plain, shared_config};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
-pub use standalone::{open_node, state as standalone_state};
+pub use standalone::{last as last_state, open_node, state as standalone_state};
 
 /// The reconciler answers between two messages; a pass takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,7 +1,5 @@
 //! The node's document without an agent.
 
-use std::path::Path;
-
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
@@ -16,7 +14,7 @@ use crate::{SidecarNodeInspector, add_failures, client, local, look_alone};
 #[must_use]
 pub fn state(settings: &DaemonSettings) -> StateReport {
     let path = settings.last_state();
-    let (last, why) = match read(&path) {
+    let (last, why) = match last(settings) {
         Ok(Some(last)) => {
             let at = &last.seen.at;
             let why =
@@ -103,9 +101,12 @@ fn told(last: StateReport) -> StateReport {
     StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
 }
 
-/// `None`: there is no such file.
-fn read(path: &Path) -> Result<Option<StateReport>> {
-    match hostfs::read(path, MAX_DOCUMENT) {
+/// The document that the last agent wrote down; `None`: there is none.
+///
+/// # Errors
+/// It cannot be read, or is of another version.
+pub fn last(settings: &DaemonSettings) -> Result<Option<StateReport>> {
+    match hostfs::read(&settings.last_state(), MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
         text => Ok(Some(StateReport::parse(&text?)?)),
     }
