@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,12 @@ struct Killed {
 impl Killed {
     /// The variables that tell where directories are stay: without them, the directories of other tests would be meant.
     fn without_settings() -> Self {
-        let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+        Self::with_tools(&[], None)
+    }
+
+    fn with_tools(env: &[(&str, &str)], tools: Option<&Path>) -> Self {
+        let mut fixture = InPod::stopped(NodeOptions::default(), env);
+        tools.into_iter().for_each(|tools| fixture.mount(tools, "/tools"));
         let pods = ["one", "two"].map(|name| fixture.running_pod(MESH, name));
         let conflist = fs::read(fixture.node.net_d().join("10-kit.conflist")).unwrap();
         let mut killed = Self { fixture, pods, before: Vec::new(), conflist, state: Vec::new() };
@@ -178,6 +184,36 @@ fn the_command_takes_what_it_is_not_given_from_the_last_agents_settings() {
     for part in ["istio-inpod-probes-v4", "network namespace of mesh/one", "  entry /host/etc/cni/net.d/"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
+    let status = command.wait();
+    assert!(status.success(), "{}", command.log());
+    killed.assert_removed(&command.log());
+}
+
+/// Stands before the restore tools, which fail while they are broken.
+const BREAKABLE: &str = "#!/bin/sh
+[ ! -e /tools/broken ] || exit 4
+exec \"/usr/sbin/${0##*/}\" \"$@\"
+";
+
+/// The sets show the next agent, and what is written down the next attempt, that something is left.
+#[test]
+fn what_cannot_be_removed_keeps_the_evidence() {
+    let tools = kit::TempDir::new().unwrap();
+    for tool in ["iptables-legacy-restore", "ip6tables-legacy-restore"] {
+        kit::write_script(&tools.path().join(tool), BREAKABLE);
+    }
+    // Legacy tables, because nothing can make the engine fail.
+    let env = [("FORCE_IPTABLES_BINARY", "legacy"), ("PATH", "/tools:/usr/sbin:/usr/bin:/sbin:/bin")];
+    let killed = Killed::with_tools(&env, Some(tools.path()));
+    let last = killed.fixture.node.run_dir().join("last-state.json");
+    fs::write(&last, &killed.state).unwrap();
+    fs::write(tools.path().join("broken"), "").unwrap();
+    let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
+    assert_eq!(command.wait().code(), Some(1), "{}", command.log());
+    let sets = killed.fixture.node.netns().sh("ipset save");
+    assert!(last.exists() && sets.contains("istio-inpod-probes"), "{sets}: {}", command.log());
+    fs::remove_file(tools.path().join("broken")).unwrap();
     let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
     let status = command.wait();
     assert!(status.success(), "{}", command.log());

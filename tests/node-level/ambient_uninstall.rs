@@ -242,13 +242,14 @@ fn a_stop_leaves_all_in_place_and_traffic_flows_on() {
 
 #[test]
 fn the_command_takes_everything_away_unless_an_agent_runs() {
-    let mut fixture = Fixture::new("nft", 1, &[]);
+    let mut fixture = Fixture::new("nft", 1, &[("AMBIENT_TABLES", "1200,1201,1210,1220,1230")]);
     let pod = fixture.base.pod_without_plugin(MESH, "one");
     let before = fixture.dumps();
     fixture.base.start();
     fixture.activate_all();
     fixture.base.wait_enrolled(&pod, true);
     fixture.base.daemon().wait_until_ready();
+    let state = fixture.base.container.exec(&["state", "-o", "json"]).stdout;
     let command = |fixture: &Fixture| {
         let mut command = fixture.base.container.start_with(&["uninstall"], &[]);
         (command.wait().code(), command.log())
@@ -257,6 +258,11 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
     assert!(status == Some(1) && log.contains("an agent runs on this node"), "{log}");
     fixture.base.wait_enrolled(&pod, true); // nothing has happened
     fixture.base.daemon.take().unwrap().kill();
+    // Where a person calls it, none of the agent's settings are known, except from what that wrote down.
+    std::fs::write(fixture.base.node.run_dir().join("last-state.json"), state).unwrap();
+    for setting in ["AMBIENT_ENABLED", "AMBIENT_TABLES"] {
+        fixture.base.container.set_env(setting, "");
+    }
     let (status, log) = command(&fixture);
     assert!(status == Some(0) && log.contains("nothing of ours is left on this node"), "{log}");
     assert_same(&fixture.dumps(), &before, "after the command");

@@ -200,16 +200,17 @@ pub fn glance_each(
 /// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.
 ///
 /// # Errors
-/// The first step that failed; the others are taken all the same.
+/// The step that failed. The policy route stays as long as rules may: without it what they mark would leave the pod, and nothing
+/// would show that it has any ([`is_captured`]).
 pub fn release(
     netns: &Netns,
     config: &InPodRulesConfig,
     options: &FirewallOptions,
 ) -> Result<Vec<String>, Error> {
     let (taken, _) = inside(netns, options, |options| {
-        // Rules first: without its route, what they mark would leave the pod.
-        let steps = [release_rules(options), undeliver(config)];
-        Ok::<_, Error>(steps.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+        let mut taken = release_rules(options)?;
+        taken.extend(undeliver(config)?);
+        Ok::<_, Error>(taken)
     })?;
     Ok(taken)
 }

@@ -38,7 +38,14 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let chosen = settings.capture.in_pod();
     let optional = !matches!(settings.capture, CaptureConfig::InPod(_));
     let proc = chosen.map(|chosen| chosen.proc.as_path()).filter(|proc| !optional || proc.exists());
-    match pods(proc, &settings.netns_directory) {
+    let directory = &settings.netns_directory;
+    if proc.is_none() && !directory.is_dir() && !matches!(probes.are_there(), Ok(false)) {
+        return vec![format!(
+            "pods' rules: there is no list of processes here, and no {}",
+            directory.display()
+        )];
+    }
+    match pods(proc, directory) {
         Ok(pods) => {
             let release = |netns: &Netns| {
                 let done = is_captured(netns, &config).and_then(|captured| match captured {
@@ -52,8 +59,8 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Err(error) => troubles.push(error.to_string()),
     }
     // Last: they show the next attempt that something is left.
-    if let Err(error) = probes.remove() {
-        troubles.push(error.to_string());
+    if troubles.is_empty() {
+        troubles.extend(probes.remove().err().map(|error| error.to_string()));
     }
     troubles
 }
