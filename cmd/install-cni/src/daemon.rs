@@ -355,6 +355,7 @@ impl Daemon {
             agent.handle.stop();
         }
         let installer = timeout(LAST_PASS, work.ended).await;
+        let uninstallation = Uninstallation::new(Arc::clone(&self.settings));
         match verdict {
             ShutdownVerdict::Keep(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
@@ -366,7 +367,7 @@ impl Daemon {
             ShutdownVerdict::EndAmbient(why) => {
                 info!(target: "install", reason = why, "the plugin stays installed");
                 let Some(agent) = ambient else { return Ok(ExitCode::SUCCESS) };
-                let errors = self.remove_capture(Some(agent)).await;
+                let errors = remove_capture(&uninstallation, Some(agent)).await;
                 errors.iter().for_each(|error| error!(target: "ambient", %error, "not removed"));
                 Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
@@ -376,8 +377,8 @@ impl Daemon {
                     bail!("the installer does not stop: nothing is removed")
                 };
                 let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
-                errors.extend(self.remove_capture(ambient).await);
-                let errors = self.uninstallation().remove_evidence(errors, &self.lock);
+                errors.extend(remove_capture(&uninstallation, ambient).await);
+                let errors = uninstallation.remove_evidence(errors, &self.lock);
                 errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
                     && let Err(error) = condition::uninstalled(&client, &identity.node).await
@@ -388,30 +389,27 @@ impl Daemon {
             }
         }
     }
+}
 
-    fn uninstallation(&self) -> Uninstallation {
-        Uninstallation::new(Arc::clone(&self.settings))
+/// Removes capture: of this agent, whose pods lose their annotations first, or what one with ambient mode left.
+async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThread>) -> Vec<String> {
+    let withdrawing = match agent {
+        Some(agent) => match withdraw_annotations(agent).await {
+            Ok(left) => left,
+            Err(error) => return vec![error],
+        },
+        None if uninstallation.is_ambient => None,
+        // An agent without ambient mode may not be allowed to look at the node's network.
+        None => return Vec::new(),
+    };
+    let uninstallation = uninstallation.clone();
+    let removed = spawn_blocking(move || uninstallation.remove_capture()).await;
+    if let Some(left) = withdrawing
+        && timeout(LAST_PASS, left).await.is_err()
+    {
+        warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
     }
-
-    /// Removes capture: of this agent, whose pods lose their annotations first, or what one with ambient mode left.
-    async fn remove_capture(&self, agent: Option<AgentThread>) -> Vec<String> {
-        let uninstallation = self.uninstallation();
-        let withdrawing = match agent {
-            Some(agent) => match withdraw_annotations(agent).await {
-                Ok(left) => left,
-                Err(error) => return vec![error],
-            },
-            None if uninstallation.finds_ambient() => None,
-            None => return Vec::new(),
-        };
-        let removed = spawn_blocking(move || uninstallation.remove_capture()).await;
-        if let Some(left) = withdrawing
-            && timeout(LAST_PASS, left).await.is_err()
-        {
-            warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
-        }
-        removed.unwrap_or_else(|error| vec![error.to_string()])
-    }
+    removed.unwrap_or_else(|error| vec![error.to_string()])
 }
 
 /// Withdraws the annotations of all pods: clients send HBONE to a pod that has one, which nobody accepts without rules. Returns

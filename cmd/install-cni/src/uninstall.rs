@@ -40,16 +40,13 @@ Usage: install-cni uninstall [--dry-run] [flags]";
 #[derive(Clone, Debug)]
 pub(crate) struct Uninstallation {
     settings: Arc<DaemonSettings>,
+    /// Ambient mode is on, or has left something.
+    pub(crate) is_ambient: bool,
 }
 
 impl Uninstallation {
     pub(crate) fn new(settings: Arc<DaemonSettings>) -> Uninstallation {
-        Uninstallation { settings }
-    }
-
-    /// See [`finds_ambient`].
-    pub(crate) fn finds_ambient(&self) -> bool {
-        finds_ambient(&self.settings)
+        Uninstallation { is_ambient: finds_ambient(&settings), settings }
     }
 
     /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
@@ -57,15 +54,15 @@ impl Uninstallation {
         ambient::uninstall(&self.settings.ambient_traces)
     }
 
-    /// Removes what agent and plugin wrote for each other and for commands; what could not be removed before (`errors`) keeps
-    /// what the next attempt needs. Returns everything that could not be removed.
+    /// Removes what agent and plugin made and wrote for each other and for commands, unless something else could not be removed
+    /// (`errors`): then the next attempt needs it. Returns everything that could not be removed.
     pub(crate) fn remove_evidence(&self, mut errors: Vec<String>, lock: &NodeLock) -> Vec<String> {
-        let remove = |path: &Path| failure(path, fs::remove_file(path));
-        errors.extend(self.sockets().iter().filter_map(|path| failure(path, remove_socket(path))));
-        errors.extend(self.plugin_logs().iter().filter_map(|path| remove(path)));
         if !errors.is_empty() {
             return errors;
         }
+        let remove = |path: &Path| failure(path, fs::remove_file(path));
+        errors.extend(self.sockets().into_iter().filter_map(|path| failure(path, remove_socket(path))));
+        errors.extend(self.plugin_logs().iter().filter_map(|path| remove(path)));
         let (state, records) = (self.settings.last_state(), self.settings.records.directory());
         let locks = state.with_file_name(cni_types::run_dir::LOCKS);
         let files = [
@@ -82,16 +79,17 @@ impl Uninstallation {
     }
 
     /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
-    fn sockets(&self) -> Vec<PathBuf> {
+    fn sockets(&self) -> Vec<&Path> {
         let DaemonSettings { ambient_traces, debug_socket, log_socket, agent_socket, .. } = &*self.settings;
         let events = ambient_traces.events.as_ref().map(|events| &events.socket);
         let ztunnel = ambient_traces.agent.capture.in_pod().map(|chosen| &chosen.socket);
-        // Without ambient mode of ours, another component may serve ztunnel.
-        let is_ours =
-            |socket: &&PathBuf| self.settings.ambient.is_some() || UnixStream::connect(socket).is_err();
-        let ztunnel = ztunnel.filter(is_ours);
-        let all = [Some(debug_socket), log_socket.as_ref(), Some(agent_socket), events, ztunnel];
-        all.into_iter().flatten().cloned().collect()
+        let ambient = [events, ztunnel].into_iter().flatten().filter(|_| self.is_ambient);
+        [debug_socket, agent_socket]
+            .into_iter()
+            .chain(log_socket)
+            .chain(ambient)
+            .map(PathBuf::as_path)
+            .collect()
     }
 
     /// Where the plugin wrote while no agent was there to take its lines, and the file before.
@@ -103,7 +101,7 @@ impl Uninstallation {
     }
 }
 
-/// Ambient mode is on, or has left something. An agent without it may not be allowed to look at the node's network.
+/// Whether ambient mode is on, or has left something.
 fn finds_ambient(settings: &DaemonSettings) -> bool {
     let traces = &settings.ambient_traces;
     let events = traces.events.as_ref().map(|events| &events.socket);
@@ -202,8 +200,10 @@ impl CommandSettings {
 pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { settings, log, last, .. } = CommandSettings::read(values)?;
     let _logger = logging::install(log).context("cannot set up logging")?;
-    let sockets = settings.log_socket.iter().chain([&settings.agent_socket]);
-    for socket in sockets {
+    let settings = Arc::new(settings);
+    let uninstallation = Uninstallation::new(Arc::clone(&settings));
+    for socket in uninstallation.sockets() {
+        // One of Istio's serves some of them, too.
         if UnixStream::connect(socket).is_ok() {
             bail!(
                 "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
@@ -222,10 +222,8 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
         Arc::new(InstallerStatus::default()),
         Box::new(drop),
     )?;
-    let missing = missing_directories(&settings.installer);
-    let uninstallation = Uninstallation::new(Arc::new(settings));
     let mut errors: Vec<String> = installer.clean_up().iter().map(ToString::to_string).collect();
-    errors.extend(missing);
+    errors.extend(missing_directories(&settings.installer));
     errors.extend(uninstallation.remove_capture());
     let errors = uninstallation.remove_evidence(errors, &lock);
     // Whatever is in one of them by now is not ours.
