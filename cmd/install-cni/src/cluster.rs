@@ -73,20 +73,20 @@ impl ClusterAccess {
 
 /// Connects, and keeps what the shutdown needs to know up to date. The first request of all is for our own pod: without an
 /// answer to it, permissions that are revoked later are no evidence of an uninstallation.
-pub(crate) async fn follow_own(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
+pub(crate) async fn follow_owner(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
     let Some(connection) = &settings.api else { return };
     let client = connect(connection).await;
     cluster.set_client(&client);
     follow_daemon_set(&client, &settings.identity, &cluster.memory).await;
 }
 
-/// Follows and tells until it is dropped. `own`: [`follow_own`], which was started before.
+/// Follows and tells until it is dropped. `owner`: [`follow_owner`], which was started before.
 pub(crate) async fn follow(
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     installer: InstallerHandle,
     sources: NoticeReceivers,
-    own: JoinHandle<()>,
+    owner: JoinHandle<()>,
 ) {
     if settings.api.is_none() {
         return;
@@ -97,14 +97,14 @@ pub(crate) async fn follow(
             follow_config_map(&client, object, key, &installer).await;
         }
     };
-    let own = async {
-        if let Err(panic) = own.await.map_err(JoinError::try_into_panic)
+    let owner = async {
+        if let Err(panic) = owner.await.map_err(JoinError::try_into_panic)
             && let Ok(panic) = panic
         {
             std::panic::resume_unwind(panic); // this task is watched
         }
     };
-    tokio::join!(config_map, own, notices::publish(&client, &settings, sources));
+    tokio::join!(config_map, owner, notices::publish(&client, &settings, sources));
 }
 
 /// Pauses while something is not there yet.

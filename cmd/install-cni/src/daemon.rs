@@ -76,11 +76,11 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let done = runtime.block_on(async {
         let signals = TerminationSignals::listen()?;
         // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
-        let membership = tokio::spawn(cluster::follow_own(Arc::clone(&settings), Arc::clone(&cluster)));
+        let owner = tokio::spawn(cluster::follow_owner(Arc::clone(&settings), Arc::clone(&cluster)));
         let (daemon, parts) = spawn_blocking(move || start_parts(settings, cluster, logger, lock))
             .await
             .context("the start has panicked")??;
-        daemon.serve(parts, membership, signals).await
+        daemon.serve(parts, owner, signals).await
     });
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
     done
@@ -222,7 +222,7 @@ impl Daemon {
     async fn serve(
         self,
         parts: DaemonParts,
-        membership: JoinHandle<()>,
+        owner: JoinHandle<()>,
         mut signals: TerminationSignals,
     ) -> Result<ExitCode> {
         let DaemonParts { mut work, mut ambient, notices, checker, repair, log_server } = parts;
@@ -265,7 +265,7 @@ impl Daemon {
         let told = ambient.as_mut().and_then(|running| running.notices.take());
         let sources =
             NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices, repairs };
-        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, membership);
+        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, owner);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
         let ambient = ambient.map(|running| self.start_ambient(running));

@@ -28,6 +28,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         &settings.journal,
     ) {
         Ok(probes) => probes,
+        Err(error) if error.is_without_sets() => return troubles,
         Err(error) => return vec![error.to_string()],
     };
     // With node-level capture each start calls this: it must not examine every pod in vain.

@@ -15,6 +15,7 @@ use crate::settings::CaptureSettings;
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let mut path = match open_path(settings) {
         Ok(path) => path,
+        Err(error) if error.is_without_sets() => return Vec::new(),
         Err(error) => return vec![error.to_string()],
     };
     let mut troubles = Vec::new();
