@@ -106,7 +106,7 @@ fn the_command_removes_an_orphaned_entry_after_a_reboot() {
     }
 }
 
-/// In a shell on the node, say: an empty look at a directory that is not there says nothing.
+/// As in a shell on the node: a directory that is not there does not show that it has nothing of ours.
 #[test]
 fn the_command_does_not_call_a_node_clean_whose_directories_it_does_not_see() {
     let node = Node::new(NodeOptions::default());

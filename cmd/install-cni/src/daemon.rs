@@ -407,7 +407,7 @@ async fn remove_capture(uninstallation: &Uninstallation, agent: Option<AgentThre
     if let Some(left) = withdrawing
         && timeout(LAST_PASS, left).await.is_err()
     {
-        warn!(target: "ambient", "not all pods could be told to be outside of the mesh");
+        warn!(target: "ambient", "not all annotations could be withdrawn");
     }
     removed.unwrap_or_else(|error| vec![error.to_string()])
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use daemon_settings::DaemonSettings;
+use daemon_settings::{DaemonSettings, options};
 use flags::FlagValues;
 use installer::{Installer, InstallerMetrics, InstallerSettings, InstallerStatus};
 use prometheus_client::registry::Registry;
@@ -47,6 +47,18 @@ pub(crate) struct Uninstallation {
 impl Uninstallation {
     pub(crate) fn new(settings: Arc<DaemonSettings>) -> Uninstallation {
         Uninstallation { is_ambient: finds_ambient(&settings), settings }
+    }
+
+    /// An agent, ours or Istio's, would put everything back.
+    fn refuse_beside_agent(&self) -> Result<()> {
+        match self.sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
+            None => Ok(()),
+            Some(socket) => bail!(
+                "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
+                 takes everything away by itself, or stop it first",
+                socket.display()
+            ),
+        }
     }
 
     /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
@@ -170,27 +182,35 @@ struct CommandSettings {
     values: FlagValues,
     settings: DaemonSettings,
     log: LogOptions,
-    /// What the last agent wrote down.
-    last: Option<StateReport>,
+    /// What the last agent wrote down, if its settings can be used here.
+    last: Result<Option<StateReport>>,
 }
 
 impl CommandSettings {
     /// What the call leaves open is as the last agent had it.
-    fn read(mut values: FlagValues) -> Result<CommandSettings> {
+    fn read(values: FlagValues) -> Result<CommandSettings> {
         let (settings, log) = commands::settings(&values)?;
-        // Without it, or with one of another version, the defaults have to do.
-        let last = node_status::last_state(&settings).ok().flatten();
-        let chosen = last.iter().flat_map(|last| &last.config).filter(|setting| setting.origin != "default");
-        let before = values.clone();
-        for setting in chosen.filter(|setting| flags::LOGGING.iter().all(|flag| flag.long != setting.name)) {
-            values.fill(&setting.name, &setting.value);
+        let last = match node_status::last_state(&settings) {
+            Ok(Some(last)) => last,
+            last => return Ok(CommandSettings { values, settings, log, last }),
+        };
+        let mut filled = values.clone();
+        for setting in
+            last.config.iter().filter(|setting| setting.origin != "default" && is_of_use(&setting.name))
+        {
+            filled.fill(&setting.name, &setting.value);
         }
-        match commands::settings(&values) {
-            Ok((settings, log)) => Ok(CommandSettings { values, settings, log, last }),
-            // That agent may have been of another version.
-            Err(_) => Ok(CommandSettings { values: before, settings, log, last }),
-        }
+        Ok(match commands::settings(&filled) {
+            Ok((settings, log)) => CommandSettings { values: filled, settings, log, last: Ok(Some(last)) },
+            Err(error) => CommandSettings { values, settings, log, last: Err(error) },
+        })
     }
+}
+
+/// Not how to log, and not the template of an entry that is removed, whose sources may not be here.
+fn is_of_use(setting: &str) -> bool {
+    let others = [options::CNI_NETWORK_CONFIG_FILE, options::CNI_CONFIG_MAP];
+    flags::LOGGING.iter().chain(&others).all(|flag| flag.long != setting)
 }
 
 /// Removes everything.
@@ -202,16 +222,7 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     let _logger = logging::install(log).context("cannot set up logging")?;
     let settings = Arc::new(settings);
     let uninstallation = Uninstallation::new(Arc::clone(&settings));
-    for socket in uninstallation.sockets() {
-        // One of Istio's serves some of them, too.
-        if UnixStream::connect(socket).is_ok() {
-            bail!(
-                "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
-                 takes everything away by itself, or stop it first",
-                socket.display()
-            );
-        }
-    }
+    uninstallation.refuse_beside_agent()?;
     let lock_file = settings.lock_file();
     let made = make_missing(lock_file.parent().unwrap_or(Path::new("/")))?;
     let lock = NodeLock::acquire(&lock_file)?;
@@ -229,14 +240,23 @@ pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
     // Whatever is in one of them by now is not ours.
     drop(made.iter().rev().try_for_each(fs::remove_dir));
     errors.iter().for_each(|error| error!(target: "install", error, "not removed"));
-    for pod in last.iter().flat_map(|last| &last.pods) {
-        if let Some(value) = &pod.annotation {
-            warn!(target: "install", namespace = pod.namespace, pod = pod.name, value, "pod may still be annotated with ambient.istio.io/redirection: remove it with kubectl");
-        }
-    }
+    name_annotated_pods(last);
     if errors.is_empty() {
         info!(target: "install", "nothing of ours is left on this node");
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::FAILURE)
+}
+
+/// The command does not use the API server.
+fn name_annotated_pods(last: Result<Option<StateReport>>) {
+    let last = last.unwrap_or_else(|error| {
+        warn!(target: "install", error = format!("{error:#}"), "cannot use the last agent's settings");
+        None
+    });
+    for pod in last.iter().flat_map(|last| &last.pods) {
+        if let Some(value) = &pod.annotation {
+            warn!(target: "install", namespace = pod.namespace, pod = pod.name, value, "pod may still be annotated with ambient.istio.io/redirection: remove it with kubectl");
+        }
+    }
 }
