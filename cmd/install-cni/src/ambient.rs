@@ -10,7 +10,7 @@ use std::{
 
 use agent::{
     AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
-    FetchedPod, PodFetcher, Reconciler, ReconcilerInbox,
+    FetchedPod, MeshPodMetrics, PodFetcher, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
@@ -75,8 +75,9 @@ pub(crate) struct RunningAgent {
 pub(crate) fn start(
     ambient: &AmbientOptions,
     registry: &mut Registry,
+    mesh_pods: MeshPodMetrics,
 ) -> Result<(RunningAgent, AgentMetrics)> {
-    let metrics = AgentMetrics::register(registry);
+    let metrics = AgentMetrics::register(registry, mesh_pods);
     let status = Arc::new(AgentStatus::default());
     let (tell, marks) = mpsc::channel(UPDATES);
     let tell = Box::new(move |mark| drop(tell.try_send(mark)));

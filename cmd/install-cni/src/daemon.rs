@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use agent::MeshPodMetrics;
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
@@ -97,10 +98,11 @@ fn start_parts(
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
-    let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry));
+    let mesh_pods = MeshPodMetrics::register(&mut registry);
+    let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
-    let ambient =
-        settings.ambient.as_ref().map(|ambient| ambient::start(ambient, &mut registry)).transpose()?;
+    let ambient = settings.ambient.as_ref();
+    let ambient = ambient.map(|ambient| ambient::start(ambient, &mut registry, mesh_pods)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());

@@ -6,8 +6,8 @@
 use std::{sync::Arc, thread, time::Instant};
 
 use agent::{
-    AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, FetchedPod, PodFetcher, Reconciler,
-    ReconcilerInbox, SidecarsOnly,
+    AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, FetchedPod, MeshPodMetrics,
+    PodFetcher, Reconciler, ReconcilerInbox, SidecarsOnly,
 };
 use anyhow::{Context as _, Result, anyhow};
 use daemon_settings::DaemonSettings;
@@ -54,7 +54,7 @@ fn serve(
     let (handle, inbox) = ReconcilerInbox::new();
     let status = Arc::new(AgentStatus::default());
     // All of them are about ambient mode.
-    let metrics = AgentMetrics::register(&mut Registry::default());
+    let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
     let policy = EnrolmentPolicy::default();
     let (of_loop, to_status) = (metrics.clone(), Arc::clone(&status));
     let ignore_marks = Box::new(drop);

@@ -469,6 +469,7 @@ impl AgentState {
     fn count_pods(&self) {
         let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
         self.metrics.pods(count(PodCount::Enrolled), count(PodCount::Pending));
+        self.metrics.capture_states(self.reports.values().map(|report| report.state));
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         for reason in self.reports.values().filter_map(|report| report.refused) {
             *refused.entry(reason).or_default() += 1;

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use pod_status::CaptureState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
+
+use crate::mesh_pods::MeshPodMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct StateLabel {
@@ -60,6 +63,7 @@ const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.
 /// The agent's metrics; clones share their values.
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
+    mesh_pods: MeshPodMetrics,
     pods: Family<StateLabel, Gauge>,
     refused: Family<ReasonLabel, Gauge>,
     active: Gauge,
@@ -85,9 +89,10 @@ pub struct AgentMetrics {
 }
 
 impl AgentMetrics {
-    /// Registers everything, so that it is there before the first pass.
-    pub fn register(registry: &mut Registry) -> AgentMetrics {
+    /// Registers everything but `mesh_pods`, so that it is there before the first pass.
+    pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
         let metrics = AgentMetrics {
+            mesh_pods,
             pods: Family::default(),
             refused: Family::default(),
             active: Gauge::default(),
@@ -262,6 +267,11 @@ impl AgentMetrics {
 
     pub(crate) fn ready(&self, ready: bool) {
         self.ready.set(i64::from(ready));
+    }
+
+    /// Counts pods of ambient mode by state.
+    pub(crate) fn capture_states(&self, pods: impl IntoIterator<Item = CaptureState>) {
+        self.mesh_pods.set("ambient", pods);
     }
 
     pub(crate) fn pods(&self, enrolled: usize, pending: usize) {

@@ -392,12 +392,12 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::ReconcilerInbox;
+    use crate::{MeshPodMetrics, ReconcilerInbox};
 
     /// The reconciler answers nothing, and `lookup` returns at once.
     fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
         let (handle, inbox) = ReconcilerInbox::new();
-        let metrics = AgentMetrics::register(&mut Registry::default());
+        let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
         (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics, Arc::default()), inbox)
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentNotice, NoticeLevel, NoticeSubject};
+use agent::{AgentNotice, MeshPodMetrics, NoticeLevel, NoticeSubject};
 use model::{PodName, PodUid};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -28,21 +28,24 @@ pub(crate) struct DriftLabel {
 
 /// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
-pub struct SidecarDriftMetrics(Family<DriftLabel, Gauge>);
+pub struct SidecarDriftMetrics {
+    pods: Family<DriftLabel, Gauge>,
+    mesh_pods: MeshPodMetrics,
+}
 
 impl SidecarDriftMetrics {
-    /// Registers them; 0 before the first observation.
-    pub fn register(registry: &mut Registry) -> SidecarDriftMetrics {
-        let metrics = SidecarDriftMetrics(Family::default());
+    /// Registers `istio_cni_sidecar_pods`; 0 before the first observation.
+    pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> SidecarDriftMetrics {
+        let metrics = SidecarDriftMetrics { pods: Family::default(), mesh_pods };
         let help = "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
-        registry.register("istio_cni_sidecar_pods", help, metrics.0.clone());
+        registry.register("istio_cni_sidecar_pods", help, metrics.pods.clone());
         STATES.iter().for_each(|state| metrics.set(*state, 0));
         metrics
     }
 
     fn set(&self, state: CaptureState, number: usize) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
-        self.0.get_or_create(&DriftLabel { state: state.word() }).set(number);
+        self.pods.get_or_create(&DriftLabel { state: state.word() }).set(number);
     }
 }
 
@@ -77,6 +80,7 @@ impl SidecarDriftChecker {
         for state in STATES {
             self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
         }
+        self.metrics.mesh_pods.set("sidecar", sidecars.iter().map(|pod| pod.capture));
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
@@ -144,7 +148,10 @@ mod tests {
 
     #[test]
     fn a_pod_is_told_of_when_it_stays_so_and_again_after_half_an_hour() {
-        let mut checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut Registry::default()));
+        let mut checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(
+            &mut Registry::default(),
+            MeshPodMetrics::default(),
+        ));
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(60 * count);
         let gone = state(vec![pod("web", CaptureState::Bypassing)]);
@@ -164,7 +171,7 @@ mod tests {
 
     #[test]
     fn only_pods_with_a_sidecar_are_counted() {
-        let metrics = SidecarDriftMetrics::register(&mut Registry::default());
+        let metrics = SidecarDriftMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
         let mut checker = SidecarDriftChecker::new(metrics.clone());
         let ambient =
             PodState { way: Some(RedirectionMode::Node), ..pod("ambient", CaptureState::Bypassing) };
@@ -175,7 +182,8 @@ mod tests {
             ambient,
         ];
         assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
-        let number = |state: CaptureState| metrics.0.get_or_create(&DriftLabel { state: state.word() }).get();
+        let number =
+            |state: CaptureState| metrics.pods.get_or_create(&DriftLabel { state: state.word() }).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
         checker.look(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);

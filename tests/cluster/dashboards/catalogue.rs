@@ -42,6 +42,11 @@ pub(super) fn exported() -> Catalogue {
     let reasons = planner::reason::ALL_SKIPPED.into_iter().filter(|reason| reason.is_refusal());
     let refused = catalogue.get_mut("istio_cni_ambient_refused_pods").unwrap();
     refused.get_mut("reason").unwrap().extend(reasons.map(|reason| reason.code().to_owned()));
+    // Repair follows pods at an API server, of which there is none here.
+    let of = |values: &[&str]| values.iter().map(ToString::to_string).collect();
+    let results = ("result".to_owned(), of(&["success", "skip", "fail"]));
+    let repaired = BTreeMap::from([("type".to_owned(), of(&["delete", "label", "repair"])), results]);
+    catalogue.insert("istio_cni_repair_pods_repaired_total".to_owned(), repaired);
     catalogue
 }
 

@@ -3,12 +3,12 @@
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::SidecarsOnly;
+use crate::{MeshPodMetrics, SidecarsOnly};
 
 #[test]
 fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
     let (_handle, inbox) = ReconcilerInbox::new();
-    let metrics = AgentMetrics::register(&mut Registry::default());
+    let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
     let status = Arc::new(AgentStatus::default());
     let policy = EnrolmentPolicy { ambient: true, ..EnrolmentPolicy::default() };
     let mode = Box::new(SidecarsOnly);
