@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net, Mark, Port};
 use netlink::{Attribute, Attributes};
-use rules::{Chain, Match, MatchValue, Rule, Target, TransportProtocol};
+use rules::{Chain, Match, MatchValue, PortRange, Rule, Target, TransportProtocol};
 
 use crate::{
     encode::{address_size, protocol_number, source_offset},
@@ -15,9 +15,10 @@ use crate::{
         CMP_NOT_EQUAL, CMP_OPERATION, CMP_REGISTER, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA,
         EXPRESSION_NAME, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOG_GROUP, LOG_LENGTH, LOG_PREFIX,
         META_INPUT_NAME, META_KEY, META_L4PROTO, META_MARK, META_OUTPUT_NAME, META_REGISTER, NETWORK_HEADER,
-        PAYLOAD_BASE, PAYLOAD_LENGTH, PAYLOAD_OFFSET, PAYLOAD_REGISTER, REGISTER_VERDICT, RULE_EXPRESSIONS,
-        RULE_USERDATA, TRANSPORT_HEADER, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_DROP,
-        VERDICT_GOTO, VERDICT_JUMP, VERDICT_RETURN, XT_INFO, XT_NAME, XT_REVISION,
+        PAYLOAD_BASE, PAYLOAD_LENGTH, PAYLOAD_OFFSET, PAYLOAD_REGISTER, RANGE_FROM, RANGE_OPERATION,
+        RANGE_REGISTER, RANGE_TO, REGISTER_VERDICT, RULE_EXPRESSIONS, RULE_USERDATA, TRANSPORT_HEADER,
+        VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_DROP, VERDICT_GOTO, VERDICT_JUMP,
+        VERDICT_RETURN, XT_INFO, XT_NAME, XT_REVISION,
     },
     xt,
 };
@@ -122,6 +123,7 @@ impl RuleDecoder {
             }
             "bitwise" => self.mask(data),
             "cmp" => self.compare(data),
+            "range" => self.range(data),
             "match" => {
                 let (name, revision, info) = extension(data)?;
                 let condition = xt::decode_match(name, revision, info, self.proto(), sets)?;
@@ -223,6 +225,19 @@ impl RuleDecoder {
             }
             _ => None,
         }
+    }
+
+    /// A range of ports, as iptables-nft has it.
+    fn range(&mut self, data: &Attributes<'_>) -> Option<()> {
+        const DEST_PORT: Source = Source::Payload { base: TRANSPORT_HEADER, offset: 2, length: 2 };
+        let _ = self.proto()?;
+        let port = |kind| Some(Port(u16::from_be_bytes(value(data, kind)?.try_into().ok()?)));
+        let range = PortRange::new(port(RANGE_FROM)?, port(RANGE_TO)?)?;
+        let loaded = self.register(number(data, RANGE_REGISTER)?)?.take()?;
+        let is_range = number(data, RANGE_OPERATION)? == CMP_EQUAL;
+        (is_range && loaded.what == DEST_PORT && loaded.mask.is_none()).then_some(())?;
+        self.rule()?.matches.push(Match::DestPortRange(range));
+        Some(())
     }
 
     fn protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {

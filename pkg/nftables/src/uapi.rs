@@ -107,12 +107,18 @@ pub const BITWISE_MASK: u16 = 4;
 pub const BITWISE_XOR: u16 = 5;
 pub const BITWISE_OPERATION: u16 = 6;
 
+/// `NFTA_RANGE_*`; its operations have the numbers of the first two of `enum nft_cmp_ops`.
+pub const RANGE_REGISTER: u16 = 1;
+pub const RANGE_OPERATION: u16 = 2;
+pub const RANGE_FROM: u16 = 3;
+pub const RANGE_TO: u16 = 4;
 /// `NFTA_CMP_*`, `enum nft_cmp_ops`.
 pub const CMP_REGISTER: u16 = 1;
 pub const CMP_OPERATION: u16 = 2;
 pub const CMP_DATA: u16 = 3;
 pub const CMP_EQUAL: u32 = 0;
 pub const CMP_NOT_EQUAL: u32 = 1;
+pub const CMP_AT_MOST: u32 = 3;
 pub const CMP_AT_LEAST: u32 = 5;
 
 /// `NFTA_COUNTER_*`.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, IpNet, Mark, Port};
 use nftables::fuzzing::{SET, decode_rule, encode_rule};
 use proptest::{collection::vec, option, prelude::*, sample};
-use rules::{AddressSide, Chain, CtStates, Match, MatchValue, Rule, Target, TransportProtocol};
+use rules::{AddressSide, Chain, CtStates, Match, MatchValue, PortRange, Rule, Target, TransportProtocol};
 
 fn ip(family: Family) -> impl Strategy<Value = IpAddr> {
     any::<u128>().prop_map(move |bits| match family {
@@ -54,6 +54,8 @@ fn condition(with_ports: bool) -> impl Strategy<Value = Match> {
     let port = prop_oneof![
         is(port()).prop_map(Match::SourcePort),
         is(port()).prop_map(Match::DestPort),
+        (0..1000_u16, 1001..=u16::MAX)
+            .prop_map(|(first, last)| Match::DestPortRange(PortRange::new(Port(first), Port(last)).unwrap())),
         is(vec(port(), 1..=15)).prop_map(Match::DestPorts),
     ];
     if with_ports { prop_oneof![other, port].boxed() } else { other.boxed() }

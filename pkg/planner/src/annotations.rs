@@ -1,9 +1,12 @@
 //! A sidecar pod's redirect parameters: its annotations, and what its `istio-proxy` container says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Container, IfName, IpNet, Mark, Pod, PodName, Port, TableId, list_elements, parse_go_bool};
-use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig};
+use rules::sidecar::{
+    DnsCapture, InboundMode, LoopbackNet, MAX_SINGLE_PORTS, NetworkSelection, PortSelection, SidecarConfig,
+    port_matches,
+};
 
 use crate::{enrolment::SidecarRedirect, inpod::MAX_INTERFACES};
 
@@ -22,7 +25,7 @@ pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
-const PORTS: ListLimit = ListLimit { bytes: 4 * 1024, elements: 512 };
+const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
 const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
 const INTERFACES: ListLimit =
     ListLimit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
@@ -40,8 +43,8 @@ pub(crate) const LISTS: [(&str, usize); 9] = [
     (STATUS_PORT, PORTS.bytes),
 ];
 
-const PORTS_ALLOWED: &str =
-    "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 4096 bytes";
+const PORTS_ALLOWED: &str = "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 16384 bytes; \
+     of more ports, consecutive ones count as one";
 const NETWORKS_ALLOWED: &str = "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
                                 1024 and 16384 bytes";
 const EXCLUDED_NETWORKS_ALLOWED: &str = "nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
@@ -187,7 +190,12 @@ fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
 }
 
 fn ports(text: &str) -> Option<PortSelection> {
-    PORTS.holds(text).then(|| text.parse().ok())?
+    if text.len() > PORTS.bytes {
+        return None;
+    }
+    let ports = text.parse().ok()?;
+    let is_short = |list: &[Port]| port_matches(list).len() <= PORTS.elements;
+    (!matches!(&ports, PortSelection::List(list) if !is_short(list))).then_some(ports)
 }
 
 fn networks(text: &str) -> Option<NetworkSelection> {
@@ -216,11 +224,7 @@ fn interfaces(text: &str) -> Option<Vec<IfName>> {
 
 fn with_proxy_ports(excluded: PortSelection) -> PortSelection {
     let PortSelection::List(list) = excluded else { return excluded };
-    let mut ports = Vec::new();
-    for port in list.into_iter().chain(PROXY_PORTS) {
-        if !ports.contains(&port) {
-            ports.push(port);
-        }
-    }
-    PortSelection::List(ports)
+    let mut known = BTreeSet::new();
+    let ports = list.into_iter().chain(PROXY_PORTS).filter(|port| known.insert(*port));
+    PortSelection::List(ports.collect())
 }

@@ -236,19 +236,21 @@ fn an_endless_value_is_shown_in_part() {
 #[test]
 fn a_list_that_is_too_long_is_refused_whole() {
     let joined = |number: usize, of: fn(usize) -> String| (0..number).map(of).collect::<Vec<_>>().join(",");
-    let port = |n: usize| (1000 + n % 9).to_string();
+    let port = |n: usize| (2000 + n).to_string();
+    let odd_port = |n: usize| (2001 + 2 * n).to_string();
     let network = |n: usize| format!("10.0.{}.{}/32", n / 256, n % 256);
     let interface = |n: usize| format!("v{n}");
     for (key, fits, too_long, allowed) in [
-        (INCLUDE_INBOUND, joined(512, port), joined(513, port), "at most 512 and 4096 bytes"),
-        (STATUS_PORT, joined(512, port), joined(513, port), "at most 512"),
+        (INCLUDE_INBOUND, joined(512, odd_port), joined(513, odd_port), "at most 512 and 16384 bytes"),
+        (STATUS_PORT, joined(2048, port), joined(513, odd_port), "at most 512"),
+        (EXCLUDE_INBOUND, joined(2048, port), "1,".repeat(8192) + "1", "consecutive ones count as one"),
         (INCLUDE_NETWORKS, joined(1024, network), joined(1025, network), "at most 1024 and 16384 bytes"),
         (EXCLUDE_NETWORKS, joined(1024, network), joined(1025, network), "at most 1024"),
         (KUBEVIRT, joined(32, interface), joined(33, interface), "at most 32 and 1024 bytes"),
         (REROUTE, joined(32, interface), joined(33, interface), "at most 32"),
         (EXCLUDE_INTERFACES, joined(32, interface), joined(33, interface), "at most 32"),
         (EXCLUDE_INTERFACES, "v".into(), "v".to_owned() + &" ".repeat(1024), "1024 bytes"),
-        (EXCLUDE_OUTBOUND, "1".to_owned() + &",".repeat(4095), "1,".repeat(125_000) + "1", "at most 512"),
+        (EXCLUDE_OUTBOUND, "1".to_owned() + &",".repeat(16383), "1,".repeat(125_000) + "1", "at most 512"),
     ] {
         redirected(&annotated(key, &fits)).unwrap_or_else(|error| panic!("{key}: {error}"));
         let error = redirected(&annotated(key, &too_long)).expect_err(key).to_string();

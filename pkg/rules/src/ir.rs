@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt, net::IpAddr};
 
 use model::{IfName, IpNet, Port};
 
-pub use parts::{AddressSide, CtStates, Match, MatchValue, Target, TransportProtocol};
+pub use parts::{AddressSide, CtStates, Match, MatchValue, PortRange, Target, TransportProtocol};
 pub use rule_set::{HookJump, JumpPlace, LocalRoute, RuleSet, TableRules};
 
 /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before

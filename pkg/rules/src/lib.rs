@@ -20,8 +20,8 @@ pub mod print;
 pub mod sidecar;
 
 pub use ir::{
-    AddressSide, Chain, CtStates, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet,
-    Table, TableRules, Target, TransportProtocol,
+    AddressSide, Chain, CtStates, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, PortRange, Rule,
+    RuleSet, Table, TableRules, Target, TransportProtocol,
 };
 pub use list::{RuleLine, SeenLine};
 pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};

@@ -146,7 +146,9 @@ fn chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
 
 /// The order of Istio in `raw`.
 fn ports_first(rule: &mut Rule) {
-    let is_port = |condition: &Match| matches!(condition, Match::SourcePort(_) | Match::DestPort(_));
+    let is_port = |condition: &Match| {
+        matches!(condition, Match::SourcePort(_) | Match::DestPort(_) | Match::DestPortRange(_))
+    };
     let (ports, others): (Vec<_>, Vec<_>) = rule.matches.drain(..).partition(is_port);
     rule.matches = [ports, others].concat();
 }

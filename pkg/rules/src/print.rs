@@ -66,6 +66,10 @@ impl Match {
                 write!(f, " -m {proto}")?;
                 option(f, "--dport", port)
             }
+            Match::DestPortRange(range) => {
+                write!(f, " -m {proto}")?;
+                option(f, "--dport", &MatchValue::eq(range))
+            }
             Match::DestPorts(ports) => {
                 let list = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
                 f.write_str(" -m multiport")?;

@@ -22,7 +22,7 @@ use crate::ir::{
 use crate::{parse::SavedTables, plan};
 
 pub use config::{DnsCapture, InboundMode, LoopbackNet, OwnerGroups, SidecarConfig};
-pub use selection::{InvalidSelection, NetworkSelection, PortSelection};
+pub use selection::{InvalidSelection, MAX_SINGLE_PORTS, NetworkSelection, PortSelection, port_matches};
 
 /// Inbound TCP.
 pub const INBOUND: Chain = Chain::named("ISTIO_INBOUND");

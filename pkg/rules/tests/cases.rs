@@ -60,6 +60,14 @@ pub(crate) fn all() -> Vec<Case> {
             "loopback-cidr-tproxy",
             SidecarConfig { loopback: "127.0.0.0/8".parse().unwrap(), inbound_mode: TPROXY, ..injected() },
         ),
+        (
+            "port-ranges",
+            SidecarConfig {
+                exclude_inbound: ports(&(1..=600).chain([700, 700, 702]).rev().collect::<Vec<_>>()),
+                exclude_outbound: ports(&(0..=u16::MAX).collect::<Vec<_>>()),
+                ..injected()
+            },
+        ),
         ("outbound-none", SidecarConfig { include_networks: networks(&[]), ..injected() }),
         (
             "outbound-ports-only",

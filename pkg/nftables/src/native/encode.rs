@@ -12,12 +12,12 @@ use crate::{
         protocol_number, source_offset, verdict,
     },
     uapi::{
-        ANY_FAMILY, CMP_AT_LEAST, CMP_NOT_EQUAL, CT_KEY, CT_MARK, CT_REGISTER, CT_SOURCE, CT_STATE, CT_ZONE,
-        DATA_VALUE, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOG_GROUP, LOG_LENGTH, LOG_PREFIX, META_INPUT_NAME,
-        META_KEY, META_L4PROTO, META_MARK, META_NFPROTO, META_OUTPUT_NAME, META_SOCKET_GID, META_SOCKET_UID,
-        META_SOURCE, NAT_ADDRESS_MAX, NAT_ADDRESS_MIN, NAT_FAMILY, NAT_SOURCE, NAT_TYPE, PORT_SPECIFIED,
-        REDIR_FLAGS, REDIR_PORT_MAX, REDIR_PORT_MIN, REGISTER_1, RULE_EXPRESSIONS, TPROXY_FAMILY,
-        TPROXY_PORT, TRANSPORT_HEADER, header,
+        ANY_FAMILY, CMP_AT_LEAST, CMP_AT_MOST, CMP_NOT_EQUAL, CT_KEY, CT_MARK, CT_REGISTER, CT_SOURCE,
+        CT_STATE, CT_ZONE, DATA_VALUE, IMMEDIATE_DATA, IMMEDIATE_REGISTER, LOG_GROUP, LOG_LENGTH, LOG_PREFIX,
+        META_INPUT_NAME, META_KEY, META_L4PROTO, META_MARK, META_NFPROTO, META_OUTPUT_NAME, META_SOCKET_GID,
+        META_SOCKET_UID, META_SOURCE, NAT_ADDRESS_MAX, NAT_ADDRESS_MIN, NAT_FAMILY, NAT_SOURCE, NAT_TYPE,
+        PORT_SPECIFIED, REDIR_FLAGS, REDIR_PORT_MAX, REDIR_PORT_MIN, REGISTER_1, RULE_EXPRESSIONS,
+        TPROXY_FAMILY, TPROXY_PORT, TRANSPORT_HEADER, header,
     },
 };
 
@@ -77,7 +77,10 @@ fn conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule) ->
 }
 
 fn is_about_ports(condition: &Match) -> bool {
-    matches!(condition, Match::SourcePort(_) | Match::DestPort(_) | Match::DestPorts(_))
+    matches!(
+        condition,
+        Match::SourcePort(_) | Match::DestPort(_) | Match::DestPortRange(_) | Match::DestPorts(_)
+    )
 }
 
 fn of_family(list: &mut NetlinkRequest, family: Family) {
@@ -108,6 +111,11 @@ fn expressed(list: &mut NetlinkRequest, condition: &Match) -> bool {
     match condition {
         Match::SourcePort(port) => ports(list, SOURCE_PORT, port.negated, &[port.value.0]),
         Match::DestPort(port) => ports(list, DEST_PORT, port.negated, &[port.value.0]),
+        Match::DestPortRange(range) => {
+            payload(list, TRANSPORT_HEADER, DEST_PORT, 2);
+            compare_by(list, CMP_AT_LEAST, &range.first().0.to_be_bytes());
+            compare_by(list, CMP_AT_MOST, &range.last().0.to_be_bytes());
+        }
         Match::DestPorts(all) if all.negated || all.value.len() == 1 => {
             let numbers: Vec<u16> = all.value.iter().map(|port| port.0).collect();
             ports(list, DEST_PORT, all.negated, &numbers);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use model::Port;
-use rules::{AddressSide, CtStates, Match, MatchValue, TransportProtocol};
+use rules::{AddressSide, CtStates, Match, MatchValue, PortRange, TransportProtocol};
 
 use super::{
     XtInfo,
@@ -25,6 +25,8 @@ const SET_INVERTED: u8 = 1;
 const SET_SOURCE: u8 = 2;
 const SET_SIZE: usize = 44;
 
+const ANY_PORT: [u16; 2] = [0, u16::MAX];
+
 /// Condition as a match; none if it cannot be expressed: a port without its protocol, or a set that does not exist.
 pub(crate) fn encode_match(
     condition: &Match,
@@ -33,8 +35,13 @@ pub(crate) fn encode_match(
 ) -> Option<XtInfo> {
     let info = Layout::default();
     Some(match condition {
-        Match::SourcePort(port) => ports(proto?, Some(port), None),
-        Match::DestPort(port) => ports(proto?, None, Some(port)),
+        Match::SourcePort(MatchValue { negated, value }) => {
+            ports(proto?, [[value.0; 2], ANY_PORT], u8::from(*negated))
+        }
+        Match::DestPort(MatchValue { negated, value }) => {
+            ports(proto?, [ANY_PORT, [value.0; 2]], u8::from(*negated) << 1)
+        }
+        Match::DestPortRange(range) => ports(proto?, [ANY_PORT, [range.first().0, range.last().0]], 0),
         Match::DestPorts(list) => {
             // struct xt_multiport_v1: flags, count, ports[15], pflags[15], invert
             let info = info.u8(1).u8(u8::try_from(list.value.len()).ok().filter(|count| *count <= 15)?);
@@ -128,15 +135,8 @@ pub(crate) fn decode_match(
 }
 
 /// `struct xt_tcp` (spts, dpts, option, flg_mask, flg_cmp, invflags), or `struct xt_udp`, which has no options and flags.
-fn ports(
-    proto: TransportProtocol,
-    source: Option<&MatchValue<Port>>,
-    dest: Option<&MatchValue<Port>>,
-) -> XtInfo {
-    let range = |port: Option<&MatchValue<Port>>| port.map_or([0, u16::MAX], |port| [port.value.0; 2]);
-    let is_negated = |port: Option<&MatchValue<Port>>| u8::from(port.is_some_and(|port| port.negated));
-    let info = range(source).into_iter().chain(range(dest)).fold(Layout::default(), Layout::u16);
-    let inverted = is_negated(source) | is_negated(dest) << 1;
+fn ports(proto: TransportProtocol, source_and_dest: [[u16; 2]; 2], inverted: u8) -> XtInfo {
+    let info = source_and_dest.into_iter().flatten().fold(Layout::default(), Layout::u16);
     match proto {
         TransportProtocol::Tcp => ("tcp", 0, info.zeros(3).u8(inverted).aligned()),
         TransportProtocol::Udp => ("udp", 0, info.u8(inverted).aligned()),
@@ -148,6 +148,7 @@ fn port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
         ([0, u16::MAX, low, high], 0 | 2) if low == high => {
             Match::DestPort(MatchValue { negated: inverted == 2, value: Port(low) })
         }
+        ([0, u16::MAX, low, high], 0) => Match::DestPortRange(PortRange::new(Port(low), Port(high))?),
         ([low, high, 0, u16::MAX], 0 | 1) if low == high => {
             Match::SourcePort(MatchValue { negated: inverted == 1, value: Port(low) })
         }

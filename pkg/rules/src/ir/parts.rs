@@ -1,6 +1,6 @@
 //! What a rule is made of: conditions and verdicts.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, fmt, net::IpAddr};
 
 use model::{Mark, Port};
 
@@ -24,6 +24,41 @@ impl<T> MatchValue<T> {
     /// The packet must not have `value`.
     pub const fn ne(value: T) -> MatchValue<T> {
         MatchValue { negated: true, value }
+    }
+}
+
+/// Two ports or more, without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortRange {
+    first: Port,
+    last: Port,
+}
+
+impl PortRange {
+    /// `None`: these are no two ports in order, or every port, which says nothing: no save shows it.
+    #[must_use]
+    pub fn new(first: Port, last: Port) -> Option<PortRange> {
+        let is_range = first < last && (first, last) != (Port(0), Port(u16::MAX));
+        is_range.then_some(PortRange { first, last })
+    }
+
+    /// The first one.
+    #[must_use]
+    pub fn first(self) -> Port {
+        self.first
+    }
+
+    /// The last one.
+    #[must_use]
+    pub fn last(self) -> Port {
+        self.last
+    }
+}
+
+/// As iptables prints it.
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.first, self.last)
     }
 }
 
@@ -103,6 +138,8 @@ pub enum Match {
     SourcePort(MatchValue<Port>),
     /// Destination port; the rule must name tcp or udp.
     DestPort(MatchValue<Port>),
+    /// A destination port of this range; the rule must name tcp or udp.
+    DestPortRange(PortRange),
     /// One of up to 15 destination ports.
     DestPorts(MatchValue<Vec<Port>>),
     /// User id of the process that owns the sending socket.

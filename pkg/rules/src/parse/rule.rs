@@ -9,7 +9,9 @@ use std::{
 
 use model::{IfName, IpNet, Mark, Port};
 
-use crate::ir::{AddressSide, Chain, CtStates, Match, MatchValue, Rule, Target, TransportProtocol, host_net};
+use crate::ir::{
+    AddressSide, Chain, CtStates, Match, MatchValue, PortRange, Rule, Target, TransportProtocol, host_net,
+};
 
 /// Understands the words behind `-A CHAIN`, or gives up.
 pub(super) fn parse(words: &[String]) -> Option<Rule> {
@@ -110,12 +112,16 @@ fn condition(words: &mut RuleWords<'_>, rule_proto: Option<&MatchValue<Transport
     match (module, option) {
         ("tcp" | "udp", "--dport" | "--sport") => {
             let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
-            let port = MatchValue { negated, value: Port(words.parse()?) };
-            names_it.then_some(if option == "--dport" {
-                Match::DestPort(port)
-            } else {
-                Match::SourcePort(port)
-            })
+            let value = words.next()?;
+            let condition = match (option, value.split_once(':')) {
+                ("--dport", Some((first, last))) if !negated => {
+                    let [first, last] = [first, last].map(|port| port.parse().ok().map(Port));
+                    Match::DestPortRange(PortRange::new(first?, last?)?)
+                }
+                ("--dport", _) => Match::DestPort(MatchValue { negated, value: Port(value.parse().ok()?) }),
+                _ => Match::SourcePort(MatchValue { negated, value: Port(value.parse().ok()?) }),
+            };
+            names_it.then_some(condition)
         }
         ("multiport", "--dports") => {
             let ports = words

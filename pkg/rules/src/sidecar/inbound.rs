@@ -1,12 +1,12 @@
 //! Inbound capture: nat for REDIRECT, mangle for TPROXY.
 
-use model::{Family, IfName, Mark, Port};
+use model::{Family, IfName, Mark};
 
 use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
-use super::{jump, passthrough_source, trace};
+use super::{jump, passthrough_source, port_matches, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
 /// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
@@ -58,13 +58,13 @@ fn redirect(config: &SidecarConfig, rules: &mut RuleSet) {
             trace::push(config, nat, &INBOUND, "InboundCapture", Rule::jump(IN_REDIRECT).tcp());
         }
         PortSelection::List(ports) => {
-            for port in ports {
+            for port in port_matches(ports) {
                 trace::push(
                     config,
                     nat,
                     &INBOUND,
                     "IncludeInboundPort",
-                    Rule::jump(IN_REDIRECT).tcp().dport(*port),
+                    Rule::jump(IN_REDIRECT).tcp().when(port),
                 );
             }
         }
@@ -89,8 +89,8 @@ fn skip_ports(config: &SidecarConfig, table: &mut InboundChains) {
     match &config.exclude_inbound {
         PortSelection::All => skip(Rule::new(Target::Return).tcp()),
         PortSelection::List(ports) => {
-            for port in ports {
-                skip(Rule::new(Target::Return).tcp().dport(*port));
+            for port in port_matches(ports) {
+                skip(Rule::new(Target::Return).tcp().when(port));
             }
         }
     }
@@ -115,17 +115,13 @@ fn tproxy(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSe
             divert_or_tproxy(config, mangle, "InboundCapture", &Rule::new(Target::Return).tcp());
         }
         PortSelection::List(ports) => {
-            for port in ports {
-                let rule = port_rule(*port);
+            for port in port_matches(ports) {
+                let rule = Rule::new(Target::Return).tcp().when(port);
                 divert_or_tproxy(config, mangle, "IncludeInboundPort", &rule);
             }
         }
     }
     remember_mark(config, family, mark, rules);
-}
-
-fn port_rule(port: Port) -> Rule {
-    Rule::new(Target::Return).tcp().dport(port)
 }
 
 /// What the proxy has marked, and what is on loopback, is not inbound, except the pod's calls of itself through the proxy.

@@ -6,7 +6,7 @@ use super::{
     DNS, DNS_PORT, DnsCapture, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT,
     SidecarConfig, SocketOwner,
 };
-use super::{jump, passthrough_source, trace};
+use super::{jump, passthrough_source, port_matches, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
 pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
@@ -46,8 +46,8 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
     match &config.exclude_outbound {
         PortSelection::All => nat.push(&OUTPUT, Rule::new(Target::Return).tcp()),
         PortSelection::List(ports) => {
-            for port in ports {
-                nat.push(&OUTPUT, Rule::new(Target::Return).tcp().dport(*port));
+            for port in port_matches(ports) {
+                nat.push(&OUTPUT, Rule::new(Target::Return).tcp().when(port));
             }
         }
     }
@@ -96,8 +96,8 @@ fn networks(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
     match &config.include_outbound {
         PortSelection::All => nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp()),
         PortSelection::List(ports) => {
-            for port in ports {
-                nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp().dport(*port));
+            for port in port_matches(ports) {
+                nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp().when(port));
             }
         }
     }

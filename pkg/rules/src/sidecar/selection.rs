@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use model::{IpNet, Port, list_elements};
 
+use crate::ir::{Match, MatchValue, PortRange};
+
 /// A selection of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSelection {
@@ -22,6 +24,27 @@ impl PortSelection {
     pub fn is_none(&self) -> bool {
         matches!(self, PortSelection::List(list) if list.is_empty())
     }
+}
+
+/// A list that has more elements has each run of ports as one: each element is a rule, or more. Shorter lists keep a rule for
+/// each port, as Istio makes them, and as running pods have them.
+pub const MAX_SINGLE_PORTS: usize = 512;
+
+/// Returns a condition for each rule that a list of ports takes. The order in which they are tried does not matter.
+#[must_use]
+pub fn port_matches(ports: &[Port]) -> Vec<Match> {
+    if ports.len() <= MAX_SINGLE_PORTS {
+        return ports.iter().map(|port| Match::DestPort(MatchValue::eq(*port))).collect();
+    }
+    let mut sorted: Vec<Port> = ports.to_vec();
+    sorted.sort_unstable();
+    // Port 0, which no packet has, begins no run: one of all ports would be no condition.
+    let runs = sorted.chunk_by(|port, next| port.0 > 0 && next.0.saturating_sub(port.0) <= 1 || port == next);
+    let ends = runs.filter_map(|run| Some((*run.first()?, *run.last()?)));
+    let condition = |(first, last)| {
+        PortRange::new(first, last).map_or(Match::DestPort(MatchValue::eq(first)), Match::DestPortRange)
+    };
+    ends.map(condition).collect()
 }
 
 /// The text is no selection of ports or networks.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Family, IfName, IpNet, Mark, Port, TableId};
 use proptest::{collection::vec, option, prelude::*, sample};
 use rules::{
-    AddressSide, Chain, ChainSet, CtStates, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleSet,
-    Table, TableRules, Target, TransportProtocol,
+    AddressSide, Chain, ChainSet, CtStates, Hook, HookJump, JumpPlace, Match, MatchValue, PortRange, Rule,
+    RuleSet, Table, TableRules, Target, TransportProtocol,
     sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig},
 };
 
@@ -21,6 +21,11 @@ pub(crate) fn family() -> impl Strategy<Value = Family> {
 
 pub(crate) fn port() -> impl Strategy<Value = Port> {
     prop_oneof![Just(53), Just(15008), any::<u16>()].prop_map(Port)
+}
+
+fn port_range() -> impl Strategy<Value = PortRange> {
+    (1..u16::MAX, 1..=u16::MAX)
+        .prop_map(|(first, more)| PortRange::new(Port(first), Port(first.saturating_add(more))).unwrap())
 }
 
 pub(crate) fn ports() -> impl Strategy<Value = PortSelection> {
@@ -104,6 +109,7 @@ fn condition(with_ports: bool) -> impl Strategy<Value = Match> {
     let port = prop_oneof![
         is(port()).prop_map(Match::SourcePort),
         is(port()).prop_map(Match::DestPort),
+        port_range().prop_map(Match::DestPortRange),
         is(vec(port(), 1..15)).prop_map(Match::DestPorts),
     ];
     if with_ports { prop_oneof![other, port].boxed() } else { other.boxed() }

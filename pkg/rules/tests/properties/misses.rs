@@ -2,7 +2,7 @@
 
 use rules::{SavedTables, Table};
 
-const MISSES: [&str; 41] = [
+const MISSES: [&str; 43] = [
     "-j CONNMARK --save-mark --nfmask 0xff --ctmask 0xffffffff",
     "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xfffffffe",
     "-j CONNMARK --restore-mark --nfmask 0x3000",
@@ -24,7 +24,9 @@ const MISSES: [&str; 41] = [
     "-p tcp -j TPROXY --on-port 15006",
     "-p tcp -j REDIRECT --to-ports 15001 --random",
     "-p tcp -j REDIRECT --to-ports 15001-15002",
-    "-p tcp -m tcp --dport 80:90 -j RETURN",
+    "-p tcp -m tcp ! --dport 80:90 -j RETURN",
+    "-p tcp -m tcp --dport 90:80 -j RETURN",
+    "-p tcp -m tcp --sport 80:90 -j RETURN",
     "-p udp -m tcp --dport 80 -j RETURN",
     "! -p tcp -m tcp --dport 80 -j RETURN",
     "-p tcp -m tcp --dport 65536 -j RETURN",
