@@ -5,7 +5,7 @@
 //! into one. Looking has no side effect: a legacy table is never listed before `/proc` shows that it exists,
 //! because listing creates it.
 //!
-//! Called by `redirect`, and later by the agent. It decides nothing about rules; `rules` does.
+//! Called by `redirect` and by the agent. It decides nothing about rules; `rules` does.
 
 mod backend;
 mod builtin;

@@ -27,7 +27,8 @@ pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
     }
 }
 
-/// Does `work` whenever and for as long as this replica leads. It never ends; dropping it releases the Lease.
+/// Does `work` whenever and for as long as this replica leads. It never ends. After it is dropped, the caller
+/// releases the Lease.
 pub async fn lead<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
     loop {
         let since = acquire(elector).await;

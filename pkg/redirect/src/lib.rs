@@ -5,7 +5,7 @@
 //! attempt is completed. They act on the calling thread's namespace; [`netfilter::inside`] takes them into a
 //! pod's.
 //!
-//! Called by the plugin, `istio-iptables` and `istio-clean-iptables`, and later by the repair controller.
+//! Called by the plugin, `istio-iptables`, `istio-clean-iptables`, and repair in place.
 
 mod error;
 mod families;
