@@ -126,6 +126,13 @@ fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
         assert_eq!(cluster.asked_by_agent(name), 0, "{}", daemon.log());
     }
     assert_eq!(cluster.asked_by_plugin(), 0, "{}", daemon.log());
+    // Two ADDs of two pods each.
+    for (metric, least) in [
+        (r#"istio_cni_plugin_requests_total{response_code="200"}"#, 4.0),
+        (r#"istio_cni_ambient_add_seconds_count{phase="total"}"#, 4.0),
+    ] {
+        assert!(daemon.metric(metric) >= Some(least), "{metric}: {:?}", daemon.metric(metric));
+    }
     let watched = |request: &kit::Request| request.resource == "namespaces";
     assert!(!cluster.fixture.requests().iter().any(watched), "namespaces mean nothing without ambient mode");
     // Ambient mode is off, whatever a pod asks for.

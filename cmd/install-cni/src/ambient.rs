@@ -10,7 +10,7 @@ use std::{
 
 use agent::{
     AgentHandle, AgentMetrics, AgentNotice, AgentServer, AgentService, AgentStatus, AnnotationUpdate,
-    FetchedPod, MeshPodMetrics, PodFetcher, Reconciler, ReconcilerInbox,
+    FetchedPod, MeshPodMetrics, PluginMetrics, PodFetcher, Reconciler, ReconcilerInbox,
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings, PodSource};
@@ -76,7 +76,7 @@ pub(crate) fn start(
     ambient: &AmbientOptions,
     registry: &mut Registry,
     mesh_pods: MeshPodMetrics,
-) -> Result<(RunningAgent, AgentMetrics)> {
+) -> Result<RunningAgent> {
     let metrics = AgentMetrics::register(registry, mesh_pods);
     let status = Arc::new(AgentStatus::default());
     let (tell, marks) = mpsc::channel(UPDATES);
@@ -89,7 +89,7 @@ pub(crate) fn start(
     let inspector = Some(NodeInspector::new(Arc::clone(&settings), handle.clone(), open_node(ambient)?));
     let (opened, open) = std::sync::mpsc::channel();
     let (say, ended) = oneshot::channel();
-    let (of_owner, to_status) = (metrics.clone(), Arc::clone(&status));
+    let (of_owner, to_status) = (metrics, Arc::clone(&status));
     // Sockets and children of the thread that opens them are in its namespace.
     let to_mode = handle.clone();
     let work = move || match capture_modes::open(&settings, &to_mode, &of_owner) {
@@ -122,7 +122,7 @@ pub(crate) fn start(
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
     let notices = Some(notices);
-    Ok((RunningAgent { handle, ended, marks, notices, status, inspector, events: None }, metrics))
+    Ok(RunningAgent { handle, ended, marks, notices, status, inspector, events: None })
 }
 
 /// Serves our plugin, from now on, and listens for Istio's.
@@ -130,7 +130,7 @@ pub(crate) fn serve(
     ambient: &AmbientOptions,
     socket: &Path,
     handle: AgentHandle,
-    (metrics, status): (AgentMetrics, Arc<AgentStatus>),
+    (metrics, status): (PluginMetrics, Arc<AgentStatus>),
     cluster: Arc<ClusterAccess>,
     runtime: runtime::Handle,
 ) -> Result<Option<EventServer>> {

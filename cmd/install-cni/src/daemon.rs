@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use agent::MeshPodMetrics;
+use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
@@ -99,6 +99,7 @@ fn start_parts(
     let installer_metrics = InstallerMetrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
     let mesh_pods = MeshPodMetrics::register(&mut registry);
+    let plugin = PluginMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let ambient = settings.ambient.as_ref();
@@ -112,10 +113,10 @@ fn start_parts(
     let work = start(installer, handle)?;
     let runtime = runtime::Handle::current();
     let ambient = match (&settings.ambient, ambient) {
-        (Some(chosen), Some((running, metrics))) => {
+        (Some(chosen), Some(running)) => {
             let owner = running.handle.clone();
             let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
-            let told = (metrics, Arc::clone(&running.status));
+            let told = (plugin.clone(), Arc::clone(&running.status));
             let events = ambient::serve(chosen, socket, owner, told, cluster, runtime.clone())?;
             Some(ambient::RunningAgent { events, ..running })
         }
@@ -123,7 +124,7 @@ fn start_parts(
     };
     let sidecar_agent = match settings.ambient {
         Some(_) => None,
-        None => sidecar_agent::start(&settings, &cluster, &runtime),
+        None => sidecar_agent::start(&settings, &cluster, &runtime, &plugin),
     };
     let log_server = log_server.map(|server| (server, log_metrics));
     let daemon =

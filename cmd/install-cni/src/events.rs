@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentMetrics, AgentService};
+use agent::{AgentService, PluginMetrics};
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
@@ -43,7 +43,7 @@ const DEADLINE: Duration = Duration::from_millis(4200);
 struct PluginEventHandler {
     service: AgentService,
     places: HostPaths,
-    metrics: AgentMetrics,
+    metrics: PluginMetrics,
     room: Arc<Semaphore>,
 }
 
@@ -64,7 +64,7 @@ impl EventServer {
     pub(crate) fn bind(
         settings: &EventSettings,
         service: AgentService,
-        metrics: AgentMetrics,
+        metrics: PluginMetrics,
     ) -> Result<EventServer> {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
@@ -86,7 +86,7 @@ async fn add(State(handler): State<PluginEventHandler>, body: Body) -> EventReje
     let metrics = handler.metrics.clone();
     let done = timeout(LIMIT, enrol(handler, body)).await.unwrap_or_else(|_| late());
     let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));
-    metrics.plugin_request(status.as_u16());
+    metrics.answered(status.as_u16());
     if status != StatusCode::OK {
         warn!(target: "ambient", status = status.as_u16(), reason = why, "CNI event rejected");
     }

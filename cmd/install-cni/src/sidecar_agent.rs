@@ -7,7 +7,7 @@ use std::{sync::Arc, thread, time::Instant};
 
 use agent::{
     AgentHandle, AgentMetrics, AgentServer, AgentService, AgentStatus, FetchedPod, MeshPodMetrics,
-    PodFetcher, Reconciler, ReconcilerInbox, SidecarsOnly,
+    PluginMetrics, PodFetcher, Reconciler, ReconcilerInbox, SidecarsOnly,
 };
 use anyhow::{Context as _, Result, anyhow};
 use daemon_settings::DaemonSettings;
@@ -30,8 +30,9 @@ pub(crate) fn start(
     settings: &DaemonSettings,
     cluster: &Arc<ClusterAccess>,
     runtime: &runtime::Handle,
+    plugin: &PluginMetrics,
 ) -> Option<Arc<AgentStatus>> {
-    let started = serve(settings, cluster, runtime);
+    let started = serve(settings, cluster, runtime, plugin);
     let failed = |error| {
         let path = settings.agent_socket.display();
         warn!(target: "install", %path, error = format!("{error:#}"), "cannot serve the plugin, which asks the API server instead");
@@ -49,14 +50,15 @@ fn serve(
     settings: &DaemonSettings,
     cluster: &Arc<ClusterAccess>,
     runtime: &runtime::Handle,
+    plugin: &PluginMetrics,
 ) -> Result<(AgentHandle, Arc<AgentStatus>)> {
     let server = AgentServer::bind(&settings.agent_socket).map_err(|error| anyhow!("{error}"))?;
     let (handle, inbox) = ReconcilerInbox::new();
     let status = Arc::new(AgentStatus::default());
-    // All of them are about ambient mode.
+    // All of these are about ambient mode.
     let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
     let policy = EnrolmentPolicy::default();
-    let (of_loop, to_status) = (metrics.clone(), Arc::clone(&status));
+    let (of_loop, to_status) = (metrics, Arc::clone(&status));
     let ignore_marks = Box::new(drop);
     let body = move || {
         let mode = Box::new(SidecarsOnly);
@@ -70,7 +72,7 @@ fn serve(
         found.map_err(|error| format!("{error:#}").into())
     });
     server
-        .serve(AgentService::new(handle.clone(), policy, lookup, metrics, Arc::clone(&status)))
+        .serve(AgentService::new(handle.clone(), policy, lookup, plugin.clone(), Arc::clone(&status)))
         .context("cannot start a thread")?;
     Ok((handle, status))
 }

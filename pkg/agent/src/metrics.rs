@@ -28,11 +28,6 @@ pub(crate) struct StepLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PhaseLabel {
-    phase: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct SetFamily {
     family: &'static str,
 }
@@ -40,11 +35,6 @@ pub(crate) struct SetFamily {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct EventLabel {
     r#type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ResponseLabel {
-    response_code: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,7 +48,8 @@ pub(crate) struct PlaceLabel {
 }
 
 /// Upper bounds in seconds, from an enrolment to a tool that hangs.
-const DURATIONS: [f64; 12] = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
+pub(crate) const DURATIONS: [f64; 12] =
+    [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
 
 /// The agent's metrics; clones share their values.
 #[derive(Clone, Debug)]
@@ -70,7 +61,6 @@ pub struct AgentMetrics {
     switches: Counter,
     switching: Histogram,
     steps: Family<StepLabel, Counter>,
-    adds: Family<PhaseLabel, Histogram>,
     doubted: Gauge,
     doubts: Counter,
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
@@ -85,7 +75,6 @@ pub struct AgentMetrics {
     overruled: Gauge,
     ambiguous: Gauge,
     outside: Gauge,
-    plugin_requests: Family<ResponseLabel, Counter>,
 }
 
 impl AgentMetrics {
@@ -99,7 +88,6 @@ impl AgentMetrics {
             switches: Counter::default(),
             switching: Histogram::new(DURATIONS),
             steps: Family::default(),
-            adds: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
             doubted: Gauge::default(),
             doubts: Counter::default(),
             age: Gauge::default(),
@@ -114,7 +102,6 @@ impl AgentMetrics {
             overruled: Gauge::default(),
             ambiguous: Gauge::default(),
             outside: Gauge::default(),
-            plugin_requests: Family::default(),
         };
         let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
         let (name, help) =
@@ -134,8 +121,6 @@ impl AgentMetrics {
         registry.register(name, help, metrics.switching.clone());
         let (name, help) = add("plan_steps", "Steps applied to the node's network, by kind and result");
         registry.register(name, help, metrics.steps.clone());
-        let (name, help) = add("add_seconds", "Duration of the plugin's ADD requests, by phase");
-        registry.register(name, help, metrics.adds.clone());
         let (name, help) =
             add("queue_age_seconds", "Age of the oldest change that the last reconcile pass handled");
         registry.register(name, help, metrics.age.clone());
@@ -187,15 +172,8 @@ impl AgentMetrics {
         let help = "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
         registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
         registry.register("ztunnel_connected", "Connections from ztunnel", metrics.connected.clone());
-        let help = "Requests of Istio's own plugin, by response status";
-        registry.register("istio_cni_plugin_requests", help, metrics.plugin_requests.clone());
         metrics.active.set(-1);
         metrics
-    }
-
-    /// A request of Istio's own plugin was answered with this status.
-    pub fn plugin_request(&self, response_code: u16) {
-        self.plugin_requests.get_or_create(&ResponseLabel { response_code }).inc();
     }
 
     /// A pod joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
@@ -255,10 +233,6 @@ impl AgentMetrics {
             self.switches.inc();
             self.switching.observe(took.as_secs_f64());
         }
-    }
-
-    pub(crate) fn add(&self, phase: &'static str, took: Duration) {
-        self.adds.get_or_create(&PhaseLabel { phase }).observe(took.as_secs_f64());
     }
 
     pub(crate) fn age(&self, age: Duration) {

@@ -25,7 +25,7 @@ use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 use crate::{
     capture_mode::{CaptureReply, CaptureResult},
     ledger::PodAttachment,
-    metrics::AgentMetrics,
+    plugin_metrics::PluginMetrics,
     reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
     status::AgentStatus,
 };
@@ -76,11 +76,11 @@ impl AgentService {
         owner: AgentHandle,
         policy: EnrolmentPolicy,
         lookup: PodFetcher,
-        metrics: AgentMetrics,
+        plugin: PluginMetrics,
         status: Arc<AgentStatus>,
     ) -> AgentService {
         let connections = AtomicUsize::new(0);
-        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, metrics, status, connections }))
+        AgentService(Arc::new(ConnectionContext { owner, policy, lookup, plugin, status, connections }))
     }
 
     /// Answers one request; blocks until it is done, at most for some seconds. `netns`: for an ADD, the pod's network
@@ -108,7 +108,7 @@ struct ConnectionContext {
     owner: AgentHandle,
     policy: EnrolmentPolicy,
     lookup: PodFetcher,
-    metrics: AgentMetrics,
+    plugin: PluginMetrics,
     status: Arc<AgentStatus>,
     connections: AtomicUsize,
 }
@@ -187,10 +187,11 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
         ));
     }
     let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
-    let answer = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request, RequestContext { netns, deadline }, || is_gone(client), shared),
-        Err(error) => AgentAnswer::failed(format!("the request cannot be read: {error}")),
+    let (answer, failure) = match serde_json::from_slice(&line) {
+        Ok(request) => (answer(request, RequestContext { netns, deadline }, || is_gone(client), shared), 500),
+        Err(error) => (AgentAnswer::failed(format!("the request cannot be read: {error}")), 400),
     };
+    shared.plugin.answered(if answer.error.is_some() { failure } else { 200 });
     if answer.error.is_some() {
         shared.status.failed(client);
     }
@@ -239,7 +240,7 @@ fn answer(
     match request.verb {
         CniVerb::Add => {
             let answer = add(request, with, is_gone, shared);
-            shared.metrics.add("total", began.elapsed());
+            shared.plugin.add("total", began.elapsed());
             answer
         }
         CniVerb::Del => {
@@ -291,7 +292,7 @@ fn add(
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
     let decided = decide(Box::new(arrival), &reply, is_gone, deadline, shared);
-    shared.metrics.add("facts", began.elapsed());
+    shared.plugin.add("facts", began.elapsed());
     let AddDecision { known: (pod, namespace), membership } = match decided {
         Ok(decided) => decided,
         Err(error) => return AgentAnswer::failed(error),
@@ -308,7 +309,7 @@ fn add(
             warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, %error, "addresses of the pod may still be captured");
         }
     }
-    shared.metrics.add("enrol", began.elapsed());
+    shared.plugin.add("enrol", began.elapsed());
     let enrolled = membership.is_ok();
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
@@ -389,16 +390,14 @@ fn look_up(
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::registry::Registry;
-
     use super::*;
-    use crate::{MeshPodMetrics, ReconcilerInbox};
+    use crate::ReconcilerInbox;
 
     /// The reconciler answers nothing, and `lookup` returns at once.
     fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
         let (handle, inbox) = ReconcilerInbox::new();
-        let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
-        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, metrics, Arc::default()), inbox)
+        let plugin = PluginMetrics::default();
+        (AgentService::new(handle, EnrolmentPolicy::default(), lookup, plugin, Arc::default()), inbox)
     }
 
     #[test]
