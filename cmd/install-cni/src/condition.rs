@@ -19,6 +19,8 @@ const KIND: &str = "IstioCNIReady";
 pub(crate) const NOT_INSTALLED: &str = "NotInstalled";
 /// Why it is `False`: the node's network is not.
 pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
+/// How long an agent may take to start: until then, what it has not looked at yet is no change of the node's.
+const START: Duration = Duration::from_secs(10);
 /// How often we look at ourselves: a change shall be at the node within a second.
 const LOOK: Duration = Duration::from_millis(500);
 /// How often it is told that nothing has changed.
@@ -44,20 +46,28 @@ fn judge(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondit
 }
 
 /// What was told last, and when.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LastReported {
+    started: Instant,
     last: Option<(NodeCondition, Instant)>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
 impl LastReported {
+    fn new(started: Instant) -> LastReported {
+        LastReported { started, last: None, failures: 0, not_before: None }
+    }
+
     /// Whether to tell this now.
     fn is_due(&self, condition: &NodeCondition, now: Instant) -> bool {
         if self.not_before.is_some_and(|not_before| now < not_before) {
             return false;
         }
-        let Some((last, when)) = &self.last else { return true };
+        let Some((last, when)) = &self.last else {
+            let is_starting = now.saturating_duration_since(self.started) < START;
+            return condition.status == ConditionStatus::True || !is_starting;
+        };
         let since = now.saturating_duration_since(*when);
         match (last.status == condition.status, last == condition) {
             (false, _) => true,
@@ -67,7 +77,7 @@ impl LastReported {
     }
 
     fn done(&mut self, condition: NodeCondition, now: Instant) {
-        *self = LastReported { last: Some((condition, now)), ..LastReported::default() };
+        *self = LastReported { last: Some((condition, now)), ..LastReported::new(self.started) };
     }
 
     fn failed(&mut self, now: Instant) {
@@ -78,7 +88,7 @@ impl LastReported {
 
 /// Keeps the condition as it is with us, until it is dropped.
 pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
-    let (mut told, mut said) = (LastReported::default(), LastError::default());
+    let (mut told, mut said) = (LastReported::new(Instant::now()), LastError::default());
     loop {
         let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
@@ -165,7 +175,7 @@ mod tests {
     #[test]
     fn changes_are_told_at_once_and_the_rest_seldom() {
         let start = Instant::now();
-        let mut told = LastReported::default();
+        let mut told = LastReported::new(start);
         let table = [
             (0, ready(), true),
             (1, ready(), false),
@@ -187,9 +197,24 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_starts_has_a_moment_to_be_ready_and_says_so_at_once() {
+        let start = Instant::now();
+        let told = LastReported::new(start);
+        for (second, condition, expected) in [
+            (0, not_ready("the first pass of the installer has not ended yet"), false),
+            (9, not_ready("the first pass of the installer has not ended yet"), false),
+            (0, ready(), true),
+            (10, not_ready("a"), true),
+        ] {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(told.is_due(&condition, now), expected, "{second}: {condition:?}");
+        }
+    }
+
+    #[test]
     fn after_failures_the_pauses_grow_to_a_minute() {
         let start = Instant::now();
-        let mut told = LastReported::default();
+        let mut told = LastReported::new(start);
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..9 {
