@@ -76,8 +76,10 @@ fn is_numeric(word: &str) -> bool {
         let rest = digits.strip_prefix(prefix);
         rest.is_some_and(|rest: &str| !rest.is_empty() && rest.chars().all(|c| c.is_digit(radix)))
     };
-    let time = digits.contains(':') && digits.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
-    let date = digits.len() >= 8 && digits.chars().all(|c| c.is_ascii_digit() || c == '-');
+    let has_digit = digits.contains(|c: char| c.is_ascii_digit());
+    let time =
+        has_digit && digits.contains(':') && digits.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
+    let date = has_digit && digits.len() >= 8 && digits.chars().all(|c| c.is_ascii_digit() || c == '-');
     digits.parse::<f64>().is_ok() || radix("0x", 16) || radix("0o", 8) || radix("0b", 2) || time || date
 }
 
