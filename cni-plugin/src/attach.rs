@@ -127,11 +127,7 @@ fn redirect_pod(
         }
         let Some(redirect) = order() else { return Ok(None) };
         let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
-        // In ambient mode the agent has tools, and compares rules with what the pod's annotations ask for. That rules cannot
-        // be read keeps no pod from starting.
-        if call.conf.ambient_enabled {
-            return Ok(Some((report, RuleDigest::default(), CapturedTraffic::default())));
-        }
+        // That rules cannot be read keeps no pod from starting.
         let captured = CapturedTraffic::of_this_netns(ChainSet::SIDECAR).unwrap_or_default();
         Ok(Some((report, redirect::rules_now().unwrap_or_default(), captured)))
     })?;

@@ -36,7 +36,8 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
     let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
     if error.is_none() {
         forget_failure(&directory, name);
-        if call.conf.ambient_enabled && !log.has_enrolled() {
+        // In ambient mode the agent follows all pods, and those without rules need no record.
+        if call.conf.ambient_enabled && !log.has_enrolled() && !log.has_redirected() {
             return;
         }
     }
@@ -58,7 +59,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().clone(),
         captured: log.captured().to_vec(),
-        // In ambient mode the agent knows the pod, and of a failure nothing is computed.
+        // Of a failure nothing is computed.
         pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
             planner::facts::trim(&mut pod);
             planner::facts::trim_to_sidecar(&mut pod);

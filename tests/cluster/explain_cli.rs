@@ -15,7 +15,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is expected of an answer: code, capture, way, and the exit status.
-type Expected = (&'static str, &'static str, &'static str, i32);
+pub(crate) type Expected = (&'static str, &'static str, &'static str, i32);
 
 /// Calls a command in the agent's container, and answers with status and standard output.
 fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
@@ -31,7 +31,7 @@ fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
 }
 
 /// The answer to `explain`, which must fit its exit status.
-fn explain(container: &Container, pod: &str) -> Explanation {
+pub(crate) fn explain(container: &Container, pod: &str) -> Explanation {
     let (status, text) = call(container, &["explain", pod, "-o", "json"]);
     let answer: Explanation = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!(status, i32::from(answer.verdict.status()), "{answer:#?}");
@@ -52,7 +52,7 @@ fn readable(answer: &Explanation) {
 }
 
 /// `explain` says this, and its answer has these words.
-fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) -> Explanation {
+pub(crate) fn says(container: &Container, pod: &str, expected: Expected, words: &[&str]) -> Explanation {
     let answer = explain(container, pod);
     assert_eq!(short(&answer), expected, "{answer}");
     checked(answer, words)
@@ -65,7 +65,7 @@ fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
 }
 
 /// The same as soon as it is so: what the agent takes in, or repairs, has its time. `before` comes before each question.
-fn comes_to_say(
+pub(crate) fn comes_to_say(
     container: &Container,
     pod: &str,
     before: impl Fn(),
@@ -91,7 +91,7 @@ fn checked(answer: Explanation, words: &[&str]) -> Explanation {
 }
 
 /// Names of the pods that `list` shows with these arguments, and its exit status.
-fn list(container: &Container, arguments: &[&str]) -> (i32, Vec<String>) {
+pub(crate) fn list(container: &Container, arguments: &[&str]) -> (i32, Vec<String>) {
     let (status, text) = call(container, &[&["list", "-o", "json"], arguments].concat());
     let pods: Vec<Value> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let name =
@@ -100,6 +100,6 @@ fn list(container: &Container, arguments: &[&str]) -> (i32, Vec<String>) {
 }
 
 /// Exit status and text of `verify`.
-fn verify(container: &Container) -> (i32, String) {
+pub(crate) fn verify(container: &Container) -> (i32, String) {
     call(container, &["verify"])
 }

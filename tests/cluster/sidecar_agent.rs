@@ -2,16 +2,35 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use kit::{Daemon, Netns, istio};
+use kit::{Daemon, Netns, Pod, PodSandbox, istio};
 use serde_json::{Value, json};
 
+use crate::explain_cli::{comes_to_say, explain, list, says, verify};
 use crate::fixtures::plugin::{Call, V4, bare_pod, plugin_auth};
 use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
 
+/// The arguments that Istio's plugin derives from a pod without annotations on ports.
+const EARLIER_PLUGIN: [&str; 14] = [
+    "-p",
+    "15001",
+    "-z",
+    "15006",
+    "-u",
+    "1337",
+    "-m",
+    "REDIRECT",
+    "-i",
+    "*",
+    "-b",
+    "*",
+    "-d",
+    "15090,15021,15020",
+];
 const REFUSED: &str = "no permission to watch the node's pods; getting each pod that starts";
 /// How long an ADD without any source waits for the next agent, and what a busy machine may add.
 const SUCCESSOR: Duration = Duration::from_secs(8);
@@ -43,6 +62,39 @@ fn allowing(verbs: &Value) -> Value {
 impl Cluster {
     fn allowed(name: &'static str, rules: &Value) -> Option<Self> {
         Some(Self { fixture: ClusterFixture::allowed(name, rules)? })
+    }
+
+    /// The agent sees the pods' network namespaces.
+    fn with_netns(name: &'static str, rules: &Value) -> Option<Self> {
+        let mut cluster = Self::allowed(name, rules)?;
+        let ClusterFixture { node, container, .. } = &mut cluster.fixture;
+        container.add_mount(Path::new("/run/netns"), "/var/run/netns");
+        container.add_mount(&node.netns_dir(), "/netns");
+        cluster.fixture = cluster.fixture.with_env("NETNS_DIR", "/netns");
+        Some(cluster)
+    }
+
+    /// Running pods of which there is no record: one with all rules, one without any, and one without a sidecar.
+    fn pods_from_before(&self) -> Vec<PodSandbox> {
+        let pods = ["whole", "bare", "plain"].map(|name| {
+            let mut object = istio::injected_pod(self.fixture.name, name);
+            object["spec"]["nodeName"] = json!(self.fixture.name);
+            if name == "plain" {
+                object["metadata"]["annotations"] = json!({});
+            }
+            let object = self.fixture.api.create_pod(&object);
+            let sandbox = self.fixture.node.pod(Pod::from_object(&object), &[]);
+            let mut status = sandbox.manifest()["status"].clone();
+            status["phase"] = json!("Running");
+            self.fixture.api.admin().patch_status(&self.fixture.path("v1", "pods", name), &status);
+            if name == "whole" {
+                let mut redirect = Command::new(kit::binary("istio-iptables"));
+                let done = sandbox.netns.output(redirect.args(EARLIER_PLUGIN));
+                assert!(done.status.success(), "{done:?}");
+            }
+            sandbox
+        });
+        pods.into()
     }
 
     /// Creates an injected pod on this node; returns its UID.
@@ -142,6 +194,46 @@ fn a_pod_that_the_agent_watches_is_redirected_without_any_request() {
     let uid = cluster.fixture.api.create_pod(&pod)["metadata"]["uid"].as_str().unwrap().to_owned();
     let answer = cluster.ask("labelled", &uid);
     assert_eq!((&answer["enrolled"], &answer["error"]), (&json!(false), &Value::Null), "{answer}");
+}
+
+/// Pods of which the plugin left no record, as an earlier plugin leaves none, and what the API server says of them.
+#[test]
+fn pods_from_before_the_plugin_are_known_where_the_agent_may_watch_pods() {
+    let Some(cluster) = Cluster::with_netns("sidecar-before", &our_rules()) else { return };
+    let pods = cluster.pods_from_before();
+    let mut daemon = cluster.fixture.daemon();
+    cluster.fixture.wait_until_watched("pods");
+    let container = &cluster.fixture.container;
+    let title = |name: &str| format!("{}/{name}", cluster.fixture.name);
+    let captured = ("captured-sidecar", "captured", "sidecar", 0);
+    let _ = comes_to_say(container, &title("whole"), || (), captured, &["to its own sidecar"]);
+    let bare = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
+    let _ = says(container, &title("bare"), bare, &["bypasses the mesh"]);
+    let plain = ("not-injected", "outside", "-", 0);
+    let _ = says(container, &title("plain"), plain, &["it has no sidecar"]);
+    assert_eq!(explain(container, &title("nobody")).code, "no-such-pod");
+    assert_eq!(list(container, &["--bypassing"]), (1, vec![title("bare")]));
+    let (status, text) = verify(container);
+    assert!(status == 1 && !text.contains("no record of an ADD"), "{status}: {text}");
+    daemon.wait_for("they are counted", |daemon| {
+        let number = |state| daemon.metric(&format!("istio_cni_sidecar_pods{{state=\"{state}\"}}"));
+        (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
+    });
+    drop(pods);
+}
+
+/// What nobody says of them is unknown.
+#[test]
+fn pods_from_before_the_plugin_are_unknown_where_the_agent_may_not_watch_pods() {
+    let Some(cluster) = Cluster::with_netns("sidecar-unseen", &get_only()) else { return };
+    let pods = cluster.pods_from_before();
+    let mut daemon = cluster.fixture.daemon();
+    Cluster::wait_until_refused(&mut daemon);
+    let container = &cluster.fixture.container;
+    assert_eq!(explain(container, &format!("{}/bare", cluster.fixture.name)).code, "no-record");
+    let (status, text) = verify(container);
+    assert!(status == 2 && text.contains("3 network namespaces"), "{status}: {text}");
+    drop(pods);
 }
 
 /// Without a UID the known pod may be a predecessor of the same name.

@@ -169,7 +169,7 @@ struct Daemon {
     cluster: Arc<ClusterAccess>,
     status: Arc<InstallerStatus>,
     /// Without ambient mode: the loop that answers the plugin.
-    sidecar_agent: Option<Arc<agent::AgentStatus>>,
+    sidecar_agent: Option<sidecar_agent::SidecarAgent>,
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
@@ -231,7 +231,8 @@ impl Daemon {
         let DaemonParts { mut work, mut ambient, notices, checker, repair, log_server } = parts;
         let (stop, stopped) = watch::channel(());
         let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let (installer, sidecar_agent) = (Arc::clone(&self.status), self.sidecar_agent.clone());
+        let installer = Arc::clone(&self.status);
+        let sidecar_agent = self.sidecar_agent.as_ref().map(|agent| Arc::clone(&agent.status));
         let probe = HealthProbe { installer, agent, sidecar_agent };
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
@@ -297,7 +298,8 @@ impl Daemon {
     ) -> Arc<StateCollector> {
         let inspector = ambient.and_then(|running| running.inspector.take());
         let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
-        Arc::new(StateCollector::new(settings, installer, probe, inspector))
+        let sidecar_agent = self.sidecar_agent.as_ref().map(|agent| agent.handle.clone());
+        Arc::new(StateCollector::new(settings, installer, probe, inspector, sidecar_agent))
     }
 
     /// Serves the debug state: over HTTP, and to root on a socket.

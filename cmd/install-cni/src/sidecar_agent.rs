@@ -25,25 +25,33 @@ use crate::{
     supervise::restarted,
 };
 
-/// Serves the plugin until the process ends. Returns the status of its loop; `None`, after a warning: it cannot be served.
+/// The loop that answers the plugin, and knows the node's pods where the role permits to follow them.
+#[derive(Clone)]
+pub(crate) struct SidecarAgent {
+    pub(crate) handle: AgentHandle,
+    pub(crate) status: Arc<AgentStatus>,
+}
+
+/// Serves the plugin until the process ends; `None`, after a warning: it cannot be served.
 pub(crate) fn start(
     settings: &DaemonSettings,
     cluster: &Arc<ClusterAccess>,
     runtime: &runtime::Handle,
     plugin: &PluginMetrics,
-) -> Option<Arc<AgentStatus>> {
+) -> Option<SidecarAgent> {
     let started = serve(settings, cluster, runtime, plugin);
     let failed = |error| {
         let path = settings.agent_socket.display();
         warn!(target: "install", %path, error = format!("{error:#}"), "cannot serve the plugin, which asks the API server instead");
     };
-    let (handle, status) = started.map_err(failed).ok()?;
+    let agent = started.map_err(failed).ok()?;
     if let Some(connection) = settings.api.clone() {
         let (node, own) = (settings.identity.node.clone(), settings.identity.own_pod());
+        let handle = agent.handle.clone();
         let following = PodsOfNode { connection, node, own, handle, last: LastError::default() };
         runtime.spawn(restarted("the list of pods", following, |following| Box::pin(following.follow())));
     }
-    Some(status)
+    Some(agent)
 }
 
 fn serve(
@@ -51,7 +59,7 @@ fn serve(
     cluster: &Arc<ClusterAccess>,
     runtime: &runtime::Handle,
     plugin: &PluginMetrics,
-) -> Result<(AgentHandle, Arc<AgentStatus>)> {
+) -> Result<SidecarAgent> {
     let server = AgentServer::bind(&settings.agent_socket).map_err(|error| anyhow!("{error}"))?;
     let (handle, inbox) = ReconcilerInbox::new();
     let status = Arc::new(AgentStatus::default());
@@ -74,7 +82,7 @@ fn serve(
     server
         .serve(AgentService::new(handle.clone(), policy, lookup, plugin.clone(), Arc::clone(&status)))
         .context("cannot start a thread")?;
-    Ok((handle, status))
+    Ok(SidecarAgent { handle, status })
 }
 
 /// A pod that has the UID of the runtime was made by the same admission, which decides: that one the API server may take

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentNotice, NoticeSubject};
+use agent::{AgentHandle, AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker, SidecarNodeInspector};
@@ -83,12 +83,9 @@ impl StateCollector {
         installer: Arc<installer::InstallerStatus>,
         probe: HealthProbe,
         agent: Option<NodeInspector>,
+        sidecar_agent: Option<AgentHandle>,
     ) -> StateCollector {
-        let plain = SidecarNodeInspector::new(
-            settings.netns_directory.clone(),
-            settings.host_proc.clone(),
-            netfilter::FirewallOptions::default(),
-        );
+        let plain = SidecarNodeInspector::new(&settings, sidecar_agent);
         StateCollector {
             settings,
             installer,
@@ -180,7 +177,7 @@ impl StateCollector {
     fn look(&self) -> StateAnswer {
         let records = self.settings.records.read();
         let mut state = match &self.agent {
-            Some(agent) => agent.look()?,
+            Some(agent) => agent.look(&records)?,
             None => node_status::look_plain(&self.plain, &records),
         };
         state.node.started.get_or_insert_with(|| self.started.clone());

@@ -492,6 +492,7 @@ impl AgentState {
             pods: self.index.pods().map(known).collect(),
             ztunnels: ztunnel::candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
+            has_pods: self.index.has_pods(),
             trouble: self.trouble.clone(),
             started: self.began,
             history: self.history.changes(),

@@ -23,6 +23,8 @@ pub struct AgentSnapshot {
     pub ztunnels: Vec<ZtunnelCandidate>,
     /// The first lists of the API server have come.
     pub synced: bool,
+    /// The first list of pods has come, so `pods` lacks none; without ambient mode nobody follows namespaces.
+    pub has_pods: bool,
     /// What is wrong with the node.
     pub trouble: Option<String>,
     /// When the agent started.

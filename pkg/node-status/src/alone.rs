@@ -22,7 +22,7 @@ use rules::SavedTables;
 use crate::{
     inpod, node,
     pods::{NodeNetwork as NodeView, on_node},
-    sidecar::{self, SIDECAR},
+    sidecar,
 };
 
 /// See [`crate::look_alone`].
@@ -278,24 +278,7 @@ fn served(netns: &Netns, port: Port, pod: &mut PodState) {
 
 fn redirected(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
     let Some(netns) = netns else { return without_netns(settings, pod) };
-    match sidecar::rules_there(&netns, &settings.tools) {
-        Ok(0) => {
-            let rules = RulesEvidence::Incomplete { holds: false };
-            pod.capture = Evidence { life: life(pod), rules, ..SIDECAR }.classify().state;
-            pod.kernel
-                .differences
-                .push("its network namespace has no rules that redirect to its sidecar".to_owned());
-        }
-        Ok(number) => {
-            pod.capture = Evidence { rules: RulesEvidence::Verified, ..SIDECAR }.classify().state;
-            let seen = format!("{number} rules of sidecar redirection; an agent compares them one by one");
-            pod.kernel.seen.push(seen);
-        }
-        Err(why) => {
-            pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.blind = Some(why);
-        }
-    }
+    sidecar::show_rules(pod, life(pod), sidecar::judge_traffic(&netns));
 }
 
 fn without_netns(settings: &CaptureSettings, pod: &mut PodState) {

@@ -17,17 +17,16 @@ mod standalone;
 mod steps;
 
 use std::{
-    collections::BTreeMap,
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
 use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, milliseconds};
 use capture_modes::{CaptureConfig, CaptureSettings};
+use daemon_settings::DaemonSettings;
 use model::Reason;
 use netns::Netns;
-use planner::node::DesiredState;
+use planner::{EnrolmentPolicy, node::DesiredState};
 use pod_status::PodLife;
 use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
 use wire::PodRecord;
@@ -63,12 +62,13 @@ impl NodeInspector {
     ///
     /// # Errors
     /// The reconciler does not answer.
-    pub fn look(&self) -> Result<StateReport, Reason> {
+    pub fn look(&self, records: &[Arc<PodRecord>]) -> Result<StateReport, Reason> {
         let (began, at) = (Instant::now(), SystemTime::now());
         let snapshot = self.snapshot()?;
+        let adds = records::RecordedAdds::of(records);
         let mut state = StateReport::default();
         let mut blind = Vec::new();
-        self.in_node(|| self.observe(&snapshot, &mut state, &mut blind))?;
+        self.in_node(|| self.observe(&snapshot, &adds, &mut state, &mut blind))?;
         state.schema = report::SCHEMA.to_owned();
         state.history = snapshot.history;
         let took_ms = milliseconds(began.elapsed());
@@ -111,7 +111,13 @@ impl NodeInspector {
         }
     }
 
-    fn observe(&self, snapshot: &AgentSnapshot, state: &mut StateReport, blind: &mut Vec<Unobserved>) {
+    fn observe(
+        &self,
+        snapshot: &AgentSnapshot,
+        adds: &records::RecordedAdds,
+        state: &mut StateReport,
+        blind: &mut Vec<Unobserved>,
+    ) {
         state.node = self.node_state(snapshot);
         let mut holding = None;
         match &snapshot.way {
@@ -140,10 +146,10 @@ impl NodeInspector {
             state.plan = inpod::plan(state, enrolled);
         }
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        let CaptureSettings { netns_directory, tools, .. } = self.settings.as_ref();
-        let places = sidecar::NetnsPaths { netns_directory: netns_directory.clone(), proc: None };
-        let (recorded, namespaces) = (&BTreeMap::new(), &BTreeMap::new());
-        let means = sidecar::CompareContext { places: &places, tools, recorded, namespaces };
+        let netns_directory = self.settings.netns_directory.clone();
+        let places = sidecar::NetnsPaths { netns_directory, proc: None };
+        let (recorded, namespaces) = (&adds.rules, &adds.namespaces);
+        let means = sidecar::CompareContext { places: &places, recorded, namespaces };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);
     }
 
@@ -177,33 +183,51 @@ fn chosen(settings: &CaptureSettings) -> &'static str {
     }
 }
 
-/// The pods of a node whose agent takes no part in ambient mode: the plugin's records of ADDs, and what the kernel shows of
-/// pods with a sidecar. Remembers its observations, so that repeating them is cheap.
+/// The pods of a node whose agent takes no part in ambient mode: the plugin's records of ADDs, the pods that the agent
+/// follows, and what the kernel shows of pods with a sidecar. Remembers its observations, so that repeating them is cheap.
 #[derive(Debug)]
 pub struct SidecarNodeInspector {
     places: sidecar::NetnsPaths,
-    tools: netfilter::FirewallOptions,
+    agent: Option<AgentHandle>,
+    policy: EnrolmentPolicy,
     sidecars: Mutex<sidecar::SidecarCache>,
 }
 
+/// The pods that [`SidecarNodeInspector::look`] found.
+#[derive(Debug)]
+pub struct SidecarNodeLook {
+    /// By namespace and name.
+    pub pods: Vec<PodState>,
+    /// No pod of the node is missing: the agent follows them all.
+    pub is_complete: bool,
+    /// Namespaces of pods that nothing is known of.
+    pub unrecorded: Option<Unobserved>,
+}
+
 impl SidecarNodeInspector {
-    /// `netns_directory`: where the container runtime binds network namespaces; `proc`: where the node's processes are
-    /// seen, if that directory is missing.
+    /// `agent`: the agent that answers the plugin on this node and follows its pods, if its role permits that; `None`: the
+    /// records alone count.
     #[must_use]
-    pub fn new(
-        netns_directory: PathBuf,
-        proc: PathBuf,
-        tools: netfilter::FirewallOptions,
-    ) -> SidecarNodeInspector {
-        let places = sidecar::NetnsPaths { netns_directory, proc: Some(proc) };
-        SidecarNodeInspector { places, tools, sidecars: Mutex::default() }
+    pub fn new(settings: &DaemonSettings, agent: Option<AgentHandle>) -> SidecarNodeInspector {
+        let places = sidecar::NetnsPaths {
+            netns_directory: settings.netns_directory.clone(),
+            proc: Some(settings.host_proc.clone()),
+        };
+        let policy = EnrolmentPolicy {
+            excluded_namespaces: settings.ambient_traces.agent.policy.excluded_namespaces.clone(),
+            ..EnrolmentPolicy::default()
+        };
+        SidecarNodeInspector { places, agent, policy, sidecars: Mutex::default() }
     }
 
     /// What is there, and what cannot be determined. Blocks.
     #[must_use]
-    pub fn look(&self, records: &[Arc<PodRecord>]) -> (Vec<PodState>, Option<Unobserved>) {
+    pub fn look(&self, records: &[Arc<PodRecord>]) -> SidecarNodeLook {
+        let snapshot = self.agent.as_ref().and_then(|agent| agent.snapshot(PATIENCE));
+        let known = snapshot.as_ref().filter(|snapshot| snapshot.has_pods);
+        let known = known.map(|snapshot| snapshot.pods.as_slice());
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        records::pods(records, &self.places, &self.tools, &mut cache)
+        records::pods(records, known, &self.policy, &self.places, &mut cache)
     }
 }
 

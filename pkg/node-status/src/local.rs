@@ -3,18 +3,19 @@
 use std::{fs, sync::Arc, time::Instant};
 
 use daemon_settings::DaemonSettings;
-use report::{InstalledFile, NetworkState, Observer, Provenance, StateReport};
+use report::{InstalledFile, NetworkState, NodeState, Observer, Provenance, StateReport};
 
 use crate::SidecarNodeInspector;
 
-/// The document of a node without ambient mode, where only the plugin's records show pods. Blocks.
+/// The document of a node without ambient mode. Blocks.
 #[must_use]
 pub fn look_plain(plain: &SidecarNodeInspector, records: &[Arc<wire::PodRecord>]) -> StateReport {
     let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
-    let (pods, blind) = plain.look(records);
+    let look = plain.look(records);
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: blind.into_iter().collect() };
-    StateReport { seen, pods, network: NetworkState::unwanted(), ..empty() }
+    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: look.unrecorded.into_iter().collect() };
+    let node = NodeState { synced: look.is_complete, ..NodeState::default() };
+    StateReport { seen, node, pods: look.pods, network: NetworkState::unwanted(), ..empty() }
 }
 
 /// A document without content.

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
 use capture_modes::CaptureSettings;
 use model::PodUid;
-use planner::{AmbientStanding, EnrolmentReason, SidecarRedirect, SkipReason, ambient::AMBIENT_REDIRECTION};
+use planner::{
+    AmbientStanding, EnrolmentPolicy, EnrolmentReason, SidecarRedirect, SkipReason,
+    ambient::AMBIENT_REDIRECTION,
+};
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, StateReport, ZtunnelView};
 
@@ -38,6 +41,21 @@ pub(super) fn pods(
     let mut redirects = PodRedirects::new();
     let pods = snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings, &mut redirects));
     (pods.collect(), redirects)
+}
+
+/// A pod of a node without ambient mode, as the API server shows it: it may have a sidecar.
+pub(super) fn without_ambient(
+    known: &KnownPod,
+    policy: &EnrolmentPolicy,
+    redirects: &mut PodRedirects,
+) -> PodState {
+    let mut shown = as_known(known);
+    let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
+    let redirect = outside(known, policy, &mut shown, &mut evidence);
+    redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
+    shown.capture = evidence.classify().state;
+    shown.since = None; // nobody has observed it from its start
+    shown
 }
 
 const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not reported that \

@@ -7,9 +7,10 @@ use std::{
 };
 
 use ::inpod::recorded_netns;
+use agent::KnownPod;
 use model::PodUid;
-use netfilter::{FirewallOptions, RuleDigest};
-use netns::Netns;
+use netfilter::RuleDigest;
+use netns::{Netns, NetnsId};
 use planner::{
     EnrolmentPolicy, PodDecision,
     reason::{ALL_ENROLLED, ALL_SKIPPED},
@@ -18,7 +19,11 @@ use pod_status::{Evidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StatePart, StateReason, Unobserved};
 use wire::PodRecord;
 
-use crate::sidecar::{self, NetnsPaths, SIDECAR};
+use crate::{
+    SidecarNodeLook,
+    pods::{PodRedirects, without_ambient},
+    sidecar::{self, NetnsPaths, SIDECAR},
+};
 
 /// Adds to each pod why its last ADD failed, if it did; a pod that is known from no other source is added.
 pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
@@ -40,8 +45,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
     }
 }
 
-/// A pod that has a network namespace and no record started before the plugin was installed, or under another version of
-/// it.
+/// Network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
 fn unrecorded(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
@@ -71,13 +75,15 @@ fn unrecorded(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobser
     (number > 0).then(|| unrecorded(why))
 }
 
-/// The pods of a node whose agent takes no part in ambient mode, by the plugin's records, compared with the kernel.
+/// The pods of a node whose agent takes no part in ambient mode, compared with the kernel: those that the plugin recorded,
+/// and, where the agent follows the node's pods (`known`), those that started before the plugin.
 pub(super) fn pods(
     records: &[Arc<PodRecord>],
+    known: Option<&[KnownPod]>,
+    policy: &EnrolmentPolicy,
     places: &NetnsPaths,
-    tools: &FirewallOptions,
     cache: &mut sidecar::SidecarCache,
-) -> (Vec<PodState>, Option<Unobserved>) {
+) -> SidecarNodeLook {
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(|record| from(record)).collect();
     let redirects = records.iter().filter_map(|record| {
@@ -86,13 +92,37 @@ pub(super) fn pods(
             _ => None,
         }
     });
-    let done = records.iter().filter(|record| record.error.is_none());
-    let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
-    let (recorded, namespaces) = (&recorded_rules(records), &namespaces.collect());
-    let means = sidecar::CompareContext { places, tools, recorded, namespaces };
-    sidecar::show(means, &redirects.collect(), cache, &mut pods);
+    let mut redirects: PodRedirects = redirects.collect();
+    let recorded: BTreeSet<(&str, &str)> =
+        records.iter().map(|record| (record.namespace.as_str(), record.name.as_str())).collect();
+    for pod in known.unwrap_or_default() {
+        let meta = &pod.pod.metadata;
+        if !recorded.contains(&(meta.namespace.as_str(), meta.name.as_str())) {
+            pods.push(without_ambient(pod, policy, &mut redirects));
+        }
+    }
+    let adds = RecordedAdds::of(records);
+    let means = sidecar::CompareContext { places, recorded: &adds.rules, namespaces: &adds.namespaces };
+    sidecar::show(means, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    (pods, unrecorded(records, places))
+    let is_complete = known.is_some();
+    let unrecorded = if is_complete { None } else { unrecorded(records, places) };
+    SidecarNodeLook { pods, is_complete, unrecorded }
+}
+
+/// The rules and the network namespace of each pod's ADD, by the pod's UID, where they are recorded.
+#[derive(Debug, Default)]
+pub(super) struct RecordedAdds {
+    pub(super) rules: BTreeMap<PodUid, RuleDigest>,
+    pub(super) namespaces: BTreeMap<PodUid, NetnsId>,
+}
+
+impl RecordedAdds {
+    pub(super) fn of(records: &[Arc<PodRecord>]) -> RecordedAdds {
+        let done = records.iter().filter(|record| record.error.is_none());
+        let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
+        RecordedAdds { rules: recorded_rules(records), namespaces: namespaces.collect() }
+    }
 }
 
 /// The rules that each pod's ADD left. Of several ADDs of a pod the newest counts.

@@ -10,8 +10,8 @@ use std::{
 };
 
 use hostnet::RtnetlinkHandle;
-use model::{Family, PodUid};
-use netfilter::{Firewall, FirewallOptions, RuleDigest, RulesFingerprint};
+use model::PodUid;
+use netfilter::{CapturedTraffic, RuleDigest, RulesFingerprint};
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
@@ -21,12 +21,8 @@ use rules::ChainSet;
 
 use crate::{inpod::netns_ref, pods::PodRedirects};
 
-/// Observing rules starts two tools. On a node with very many such pods the first observation does not reach all of them.
+/// On a node with very many such pods, or with very many rules in some of them, the first observation does not reach all.
 const LIMIT: Duration = Duration::from_secs(4);
-
-/// Why nothing can be determined of a pod that an earlier version of the plugin redirected.
-const UNRECORDED: &str = "its ADD left no record of its rules, as earlier versions of the plugin do, and there are no iptables tools \
-                          here to compare them with its annotations; a restart of the pod leaves one";
 
 /// A pod that has a sidecar and runs: its rules are yet to be observed; its sidecar is not asked.
 pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..Evidence::UNKNOWN };
@@ -36,7 +32,16 @@ pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..
 pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
     /// What the kernel had shown of them by then.
-    rules: BTreeMap<NetnsId, (RulesFingerprint, Vec<String>)>,
+    rules: BTreeMap<NetnsId, (RulesFingerprint, RulesComparison)>,
+}
+
+/// What comparing a pod's rules showed.
+#[derive(Clone, Debug)]
+pub(super) struct RulesComparison {
+    /// Empty: all of its traffic is redirected that is to be.
+    differences: Vec<String>,
+    /// What is in place, where nothing differs.
+    in_place: String,
 }
 
 /// Where network namespaces of pods are found.
@@ -71,12 +76,11 @@ impl NetnsPaths {
     }
 }
 
-/// How a pod's rules are compared: with what its ADD left, by its UID, which needs no tool; or, without a record of that,
-/// with what its annotations request, by the iptables tools.
+/// How a pod's rules are compared, which needs no tool: with what its ADD left, by its UID. Without a record of that another
+/// version made them, or another plugin, so whatever redirects its traffic counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompareContext<'a> {
     pub(super) places: &'a NetnsPaths,
-    pub(super) tools: &'a FirewallOptions,
     pub(super) recorded: &'a BTreeMap<PodUid, RuleDigest>,
     /// The namespace of each pod's ADD, where that is recorded.
     pub(super) namespaces: &'a BTreeMap<PodUid, NetnsId>,
@@ -114,30 +118,30 @@ pub(super) fn show(
         let seen = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
             let then = means.recorded.get(&pod.uid);
-            cache.differences(netns, |netns| compare(netns, redirect, then, means.tools), late)
+            cache.compare(netns, |netns| compare(netns, redirect, then), late)
         });
-        tell(pod, seen);
+        show_rules(pod, PodLife::Running, seen);
     }
 }
 
-fn tell(pod: &mut PodState, seen: Result<Vec<String>, String>) {
+pub(super) fn show_rules(pod: &mut PodState, life: PodLife, seen: Result<RulesComparison, String>) {
     match seen {
         Err(why) => {
             pod.capture = SIDECAR.classify().state;
             pod.kernel.blind = Some(why);
         }
-        Ok(differences) => {
+        Ok(RulesComparison { differences, in_place }) => {
             let is_complete = differences.is_empty();
             let rules = if is_complete {
                 RulesEvidence::Verified
             } else {
                 RulesEvidence::Incomplete { holds: false }
             };
-            pod.capture = Evidence { rules, ..SIDECAR }.classify().state;
+            pod.capture = Evidence { life, rules, ..SIDECAR }.classify().state;
             pod.kernel.looked = Some(wire::rfc3339(SystemTime::now()));
             pod.kernel.blind = None;
             if is_complete {
-                pod.kernel.seen.push("all rules that redirect to its sidecar are in place".to_owned());
+                pod.kernel.seen.push(in_place);
             } else {
                 pod.since = None; // the change was not observed
             }
@@ -167,51 +171,60 @@ impl SidecarCache {
         found
     }
 
-    /// Differences from the desired state, from the last observation if nothing has changed since. What the policy route of
-    /// TPROXY needs is no part of it, so an observation of a pod that uses it may be as old as its rules.
-    fn differences(
+    /// The comparison of the last observation if nothing has changed since. What the policy route of TPROXY needs is no part of
+    /// it, so an observation of a pod that uses it may be as old as its rules.
+    fn compare(
         &mut self,
         netns: &Netns,
-        compare: impl Fn(&Netns) -> Result<Vec<String>, String>,
+        compare: impl Fn(&Netns) -> Result<RulesComparison, String>,
         late: impl Fn() -> bool,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<RulesComparison, String> {
         let now =
             netns.run_in(|| RulesFingerprint::of_this_netns().ok()).map_err(|error| error.to_string())?;
-        if let (Some(now), Some((then, differences))) = (&now, self.rules.get(&netns.id()))
+        if let (Some(now), Some((then, compared))) = (&now, self.rules.get(&netns.id()))
             && now == then
         {
-            return Ok(differences.clone());
+            return Ok(compared.clone());
         }
         if late() {
             return Err("there was no time to observe it; the next attempt continues here".to_owned());
         }
-        let differences = compare(netns)?;
+        let compared = compare(netns)?;
         if let Some(now) = now {
-            self.rules.insert(netns.id(), (now, differences.clone()));
+            self.rules.insert(netns.id(), (now, compared.clone()));
         }
-        Ok(differences)
+        Ok(compared)
     }
 }
 
-/// Differences from the desired state in a pod's namespace.
+/// Compares the rules in a pod's namespace.
 fn compare(
     netns: &Netns,
     redirect: &SidecarRedirect,
     then: Option<&RuleDigest>,
-    tools: &FirewallOptions,
-) -> Result<Vec<String>, String> {
+) -> Result<RulesComparison, String> {
+    let Some(then) = then.filter(|then| !then.is_empty()) else { return judge_traffic(netns) };
     let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
-    if let Some(then) = then.filter(|then| !then.is_empty()) {
-        let compare = || redirect::compare(&redirect.config, families, then);
-        let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
-        return compared.map_err(|error| error.to_string());
-    }
-    let act = |options: &FirewallOptions| redirect::verify(&redirect.config, families, options);
-    match netfilter::inside(netns, tools, act) {
-        Ok((seen, _)) => Ok(seen.differences),
-        Err(redirect::Error::Firewall(netfilter::Error::NoIptables(_))) => Err(UNRECORDED.to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    let compare = || redirect::compare(&redirect.config, families, then);
+    let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
+    let differences = compared.map_err(|error| error.to_string())?;
+    let in_place = "all rules that redirect to its sidecar are in place".to_owned();
+    Ok(RulesComparison { differences, in_place })
+}
+
+/// Judges by what the kernel does with packets, whichever version or setting made the rules.
+pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
+    let observe = || CapturedTraffic::of_this_netns(ChainSet::SIDECAR);
+    let found = netns.run_in(observe).map_err(|error| error.to_string())?;
+    let found = found.map_err(|error| error.to_string())?;
+    let missing = CapturedTraffic::outbound().missing(&found);
+    Ok(RulesComparison {
+        differences: missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect(),
+        in_place: format!(
+            "rules redirect {} traffic to its sidecar; they were not compared one by one",
+            found.lines().join(" and ")
+        ),
+    })
 }
 
 /// Namespaces by the addresses in them.
@@ -254,16 +267,6 @@ impl NetnsByAddress {
 /// Which namespace has which address.
 pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
     SidecarCache::default().by_address(all)
-}
-
-/// How many rules of sidecar redirection a namespace has.
-pub(super) fn rules_there(netns: &Netns, tools: &FirewallOptions) -> Result<usize, String> {
-    let act = |options: &FirewallOptions| {
-        let (_, seen) = Firewall::open(options)?;
-        let of = |family| ChainSet::SIDECAR.lines(seen.of(family)).len();
-        Ok::<usize, redirect::Error>(Family::BOTH.into_iter().map(of).sum())
-    };
-    netfilter::inside(netns, tools, act).map(|(number, _)| number).map_err(|error| error.to_string())
 }
 
 /// Without those of loopback, which every namespace has.

@@ -40,14 +40,7 @@ pub fn state(settings: &DaemonSettings) -> StateReport {
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => alone(ambient, last),
         (None, Some(last)) if is_ambient => told(last),
-        (None, _) => {
-            let plain = SidecarNodeInspector::new(
-                settings.netns_directory.clone(),
-                settings.host_proc.clone(),
-                netfilter::FirewallOptions::default(),
-            );
-            local::look_plain(&plain, &records)
-        }
+        (None, _) => local::look_plain(&SidecarNodeInspector::new(settings, None), &records),
     };
     add_failures(&records, &mut state.pods);
     state.seen.by = Observer::Command;

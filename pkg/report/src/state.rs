@@ -157,7 +157,7 @@ pub struct NodeState {
     pub active_slot: Option<u32>,
     /// Why pods cannot be enrolled, or what else is wrong with the node; `None`: nothing is.
     pub trouble: Option<String>,
-    /// Facts about pods and namespaces have been read whole since the agent's start.
+    /// Facts about pods and namespaces have been read whole since the agent's start; without ambient mode, those about pods.
     pub synced: bool,
 }
 

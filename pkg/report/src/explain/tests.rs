@@ -313,10 +313,17 @@ fn pods_that_nobody_knows() {
         ),
         (
             RedirectionMode::Node,
-            |state| state.node.ambient = false,
+            |state| (state.node.ambient, state.node.synced) = (false, false),
             "no-record",
             PodVerdict::Unknown,
             "ambient mode is off",
+        ),
+        (
+            RedirectionMode::Node,
+            |state| state.node.ambient = false, // and pods are followed for the plugin
+            "no-such-pod",
+            PodVerdict::NoSuchPod,
+            "The node node-1 has no pod shop/we",
         ),
         (
             RedirectionMode::Node,

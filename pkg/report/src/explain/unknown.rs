@@ -29,10 +29,10 @@ pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
         );
         return Finding::unknown("agent-down", says, &[]);
     }
-    if !state.node.ambient {
+    if !state.node.ambient && !state.node.synced {
         let says = format!(
-            "Nothing is known of the pod {title}: ambient mode is off, so the agent knows only pods that the plugin noted at their start, and it passes over \
-             excluded namespaces."
+            "Nothing is known of the pod {title}: ambient mode is off and the agent does not follow the node's pods, so it knows only those of which \
+             the plugin recorded an ADD."
         );
         let advice = format!("Check whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
         return Finding::unknown("no-record", says, &[&advice]);
