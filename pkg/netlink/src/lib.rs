@@ -1,4 +1,4 @@
-//! Netlink: a codec that does no I/O, and one blocking socket.
+//! Netlink: a codec that does no I/O, one blocking socket for requests, and one for notifications.
 //!
 //! For `hostnet` (links, addresses, routes, rules) and for whatever else speaks netlink to the kernel: nf_tables,
 //! ipset. It knows the envelope only: message headers, attributes, acknowledgements, multi-part replies. What a
@@ -24,7 +24,7 @@ pub use error::{Error, Malformed};
 pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
-pub use socket::{DEFAULT_TIMEOUT, NetlinkProtocol, ReplyMessages, Socket};
+pub use socket::{DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ReplyMessages, Socket};
 
 /// Size of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;

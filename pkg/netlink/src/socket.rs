@@ -1,4 +1,5 @@
-//! The one socket: a request goes out, its replies come back, in order, or an error says why not.
+//! The socket for requests: one goes out, its replies come back, in order, or an error says why not. The other socket, for
+//! notifications, is in `notifications`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,7 +7,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, netlink, sockopt,
+};
 
 use crate::exchange::{Exchange, ExchangeProgress};
 use crate::parse::ReceivedMessage;
@@ -14,9 +17,11 @@ use crate::{Error, ListBounds, MessageFlags, NetlinkRequest};
 
 mod changes;
 mod list;
+mod notifications;
 mod options;
 mod replies;
 
+pub use notifications::NotificationSocket;
 pub use replies::ReplyMessages;
 
 /// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder
@@ -62,14 +67,7 @@ impl Socket {
     ///
     /// [`Error::Io`] if the kernel does not give one.
     pub fn open_with_timeout(protocol: NetlinkProtocol, timeout: Duration) -> Result<Self, Error> {
-        let number = match protocol {
-            NetlinkProtocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
-            NetlinkProtocol::Netfilter => Some(netlink::NETFILTER),
-            NetlinkProtocol::Sockets => Some(netlink::SOCK_DIAG),
-        };
-        let fd =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)
-                .map_err(io_error("open a netlink socket"))?;
+        let fd = open_fd(protocol, SocketFlags::CLOEXEC)?;
         options::set(&fd, protocol).map_err(io_error("set up a netlink socket"))?;
         let limit = (!timeout.is_zero()).then_some(timeout);
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, limit)
@@ -151,10 +149,7 @@ impl Socket {
                 Err(Errno::AGAIN) => return Err(Error::Timeout(self.timeout)),
                 other => other.map_err(io_error("receive from a netlink socket"))?,
             };
-            let from_kernel = sender
-                .and_then(|sender| SocketAddrNetlink::try_from(sender).ok())
-                .is_some_and(|sender| sender.pid() == 0);
-            if !from_kernel {
+            if !is_kernel(sender) {
                 continue;
             }
             if length > received {
@@ -163,6 +158,21 @@ impl Socket {
             return Ok(length);
         }
     }
+}
+
+fn open_fd(protocol: NetlinkProtocol, flags: SocketFlags) -> Result<OwnedFd, Error> {
+    let number = match protocol {
+        NetlinkProtocol::Route => None, // NETLINK_ROUTE is 0, which rustix writes as None
+        NetlinkProtocol::Netfilter => Some(netlink::NETFILTER),
+        NetlinkProtocol::Sockets => Some(netlink::SOCK_DIAG),
+    };
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, number)
+        .map_err(io_error("open a netlink socket"))
+}
+
+/// Whether the kernel itself sent a datagram, and not a process.
+fn is_kernel(sender: Option<SocketAddrAny>) -> bool {
+    sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok()).is_some_and(|sender| sender.pid() == 0)
 }
 
 fn io_error(step: &'static str) -> impl FnOnce(Errno) -> Error {

@@ -1,14 +1,18 @@
-//! Options of `SOL_NETLINK`, which rustix does not offer: the one place here that needs `unsafe`.
+//! Options of sockets that rustix does not offer: the one place here that needs `unsafe`.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
 
 use rustix::io::Errno;
 
 use super::NetlinkProtocol;
 
+const SOL_SOCKET: c_int = 1;
 const SOL_NETLINK: c_int = 270;
+/// A classic BPF program decides what is received (`SO_ATTACH_FILTER`).
+const ATTACH_FILTER: c_int = 26;
 /// Do not echo the whole request in an error (Linux 4.3).
 const CAP_ACK: c_int = 10;
 /// Say the reason of an error in words (Linux 4.12).
@@ -21,7 +25,7 @@ const GET_STRICT_CHK: c_int = 12;
 pub(super) fn set(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> {
     let strict = (protocol == NetlinkProtocol::Route).then_some(GET_STRICT_CHK);
     for option in [CAP_ACK, EXT_ACK].into_iter().chain(strict) {
-        match switch_on(fd, option) {
+        match set_option(fd, SocketOption::On(option)) {
             Ok(()) | Err(Errno::NOPROTOOPT) => {}
             Err(other) => return Err(other),
         }
@@ -29,15 +33,75 @@ pub(super) fn set(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> 
     Ok(())
 }
 
-#[expect(unsafe_code, reason = "neither std nor rustix sets options of SOL_NETLINK")]
-fn switch_on(fd: &OwnedFd, option: c_int) -> Result<(), Errno> {
+/// Has the kernel drop whatever does not begin with a message of this type. A notification is one message.
+pub(super) fn let_only_through(fd: &OwnedFd, message_type: u16) -> Result<(), Errno> {
+    // The filter reads in network byte order, and the header is in that of the host.
+    let expected = u32::from(u16::from_be_bytes(message_type.to_ne_bytes()));
+    let instruction = |code, jump_false, operand| BpfInstruction { code, jump_true: 0, jump_false, operand };
+    let instructions = [
+        instruction(BPF_LOAD_HALF_WORD, 0, MESSAGE_TYPE_OFFSET),
+        instruction(BPF_JUMP_IF_EQUAL, 1, expected),
+        instruction(BPF_RETURN, 0, u32::MAX),
+        instruction(BPF_RETURN, 0, 0),
+    ];
+    set_option(fd, SocketOption::Filter(&instructions))
+}
+
+/// Where the type is in `struct nlmsghdr`.
+const MESSAGE_TYPE_OFFSET: u32 = 4;
+/// `BPF_LD | BPF_H | BPF_ABS`.
+const BPF_LOAD_HALF_WORD: u16 = 0x28;
+/// `BPF_JMP | BPF_JEQ | BPF_K`.
+const BPF_JUMP_IF_EQUAL: u16 = 0x15;
+/// `BPF_RET | BPF_K`: how many bytes of the message are let through.
+const BPF_RETURN: u16 = 0x06;
+
+/// `struct sock_filter`.
+#[repr(C)]
+struct BpfInstruction {
+    code: u16,
+    jump_true: u8,
+    jump_false: u8,
+    operand: u32,
+}
+
+/// `struct sock_fprog`.
+#[repr(C)]
+struct BpfProgram {
+    length: u16,
+    instructions: *const BpfInstruction,
+}
+
+/// One option with its value.
+#[derive(Clone, Copy)]
+enum SocketOption<'a> {
+    /// A switch of `SOL_NETLINK`.
+    On(c_int),
+    /// `SO_ATTACH_FILTER`.
+    Filter(&'a [BpfInstruction; 4]),
+}
+
+#[expect(unsafe_code, reason = "neither std nor rustix sets options of SOL_NETLINK, or attaches filters")]
+fn set_option(fd: &OwnedFd, option: SocketOption<'_>) -> Result<(), Errno> {
     unsafe extern "C" {
         fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int;
     }
     let on: c_int = 1;
+    let instructions = match option {
+        SocketOption::On(_) => ptr::null(),
+        SocketOption::Filter(instructions) => instructions.as_ptr(),
+    };
+    let program = BpfProgram { length: 4, instructions };
+    let (level, name, value, length) = match option {
+        SocketOption::On(name) => (SOL_NETLINK, name, (&raw const on).cast(), size_of::<c_int>()),
+        SocketOption::Filter(_) => {
+            (SOL_SOCKET, ATTACH_FILTER, (&raw const program).cast(), size_of::<BpfProgram>())
+        }
+    };
     // SAFETY: the signature is that of POSIX's setsockopt in the C library that std links (socklen_t is 32 bits
-    // wide on Linux); the kernel only reads the four bytes of `on`, which outlives the call; `fd` is open.
-    let result = unsafe { setsockopt(fd.as_raw_fd(), SOL_NETLINK, option, (&raw const on).cast(), 4) };
+    // wide on Linux). The kernel only reads `length` bytes of `value`, and the four instructions that `program` points
+    // to; `on`, `program` and the instructions outlive the call. `fd` is open.
+    let result = unsafe { setsockopt(fd.as_raw_fd(), level, name, value, length as u32) };
     if result == 0 {
         return Ok(());
     }

@@ -1,0 +1,93 @@
+//! The socket for notifications, which the kernel sends by itself to whoever has joined a multicast group.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SocketFlags, sockopt};
+
+use super::{NetlinkProtocol, io_error, is_kernel, open_fd, options};
+use crate::{Error, MessageIter};
+
+/// Bounds the search for the end of a queue that has overflowed; a queue of 64 KiB has some hundred datagrams at most.
+const MAX_DISCARDED: usize = 1024;
+
+/// A netlink socket that receives notifications and never blocks. It belongs to the netns in which it was opened, wherever it
+/// is used from later, and keeps that netns alive.
+#[derive(Debug)]
+pub struct NotificationSocket {
+    fd: OwnedFd,
+}
+
+impl NotificationSocket {
+    /// Opens a socket in the calling thread's netns and joins `groups`: bit n - 1 is group n, as in `nl_groups`. With
+    /// `only`, the kernel drops messages of every other type. The kernel holds pending datagrams of up to twice
+    /// `receive_buffer` bytes, its own overhead included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] with the step that failed, as joining does without CAP_NET_ADMIN for groups of netfilter.
+    pub fn open(
+        protocol: NetlinkProtocol,
+        groups: u32,
+        only: Option<u16>,
+        receive_buffer: usize,
+    ) -> Result<Self, Error> {
+        let fd = open_fd(protocol, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        sockopt::set_socket_recv_buffer_size(&fd, receive_buffer)
+            .map_err(io_error("set the receive buffer of a netlink socket"))?;
+        if let Some(message_type) = only {
+            // Before joining, so that nothing else is ever queued.
+            options::let_only_through(&fd, message_type)
+                .map_err(io_error("attach a filter to a netlink socket"))?;
+        }
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))
+            .map_err(io_error("join multicast groups of netlink"))?;
+        Ok(Self { fd })
+    }
+
+    /// Reads the next datagram into `buffer`: its messages, or `None` if nothing is pending. A datagram that another process
+    /// sent counts as one without messages.
+    ///
+    /// # Errors
+    ///
+    /// After any error, anything may have happened unreported: [`Error::Io`] with `ENOBUFS` after an overflow, and
+    /// [`Error::Truncated`]. The next call continues with what happens after this one.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<MessageIter<'a>>, Error> {
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recvfrom(&self.fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
+        });
+        let (received, length, sender) = match received {
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => {
+                self.discard_pending(buffer);
+                return Err(io_error("receive notifications of netlink")(errno));
+            }
+            Ok(received) => received,
+        };
+        if !is_kernel(sender) {
+            return Ok(Some(MessageIter::new(&[])));
+        }
+        if length > received {
+            return Err(Error::Truncated { received, length });
+        }
+        Ok(Some(MessageIter::new(buffer.get(..length).unwrap_or_default())))
+    }
+
+    /// Empties the queue. After an overflow the kernel queues nothing, and reports no further overflow, until the queue has
+    /// been empty once (`NETLINK_S_CONGESTED` in net/netlink/af_netlink.c): who observes the objects before that would
+    /// never learn of a change that follows the observation.
+    fn discard_pending(&self, buffer: &mut [u8]) {
+        for _ in 0..MAX_DISCARDED {
+            if rustix::net::recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) == Err(Errno::AGAIN) {
+                return;
+            }
+        }
+    }
+}
+
+impl AsFd for NotificationSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
