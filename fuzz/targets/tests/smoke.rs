@@ -47,6 +47,7 @@ targets! {
     legacy_tables,
     log_post,
     nft_replies,
+    notifications,
     plugin_event,
     pod_object,
     route_replies,

@@ -1,0 +1,16 @@
+//! What the kernel reports by itself about a network namespace.
+
+/// Any bytes are changes, or none; the same each time. The name of a writer is short and printable.
+///
+/// # Panics
+/// When one of these does not hold.
+pub fn notifications(data: &[u8]) {
+    let change = netns_changes::fuzzing::notification(data);
+    assert_eq!(change, netns_changes::fuzzing::notification(data));
+    if let Some(writer) = change.and_then(|change| change.writer) {
+        assert!(
+            writer.name.len() <= 15 && writer.name.bytes().all(|byte| matches!(byte, b' '..=b'~')),
+            "{writer:?}"
+        );
+    }
+}

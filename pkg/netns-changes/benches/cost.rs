@@ -1,0 +1,70 @@
+//! What a watch costs the process that changes the firewall: `cargo bench -p netns-changes`.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netns::Netns;
+use netns_changes::ChangeWatcher;
+
+const ROUNDS: usize = 9;
+const RULES: usize = 2000;
+const RULE: &str = "add rule inet t c meta l4proto tcp counter accept\n";
+
+fn nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
+    let run = || {
+        let start = Instant::now();
+        let mut child = Command::new("nft");
+        let mut child = child.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        start.elapsed()
+    };
+    netns.run_in(run).unwrap()
+}
+
+/// The time of one run in a namespace of its own.
+fn time(watcher: Option<&ChangeWatcher<u8>>, arguments: &[&str]) -> Duration {
+    let netns = Netns::create().unwrap();
+    let _ = nft(&netns, &["-f", "-"], "add table inet t\nadd chain inet t c\n");
+    if let Some(watcher) = watcher {
+        watcher.watch(0, &netns).unwrap();
+    }
+    let elapsed = nft(&netns, arguments, &RULE.repeat(RULES));
+    if let Some(watcher) = watcher {
+        watcher.unwatch(&0);
+    }
+    elapsed
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap()
+}
+
+fn compare(name: &str, watcher: &ChangeWatcher<u8>, arguments: &[&str]) {
+    let pair = |_| (time(None, arguments), time(Some(watcher), arguments));
+    let (without, with): (Vec<_>, Vec<_>) = (0..ROUNDS).map(pair).unzip();
+    let (without, with) = (median(without), median(with));
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    println!("{RULES} rules, {name}: {without:?} unwatched, {with:?} watched, ratio {ratio:.2}");
+}
+
+fn main() {
+    let watcher = ChangeWatcher::new().unwrap();
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut changes = 0;
+            while let Some(some) = watcher.wait(None).unwrap() {
+                changes += some.len();
+            }
+            changes
+        });
+        compare("one transaction", &watcher, &["-f", "-"]);
+        compare("a transaction each", &watcher, &["-i"]);
+        watcher.close();
+        println!("{} reports were read", reader.join().unwrap());
+    });
+}

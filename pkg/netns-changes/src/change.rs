@@ -1,0 +1,115 @@
+//! A change as the caller gets it.
+
+use std::fmt;
+use std::ops::{BitOr, BitOrAssign};
+
+/// At least one change of one namespace since the last report about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change<K> {
+    /// The key under which the namespace is watched.
+    pub key: K,
+    /// The kinds of objects that changed.
+    pub kinds: ChangeKinds,
+    /// The generation of nf_tables' rules after the last change of the firewall. Each transaction adds one, so a greater
+    /// distance to the one before means that others wrote in between.
+    pub generation: Option<u32>,
+    /// The process that made this generation. `None` if the kernel did not name it.
+    pub writer: Option<Writer>,
+}
+
+/// A process that committed a transaction of nf_tables, as the kernel describes it. A process chooses its name itself, so this
+/// is a hint for people and proves nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// Its id in the initial PID namespace. The process may have ended since.
+    pub pid: u32,
+    /// Its name (`comm`): at most 15 printable ASCII characters, with `?` for everything else.
+    pub name: String,
+}
+
+/// A set of kinds of objects that changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangeKinds(u8);
+
+impl ChangeKinds {
+    /// Tables, chains, rules or sets of nf_tables, whose users include iptables-nft.
+    pub const FIREWALL: Self = Self(1);
+    /// Routes of either family, in any table.
+    pub const ROUTES: Self = Self(1 << 1);
+    /// Policy rules of either family.
+    pub const POLICY_RULES: Self = Self(1 << 2);
+    /// Addresses of either family, and what the kernel notes about them, such as the end of duplicate address detection.
+    pub const ADDRESSES: Self = Self(1 << 3);
+    /// Links. The kernel also reports here that a carrier changed, in the form in which it reports a changed MTU.
+    pub const LINKS: Self = Self(1 << 4);
+    /// Notifications were lost, or could not be understood: anything may have changed.
+    pub const LOST: Self = Self(1 << 5);
+
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::FIREWALL, "firewall"),
+        (Self::ROUTES, "routes"),
+        (Self::POLICY_RULES, "policy rules"),
+        (Self::ADDRESSES, "addresses"),
+        (Self::LINKS, "links"),
+        (Self::LOST, "notifications lost"),
+    ];
+
+    /// Whether no kind is in the set.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether every kind of `other` is in the set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether objects of one of these kinds may have changed: one of them is in the set, or notifications were lost.
+    #[must_use]
+    pub const fn may_concern(self, kinds: Self) -> bool {
+        self.0 & (kinds.0 | Self::LOST.0) != 0
+    }
+}
+
+impl BitOr for ChangeKinds {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for ChangeKinds {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl fmt::Display for ChangeKinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::NAMES.iter().filter(|(kind, _)| self.contains(*kind));
+        for (place, (_, name)) in named.enumerate() {
+            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_names_its_kinds() {
+        let mut kinds = ChangeKinds::ROUTES | ChangeKinds::FIREWALL;
+        assert_eq!(kinds.to_string(), "firewall, routes");
+        assert!(kinds.contains(ChangeKinds::ROUTES) && !kinds.contains(ChangeKinds::LINKS));
+        assert!(kinds.may_concern(ChangeKinds::ROUTES) && !kinds.may_concern(ChangeKinds::LINKS));
+        kinds |= ChangeKinds::LOST;
+        assert!(kinds.may_concern(ChangeKinds::LINKS));
+        assert_eq!(kinds.to_string(), "firewall, routes, notifications lost");
+        assert!(ChangeKinds::default().is_empty() && ChangeKinds::default().to_string().is_empty());
+    }
+}

@@ -1,0 +1,23 @@
+//! Why a namespace cannot be watched.
+
+use std::io;
+
+/// Why a namespace cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Netns(#[from] netns::Error),
+    /// A socket cannot be opened in it, or cannot join its groups.
+    #[error("cannot listen for changes of {objects}: {source}")]
+    Listen {
+        /// The objects whose changes the socket would report.
+        objects: &'static str,
+        /// The failed step, with its cause.
+        source: netlink::Error,
+    },
+    /// The sockets cannot be added to those that are waited for.
+    #[error("cannot add a network namespace to the epoll set: {0}")]
+    Epoll(#[source] io::Error),
+}

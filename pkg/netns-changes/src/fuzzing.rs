@@ -1,0 +1,14 @@
+//! What a fuzz target feeds; nobody else calls it.
+
+use netlink::MessageIter;
+
+use crate::Change;
+use crate::notification::Observed;
+
+/// The change that a datagram reports.
+#[must_use]
+pub fn notification(datagram: &[u8]) -> Option<Change<()>> {
+    let mut observed = Observed::default();
+    observed.add(MessageIter::new(datagram));
+    observed.into_change(())
+}

@@ -1,0 +1,25 @@
+//! Reports within milliseconds that something changed the firewall rules, routes, policy rules, addresses or links of a network
+//! namespace.
+//!
+//! For whoever keeps our own objects in pods' namespaces and would otherwise have to observe them all the time. A change says
+//! that something happened, never what: the caller observes the namespace and compares. The crate must not decide anything,
+//! and changes nothing in a namespace; it keeps two sockets there for as long as the namespace is watched.
+//!
+//! The kernel reports no change of legacy tables (`iptables-legacy`), of ipset's sets or of sysctls. Do not watch a namespace in
+//! which others write large transactions, such as the node's with kube-proxy: the kernel builds a message for every rule as
+//! soon as anybody listens, which makes such a transaction up to a third slower (`benches/cost.rs`).
+//!
+//! Sources: the kernel's `net/netfilter/nf_tables_api.c` (`nf_tables_gen_notify`), `include/uapi/linux/rtnetlink.h`,
+//! `net/netlink/af_netlink.c`.
+
+mod change;
+mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+mod notification;
+mod sockets;
+mod watcher;
+
+pub use change::{Change, ChangeKinds, Writer};
+pub use error::Error;
+pub use watcher::ChangeWatcher;

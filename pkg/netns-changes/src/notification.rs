@@ -1,0 +1,88 @@
+//! The meaning of the kernel's notifications. Computes only, and takes any bytes.
+
+use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
+
+use crate::change::{Change, ChangeKinds, Writer};
+
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables.
+pub(crate) const NEW_GENERATION: u16 = 0x0a0f;
+/// Size of `struct nfgenmsg`.
+const NETFILTER_HEADER: usize = 4;
+/// `NFTA_GEN_ID`, `NFTA_GEN_PROC_PID`, `NFTA_GEN_PROC_NAME`.
+const GENERATION: u16 = 1;
+const PROCESS_ID: u16 = 2;
+const PROCESS_NAME: u16 = 3;
+/// `TASK_COMM_LEN` without the NUL at its end.
+const MAX_PROCESS_NAME: usize = 15;
+
+/// Size of `struct rtmsg`.
+const ROUTE_HEADER: usize = 12;
+/// `RTM_F_CLONED`: a cache entry, which the kernel made from a route.
+const CLONED: u32 = 0x200;
+
+/// What the notifications about one namespace amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Observed {
+    pub(crate) kinds: ChangeKinds,
+    pub(crate) generation: Option<u32>,
+    pub(crate) writer: Option<Writer>,
+}
+
+impl Observed {
+    /// Adds the messages of one datagram, of either socket.
+    pub(crate) fn add(&mut self, messages: MessageIter<'_>) {
+        for message in messages {
+            if message.and_then(|message| self.add_message(&message)).is_err() {
+                self.add_loss();
+            }
+        }
+    }
+
+    /// Notes that notifications are missing.
+    pub(crate) fn add_loss(&mut self) {
+        self.kinds |= ChangeKinds::LOST;
+    }
+
+    /// The change of the namespace that is watched under `key`; `None` if nothing changed.
+    pub(crate) fn into_change<K>(self, key: K) -> Option<Change<K>> {
+        let Self { kinds, generation, writer } = self;
+        (!kinds.is_empty()).then_some(Change { key, kinds, generation, writer })
+    }
+
+    fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {
+        self.kinds |= match message.kind {
+            NEW_GENERATION => {
+                let (_, attributes) = message.header::<NETFILTER_HEADER>()?;
+                self.generation = attributes.find(GENERATION).and_then(|attribute| attribute.be32().ok());
+                self.writer = writer(&attributes);
+                ChangeKinds::FIREWALL
+            }
+            16 | 17 => ChangeKinds::LINKS, // RTM_NEWLINK, RTM_DELLINK
+            20 | 21 => ChangeKinds::ADDRESSES,
+            24 | 25 if is_cache_entry(message)? => ChangeKinds::default(),
+            24 | 25 => ChangeKinds::ROUTES,
+            32 | 33 => ChangeKinds::POLICY_RULES,
+            _ => ChangeKinds::default(),
+        };
+        Ok(())
+    }
+}
+
+fn writer(attributes: &Attributes<'_>) -> Option<Writer> {
+    let pid = attributes.find(PROCESS_ID)?.be32().ok()?;
+    let name = attributes.find(PROCESS_NAME).map(|name| name.payload).unwrap_or_default();
+    let printable = |byte: &u8| match byte {
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    let name = name.iter().take_while(|byte| **byte != 0).take(MAX_PROCESS_NAME).map(printable).collect();
+    Some(Writer { pid, name })
+}
+
+fn is_cache_entry(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {
+    let (&[.., f0, f1, f2, f3], _) = message.header::<ROUTE_HEADER>()?;
+    Ok(u32::from_ne_bytes([f0, f1, f2, f3]) & CLONED != 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Against the kernel, each test in network namespaces of its own; `ip`, `nft` and iptables make the changes.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
+#[path = "kernel/kinds.rs"]
+mod kinds;
+#[path = "kernel/life.rs"]
+mod life;
+#[path = "kernel/overflow.rs"]
+mod overflow;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use netns::Netns;
+use netns_changes::{Change, ChangeKinds, ChangeWatcher};
+
+/// A change is reported within milliseconds; on a busy machine a test gives it this long.
+const LIMIT: Duration = Duration::from_secs(2);
+/// How long nothing must come before we say that nothing comes.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// Makes a namespace with lo and a veth pair `va`–`vb`, all up. Where we may not make one the test is skipped, with the reason on
+/// stderr; CI must be able to.
+fn fresh_netns() -> Option<Netns> {
+    let netns = match Netns::create() {
+        Ok(netns) => netns,
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+    };
+    run_in(&netns, "ip link set lo up", "");
+    run_in(&netns, "ip link add va type veth peer name vb", "");
+    for link in ["va", "vb"] {
+        // Without addresses of the kernel's own, which it confirms seconds later.
+        run_in(&netns, &format!("ip link set {link} addrgenmode none"), "");
+    }
+    run_in(&netns, "ip link set va up", "");
+    run_in(&netns, "ip link set vb up", "");
+    Some(netns)
+}
+
+/// Makes a namespace that is watched as "pod", and waits until nothing changes there by itself any more.
+fn watched_netns() -> Option<(ChangeWatcher<&'static str>, Netns)> {
+    let netns = fresh_netns()?;
+    let watcher = ChangeWatcher::new().unwrap();
+    watcher.watch("pod", &netns).unwrap();
+    wait_until_quiet(&watcher);
+    Some((watcher, netns))
+}
+
+/// Runs a command in a namespace, with `input` on its stdin.
+fn run_in(netns: &Netns, command: &str, input: &str) {
+    let output = netns.run_in(|| {
+        let mut words = command.split_whitespace();
+        let mut child = Command::new(words.next().unwrap());
+        child.args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    });
+    let output = output.unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Returns the changes that are pending, one after the other, until none has come for a while.
+fn pending(watcher: &ChangeWatcher<&'static str>) -> Vec<Change<&'static str>> {
+    let mut all = Vec::new();
+    loop {
+        let changes = watcher.wait(Some(QUIET)).unwrap().unwrap();
+        if changes.is_empty() {
+            return all;
+        }
+        all.extend(changes);
+    }
+}
+
+/// The kernel starts links and gives them routes in its own time.
+fn wait_until_quiet(watcher: &ChangeWatcher<&'static str>) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(600) {
+        assert!(Instant::now() < deadline, "the namespace still changes");
+        if !watcher.wait(Some(QUIET)).unwrap().unwrap().is_empty() {
+            since = Instant::now();
+        }
+    }
+}
+
+/// The first change that concerns one of these kinds.
+fn first_of(watcher: &ChangeWatcher<&'static str>, kinds: ChangeKinds) -> Change<&'static str> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let changes = watcher.wait(Some(deadline - Instant::now())).unwrap().unwrap();
+        if let Some(change) = changes.into_iter().find(|change| change.kinds.may_concern(kinds)) {
+            return change;
+        }
+        assert!(Instant::now() < deadline, "no change of {kinds} is reported");
+    }
+}

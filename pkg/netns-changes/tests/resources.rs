@@ -1,0 +1,79 @@
+//! The memory and descriptors that watching takes, and what happens without them: one test at a time in a process of their own,
+//! whose figures they read.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
+
+use std::fs::{self, File};
+use std::iter;
+use std::sync::{Mutex, PoisonError};
+
+use netns::Netns;
+use netns_changes::ChangeWatcher;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const NAMESPACES: usize = 250;
+
+/// Bytes of memory that the process itself has written to.
+fn anonymous_memory() -> usize {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn fresh_netns() -> Option<Netns> {
+    match Netns::create() {
+        Ok(netns) => Some(netns),
+        Err(reason) if std::env::var_os("CI").is_some_and(|ci| ci == "true") => panic!("{reason}"),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+fn two_hundred_and_fifty_namespaces_cost_little() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(all) = (0..NAMESPACES).map(|_| fresh_netns()).collect::<Option<Vec<_>>>() else { return };
+    let watcher = ChangeWatcher::new().unwrap();
+    let key = |number: usize| format!("7b1d1a52-6ffe-4f6c-9e0c-{number:012}");
+    let (memory, open) = (anonymous_memory(), descriptors());
+    for (number, netns) in all.iter().enumerate() {
+        watcher.watch(key(number), netns).unwrap();
+    }
+    let grown = anonymous_memory().saturating_sub(memory);
+    let opened = descriptors() - open;
+    eprintln!("{NAMESPACES} namespaces: {} KiB of memory, {opened} descriptors", grown / 1024);
+    assert!(grown < 512 * 1024, "{grown} bytes");
+    assert_eq!((opened, watcher.len()), (2 * NAMESPACES, NAMESPACES));
+    watcher.watch(key(0), &all[1]).unwrap();
+    assert_eq!(descriptors() - open, opened, "a namespace that is replaced is closed");
+    for number in 0..NAMESPACES {
+        watcher.unwatch(&key(number));
+    }
+    assert_eq!((descriptors(), watcher.len()), (open, 0));
+}
+
+#[test]
+fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (Some(first), Some(second)) = (fresh_netns(), fresh_netns()) else { return };
+    let watcher = ChangeWatcher::new().unwrap();
+    watcher.watch("pod", &first).unwrap();
+    let (limits, open) = (getrlimit(Resource::Nofile), descriptors());
+    setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
+    let mut others: Vec<File> = iter::repeat_with(|| File::open("/dev/null")).map_while(Result::ok).collect();
+    others.pop(); // leaves room for the first of the two sockets
+    let failed = watcher.watch("pod", &second);
+    drop(others);
+    setrlimit(Resource::Nofile, limits).unwrap();
+    let expected = "cannot listen for changes of links, addresses and routes: cannot open a netlink socket: ";
+    let message = failed.unwrap_err().to_string();
+    assert!(message.starts_with(expected) && message.contains("Too many open files"), "{message}");
+    assert_eq!((descriptors(), watcher.len()), (open, 1));
+}
