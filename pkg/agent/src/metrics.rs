@@ -47,6 +47,14 @@ pub(crate) struct PlaceLabel {
     place: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DriftKindLabel {
+    kind: &'static str,
+}
+
+/// Upper bounds in seconds, from a repair at once to one that waits for the clock.
+const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 40.0];
+
 /// Upper bounds in seconds, from an enrolment to a tool that hangs.
 pub(crate) const DURATIONS: [f64; 12] =
     [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0];
@@ -71,6 +79,7 @@ pub struct AgentMetrics {
     unsynced: Gauge,
     unknown_ztunnels: Gauge,
     repairs: Family<PlaceLabel, Counter>,
+    drift: Family<DriftKindLabel, Histogram, fn() -> Histogram>,
     privileges: Family<PrivilegeLabel, Gauge>,
     overruled: Gauge,
     ambiguous: Gauge,
@@ -98,6 +107,7 @@ impl AgentMetrics {
             unsynced: Gauge::default(),
             unknown_ztunnels: Gauge::default(),
             repairs: Family::default(),
+            drift: Family::new_with_constructor((|| Histogram::new(DRIFT_DURATIONS)) as fn() -> Histogram),
             privileges: Family::default(),
             overruled: Gauge::default(),
             ambiguous: Gauge::default(),
@@ -140,6 +150,11 @@ impl AgentMetrics {
         registry.register(name, help, metrics.ready.clone());
         let (name, help) = add("repairs", "Repairs of what other components changed or removed, by place");
         registry.register(name, help, metrics.repairs.clone());
+        let (name, help) = add(
+            "drift_repair_seconds",
+            "Time from the kernel's notification about a pod's network namespace to the repair, by what was changed",
+        );
+        registry.register(name, help, metrics.drift.clone());
         let (name, help) = add(
             "unsynced_ztunnels",
             "Ztunnels that are connected and have not acknowledged their snapshot of pods",
@@ -191,6 +206,11 @@ impl AgentMetrics {
     /// How many connected ztunnels run in none of the node's ztunnel pods.
     pub fn unknown_ztunnels(&self, count: usize) {
         self.unknown_ztunnels.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Drift in a pod was repaired that the kernel had reported this long ago; `kind`: what was changed.
+    pub fn drift_repaired(&self, kind: &'static str, took: Duration) {
+        self.drift.get_or_create(&DriftKindLabel { kind }).observe(took.as_secs_f64());
     }
 
     /// Drift was repaired; `place`: `node`, `pod` or `namespace`.

@@ -11,6 +11,7 @@ mod done;
 mod enrolled_pod;
 mod exempt;
 mod netns_discovery;
+mod netns_watch;
 mod pod_records;
 mod pods;
 mod probe_exemption;
@@ -46,6 +47,7 @@ use agent::{
 };
 
 use enrolled_pod::EnrolledPod;
+use netns_watch::NetnsWatch;
 use probe_exemption::ProbeExemption;
 use search_schedule::SearchSchedule;
 use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
@@ -62,6 +64,8 @@ pub(crate) struct InPodCapture {
     hub: Hub,
     probes: NodeProbes,
     workers: WorkerPool,
+    /// Ends the watch over pods' namespaces when it is dropped.
+    _watch: Option<NetnsWatch>,
     /// What workers and the threads of ztunnels' connections have completed.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
@@ -129,14 +133,21 @@ impl InPodCapture {
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
-        let workers =
-            WorkerPool::start(settings, chosen, node, probes.rules(), &sender).map_err(Error::Thread)?;
+        let watch = NetnsWatch::start(sender.clone());
+        let watch = watch.map_err(|error| {
+            tracing::warn!(target: "ambient", %error, "pods' network namespaces cannot be watched; observing them at intervals");
+        });
+        let watch = watch.ok();
+        let watched = watch.as_ref().map(NetnsWatch::watched);
+        let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watched, &sender)
+            .map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodCapture {
             chosen: chosen.clone(),
             hub,
             probes,
             workers,
+            _watch: watch,
             results,
             metrics,
             node: id,

@@ -72,6 +72,12 @@ impl PodRulesSnapshot {
         self.rules.is_comparable()
     }
 
+    /// The generation of nf_tables' rules that was observed.
+    #[must_use]
+    pub fn generation(&self) -> Option<u32> {
+        self.rules.generation()
+    }
+
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
     pub fn outside(&self) -> &OutsideConnections {

@@ -36,6 +36,12 @@ impl RulesFingerprint {
         Ok(RulesFingerprint { generation: generation()?, legacy: legacy::number(longest)? })
     }
 
+    /// How often rules of nf_tables were changed; `None`: the kernel has no nf_tables.
+    #[must_use]
+    pub fn generation(&self) -> Option<u32> {
+        self.generation
+    }
+
     /// The legacy tables hold the same.
     pub(crate) fn same_legacy(&self, other: &RulesFingerprint) -> bool {
         self.legacy == other.legacy

@@ -46,6 +46,12 @@ impl RulesSnapshot {
         Ok((RulesSnapshot { rules: None, own: Some(Arc::new(own)) }, lack))
     }
 
+    /// The generation of nf_tables' rules, where the kernel could be asked and has one.
+    #[must_use]
+    pub fn generation(&self) -> Option<u32> {
+        self.rules.as_ref()?.generation()
+    }
+
     /// The kernel could be asked: a later snapshot can be compared with it.
     #[must_use]
     pub fn is_comparable(&self) -> bool {

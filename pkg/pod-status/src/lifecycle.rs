@@ -4,6 +4,7 @@
 //! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
 
 mod event;
+mod pace;
 mod stability;
 mod transition;
 
@@ -14,9 +15,11 @@ use retry::{Attempts, Backoff};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
+use pace::ChangePace;
 use stability::Stability;
 
 pub use event::{PodAction, PodEvent};
+pub use pace::{FIRST_PAUSE, LAST_PAUSE};
 pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES};
 
 /// Time since the agent's start.
@@ -77,6 +80,10 @@ pub struct Lifecycle<N> {
     doubts: u32,
     /// Whether its rules stay in place.
     stability: Stability,
+    /// How soon they are observed after a change of its namespace.
+    pace: ChangePace,
+    /// Such an observation is to begin at [`Self::observe`].
+    changing: bool,
     /// No attempt before; after a failure.
     due: AgentTime,
     /// When its rules are to be observed.
@@ -107,6 +114,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             attempts: BACKOFF.attempts(),
             doubts: 0,
             stability: Stability::default(),
+            pace: ChangePace::default(),
+            changing: false,
             due: now,
             observe: now,
             trouble: None,
@@ -132,7 +141,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     pub fn begin(&mut self, action: &PodAction, observe: AgentTime) {
         self.busy = true;
         if *action == PodAction::Observe {
-            self.observe = observe;
+            (self.observe, self.changing) = (observe, false);
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
 use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
+use netns_changes::Change;
 use pod_status::lifecycle::{PodAction, PodEvent, RulesState};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
@@ -15,6 +16,7 @@ use zds::ZdsEvent;
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
+    netns_watch::{NetnsDisturbance, WatchKey, WatchedNetns},
     worker::{GlanceResult, JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
@@ -32,13 +34,17 @@ impl InPodCapture {
             JobResult::Captured { uid, netns, result } => {
                 self.note_captured(state, &uid, &result);
                 self.captured(&uid, netns, result);
+                self.look_again(&uid, netns);
             }
-            JobResult::Looked { uid, netns, result } => {
+            JobResult::Looked { uid, netns, watch, result } => {
+                self.keep_watch(&uid, netns, watch);
                 self.note_looked(state, &uid, &result);
                 if self.looked(state, &uid, netns, result) {
                     self.tell_bypasses(state, None);
                 }
+                self.look_again(&uid, netns);
             }
+            JobResult::Changed(change) => self.netns_changed(change),
             JobResult::Glanced(pods) => {
                 for GlanceResult { uid, netns, unchanged } in pods {
                     self.glanced(state, uid, netns, unchanged);
@@ -78,6 +84,35 @@ impl InPodCapture {
         }
     }
 
+    /// From now on changes of the pod's namespace are reported, unless it is another one by now.
+    fn keep_watch(&mut self, uid: &PodUid, netns: NetnsId, watch: Option<WatchedNetns>) {
+        let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
+        if let Some(watch) = watch
+            && enrolled_pod.id() == Some(netns)
+            && !enrolled_pod.lifecycle.is_leaving()
+        {
+            enrolled_pod.watch = Some(watch);
+        }
+    }
+
+    fn netns_changed(&mut self, change: Change<WatchKey>) {
+        let uid = change.key.0.clone();
+        let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { return };
+        if let (true, Some(netns)) = (enrolled_pod.disturbed(change), enrolled_pod.id()) {
+            self.look_again(&uid, netns);
+        }
+    }
+
+    /// Has a pod's rules observed if its namespace changed and nothing is being done there. Not by a pass: what is wrong with the
+    /// node may delay passes.
+    fn look_again(&mut self, uid: &PodUid, netns: NetnsId) {
+        let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
+        if enrolled_pod.disturbance.is_some() && !enrolled_pod.lifecycle.is_busy() {
+            self.handle(uid, PodEvent::Changed(netns));
+            self.due = self.next_due();
+        }
+    }
+
     fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
@@ -99,7 +134,11 @@ impl InPodCapture {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
-                let what = format!("restored: {}", summary(&look.repaired));
+                let mut what = format!("restored: {}", summary(&look.repaired));
+                let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
+                if let Some(writer) = examined.and_then(NetnsDisturbance::writer) {
+                    what.push_str(&format!("; changed by {writer}"));
+                }
                 self.note(state, uid, "drift", &what, Ok(()));
             }
             Err(why) => self.note(state, uid, "drift", "its rules were to be verified", Err(why.as_str())),
@@ -143,6 +182,7 @@ impl InPodCapture {
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
             JobResult::Glanced(_) => true,      // each pod's result is taken for itself
+            JobResult::Changed(_) => true,      // an observation follows
             _ => false,
         }
     }
@@ -204,7 +244,7 @@ impl InPodCapture {
         let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
         let Some(glance) = unchanged.or(seen) else { return self.perform(&uid, PodAction::Observe) };
         let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
-        self.take(state, JobResult::Looked { uid, netns, result: Ok(check) });
+        self.take(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
@@ -217,7 +257,7 @@ impl InPodCapture {
     ) -> bool {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
-        let PodName { namespace, name } = &enrolled_pod.name;
+        let PodName { namespace, name } = &enrolled_pod.name.clone();
         let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
             Ok(RulesCheck { glance, repaired, connections }) => {
@@ -244,8 +284,13 @@ impl InPodCapture {
         };
         let was_unstable = enrolled_pod.lifecycle.is_unstable();
         let repaired = result.as_ref().cloned().unwrap_or_default();
+        let cause = enrolled_pod.end_observation();
+        if let Some(cause) = cause.as_ref().filter(|_| !repaired.is_empty()) {
+            self.metrics.drift_repaired(cause.label(), cause.noticed.elapsed());
+        }
+        let writer = cause.and_then(|cause| cause.writer());
         self.handle(uid, PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())));
-        self.report_stability(state, uid, was_unstable, &repaired);
+        self.report_stability(state, uid, was_unstable, &repaired, writer.as_deref());
         differs
     }
 
@@ -257,6 +302,7 @@ impl InPodCapture {
         uid: &PodUid,
         was_unstable: bool,
         repaired: &[String],
+        writer: Option<&str>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
@@ -271,11 +317,11 @@ impl InPodCapture {
             }
             (false, true) => {
                 state.notices.unstable(&enrolled_pod.name, uid, &rules, repairs, Instant::now());
-                warn!(target: "ambient", %namespace, pod = %name, rules, repairs, "rules of the pod are removed repeatedly; the pod is pending until they stay in place");
+                warn!(target: "ambient", %namespace, pod = %name, rules, repairs, writer, "rules of the pod are removed repeatedly; the pod is pending until they stay in place");
             }
             (false, false) if repaired.is_empty() => {}
             (false, false) => {
-                warn!(target: "ambient", %namespace, pod = %name, rules, "rules of the pod restored");
+                warn!(target: "ambient", %namespace, pod = %name, rules, writer, "rules of the pod restored");
                 if !enrolled_pod.lifecycle.is_leaving() {
                     state.notices.repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), repaired);
                 }

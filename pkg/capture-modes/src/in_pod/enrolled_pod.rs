@@ -9,6 +9,7 @@ use std::{
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
+use netns_changes::Change;
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
@@ -17,7 +18,10 @@ use pod_status::{
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::worker::GlanceOrder;
+use super::{
+    netns_watch::{NetnsDisturbance, WatchKey, WatchedNetns},
+    worker::GlanceOrder,
+};
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// The pod.
@@ -45,6 +49,12 @@ pub(super) struct EnrolledPod {
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
     pub(super) begun: Instant,
+    /// The watch over its namespace; `None`: the next observation begins one.
+    pub(super) watch: Option<WatchedNetns>,
+    /// A change of its namespace that the observation under way was begun for.
+    pub(super) examined: Option<NetnsDisturbance>,
+    /// A later one, for the next observation.
+    pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) seen: Option<Arc<PodRulesSnapshot>>,
     /// When its rules were last observed.
@@ -76,6 +86,9 @@ impl EnrolledPod {
             quiet: false,
             lifecycle: Lifecycle::new(annotation, now),
             begun: Instant::now(),
+            watch: None,
+            examined: None,
+            disturbance: None,
             seen: None,
             looked: None,
             waiting: Vec::new(),
@@ -98,7 +111,8 @@ impl EnrolledPod {
         (self.witness, self.ambiguity) = (Some(witness), None);
         if self.id() != Some(id) {
             self.netns = Some(Arc::new(netns));
-            self.seen = None;
+            (self.seen, self.watch) = (None, None);
+            (self.examined, self.disturbance) = (None, None);
         }
         id
     }
@@ -137,6 +151,28 @@ impl EnrolledPod {
         let (netns, before) = (self.netns.clone()?, self.seen.clone().filter(|seen| seen.is_comparable())?);
         self.begun = Instant::now();
         Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before })
+    }
+
+    /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
+    pub(super) fn disturbed(&mut self, change: Change<WatchKey>) -> bool {
+        // Of a watch that is just being begun, the result of the observation will tell.
+        let is_own = self.watch.as_ref().is_none_or(|watch| watch.is_of(&change));
+        let disturbance = NetnsDisturbance::new(change);
+        if !is_own || disturbance.was_observed(self.seen.as_ref().and_then(|seen| seen.generation())) {
+            return false;
+        }
+        self.disturbance = Some(match self.disturbance.take() {
+            Some(earlier) => earlier.and(disturbance),
+            None => disturbance,
+        });
+        true
+    }
+
+    /// An observation has ended. Returns what it was begun for, or what happened meanwhile and it saw.
+    pub(super) fn end_observation(&mut self) -> Option<NetnsDisturbance> {
+        let generation = self.seen.as_ref().and_then(|seen| seen.generation());
+        let observed = self.disturbance.take_if(|disturbance| disturbance.was_observed(generation));
+        self.examined.take().or(observed)
     }
 
     /// The namespace in which the pod's rules were applied. They hold its traffic while no ztunnel serves it.

@@ -60,9 +60,13 @@ impl InPodCapture {
         let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
         // A connection through the node's ztunnel must not continue without any.
         let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
+        let watch = enrolled_pod.watch.is_none();
+        if *action == PodAction::Observe {
+            enrolled_pod.examined = enrolled_pod.disturbance.take();
+        }
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
-            PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before },
+            PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before, watch },
             _ => CaptureJob::Capture { uid, netns, pod, existing, before },
         };
         self.workers.send(job, urgent);

@@ -251,7 +251,8 @@ impl InPodCapture {
             busy += usize::from(action == PodAction::Observe);
             if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
                 enrolled_pod.lifecycle.begin(&action, next);
-                let is_look = action == PodAction::Observe;
+                // A change has most likely to be looked into rule by rule.
+                let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
                 match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
                     Some(order) => glances.push(order),
                     None => self.perform(&uid, action),
@@ -318,7 +319,7 @@ impl InPodCapture {
         }
     }
 
-    fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         let now = self.now();
         // What cannot begin now begins when running jobs have ended.
         let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next(now, now + CROWDED);

@@ -21,7 +21,7 @@ use netfilter::FirewallOptions;
 use netns::Netns;
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 
-use super::{pod_records::PodRecordStore, queue::JobQueue};
+use super::{netns_watch::WatchedNamespaces, pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
@@ -65,6 +65,7 @@ impl WorkerPool {
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
+        watched: Option<Arc<WatchedNamespaces>>,
         results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
@@ -76,6 +77,7 @@ impl WorkerPool {
             finder: NetnsFinder::new(&chosen.proc, node, chosen.rules.clone()),
             records: PodRecordStore::new(settings),
             probes: probes.clone(),
+            watched,
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
@@ -124,6 +126,8 @@ struct WorkerContext {
     finder: NetnsFinder,
     records: PodRecordStore,
     probes: ProbeRules,
+    /// `None`: no changes are reported.
+    watched: Option<Arc<WatchedNamespaces>>,
 }
 
 impl WorkerContext {
@@ -136,10 +140,12 @@ impl WorkerContext {
                 let result = inpod::capture(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
-            CaptureJob::Look { uid, netns, pod, existing, before } => {
+            CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
+                // Changes from now on are reported, and earlier ones are observed.
+                let watch = self.watched.as_ref().filter(|_| watch).and_then(|all| all.watch(&uid, &netns));
                 let wanted = self.wanted(&pod, existing);
                 let result = self.look(&netns, &wanted, before.as_ref()).map_err(words);
-                JobResult::Looked { uid, netns: netns.id(), result }
+                JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
             CaptureJob::Glance(pods) => JobResult::Glanced(self.glance(&pods)),
             CaptureJob::Release { uid, netns } => {

@@ -22,8 +22,9 @@ const ENOUGH: u32 = 2;
 pub(super) struct Stability {
     repairs: u32,
     repaired: AgentTime,
-    /// Observations in a row that found the rules in place.
+    /// Observations in a row that found the rules in place, and when the last one was that counts.
     whole: u32,
+    observed: AgentTime,
     unstable: bool,
 }
 
@@ -31,7 +32,11 @@ impl Stability {
     /// Its rules were observed. `repaired`: something was missing, and was restored.
     pub(super) fn observed(&mut self, repaired: bool, now: AgentTime) {
         if !repaired {
-            self.whole = self.whole.saturating_add(1);
+            // Others that follow at once, because of any change in the namespace, prove nothing.
+            if now.saturating_sub(self.observed) < FIRST_RECHECK {
+                return;
+            }
+            (self.whole, self.observed) = (self.whole.saturating_add(1), now);
             self.unstable &= self.whole < ENOUGH;
             return;
         }
@@ -39,6 +44,7 @@ impl Stability {
             self.repairs = 0;
         }
         (self.repairs, self.repaired, self.whole) = (self.repairs.saturating_add(1), now, 0);
+        self.observed = now;
         self.unstable |= self.repairs >= ENOUGH;
     }
 
@@ -106,8 +112,11 @@ mod tests {
     fn a_pod_is_stable_when_it_was_found_in_place_twice_in_a_row() {
         let mut pod = Stability::default();
         assert_eq!(pod.recheck(), None);
+        let mut now = Duration::from_secs(100);
         let mut found = |repaired| {
-            pod.observed(repaired, Duration::from_secs(100));
+            now += FIRST_RECHECK;
+            pod.observed(repaired, now);
+            pod.observed(false, now + FIRST_RECHECK / 2); // too soon to count
             (pod.is_unstable(), pod.recheck().map(|recheck| recheck.as_secs()))
         };
         let observations = [true, true, false, true, false, false, false];

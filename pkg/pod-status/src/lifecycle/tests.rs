@@ -25,9 +25,10 @@ fn added(netns: u8) -> PodEvent<u8> {
 /// What the pod has gone through, and what is to be done about the last of it.
 fn after(events: &[PodEvent<u8>]) -> (Pod, Vec<PodAction>) {
     let mut pod = Pod::new(None, AgentTime::ZERO);
-    let mut actions = Vec::new();
+    let (mut actions, mut now) = (Vec::new(), AgentTime::ZERO);
     for event in events {
-        actions = pod.handle(event.clone(), AgentTime::ZERO);
+        now += FIRST_RECHECK;
+        actions = pod.handle(event.clone(), now);
     }
     (pod, actions)
 }
@@ -39,7 +40,7 @@ fn state(pod: &Pod) -> CaptureState {
 #[test]
 fn each_event_leads_to_its_actions_and_its_state() {
     use CaptureState::{Bypassing, Captured, Held, Leaving, Pending};
-    use PodAction::{Announce, Answer, Capture, Forget, Moved, Serve};
+    use PodAction::{Announce, Answer, Capture, Forget, Moved, Observe, Serve};
     let found = |netns, captured| PodEvent::Found { netns, captured };
     let applied = [added(HERE), PodEvent::Captured(HERE, Ok(true))];
     let served = [&applied[..], &[PodEvent::Accepted(HERE)]].concat();
@@ -142,6 +143,10 @@ fn each_event_leads_to_its_actions_and_its_state() {
             vec![],
             Bypassing,
         ),
+        ("its namespace changes", then(&verified, PodEvent::Changed(HERE)), vec![Observe], Captured),
+        ("another namespace changes", then(&verified, PodEvent::Changed(THERE)), vec![], Captured),
+        ("it changes while it is captured", then(&[added(HERE)], PodEvent::Changed(HERE)), vec![], Pending),
+        ("it changes while it leaves", then(&left, PodEvent::Changed(HERE)), vec![], Leaving),
         ("it leaves", left.clone(), vec![], Leaving),
         ("it leaves again", then(&left, leaves.clone()), vec![], Leaving),
         (
@@ -176,6 +181,24 @@ fn each_event_leads_to_its_actions_and_its_state() {
         assert_eq!(done, actions, "{what}");
         assert_eq!(state(&pod), expected, "{what}");
     }
+}
+
+#[test]
+fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
+    let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
+    let _ = pod.handle(PodEvent::Observed(HERE, Ok(false)), seconds(20));
+    let (mut now, mut repairs) = (seconds(30), 0);
+    while now < seconds(90) {
+        now += Duration::from_millis(5);
+        let works = pod.work(now).filter(|_| pod.next(now, now).is_some_and(|due| due <= now));
+        works.iter().for_each(|action| pod.begin(action, now + OBSERVE));
+        if works.or_else(|| pod.handle(PodEvent::Changed(HERE), now).pop()) == Some(PodAction::Observe) {
+            let _ = pod.handle(PodEvent::Observed(HERE, Ok(true)), now);
+            repairs += 1;
+        }
+    }
+    assert!((10..40).contains(&repairs), "{repairs}");
+    assert_eq!(state(&pod), CaptureState::Pending);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use model::Reason;
 
-use super::{AgentTime, BACKOFF, Lifecycle, PodAction, PodEvent, RulesState, stability::Stability};
+use super::{AgentTime, BACKOFF, Lifecycle, OBSERVE, PodAction, PodEvent, RulesState, stability::Stability};
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
     /// What is to be done about an event, in this order.
@@ -46,6 +46,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             }
             PodEvent::Captured(netns, result) => self.captured(netns, result, now),
             PodEvent::Observed(netns, result) => self.observed(netns, result, now),
+            PodEvent::Changed(netns) => self.netns_changed(netns, now),
             PodEvent::Released(result) => self.released(result, now),
             PodEvent::Accepted(netns) => {
                 self.served = Some(netns);
@@ -137,6 +138,23 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 Vec::new()
             }
         }
+    }
+
+    /// Its rules are observed at once, or, where changes do not end, at the pace that [`ChangePace`] gives.
+    ///
+    /// [`ChangePace`]: super::pace::ChangePace
+    fn netns_changed(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
+        let is_observed = self.is_ruled() && !self.leaving && !self.busy;
+        if self.netns != Some(netns) || !is_observed || self.changing {
+            return Vec::new();
+        }
+        let begins = self.pace.next(now).max(self.due);
+        if begins > now {
+            (self.observe, self.changing) = (self.observe.min(begins), true);
+            return Vec::new();
+        }
+        (self.busy, self.observe) = (true, now + OBSERVE);
+        vec![PodAction::Observe]
     }
 
     /// What has ended concerns another namespace, or other options, than those of now.

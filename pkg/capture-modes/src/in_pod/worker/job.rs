@@ -14,10 +14,14 @@ use agent::{AgentHandle, CaptureReply};
 use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
+use netns_changes::Change;
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
-use crate::in_pod::pod_records::RecordedPod;
+use crate::in_pod::{
+    netns_watch::{WatchKey, WatchedNetns},
+    pod_records::RecordedPod,
+};
 
 /// A kind of work.
 #[derive(Debug)]
@@ -31,13 +35,14 @@ pub(in crate::in_pod) enum CaptureJob {
         before: Option<Arc<PodRulesSnapshot>>,
     },
     /// Verify a pod's rules, and restore what is missing. With an earlier snapshot, the tools are run only if a new
-    /// snapshot differs.
+    /// snapshot differs. `watch`: the namespace is to be watched for changes before.
     Look {
         uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
         existing: ExistingConnections,
         before: Option<Arc<PodRulesSnapshot>>,
+        watch: bool,
     },
     /// See whether pods' rules are as they were, without tools.
     Glance(Vec<GlanceOrder>),
@@ -84,7 +89,7 @@ impl CaptureJob {
             }
             CaptureJob::Look { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| JobResult::Looked { uid, netns, result: Err(why) })
+                Box::new(move |why| JobResult::Looked { uid, netns, watch: None, result: Err(why) })
             }
             CaptureJob::Glance(pods) => {
                 let results = pods.iter().map(|order| order.result(None)).collect();
@@ -108,8 +113,10 @@ impl CaptureJob {
 pub(crate) enum JobResult {
     /// A pod's rules.
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
-    /// The result of a verification.
-    Looked { uid: PodUid, netns: NetnsId, result: Result<RulesCheck, Reason> },
+    /// The result of a verification, before which the namespace began to be watched, or has been since before.
+    Looked { uid: PodUid, netns: NetnsId, watch: Option<WatchedNetns>, result: Result<RulesCheck, Reason> },
+    /// Something changed in a pod's namespace.
+    Changed(Change<WatchKey>),
     /// A look at the rules of some pods.
     Glanced(Vec<GlanceResult>),
     /// A pod has no rules any more.

@@ -1,0 +1,93 @@
+//! How soon a pod's rules are observed after the kernel has reported a change of its namespace.
+
+use std::time::Duration;
+
+use retry::Backoff;
+
+use super::AgentTime;
+
+/// The pause before the second observation of a series of changes; it doubles with each further one, up to the last.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+pub const LAST_PAUSE: Duration = Duration::from_secs(5);
+const PAUSE: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+/// A pause is halved after a time without changes that is so many times as long.
+const CALM: u32 = 8;
+/// The longest pause is reached by then.
+const LAST_STEP: u32 = 8;
+
+/// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ChangePace {
+    /// How often the pause was doubled, and one more; 0: there is none.
+    step: u32,
+    /// When the last observation was to begin.
+    last: AgentTime,
+}
+
+impl ChangePace {
+    /// Returns when the observation that a change leads to begins.
+    pub(super) fn next(&mut self, now: AgentTime) -> AgentTime {
+        let mut calm = now.saturating_sub(self.last);
+        while self.step > 0 {
+            let needed = PAUSE.after(self.step) * CALM;
+            let Some(rest) = calm.checked_sub(needed) else { break };
+            (calm, self.step) = (rest, self.step - 1);
+        }
+        let pause = if self.step == 0 { Duration::ZERO } else { PAUSE.after(self.step) };
+        self.last = now.max(self.last + pause);
+        self.step = (self.step + 1).min(LAST_STEP);
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The delays until observations, and how many there are, if a change comes each `period` for `duration`.
+    fn delays(period: Duration, duration: Duration) -> Vec<Duration> {
+        let (mut pace, mut now, mut begins) =
+            (ChangePace::default(), Duration::from_secs(100), Duration::ZERO);
+        let (end, mut delays) = (now + duration, Vec::new());
+        while now < end {
+            now += period;
+            if now >= begins {
+                begins = pace.next(now); // until then further changes lead to the same observation
+                delays.push(begins - now);
+            }
+        }
+        delays
+    }
+
+    #[test]
+    fn a_change_that_comes_alone_is_observed_at_once() {
+        for period in [500, 1000, 2000, 60_000].map(Duration::from_millis) {
+            let delays = delays(period, period * 100);
+            assert!(delays.iter().all(|delay| delay.is_zero()), "every {period:?}: {delays:?}");
+        }
+    }
+
+    #[test]
+    fn changes_that_do_not_end_are_observed_at_a_bounded_rate() {
+        for period in [1, 10, 50, 100, 200].map(Duration::from_millis) {
+            let delays = delays(period, Duration::from_secs(600));
+            assert!(delays.len() < 140, "every {period:?}: {}", delays.len());
+            assert!(delays.iter().all(|delay| *delay <= LAST_PAUSE), "every {period:?}: {delays:?}");
+        }
+    }
+
+    #[test]
+    fn the_pause_doubles_up_to_the_last_and_is_forgotten() {
+        let mut pace = ChangePace::default();
+        let (mut now, mut pauses) = (Duration::from_secs(10), Vec::new());
+        for _ in 0..10 {
+            let next = pace.next(now);
+            pauses.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        let later = now + Duration::from_secs(300);
+        assert_eq!(pace.next(later), later);
+    }
+}
