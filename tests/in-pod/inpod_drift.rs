@@ -9,9 +9,11 @@ use crate::fixtures::inpod::{IPTABLES, InPod};
 
 /// All pods are looked at within this time.
 const MINUTE: Duration = Duration::from_secs(60);
+/// The kernel reports a change at once; and what a busy machine may add.
+const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
+fn what_others_change_in_a_pod_is_put_back_at_once() {
     let mut fixture = InPod::new(&[IPTABLES]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let damages: [(&str, &str); 6] = [
@@ -44,7 +46,7 @@ fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
             first && now.replace(foreign, "") == *before
         };
         while !is_back() {
-            assert!(began.elapsed() < MINUTE, "{what}\n{}\n{}", dump_of(&peer.sandbox.netns), fixture.log());
+            assert!(began.elapsed() < SOON, "{what}\n{}\n{}", dump_of(&peer.sandbox.netns), fixture.log());
             std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
         }
     }
@@ -52,6 +54,13 @@ fn what_others_change_in_a_pod_is_put_back_within_a_minute() {
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
     // It is counted when the rules have been seen again.
     fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(repairs) == Some(6.0));
+    // Each by a notification, those of firewall rules with who changed them.
+    let kinds = ["firewall", "policy_rules", "routes"].map(|kind| {
+        let count = format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
+        fixture.daemon().metric(&count).unwrap_or_default()
+    });
+    assert_eq!(kinds.iter().sum::<f64>(), 6.0, "{kinds:?}");
+    assert!(kinds[0] >= 4.0 && fixture.log().contains("nft (process "), "{kinds:?}");
 }
 
 /// Of these the kernel counts no changes; one of them leaves the table as long as it was.

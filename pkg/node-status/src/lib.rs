@@ -65,10 +65,9 @@ impl NodeInspector {
     pub fn look(&self, records: &[Arc<PodRecord>]) -> Result<StateReport, Reason> {
         let (began, at) = (Instant::now(), SystemTime::now());
         let snapshot = self.snapshot()?;
-        let adds = records::RecordedAdds::of(records);
         let mut state = StateReport::default();
         let mut blind = Vec::new();
-        self.in_node(|| self.observe(&snapshot, &adds, &mut state, &mut blind))?;
+        self.in_node(|| self.observe(&snapshot, records, &mut state, &mut blind))?;
         state.schema = report::SCHEMA.to_owned();
         state.history = snapshot.history;
         let took_ms = milliseconds(began.elapsed());
@@ -114,7 +113,7 @@ impl NodeInspector {
     fn observe(
         &self,
         snapshot: &AgentSnapshot,
-        adds: &records::RecordedAdds,
+        records: &[Arc<PodRecord>],
         state: &mut StateReport,
         blind: &mut Vec<Unobserved>,
     ) {
@@ -148,6 +147,7 @@ impl NodeInspector {
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let netns_directory = self.settings.netns_directory.clone();
         let places = sidecar::NetnsPaths { netns_directory, proc: None };
+        let adds = records::RecordedAdds::of(records, &redirects);
         let (recorded, namespaces) = (&adds.rules, &adds.namespaces);
         let means = sidecar::CompareContext { places: &places, recorded, namespaces };
         sidecar::show(means, &redirects, &mut cache, &mut state.pods);

@@ -101,7 +101,7 @@ pub(super) fn pods(
             pods.push(without_ambient(pod, policy, &mut redirects));
         }
     }
-    let adds = RecordedAdds::of(records);
+    let adds = RecordedAdds::of(records, &redirects);
     let means = sidecar::CompareContext { places, recorded: &adds.rules, namespaces: &adds.namespaces };
     sidecar::show(means, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -110,7 +110,7 @@ pub(super) fn pods(
     SidecarNodeLook { pods, is_complete, unrecorded }
 }
 
-/// The rules and the network namespace of each pod's ADD, by the pod's UID, where they are recorded.
+/// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.
 #[derive(Debug, Default)]
 pub(super) struct RecordedAdds {
     pub(super) rules: BTreeMap<PodUid, RuleDigest>,
@@ -118,18 +118,16 @@ pub(super) struct RecordedAdds {
 }
 
 impl RecordedAdds {
-    pub(super) fn of(records: &[Arc<PodRecord>]) -> RecordedAdds {
+    /// Of these pods alone: there may be thousands of records. Of several ADDs of a pod the newest counts.
+    pub(super) fn of(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
+        let is_meant = |record: &&Arc<PodRecord>| pods.contains_key(&key(record));
+        let mut records: Vec<&Arc<PodRecord>> = records.iter().filter(is_meant).collect();
+        records.sort_by(|a, b| a.at.cmp(&b.at));
         let done = records.iter().filter(|record| record.error.is_none());
         let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
-        RecordedAdds { rules: recorded_rules(records), namespaces: namespaces.collect() }
+        let rules = |record: &&Arc<PodRecord>| (key(record), RuleDigest::from_lines(record.rules.clone()));
+        RecordedAdds { namespaces: namespaces.collect(), rules: records.iter().map(rules).collect() }
     }
-}
-
-/// The rules that each pod's ADD left. Of several ADDs of a pod the newest counts.
-fn recorded_rules(records: &[Arc<PodRecord>]) -> BTreeMap<PodUid, RuleDigest> {
-    let mut all: Vec<&PodRecord> = records.iter().map(AsRef::as_ref).collect();
-    all.sort_by(|a, b| a.at.cmp(&b.at));
-    all.into_iter().map(|record| (key(record), RuleDigest::from_lines(record.rules.clone()))).collect()
 }
 
 /// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.
