@@ -4,22 +4,19 @@
 //! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
 
 mod event;
-mod pace;
 mod stability;
 mod transition;
 
 use std::time::Duration;
 
 use model::Reason;
-use retry::{Attempts, Backoff};
+use retry::{Attempts, Backoff, ChangePace};
 
 use crate::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 
-use pace::ChangePace;
 use stability::Stability;
 
 pub use event::{PodAction, PodEvent};
-pub use pace::{FIRST_PAUSE, LAST_PAUSE};
 pub use stability::{FIRST_RECHECK, LAST_RECHECK, SERIES};
 
 /// Time since the agent's start.

@@ -3,7 +3,7 @@
 mod attempt;
 mod running_pods;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
-    RepairTask, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods,
+    RepairTask, netns_watch::SidecarWatch, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods,
 };
 
 use attempt::Attempt;
@@ -115,6 +115,8 @@ impl RepairController {
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
         let keeps_rules = self.options.mode == RepairMode::InPlace;
         let mut pass = Instant::now();
+        self.keeper = None; // its watches ended with the run before
+        let mut watch = if keeps_rules { start_watch() } else { None };
         let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
@@ -140,9 +142,11 @@ impl RepairController {
                     }
                 }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
-                    self.keep_rules(sidecars.known_pods(), sidecars.all().clone()).await;
+                    self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watched)).await;
+                    watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all().contains_key(uid)));
                     pass = Instant::now() + PASS;
                 }
+                changed = next_changed(watch.as_mut()) => self.keep_changed(changed, &sidecars).await,
             }
             self.metrics.broken(queue.len());
         }
@@ -219,7 +223,23 @@ impl RepairController {
     }
 }
 
-async fn wait_until(due: Option<Instant>) {
+/// `None`, after a line in the log: the clock alone leads to comparisons.
+fn start_watch() -> Option<SidecarWatch> {
+    let started = SidecarWatch::start();
+    let failed = |error| {
+        warn!(target: "repair", %error, "pods' network namespaces cannot be watched; comparing rules at intervals");
+    };
+    started.map_err(failed).ok()
+}
+
+async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeSet<PodUid> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(crate) async fn wait_until(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,

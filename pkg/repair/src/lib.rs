@@ -9,6 +9,7 @@ mod controller;
 mod criteria;
 mod in_place;
 mod metrics;
+mod netns_watch;
 mod observed_pod;
 mod queue;
 mod rule_keeper;

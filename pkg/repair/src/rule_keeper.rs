@@ -4,7 +4,10 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
@@ -15,7 +18,12 @@ use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use tracing::debug;
 use wire::PodRecord;
 
-use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
+use crate::{
+    InPlaceError, InPlaceRepair,
+    in_place::families,
+    netns_watch::{WatchedNetns, WatchedSidecars},
+    sidecar_pods::SidecarPod,
+};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -30,6 +38,8 @@ pub(crate) struct RulesReport {
 #[derive(Debug)]
 struct KnownPod {
     netns: Arc<Netns>,
+    /// The watch over it; `None`: the clock alone leads to comparisons.
+    _watch: Option<WatchedNetns>,
     /// What its rules have to be; `None` before they were found in use.
     baseline: Option<RuleDigest>,
     /// What its tables were when all rules were in place.
@@ -44,14 +54,36 @@ struct KnownPod {
 pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
     dry_run: bool,
+    watched: Option<WatchedSidecars>,
     known: BTreeMap<PodUid, KnownPod>,
     /// The last passes that could not determine a pod's namespace.
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
 
 impl RuleKeeper {
-    pub(crate) fn new(in_place: InPlaceRepair, dry_run: bool) -> RuleKeeper {
-        RuleKeeper { in_place, dry_run, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
+    /// `watched`: watches the pods' namespaces; `None`: nobody does.
+    pub(crate) fn new(
+        in_place: InPlaceRepair,
+        dry_run: bool,
+        watched: Option<WatchedSidecars>,
+    ) -> RuleKeeper {
+        RuleKeeper { in_place, dry_run, watched, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
+    }
+
+    /// Observes the rules of these pods, if their namespaces are known, and restores what is missing. Blocks as
+    /// [`RuleKeeper::pass`].
+    pub(crate) fn pass_changed(
+        &mut self,
+        changed: &BTreeSet<PodUid>,
+        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+    ) -> Vec<RulesReport> {
+        let repair = (!self.dry_run).then_some(&self.in_place);
+        let report = |uid: &PodUid| {
+            let (pod, known) = (pods.get(uid)?, self.known.get_mut(uid)?);
+            let result = known.look(pod, repair)?;
+            Some(RulesReport { name: pod.ids.name.clone(), uid: uid.clone(), result })
+        };
+        changed.iter().filter_map(report).collect()
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
@@ -108,7 +140,9 @@ impl RuleKeeper {
                 NetnsAnswer::Found(found) => {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
-                    let known = KnownPod { netns, baseline, verified: None, reported: None };
+                    drop(self.known.remove(&uid)); // its watch ends before the next one begins
+                    let _watch = self.watched.as_ref().and_then(|watched| watched.watch(&uid, &netns));
+                    let known = KnownPod { netns, _watch, baseline, verified: None, reported: None };
                     self.known.insert(uid, known);
                 }
                 NetnsAnswer::Ambiguous(why) => {

@@ -1,6 +1,10 @@
 //! Retrying: how long to wait between attempts, and which of their errors to log.
 
+mod pace;
+
 use std::{fmt, time::Duration};
+
+pub use pace::{ChangePace, FIRST_PAUSE, LAST_PAUSE};
 
 /// Delays between attempts: the first, then twice as long after each further failure in a row, up to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

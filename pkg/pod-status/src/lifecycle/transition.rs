@@ -142,7 +142,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// Its rules are observed at once, or, where changes do not end, at the pace that [`ChangePace`] gives.
     ///
-    /// [`ChangePace`]: super::pace::ChangePace
+    /// [`ChangePace`]: retry::ChangePace
     fn netns_changed(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
         let is_observed = self.is_ruled() && !self.leaving && !self.busy;
         if self.netns != Some(netns) || !is_observed || self.changing {

@@ -1,24 +1,42 @@
 //! The rules of running pods with a sidecar: what was missing of them, and that it was restored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeSet;
 
 use model::{PodName, PodUid};
-use pod_identity::KnownPods;
 use tracing::{info, warn};
 
 use super::{RepairController, RepairEvent};
 use crate::{
+    netns_watch::WatchedSidecars,
     rule_keeper::{RuleKeeper, RulesReport},
-    sidecar_pods::SidecarPod,
+    sidecar_pods::SidecarPods,
 };
 
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
-    pub(super) async fn keep_rules(&mut self, all: KnownPods, pods: BTreeMap<PodUid, Arc<SidecarPod>>) {
-        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run);
-        let mut keeper = self.keeper.take().unwrap_or_else(new);
+    pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watched: Option<WatchedSidecars>) {
+        let (all, pods) = (pods.known_pods(), pods.all().clone());
+        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watched);
+        let keeper = self.keeper.take().unwrap_or_else(new);
+        self.run_pass(keeper, move |keeper| keeper.pass(&all, &pods).map_err(|error| error.to_string()))
+            .await;
+    }
+
+    /// The same for pods whose network namespaces changed.
+    pub(super) async fn keep_changed(&mut self, changed: BTreeSet<PodUid>, pods: &SidecarPods) {
+        let pods = pods.all().clone();
+        if let Some(keeper) = self.keeper.take() {
+            self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(&changed, &pods))).await;
+        }
+    }
+
+    async fn run_pass(
+        &mut self,
+        mut keeper: RuleKeeper,
+        pass: impl FnOnce(&mut RuleKeeper) -> Result<Vec<RulesReport>, String> + Send + 'static,
+    ) {
         let pass = tokio::task::spawn_blocking(move || {
-            let reports = keeper.pass(&all, &pods).map_err(|error| error.to_string());
+            let reports = pass(&mut keeper);
             (keeper, reports)
         });
         let reports = match pass.await {

@@ -1,10 +1,8 @@
-//! How soon a pod's rules are observed after the kernel has reported a change of its namespace.
+//! How soon something is observed after a change was reported.
 
 use std::time::Duration;
 
-use retry::Backoff;
-
-use super::AgentTime;
+use crate::Backoff;
 
 /// The pause before the second observation of a series of changes; it doubles with each further one, up to the last.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -16,18 +14,19 @@ const CALM: u32 = 8;
 /// The longest pause is reached by then.
 const LAST_STEP: u32 = 8;
 
-/// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end.
+/// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end. Times are
+/// those of a clock of the caller, since any moment before the first change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ChangePace {
+pub struct ChangePace {
     /// How often the pause was doubled, and one more; 0: there is none.
     step: u32,
     /// When the last observation was to begin.
-    last: AgentTime,
+    last: Duration,
 }
 
 impl ChangePace {
     /// Returns when the observation that a change leads to begins.
-    pub(super) fn next(&mut self, now: AgentTime) -> AgentTime {
+    pub fn next(&mut self, now: Duration) -> Duration {
         let mut calm = now.saturating_sub(self.last);
         while self.step > 0 {
             let needed = PAUSE.after(self.step) * CALM;
