@@ -3,6 +3,7 @@
 mod agent;
 mod api;
 mod helm;
+mod image;
 mod recorded;
 mod release;
 mod schema;

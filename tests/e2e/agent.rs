@@ -22,7 +22,7 @@ pub(crate) struct Agent {
 /// The namespace that Istio's documentation installs its charts into.
 const CHART_NAMESPACE: &str = "istio-system";
 /// Without iptables, in every mode.
-pub(crate) const AGENT_IMAGE: &str = "millrace/install-cni:0.1.0";
+pub(crate) const AGENT_IMAGE: &str = "registry.invalid/install-cni:0.1.0";
 const CHART_VERSIONS: [&str; 3] = ["1.20.8", "1.24.6", "1.29.1"];
 const DAEMON_SET: &str = "istio-cni-node";
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(60);

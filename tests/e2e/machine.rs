@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "node-1";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const PODS: &str = "10.244.1.0/24";
 /// The image that pods of the test are made of, and their sandboxes.
-pub(crate) const IMAGE: &str = "docker.io/millrace/e2e:test";
+pub(crate) const IMAGE: &str = "registry.invalid/e2e:test";
 
 /// Which container runtime, and so which version of CNI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

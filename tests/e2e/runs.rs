@@ -254,7 +254,7 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     let pods = kinds::check(fixture, &pods);
     cluster_command::check(fixture, &pods);
     let ours = Agent::our_chart();
-    let values = ["profile=ambient", "pullPolicy=Never"];
+    let values = ["profile=ambient", "pullPolicy=Never", "millrace.image.hub=registry.invalid"];
     for (what, chart, set) in [
         ("to our chart", &ours, &values[..]),
         ("back to Istio's", &theirs, &[]),

@@ -8,12 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use kit::TempDir;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::install_manifests::documents::repository;
 
 /// Renderings at a time.
 const AT_A_TIME: usize = 4;
+/// Whose images the tests install, unless they say otherwise.
+pub(super) const HUB: &str = "registry.example/mesh";
 /// Where releases of tests are.
 pub(super) const NAMESPACE: &str = "istio-system";
 
@@ -37,6 +39,16 @@ impl Helm {
         let mut command = Command::new(&self.program);
         command.args(arguments).env("HOME", self.home.path()).env_remove("KUBECONFIG");
         command.output().unwrap_or_else(|error| panic!("cannot run {}: {error}", self.program.display()))
+    }
+
+    /// What Helm complains of, with these values and no others.
+    pub(super) fn refusal(&self, set: &[&str]) -> String {
+        let chart = chart();
+        let common = ["template", "istio-cni", chart.to_str().unwrap()];
+        let set: Vec<&str> = set.iter().flat_map(|value| ["--set", *value]).collect();
+        let output = self.run(&[&common[..], &set].concat());
+        assert!(!output.status.success(), "{set:?} renders");
+        String::from_utf8(output.stderr).unwrap()
     }
 
     /// The objects for values as `--set` takes them, or what Helm complains of.
@@ -72,8 +84,12 @@ impl Helm {
     }
 
     fn render_chart(&self, chart: &Path, arguments: &[&str]) -> Result<Vec<Value>, String> {
+        // In a file, which the values of a test override, those in a file too.
+        let hub = tempfile_in(&self.home, &json!({"millrace": {"image": {"hub": HUB}}}));
+        let values = ["--values", hub.to_str().unwrap()];
         let common = ["template", "istio-cni", chart.to_str().unwrap(), "--namespace", NAMESPACE];
-        let output = self.run(&[&common, arguments].concat());
+        let output = self.run(&[&common, &values[..], arguments].concat());
+        fs::remove_file(&hub).unwrap();
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kit::{ApiServer, Auth, TempDir};
 use serde_json::{Value, json};
 
-use super::helm::{Helm, chart};
+use super::helm::{HUB, Helm, chart};
 use crate::istio_charts::chart::{Chart, named};
 
 /// The kubeconfig of an administrator, for a process in the sandbox's own namespace.
@@ -80,6 +80,8 @@ impl Release<'_> {
 fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
     let Some(helm) = Helm::find() else { return };
     let Some(api) = ApiServer::shared() else { return };
+    let hub = format!("millrace.image.hub={HUB}");
+    let ours = ["global.resourceScope=namespace", &hub];
     let role = "/apis/rbac.authorization.k8s.io/v1/namespaces/NAMESPACE/roles/istio-cni";
     for (case, layout) in [
         ("1-20-8-default", "compatibilityVersion=1.20"),
@@ -94,17 +96,17 @@ fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
         release.upgrade(&theirs, &[]);
         assert_eq!(release.image(), "install-cni", "{case}: what stands for Istio's chart");
 
-        release.upgrade(&chart(), &["global.resourceScope=namespace", "millrace.image.tag=1", layout]);
-        assert!(release.image().as_str().unwrap().starts_with("millrace/install-cni:1"), "{case}");
+        release.upgrade(&chart(), &[&ours[..], &["millrace.image.tag=1", layout]].concat());
+        assert_eq!(release.image(), "registry.example/mesh/install-cni:1", "{case}");
         assert!(release.is_there(role), "{case}");
-        release.upgrade(&chart(), &["global.resourceScope=namespace", "millrace.image.tag=2"]);
-        assert!(release.image().as_str().unwrap().starts_with("millrace/install-cni:2"), "{case}");
+        release.upgrade(&chart(), &[&ours[..], &["millrace.image.tag=2"]].concat());
+        assert_eq!(release.image(), "registry.example/mesh/install-cni:2", "{case}");
 
         release.upgrade(&theirs, &[]);
         assert_eq!(release.image(), "install-cni", "{case}");
         assert!(!release.is_there(role), "{case}: Istio's chart has none");
 
-        release.upgrade(&chart(), &["global.resourceScope=namespace"]);
+        release.upgrade(&chart(), &ours);
         release.helm(&["uninstall", "istio-cni"]);
         for path in [
             role,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kit::ApiServer;
 use serde_json::{Value, json};
@@ -135,6 +136,44 @@ fn is_taken(api: &ApiServer, file: &str) {
     };
     let expected = [&["ServiceAccount", "ConfigMap"], cluster_wide, &["Role", "RoleBinding", "DaemonSet"]];
     assert_eq!(kinds, expected.concat(), "{file}");
+}
+
+/// The name of the image cannot be resolved (RFC 6761), so that no manifest can be applied by accident.
+#[test]
+fn no_node_can_pull_a_manifests_image_until_it_is_replaced_as_documented() {
+    let unresolvable = concat!("registry.invalid/install-cni:", env!("CARGO_PKG_VERSION"));
+    let mut with_pods = Vec::new();
+    for entry in fs::read_dir(repository("deploy")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !name.ends_with(".yaml") || images(&mut documents_of(&name)).is_empty() {
+            continue;
+        }
+        let command =
+            format!("sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/{name} | kubectl apply -f -");
+        let text = fs::read_to_string(repository("deploy").join(&name)).unwrap();
+        assert!(text.contains(&format!("#   {command}\n")), "{name}: {command}");
+        let sed = command.strip_suffix(" | kubectl apply -f -").unwrap();
+        let output = Command::new("sh").args(["-c", sed]).current_dir(repository("")).output().unwrap();
+        let replaced = String::from_utf8(output.stdout).unwrap();
+        let replaced: Vec<Value> = serde_saphyr::from_multiple(&replaced).unwrap();
+        let mut documents = documents_of(&name);
+        for image in images(&mut documents) {
+            assert_eq!(*image, unresolvable, "{name}");
+            *image = json!("REGISTRY/install-cni:TAG");
+        }
+        assert_eq!(documents, replaced, "{name}");
+        with_pods.push(name);
+    }
+    with_pods.sort();
+    assert_eq!(with_pods, [AMBIENT, IN_POD, "istio-cni-taint.yaml", SIDECAR]);
+}
+
+/// The images of all containers.
+fn images(documents: &mut [Value]) -> Vec<&mut Value> {
+    let containers = documents.iter_mut().filter_map(|document| {
+        document.pointer_mut("/spec/template/spec/containers").and_then(Value::as_array_mut)
+    });
+    containers.flatten().map(|container| &mut container["image"]).collect()
 }
 
 /// The DaemonSet's validation is not all: its pods must pass admission, which knows the priority class.

@@ -109,8 +109,11 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- toJson $c -}}
 {{- end -}}
 
-{{/* Combinations that cannot work. */}}
+{{/* What cannot work. */}}
 {{- define "istio-cni.refuse" -}}
+{{- if not .image -}}
+  {{- fail "millrace.image.hub is not set: set it to where you have pushed the image, such as registry.example.com/mesh, or set image to the image's whole name; see docs/helm.md#install" -}}
+{{- end -}}
 {{- if and .m.admissionPolicy.enabled (has .repair (list "delete" "label")) -}}
   {{- fail "millrace.admissionPolicy forbids what repair.deletePods and repair.labelPods do: use repair.repairPods, or do without the policy" -}}
 {{- end -}}
@@ -137,10 +140,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- toString . -}}{{- end -}}
 {{- end -}}
 
+{{/* Empty if no value says whose it is. */}}
 {{- define "istio-cni.image" -}}
 {{- if contains "/" .v.image -}}
 {{- .v.image -}}
-{{- else -}}
+{{- else if .m.image.hub -}}
 {{- printf "%s/%s:%s%s" .m.image.hub .m.image.name (include "istio-cni.tag" .) (ternary "-ambient" "" (eq .m.image.variant "ambient")) -}}
 {{- end -}}
 {{- end -}}
