@@ -1,13 +1,14 @@
 //! The page as a real browser shows it. The screenshot in docs/ is made by
-//! `MILLRACE_UPDATE_SCREENSHOT=1 cargo test -p tests --test tests -- page_browser`.
+//! `MILLRACE_UPDATE_SCREENSHOT=1 cargo test --workspace --test node-level -- a_screenshot_can_be_taken`.
 
 mod browser;
 // The nodes of the page's own tests, so that both look at the same.
 #[path = "../../pkg/report/tests/page/fixtures.rs"]
 mod fixtures;
+#[path = "../../pkg/report/tests/page/picture.rs"]
+mod picture;
 mod server;
 
-use std::path::Path;
 use std::time::Duration;
 
 use browser::Browser;
@@ -268,7 +269,7 @@ fn all_is_there_without_scripts() {
 #[test]
 fn a_screenshot_can_be_taken() {
     let Some(browser) = Browser::start() else { return };
-    let server = Server::start(fixtures::bypassing());
+    let server = Server::start(picture::pictured());
     browser.resize(1180, 1160, false);
     browser.prefer("light");
     browser.open(&server.url());
@@ -276,8 +277,9 @@ fn a_screenshot_can_be_taken() {
     let png = from_base64(shot["data"].as_str().unwrap());
     assert!(png.starts_with(b"\x89PNG") && (20_000..200_000).contains(&png.len()), "{} bytes", png.len());
     if std::env::var_os("MILLRACE_UPDATE_SCREENSHOT").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/page.png");
-        std::fs::write(path, png).unwrap();
+        std::fs::write(picture::path(), png).unwrap();
+        let digest = picture::digest(&report::page(&picture::pictured()));
+        std::fs::write(picture::digest_path(), digest).unwrap();
     }
 }
 

@@ -7,6 +7,8 @@
 mod fixtures;
 #[path = "page/markup.rs"]
 mod markup;
+#[path = "page/picture.rs"]
+mod picture;
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -33,6 +35,17 @@ fn every_fixture_has_its_golden_page() {
         let golden = fs::read_to_string(&path).unwrap_or_default();
         assert!(main_of(&page) == golden, "{name} differs from its golden page");
     }
+}
+
+#[test]
+fn the_picture_in_the_documentation_is_of_this_page() {
+    let digest = fs::read_to_string(picture::digest_path()).unwrap_or_default();
+    assert!(
+        digest == picture::digest(&page(&picture::pictured())),
+        "{} is of another page; after hack/setup, make it anew by MILLRACE_UPDATE_SCREENSHOT=1 cargo test --workspace \
+         --test node-level -- a_screenshot_can_be_taken",
+        picture::path().display()
+    );
 }
 
 #[test]

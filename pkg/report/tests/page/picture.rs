@@ -1,0 +1,32 @@
+//! The picture of the page in the documentation, and the page that it is of.
+
+use std::path::{Path, PathBuf};
+
+use report::StateReport;
+
+/// The node in the picture.
+pub(crate) fn pictured() -> StateReport {
+    super::fixtures::bypassing()
+}
+
+/// The picture.
+pub(crate) fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|dir| dir.join("docs/page.png"))
+        .find(|it| it.exists())
+        .unwrap()
+}
+
+/// The file beside the picture with the digest of the page that it is of.
+pub(crate) fn digest_path() -> PathBuf {
+    path().with_extension("png.digest")
+}
+
+/// A digest of a page with its styles and scripts (FNV-1a): it must tell versions apart, and guards against nothing.
+pub(crate) fn digest(page: &str) -> String {
+    let hash = page.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}\n")
+}
