@@ -50,8 +50,8 @@ fn main() -> ExitCode {
             }
         });
         show.note(
-            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api\n   CaptureState from \
-             within pods, for today's ztunnel: ./hack/demo --in-pod",
+            "\n   Installation, sidecars, and all of this against a real API server: ./hack/demo --api\n   In-pod \
+             capture, for ztunnel 1.23 and newer: ./hack/demo --in-pod",
         );
         return close(show, keep);
     }

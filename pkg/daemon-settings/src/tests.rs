@@ -135,7 +135,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("ambient-rule-priority", &["AMBIENT_RULE_PRIORITY"], "100"),
     ("netns-dir", &["NETNS_DIR"], "/var/run/netns"),
     ("force-iptables-binary", &["FORCE_IPTABLES_BINARY"], ""),
-    // CaptureConfig from within pods.
+    // In-pod capture.
     ("ambient-capture", &["AMBIENT_CAPTURE"], "auto"),
     ("ztunnel-uds-address", &["ZTUNNEL_UDS_ADDRESS"], "/var/run/ztunnel/ztunnel.sock"),
     ("ambient-enablement-selector", &["AMBIENT_ENABLEMENT_SELECTOR"], ""),
