@@ -72,11 +72,11 @@ const COMMANDS: &[(&str, Run)] = &[
     ),
     ("sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni.yaml | kubectl apply -f -", APPLY),
     (
-        "sed 's|image: .*|image: REGISTRY/install-cni:TAG-ambient|' deploy/istio-cni-ambient.yaml | kubectl apply -f -",
+        "sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni-ambient.yaml | kubectl apply -f -",
         APPLY,
     ),
     (
-        "sed 's|image: .*|image: REGISTRY/install-cni:TAG-ambient|' deploy/istio-cni-in-pod.yaml | kubectl apply -f -",
+        "sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni-in-pod.yaml | kubectl apply -f -",
         APPLY,
     ),
     (

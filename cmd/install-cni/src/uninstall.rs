@@ -30,8 +30,8 @@ pub(crate) const USAGE: &str =
     "install-cni uninstall removes the plugin, its entry and its credential from this node, and all rules, links and routes
 of ambient mode. Exit status 0: everything was removed; 1: something remains, and is listed.
 It finds what is there by itself. Settings that are not given are as the last agent had them, if it wrote them down.
-The agent must not be running, except with --dry-run, which lists what would be removed, changes nothing, and exits with
-status 0.
+The agent must not be running, except with --dry-run, which lists what would be removed and changes nothing. Exit status 0:
+listed; 1: not everything could be determined.
 
 Usage: install-cni uninstall [--dry-run] [flags]";
 

@@ -146,7 +146,7 @@ impl AgentMetrics {
         registry.register(name, help, metrics.doubts.clone());
         let (name, help) = add("set_size", "Addresses in the node's sets");
         registry.register(name, help, metrics.members.clone());
-        let (name, help) = add("ready", "Whether the kernel matches the desired state: 1 or 0");
+        let (name, help) = add("ready", "Whether the last reconcile pass succeeded: 1 or 0");
         registry.register(name, help, metrics.ready.clone());
         let (name, help) = add("repairs", "Repairs of what other components changed or removed, by place");
         registry.register(name, help, metrics.repairs.clone());

@@ -102,7 +102,7 @@ impl AgentStatus {
         }
     }
 
-    /// The facts are known, the kernel matches the desired state, and no ADD has failed lately for lack of file descriptors.
+    /// The facts are known, the last reconcile pass succeeded, and no ADD has failed lately for lack of file descriptors.
     ///
     /// # Errors
     /// What is missing.

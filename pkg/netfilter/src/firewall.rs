@@ -29,8 +29,7 @@ pub enum NftAccess {
     /// The engine, over netlink. No tool is needed.
     #[default]
     Engine,
-    /// The iptables tools: for rules with conditions that the engine does not write (sets), and for callers who want the
-    /// tools' text.
+    /// The iptables tools, for callers who want one command for each rule.
     Tools,
 }
 

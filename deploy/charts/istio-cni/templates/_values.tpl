@@ -69,7 +69,7 @@ The values that count, as JSON: defaults, overlays and the user's values merged.
 What the templates ask of the values. `v` are the values, `m` those below `millrace`. Besides:
   ambient, node, inPod   ambient mode; node-level capture; in-pod capture or auto
   repair                 in-place, delete, label, or empty
-  redirects              the agent changes rules in network namespaces: it needs the iptables tools
+  redirects              the agent changes rules in network namespaces
   template               the plugin's entry comes from a template
 */}}
 {{- define "istio-cni.context" -}}
@@ -93,7 +93,7 @@ What the templates ask of the values. `v` are the values, `m` those below `millr
 {{- $_ := set $c "cluster" (ne $v.global.resourceScope "namespace") -}}
 {{- $_ := set $c "namespaced" (ne $v.global.resourceScope "cluster") -}}
 {{- $_ := set $c "namespace" .Release.Namespace -}}
-{{- $_ := set $c "image" (include "istio-cni.image" (dict "v" $v "m" $m "redirects" $redirects "root" .)) -}}
+{{- $_ := set $c "image" (include "istio-cni.image" (dict "v" $v "m" $m "root" .)) -}}
 {{- $binDir := $v.cniBinDir -}}
 {{- if not $binDir -}}
   {{- $binDir = ternary "/home/kubernetes/bin" "/opt/cni/bin" (contains "-gke" .Capabilities.KubeVersion.GitVersion) -}}
