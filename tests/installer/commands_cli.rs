@@ -21,7 +21,7 @@ fn explain_answers_with_sentences_and_a_status() {
     let text = fixture.said(0, &["explain", "shop/cart"]);
     assert!(
         text.starts_with(
-            "shop/cart: captured, way sidecar [captured-sidecar]\n\nThe pod shop/cart is captured"
+            "shop/cart: captured, mode sidecar [captured-sidecar]\n\nThe pod shop/cart is captured"
         ),
         "{text}"
     );

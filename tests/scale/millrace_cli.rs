@@ -175,7 +175,7 @@ fn list(fixture: &Fixture) {
 fn explain(fixture: &Fixture) {
     let run = fixture.millrace(&["explain", &format!("{MESH}/pod-20")]);
     assert_eq!(run.status, 1);
-    assert!(run.stdout.starts_with(&format!("{MESH}/pod-20: bypassing, way in-pod")), "{}", run.stdout);
+    assert!(run.stdout.starts_with(&format!("{MESH}/pod-20: bypassing, mode in-pod")), "{}", run.stdout);
     assert!(run.stdout.ends_with(&format!("Node: {}\n", node(20))), "{}", run.stdout);
     let run = fixture.millrace(&["explain", "pod-1", "-n", MESH, "-o", "json"]);
     assert_eq!((run.status, &run.json()["verdict"]), (0, &"well".into()));

@@ -117,9 +117,9 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     };
     let rows: Vec<Vec<Cell>> = list.pods.iter().map(row).collect();
     let titles: &[&str] = if wide {
-        &["POD", "NODE", "CAPTURE", "WAY", "SINCE", "IP", "PHASE", "UID", "WHY"]
+        &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "IP", "PHASE", "UID", "WHY"]
     } else {
-        &["POD", "NODE", "CAPTURE", "WAY", "SINCE", "WHY"]
+        &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "WHY"]
     };
     table(titles, &rows, colour)
 }

@@ -133,8 +133,8 @@ fn lower(sentence: &str) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capture = self.capture.map_or("not known", CaptureState::word);
-        let way = self.way.map_or_else(String::new, |way| format!(", way {way}"));
-        writeln!(f, "{}: {capture}{way} [{}]\n\n{}", self.pod, self.code, self.answer)?;
+        let mode = self.way.map_or_else(String::new, |mode| format!(", mode {mode}"));
+        writeln!(f, "{}: {capture}{mode} [{}]\n\n{}", self.pod, self.code, self.answer)?;
         self.sentences.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;
         for (title, list) in [("Wrong with the node:", &self.trouble), ("What to do:", &self.advice)] {
             if !list.is_empty() {

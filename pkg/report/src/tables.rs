@@ -29,7 +29,7 @@ pub fn pods(state: &StateReport, pods: &[&PodState], colour: bool) -> String {
     let mut pods = pods.to_vec();
     pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
     let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(state, pod)).collect();
-    table(&["POD", "CAPTURE", "WAY", "SINCE", "WHY"], &rows, colour)
+    table(&["POD", "CAPTURE", "MODE", "SINCE", "WHY"], &rows, colour)
 }
 
 /// The place of a state in a list that begins with the worst.

@@ -49,7 +49,7 @@ fn pods_are_aligned_the_worst_first_and_nothing_is_cut_off() {
     let state = node();
     let all: Vec<&PodState> = state.pods.iter().collect();
     let expected = "\
-POD       CAPTURE    WAY   SINCE                 WHY
+POD       CAPTURE    MODE  SINCE                 WHY
 shop/bad  bypassing  node  2026-11-21T01:00:00Z  a rule is missing; é\\u{1b}
 shop/a    captured   node  2026-11-21T01:00:00Z  its namespace is labelled
 shop/b    outside    -     -                     its namespace is labelled
