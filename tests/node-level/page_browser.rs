@@ -53,7 +53,7 @@ fn a_node_of_250_pods_is_loaded_within_a_second() {
     };
     let used = (0..3).map(|_| load()).min().unwrap();
     assert!(used < Duration::from_secs(1), "{used:?}");
-    assert_eq!(browser.eval("document.querySelectorAll('#pods-table tbody tr').length"), 250);
+    assert_eq!(browser.eval("document.querySelectorAll('#pods-table tr[data-state]').length"), 250);
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());
 }
 
@@ -104,7 +104,7 @@ fn a_difference_shows_by_itself_and_disturbs_nobody() {
     // What has gone goes from the page, and the order is the server's.
     server.show(fixtures::well());
     browser.until("!document.getElementById('pod/shop/zebra') && row.dataset.state === 'captured'");
-    is("document.querySelectorAll('#pods-table tbody tr')[5] === row");
+    is("document.querySelectorAll('#pods-table tr[data-state]')[5] === row");
     is("document.getElementById('objects/rules').textContent.includes('✓ 2 desired')");
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());
 }
@@ -118,7 +118,7 @@ fn the_page_says_when_it_is_out_of_date() {
     browser.until("!document.getElementById('stale').hidden");
     is("document.getElementById('stale').textContent.includes('it answers 503')");
     is("document.getElementById('stale').textContent.includes('from 2026-11-22 03:14:15 UTC')");
-    is("document.querySelectorAll('#pods-table tbody tr').length === 12");
+    is("document.querySelectorAll('#pods-table tr[data-state]').length === 12");
     server.show(fixtures::bypassing());
     browser.until("document.getElementById('stale').hidden");
     is("document.getElementById('headline-words').textContent.includes('2 of 11 pods')");
@@ -154,7 +154,7 @@ fn a_page_that_is_paused_or_not_looked_at_asks_nothing() {
 fn tables_filter_as_one_types() {
     let Some((browser, _server)) = showing(fixtures::bypassing()) else { return };
     let rows = || {
-        let names = "[...document.querySelectorAll('#pods-table tbody tr:not([hidden]) th')].map(it => it.textContent)";
+        let names = "[...document.querySelectorAll('#pods-table tbody tr:not([hidden]) > th')].map(it => it.textContent)";
         serde_json::from_value::<Vec<String>>(browser.eval(names)).unwrap()
     };
     assert_eq!(rows().len(), 12);
@@ -165,7 +165,9 @@ fn tables_filter_as_one_types() {
         ));
     };
     choose("bypassing");
-    assert_eq!(rows(), ["shop/web", "shop/payments"]);
+    assert_eq!(rows(), ["shop/payments", "shop/web"]);
+    let heads = "[...document.querySelectorAll('tr.group:not([hidden])')].map(it => it.querySelector('.badge').textContent)";
+    assert_eq!(browser.eval(heads), json!(["✗bypassing"]), "a group without rows has no head");
     browser.eval("document.querySelector('[data-for=pods-table] input').focus()");
     browser.type_text("PAY 10.244.3.13");
     assert_eq!(rows(), ["shop/payments"]);
@@ -241,6 +243,9 @@ fn a_phone_shows_it_without_scrolling_sideways() {
         browser.open(&server.url());
         browser.eval("document.querySelectorAll('details').forEach(it => it.open = true)");
         assert_eq!(browser.eval("document.documentElement.scrollWidth"), 360, "{name}");
+        let is_whole =
+            "[...document.querySelectorAll('#pods .scroll')].every(it => it.scrollWidth <= it.clientWidth)";
+        assert_eq!(browser.eval(is_whole), true, "{name}: nothing of the pods is cut off");
         let scales = "Math.min(...[...document.querySelectorAll('svg')].map(it => it.getBoundingClientRect().width / 360))";
         assert!(browser.eval(scales).as_f64().unwrap() > 0.8, "{name}: text in pictures can be read");
     }
@@ -257,12 +262,20 @@ fn all_is_there_without_scripts() {
     for pod in &fixtures::bypassing().pods {
         assert!(text.contains(&pod.title()), "{}: {text}", pod.title());
     }
-    assert!(text.contains("2 of 11 pods") && text.contains("load the page again"), "{text}");
+    assert!(
+        text.contains("2 of 11 pods") && text.contains("What to do:") && text.contains("load the page again"),
+        "{text}"
+    );
     assert!(
         !text.contains("Find pods") && !text.contains("Pause"),
         "nothing is offered that does nothing: {text}"
     );
-    assert_eq!(browser.eval("document.querySelector('details').open = true"), true);
+    assert_eq!(browser.eval("document.querySelector('#pods details').open"), false);
+    browser.eval("document.querySelector('#pods-table th a').focus()");
+    browser.press("Enter", 13);
+    assert_eq!(browser.eval("document.querySelector('#pods details').open"), true, "the link opens it");
+    let shown = browser.eval("document.querySelector('#pods details').innerText");
+    assert!(shown.as_str().unwrap().contains("What to do:"), "{shown}");
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());
 }
 

@@ -14,6 +14,8 @@ use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
 pub use finding::PodVerdict;
+pub(crate) use known::{MissingZtunnel, missing_ztunnel};
+pub(crate) use sentences::of_seeing;
 
 use crate::{
     document::{known_or_default, known_value},
@@ -64,7 +66,7 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
             verdict: found.verdict,
             code: String::new(),
             answer: String::new(),
-            sentences: [unknown::others(state, namespace, name), sentences::of_seeing(state)].concat(),
+            sentences: [unknown::others(state, namespace, name), of_seeing(state)].concat(),
             advice: Vec::new(),
             trouble: Vec::new(),
         };
@@ -88,7 +90,7 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
         verdict: found.verdict,
         code: String::new(),
         answer: String::new(),
-        sentences: [sentences::of_pod(state, pod, &found.says), sentences::of_seeing(state)].concat(),
+        sentences: [sentences::of_pod(state, pod, &found.says), of_seeing(state)].concat(),
         advice: Vec::new(),
         trouble: Vec::new(),
     };
@@ -104,6 +106,17 @@ pub fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
     }
     let Explanation { answer, code, .. } = explain(state, &pod.namespace, &pod.name);
     (clause(answer.split_inclusive(". ").next().unwrap_or_default()), code)
+}
+
+/// Advice of [`explain`] about the pod itself, without that about its node.
+pub(crate) fn advice(state: &StateReport, pod: &PodState) -> Vec<String> {
+    known::pod(state, pod).advice
+}
+
+/// Everything that is wrong with the node, whichever pod suffers from it, and what to do about it; the worst first.
+pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, Vec<String>)> {
+    let faults = faults::of(state).into_iter();
+    faults.map(|fault| (clean(&fault.finding.says), fault.finding.advice)).collect()
 }
 
 fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::NodeFault>) -> Explanation {

@@ -4,8 +4,10 @@
 //! and takes over what has changed, which is why everything that may change carries an `id`.
 
 mod frame;
+mod groups;
 mod headline;
 mod html;
+mod lamps;
 mod objects;
 mod parts;
 mod picture;
@@ -29,12 +31,27 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// The address that serves it must answer a GET with a new one: the page's script fetches the address that it came from.
 #[must_use]
 pub fn page(state: &StateReport) -> String {
+    let groups = groups::groups(state);
+    let said = headline::statements(state, &groups);
     let mut html = HtmlWriter::document();
     html.element("html", &[("lang", "en"), ("data-version", &state.version)], |html| {
-        head(html, state);
+        head(html, &headline::title(state, &said));
         html.element("body", &[], |html| {
             frame::header(html, state);
-            html.element("main", &[("id", "main"), ("tabindex", "-1")], |html| main(html, state));
+            html.element("main", &[("id", "main"), ("tabindex", "-1")], |html| {
+                html.element(
+                    "section",
+                    &[("id", "headline"), ("aria-labelledby", "headline-words")],
+                    |html| {
+                        headline::headline(html, &said);
+                        lamps::lamps(html, state);
+                        headline::seen(html, state);
+                    },
+                );
+                picture::section(html, state);
+                pods::section(html, state, &groups);
+                rest(html, state);
+            });
             frame::footer(html, state);
             html.element("script", &[], |html| html.fixed(SCRIPT));
         });
@@ -42,7 +59,7 @@ pub fn page(state: &StateReport) -> String {
     html.finish()
 }
 
-fn head(html: &mut HtmlWriter, state: &StateReport) {
+fn head(html: &mut HtmlWriter, title: &str) {
     html.element("head", &[], |html| {
         html.void("meta", &[("charset", "utf-8")]);
         html.void("meta", &[("name", "viewport"), ("content", "width=device-width, initial-scale=1")]);
@@ -50,15 +67,13 @@ fn head(html: &mut HtmlWriter, state: &StateReport) {
         html.void("meta", &[("http-equiv", "Content-Security-Policy"), ("content", POLICY)]);
         // Without it, browsers ask for /favicon.ico.
         html.void("link", &[("rel", "icon"), ("href", "data:,")]);
-        html.text_element("title", &[], &headline::title(state));
+        html.text_element("title", &[], title);
         html.element("style", &[], |html| html.fixed(STYLE));
     });
 }
 
-fn main(html: &mut HtmlWriter, state: &StateReport) {
-    headline::headline(html, state);
-    picture::section(html, state);
-    pods::section(html, state);
+/// Sections for who wants to know more.
+fn rest(html: &mut HtmlWriter, state: &StateReport) {
     parts::ztunnels(html, state);
     objects::section(html, state);
     parts::plan(html, state);

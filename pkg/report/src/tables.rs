@@ -15,6 +15,7 @@ use crate::{
     text::{clause, clean, sentence},
 };
 pub use layout::{Cell, Colour, paint, table};
+pub(crate) use summary::counts;
 pub use summary::summary;
 
 /// Of an empty list that could not be determined.

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use markup::{Piece, pieces, text};
 use proptest::prelude::*;
-use report::{CaptureState, PodState, StateReport, page};
+use report::{CaptureState, PodState, StateReport, ZtunnelState, page, tables};
 
 /// The part that tells of the node; styles and scripts are reviewed where they stand.
 fn main_of(page: &str) -> &str {
@@ -55,30 +55,48 @@ fn the_headline_says_how_the_node_is() {
         assert!(text.contains(words), "{words}: {}", text.chars().take(600).collect::<String>());
     };
     says(&StateReport::default(), "No pod of this node belongs to the mesh.");
-    says(&StateReport::default(), "No agent runs on this node");
     says(&fixtures::well(), "All 11 pods that belong to the mesh are captured.");
-    says(&fixtures::bypassing(), "2 of 11 pods that belong to the mesh bypass it.");
-    says(&fixtures::bypassing(), "3 objects of the node's network are not as they should be.");
-    says(&fixtures::rollout(), "1 of 10 pods that belong to the mesh is on the way into it.");
-    says(&fixtures::rollout(), "1 pod has left the mesh and is not released yet.");
+    says(
+        &fixtures::bypassing(),
+        "2 of 11 pods that belong to the mesh are bypassing it: the address of the pod is missing in the set of captured addresses.",
+    );
+    says(&fixtures::bypassing(), "The node's network differs from the desired state in 3 places");
+    says(&fixtures::rollout(), "1 of 10 pods that belong to the mesh is pending.");
+    says(&fixtures::rollout(), "1 pod is leaving.");
     says(
         &fixtures::in_pod(),
-        "1 of 11 pods that belong to the mesh is held back, and can reach nothing through it.",
+        "1 of 11 pods that belong to the mesh is held: ztunnel refused the pod: no identity for this pod.",
     );
-    says(&fixtures::no_agent(), "It is not known whether 3 pods are captured.");
-    says(&fixtures::no_agent(), "Could not be observed: one thing.");
+    says(&fixtures::no_agent(), "✗The agent does not run on this node");
+    says(
+        &fixtures::no_agent(),
+        "!It is unknown whether 3 pods are captured: the kernel could not be queried",
+    );
+    says(&fixtures::no_agent(), "Unknown: firewall rules, because: iptables-save is not installed here.");
+    says(&fixtures::unknown(), "!It is unknown whether 11 pods are captured");
+    says(
+        &fixtures::two_causes(),
+        "5 of 11 pods that belong to the mesh are bypassing it, for 2 different causes.",
+    );
 
     let mut one = fixtures::well();
     one.pods.truncate(1);
     says(&one, "The only pod that belongs to the mesh is captured.");
     one.pods[0].capture = CaptureState::Bypassing;
-    says(&one, "The only pod that belongs to the mesh bypasses it.");
+    says(&one, "The only pod that belongs to the mesh is bypassing it.");
+    one.pods.clear();
+    one.ztunnels.clear();
     one.node.active_slot = None;
-    says(&one, "No ztunnel of this node is ready.");
+    says(&one, "✗No ztunnel is ready on this node.");
+    one.node.way = None;
+    says(&one, "✗There is no ztunnel on this node.");
+    one.node.ambient = false;
+    says(&one, "✓No pod of this node belongs to the mesh.");
+    says(&one, "Node and ztunnel: ambient mode is off");
 }
 
 #[test]
-fn the_way_of_a_packet_is_told_in_words() {
+fn the_packet_flow_is_told_in_words() {
     let says = |state: &StateReport, words: &[&str]| {
         let text = text(main_of(&page(state)));
         assert!(words.iter().all(|words| text.contains(words)), "{words:?}: {text}");
@@ -93,10 +111,7 @@ fn the_way_of_a_packet_is_told_in_words() {
         &fixtures::in_pod(),
         &["Sockets of ztunnel-7x2kq: 15001, 15006, 15008", "istio-proxy: 15001 out, 15006 in"],
     );
-    says(&fixtures::no_agent(), &["The node's rules: ? 1 not looked at"]);
-    let mut none = fixtures::well();
-    none.ztunnels.clear();
-    says(&none, &["No ztunnel: connections wait for one"]);
+    says(&fixtures::no_agent(), &["The node's rules: ? 1 not observed"]);
     let mut down = fixtures::well();
     down.network.links.observed.as_mut().unwrap()[1].up = false;
     says(&down, &["Link istioout0: ≠ down"]);
@@ -105,13 +120,119 @@ fn the_way_of_a_packet_is_told_in_words() {
 }
 
 #[test]
-fn the_worst_pods_come_first() {
-    let page = page(&fixtures::bypassing());
-    let rows: Vec<_> = pieces(&page).into_iter().filter_map(|piece| piece.attribute("data-state")).collect();
-    let worst_first = ["bypassing"; 2].into_iter().chain(["captured"; 9]).chain(["outside"]);
-    assert_eq!(rows, worst_first.collect::<Vec<_>>());
-    let at = |name: &str| page.find(&format!("id=\"pod/shop/{name}\"")).unwrap();
-    assert!(at("web") < at("payments"), "the one that failed is before the other");
+fn a_missing_ztunnel_is_shown_in_every_mode() {
+    let mut reject = fixtures::no_ztunnel_hold();
+    reject.node.fallback = Some("reject".into());
+    let mut silent = fixtures::no_ztunnel_in_pod();
+    silent.ztunnels = vec![ZtunnelState { connected: Some(false), ..ZtunnelState::default() }];
+    for (state, missing, then, others) in [
+        (
+            fixtures::no_ztunnel_hold(),
+            "no ztunnel is ready on this node",
+            "connections are held back",
+            "bypass",
+        ),
+        (reject, "no ztunnel is ready on this node", "connections are refused", "bypass"),
+        (
+            fixtures::no_ztunnel_open(),
+            "no ztunnel is ready on this node",
+            "connections bypass the mesh",
+            "held back",
+        ),
+        (
+            fixtures::no_ztunnel_in_pod(),
+            "there is no ztunnel on this node",
+            "connections bypass the mesh",
+            "refused",
+        ),
+        (silent, "no ztunnel is connected to the agent", "connections bypass the mesh", "held back"),
+    ] {
+        let page = page(&state);
+        let (headline, rest) = main_of(&page).split_once("<ul id=\"lamps\"").unwrap();
+        let (picture, _) = rest.split_once("<section id=\"pods\"").unwrap();
+        let (headline, picture) = (text(headline), text(picture));
+        assert!(headline.contains(&format!("mesh are {}", state.pods[0].capture)), "{headline}");
+        assert!(headline.contains(&format!(": {missing}.")), "{headline}");
+        assert!(headline.contains("What to do:") && headline.contains("app=ztunnel"), "{headline}");
+        assert!(picture.to_lowercase().contains(&format!("{missing}: {then}")), "{picture}");
+        assert!(!picture.contains(others) && !headline.contains('✓'), "{picture}");
+    }
+}
+
+/// The pods' part of a page: each group's head and its rows.
+fn grouped(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let groups = main_of(page).split("<tr data-key=\"cause/").skip(1);
+    groups
+        .map(|group| {
+            let (head, rows) = group.split_once("</tr>").unwrap();
+            (head, rows.split("<tr id=\"pod/").skip(1).collect())
+        })
+        .collect()
+}
+
+/// A pod's row and the head of its group.
+fn has_the_words_of_the_command_line(state: &StateReport, head: &str, row: &str) {
+    let is_of = |pod: &&PodState| row.starts_with(&format!("{}\"", pod.title()));
+    let pod = state.pods.iter().find(is_of).unwrap();
+    let listed = tables::pods(state, &[pod], false);
+    let line = listed.lines().nth(1).unwrap();
+    let columns: Vec<_> = line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect();
+    let [title, capture, way, _, why] = columns.as_slice() else { panic!("{columns:?}") };
+    let (own, explained) = row.split_once("<summary>").unwrap();
+    let own = text(&format!("<tr id=\"{own}"));
+    let way = if *way == "-" { "–" } else { way };
+    assert!([title, *capture, way].iter().all(|word| own.contains(word)), "{line}: {own}");
+    assert!(
+        [head, row].iter().all(|html| html.contains(&format!("</span>{capture}</span>"))),
+        "{line}: {head}"
+    );
+    assert!(head.contains(&format!("<code>{}</code>", report::cause(state, pod).1)), "{head}");
+
+    let ip = pod.ips[0];
+    let names = [(format!(" {title}"), ""), (format!(" {ip}"), ""), (ip.to_string(), "its address")];
+    let shared = names.iter().fold(why.to_string(), |why, (name, by)| why.replace(name, by)).to_lowercase();
+    let said = text(&format!("<tr id=\"{head}")).to_lowercase();
+    assert!(own.contains(why) || said.contains(&shared), "{line}: {said} {own}");
+    let explanation = report::explain(state, &pod.namespace, &pod.name).to_string();
+    assert!(text(explained).contains(explanation.trim_end()), "{explained}");
+}
+
+#[test]
+fn pods_have_the_words_and_causes_of_the_command_line() {
+    let mut states: Vec<_> = fixtures::all().into_iter().map(|(_, state)| state).collect();
+    for capture in CaptureState::ALL {
+        for mut state in [fixtures::well(), fixtures::in_pod(), fixtures::no_ztunnel_in_pod()] {
+            state.pods[..6].iter_mut().for_each(|pod| pod.capture = capture);
+            states.push(state);
+        }
+    }
+    for state in states {
+        let page = page(&state);
+        let mut shown = 0;
+        for (head, rows) in grouped(&page) {
+            assert!(text(head).contains(&format!("{} pod", rows.len())), "{head}");
+            shown += rows.len();
+            rows.iter().for_each(|row| has_the_words_of_the_command_line(&state, head, row));
+        }
+        assert_eq!(shown, state.pods.len());
+    }
+}
+
+#[test]
+fn the_worst_pods_come_first_grouped_by_cause() {
+    let page = page(&fixtures::two_causes());
+    let heads =
+        grouped(&page).into_iter().map(|(head, _)| text(&format!("<tr id=\"{head}"))).collect::<Vec<_>>();
+    let expected = [
+        "✗bypassing4 pods: the address of the pod is missing in the set of captured addresses, so its traffic bypasses the mesh",
+        "✗bypassing1 pod: the pod could not be enrolled: its link is a bridge's, not a veth of its own",
+        "✓captured6 pods: its namespace is labelled",
+        "○outside1 pod: it lives in the node's network namespace",
+    ];
+    assert_eq!(heads.len(), expected.len(), "{heads:?}");
+    for (head, expected) in heads.iter().zip(expected) {
+        assert!(head.starts_with(expected), "{head}");
+    }
 }
 
 #[test]
@@ -149,6 +270,12 @@ fn the_page_is_small() {
     assert!(empty < 60_000, "{empty} bytes without pods");
     let full = page(&fixtures::crowd(250)).len();
     assert!(full - empty < 250 * 1600, "{} bytes for 250 pods", full - empty);
+    let mut held = fixtures::crowd(250);
+    held.ztunnels.clear();
+    held.node.active_slot = None;
+    held.pods.iter_mut().for_each(|pod| pod.capture = CaptureState::Held);
+    let full = page(&held).len();
+    assert!(full - empty < 250 * 2000, "{} bytes for 250 pods with advice", full - empty);
 }
 
 /// The elements of a page and their attributes' names, which no text may change.

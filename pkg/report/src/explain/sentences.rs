@@ -158,7 +158,7 @@ fn last_change(change: &ChangeRecord) -> String {
 }
 
 /// What could not be seen when the document was made.
-pub(super) fn of_seeing(state: &StateReport) -> Vec<String> {
+pub(crate) fn of_seeing(state: &StateReport) -> Vec<String> {
     let blind = state.seen.blind.iter();
     blind
         .map(|blind| sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why))))

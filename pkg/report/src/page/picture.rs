@@ -1,4 +1,4 @@
-//! The picture of the node: its pods by state, and the way that a packet takes.
+//! The picture of the node: its pods by state, and the packet flow.
 
 use super::{
     html::HtmlWriter,
@@ -6,7 +6,7 @@ use super::{
     shapes::{self, Area, WIDTH},
     way,
 };
-use crate::{CaptureState, PodState, StateReport};
+use crate::{CaptureState, PodState, StateReport, tables, text::count};
 
 /// A tile and the space behind it.
 const PITCH: usize = 13;
@@ -33,13 +33,7 @@ fn by_state(html: &mut HtmlWriter, state: &StateReport) {
         .map(|capture| (capture, state.pods.iter().filter(|pod| pod.capture == capture).collect::<Vec<_>>()))
         .filter(|(_, pods)| !pods.is_empty())
         .collect();
-    let words: Vec<_> =
-        groups.iter().map(|(it, pods)| format!("{} {}", pods.len(), pods::words(*it).1)).collect();
-    let words = match state.pods.len() {
-        0 => "No pods.".to_owned(),
-        1 => format!("1 pod: {}.", words.join(", ")),
-        all => format!("{all} pods: {}.", words.join(", ")),
-    };
+    let words = format!("{}: {}.", count(state.pods.len(), "pod"), tables::counts(state.pods.iter()));
     let height = groups.iter().map(|(_, pods)| row_height(pods.len())).sum::<usize>().max(24);
     html.element("figure", &[("id", "figure-pods")], |html| {
         html.text_element("h3", &[], "Pods by state");
@@ -59,15 +53,14 @@ fn row_height(pods: usize) -> usize {
 }
 
 fn row(html: &mut HtmlWriter, y: usize, capture: CaptureState, pods: &[&PodState]) {
-    let (sign, word) = pods::words(capture);
-    let class = format!("tiles s-{}", capture.word());
+    let class = format!("tiles s-{capture}");
     html.element("g", &[("class", &class)], |html| {
-        shapes::text(html, (0, y + 11), "label", &format!("{sign} {word}"));
+        shapes::text(html, (0, y + 11), "label", &format!("{} {capture}", pods::sign(capture)));
         shapes::text(html, (LEFT - 10, y + 11), "label count", &pods.len().to_string());
         for (place, pod) in pods.iter().take(MOST).enumerate() {
             let (x, y) = (LEFT + place % PER_LINE * PITCH, y + 1 + place / PER_LINE * PITCH);
             let tile = Area { x, y, width: PITCH - 2, height: PITCH - 2 };
-            shapes::area(html, tile, "tile", Some(&format!("{}: {word}", pod.title())));
+            shapes::area(html, tile, "tile", Some(&format!("{}: {capture}", pod.title())));
         }
     });
 }

@@ -115,19 +115,24 @@
     pause.setAttribute("aria-pressed", String(paused));
   }
 
-  // Rows are what a filter counts; those that do not fit are hidden.
+  // Rows are what a filter counts; those that do not fit are hidden, and so is the head of a group without any.
   function filter(form) {
     const target = byId(form.dataset.for);
     if (!target) return;
     const words = form.querySelector("[data-text]").value.toLowerCase().split(/\s+/).filter(Boolean);
     const select = form.querySelector("[data-select]");
     const state = select ? select.value : "";
-    const rows = target.querySelectorAll("tbody tr, li.row");
+    const rows = target.querySelectorAll("tbody tr:not(.group), li.row");
     let shown = 0;
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every(word => text.includes(word)) || state !== "" && row.dataset.state !== state;
       if (!row.hidden) shown++;
+    }
+    let head = null;
+    for (const row of target.querySelectorAll("tbody tr")) {
+      if (row.classList.contains("group")) (head = row).hidden = true;
+      else if (head && !row.hidden) head.hidden = false;
     }
     const said = words.length || state ? shown + " of " + rows.length : "";
     const output = form.querySelector("output");

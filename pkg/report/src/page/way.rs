@@ -1,8 +1,11 @@
-//! The ways that packets take, as rows of boxes. Picture and words are made of the same rows.
+//! The packet flow in each capture mode, as rows of boxes. Picture and words are made of the same rows.
 
 mod drawing;
 
-use crate::{CaptureState, LinkState, NetworkState, PodState, RedirectionMode, StateReport, ZtunnelState};
+use crate::{
+    CaptureState, KernelView, LinkState, NetworkState, PodState, RedirectionMode, StateReport, ZtunnelState,
+    explain::missing_ztunnel, tables,
+};
 
 pub(super) use drawing::draw;
 
@@ -50,9 +53,9 @@ impl Block {
 
     /// One that should be without differences. What was not looked at is not called well.
     fn judged(title: &str, FoundDifferences { differences, unseen }: FoundDifferences, well: &str) -> Block {
-        let seen = if unseen == 0 { String::new() } else { format!(", {unseen} not looked at") };
+        let seen = if unseen == 0 { String::new() } else { format!(", {unseen} not observed") };
         match differences {
-            0 if unseen > 0 => Block::new(title, format!("? {unseen} not looked at"), Tone::Plain),
+            0 if unseen > 0 => Block::new(title, format!("? {unseen} not observed"), Tone::Plain),
             0 => Block::new(title, format!("✓ {well}"), Tone::Plain),
             1 => Block::new(title, format!("≠ 1 difference{seen}"), Tone::Wrong),
             some => Block::new(title, format!("≠ {some} differences{seen}"), Tone::Wrong),
@@ -94,15 +97,8 @@ fn open(boxes: Vec<Block>) -> Row {
 
 /// Those of its pods that go this way, and how they are.
 fn pods(state: &StateReport, way: RedirectionMode) -> Block {
-    let count = |capture| of(state, way).filter(|pod| pod.capture == capture).count();
-    let said: Vec<_> = CaptureState::ALL
-        .into_iter()
-        .filter(|capture| count(*capture) > 0)
-        .map(|capture| format!("{} {}", count(capture), super::pods::words(capture).1))
-        .collect();
     let wrong = of(state, way).any(|pod| pod.capture.is_wrong());
-    let said = if said.is_empty() { "none at present".to_owned() } else { said.join(", ") };
-    Block::new("Pods", said, if wrong { Tone::Wrong } else { Tone::Plain })
+    Block::new("Pods", tables::counts(of(state, way)), if wrong { Tone::Wrong } else { Tone::Plain })
 }
 
 fn of(state: &StateReport, way: RedirectionMode) -> impl Iterator<Item = &PodState> {
@@ -113,8 +109,13 @@ fn of(state: &StateReport, way: RedirectionMode) -> impl Iterator<Item = &PodSta
 fn within(state: &StateReport, way: RedirectionMode) -> FoundDifferences {
     FoundDifferences {
         differences: of(state, way).map(|pod| pod.kernel.differences.len()).sum(),
-        unseen: of(state, way).filter(|pod| pod.kernel.blind.is_some()).count(),
+        unseen: of(state, way).filter(|pod| is_unseen(&pod.kernel)).count(),
     }
+}
+
+/// Neither in place nor missing: it was not looked for.
+fn is_unseen(kernel: &KernelView) -> bool {
+    kernel.blind.is_some() || (kernel.seen.is_empty() && kernel.differences.is_empty())
 }
 
 /// What the kernel shows of the node, but for links, which are drawn by themselves.
@@ -132,23 +133,45 @@ fn on_node(network: &NetworkState) -> FoundDifferences {
     }
 }
 
+/// The ztunnel that these pods lack, and what becomes of their connections.
+fn missing(state: &StateReport, way: RedirectionMode) -> Option<Block> {
+    let (missing, _) = missing_ztunnel(state, way)?;
+    Some(Block::new(missing, without_proxy(state, way), Tone::Wrong))
+}
+
+/// Connections of pods that no proxy serves, by the states of these pods.
+fn without_proxy(state: &StateReport, way: RedirectionMode) -> &'static str {
+    let is = |capture| of(state, way).any(|pod| pod.capture == capture);
+    match (is(CaptureState::Held), is(CaptureState::Bypassing)) {
+        (true, true) => "connections are held back, or bypass the mesh",
+        (true, false) if state.node.fallback.as_deref() == Some("reject") => "connections are refused",
+        (true, false) => "connections are held back",
+        (false, true) => "connections bypass the mesh",
+        (false, false) => "nothing takes new connections",
+    }
+}
+
+/// Where packets go from there, unless none comes so far.
+fn exit(state: &StateReport, way: RedirectionMode, title: &str, well: &str) -> Row {
+    let is_wrong = of(state, way).next().is_some() && of(state, way).all(|pod| pod.capture.is_wrong());
+    open(vec![if is_wrong || missing_ztunnel(state, way).is_some() {
+        Block::new(title, without_proxy(state, way), Tone::Idle)
+    } else {
+        Block::new(title, well, Tone::Plain)
+    }])
+}
+
 fn node(state: &StateReport) -> Drawing {
     let rules = Block::judged("The node's rules", on_node(&state.network), "mark, policy rules, routes");
     let mut rows = vec![open(vec![pods(state, RedirectionMode::Node)]), open(vec![rules])];
     let slots: Vec<_> = state.ztunnels.iter().filter(|one| one.slot.is_some()).take(2).collect();
-    if slots.is_empty() {
-        let detail = match state.node.fallback.as_deref() {
-            Some("hold") => "connections wait for one",
-            Some("reject") => "connections are refused",
-            Some("open") => "connections go past the mesh",
-            _ => "nothing takes new connections",
-        };
-        rows.push(open(vec![Block::new("No ztunnel", detail, Tone::Wrong)]));
-    } else {
+    let missing = missing(state, RedirectionMode::Node);
+    if missing.is_none() && !slots.is_empty() {
         rows.push(open(slots.iter().map(|one| link(state, one)).collect()));
         rows.push(open(slots.iter().map(|one| ztunnel(one)).collect()));
     }
-    rows.push(open(vec![Block::new("The node's uplink", "to pods of other nodes, as HBONE", Tone::Plain)]));
+    rows.extend(missing.map(|missing| open(vec![missing])));
+    rows.push(exit(state, RedirectionMode::Node, "The node's uplink", "to pods of other nodes, as HBONE"));
     Drawing { way: RedirectionMode::Node, title: "Packet flow, node-level capture", frame: None, rows }
 }
 
@@ -158,7 +181,7 @@ fn link(state: &StateReport, one: &ZtunnelState) -> Block {
     let links = &state.network.links;
     let here = |link: &&LinkState| link.place == "node" && link.name == name;
     let (detail, tone) = match links.observed.as_ref().map(|observed| observed.iter().find(here)) {
-        None => ("? not looked at", Tone::Plain),
+        None => ("? not observed", Tone::Plain),
         Some(None) => ("≠ missing", Tone::Wrong),
         Some(Some(link)) if !link.right => ("≠ leads elsewhere", Tone::Wrong),
         Some(Some(link)) if !link.up => ("≠ down", Tone::Wrong),
@@ -179,13 +202,13 @@ fn ztunnel(one: &ZtunnelState) -> Block {
 }
 
 fn in_pod(state: &StateReport) -> Drawing {
-    let rules = Block::judged("The pod's rules", within(state, RedirectionMode::InPod), "as they should be");
-    let out = Block::new("The pod's own link", "to other pods, as HBONE", Tone::Plain);
+    let rules = Block::judged("The pod's rules", within(state, RedirectionMode::InPod), "as desired");
+    let out = exit(state, RedirectionMode::InPod, "The pod's own link", "to other pods, as HBONE");
     let rows = vec![
         framed(pods(state, RedirectionMode::InPod)),
         framed(rules),
         Row { boxes: listeners(state), framed: true },
-        open(vec![out]),
+        out,
     ];
     let frame = Some("network namespace of each pod");
     Drawing { way: RedirectionMode::InPod, title: "Packet flow, in-pod capture", frame, rows }
@@ -193,8 +216,8 @@ fn in_pod(state: &StateReport) -> Drawing {
 
 /// Sockets that ztunnels have opened in pods' namespaces.
 fn listeners(state: &StateReport) -> Vec<Block> {
-    if state.ztunnels.is_empty() {
-        return vec![Block::new("No ztunnel", "connections are refused", Tone::Wrong)];
+    if let Some(missing) = missing(state, RedirectionMode::InPod) {
+        return vec![missing];
     }
     let listener = |one: &ZtunnelState| {
         let (detail, tone) = match (one.connected, one.active) {
@@ -208,13 +231,12 @@ fn listeners(state: &StateReport) -> Vec<Block> {
 }
 
 fn sidecar(state: &StateReport) -> Drawing {
-    let rules =
-        Block::judged("The pod's rules", within(state, RedirectionMode::Sidecar), "as they should be");
+    let rules = Block::judged("The pod's rules", within(state, RedirectionMode::Sidecar), "as desired");
     let rows = vec![
         framed(pods(state, RedirectionMode::Sidecar)),
         framed(rules),
         framed(Block::new("istio-proxy", "15001 out, 15006 in", Tone::Plain)),
-        open(vec![Block::new("The pod's own link", "to other pods, by mutual TLS", Tone::Plain)]),
+        exit(state, RedirectionMode::Sidecar, "The pod's own link", "to other pods, by mutual TLS"),
     ];
     let frame = Some("network namespace of each pod");
     Drawing { way: RedirectionMode::Sidecar, title: "Packet flow, sidecar", frame, rows }

@@ -4,6 +4,7 @@ use pod_status::CaptureState;
 
 use super::{Cell, Colour, not_known, seconds, table};
 use crate::{
+    pod::PodState,
     state::{Observer, StateReport},
     text::{clean, count},
 };
@@ -48,7 +49,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
     let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient;
     let differences = state.differences().len();
     vec![
-        row("Pods", Cell::coloured(&pod_counts(state), judged(are_well))),
+        row("Pods", Cell::coloured(&counts(state.pods.iter()), judged(are_well))),
         row("Ztunnel", Cell::coloured(&ztunnels(state), judged(has_ztunnel))),
         row("Differences", Cell::coloured(&differences.to_string(), judged(differences == 0))),
         row("To be done", Cell::plain(&count(state.plan.len(), "step"))),
@@ -81,10 +82,12 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     files.chain(foreign).chain(unknown).collect()
 }
 
-fn pod_counts(state: &StateReport) -> String {
-    let number = |capture: &CaptureState| state.pods.iter().filter(|pod| pod.capture == *capture).count();
-    let counts =
-        CaptureState::ALL.iter().map(|capture| (number(capture), capture)).filter(|(number, _)| *number > 0);
+/// How many pods are in each state, the worst first.
+pub(crate) fn counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
+    let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
+    let number = |capture| states.iter().filter(|state| **state == capture).count();
+    let counts = CaptureState::ALL.map(|capture| (number(capture), capture));
+    let counts = counts.iter().filter(|(number, _)| *number > 0);
     let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }

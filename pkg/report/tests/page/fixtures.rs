@@ -1,6 +1,8 @@
 //! Nodes as documents, for tests of what is made of them.
 #![allow(dead_code, reason = "each test program uses some of them")]
 
+mod troubled;
+
 use std::net::IpAddr;
 
 use report::{
@@ -10,6 +12,8 @@ use report::{
     SetMember, StateDifference, StatePart, StateReason, StateReport, SysctlState, Unobserved, ZtunnelState,
     ZtunnelView,
 };
+
+pub(crate) use troubled::*;
 
 /// When the kernel was looked at, in all of them.
 const NOW: &str = "2026-11-22T03:14:15Z";
@@ -23,6 +27,11 @@ pub(crate) fn all() -> Vec<(&'static str, StateReport)> {
         ("rollout", rollout()),
         ("in-pod", in_pod()),
         ("no-agent", no_agent()),
+        ("no-ztunnel-hold", no_ztunnel_hold()),
+        ("no-ztunnel-open", no_ztunnel_open()),
+        ("no-ztunnel-in-pod", no_ztunnel_in_pod()),
+        ("two-causes", two_causes()),
+        ("unknown", unknown()),
     ]
 }
 

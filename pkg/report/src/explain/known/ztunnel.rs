@@ -17,16 +17,43 @@ pub(super) fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("ztunnel-refused", says, &advice))
 }
 
+/// A clause about a missing ztunnel, and what to do about it.
+pub(crate) type MissingZtunnel = (&'static str, &'static [&'static str]);
+
+/// The ztunnel that pods of this capture mode lack; `None`: one serves them, or that is not known.
+pub(crate) fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZtunnel> {
+    let ztunnels = &state.ztunnels;
+    match way {
+        RedirectionMode::Sidecar => None,
+        RedirectionMode::Node => {
+            let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
+            // There is one, and what leads to it could not be made: the node's trouble says why.
+            let is_trouble = state.node.trouble.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
+            (!is_active && !is_trouble).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
+        }
+        // A command is nobody to be connected to. Of several, one that is connected cannot always be told by name.
+        RedirectionMode::InPod => {
+            let is_missing = ztunnels.iter().all(|ztunnel| ztunnel.connected == Some(false));
+            let there = if ztunnels.is_empty() {
+                "There is no ztunnel on this node"
+            } else {
+                "No ztunnel is connected to the agent"
+            };
+            (is_missing && state.seen.by == Observer::Agent).then_some((there, &[READY, TAINTS, SOCKET]))
+        }
+    }
+}
+
+const READY: &str =
+    "Find out why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.";
+const TAINTS: &str = "If there is none, see whether its DaemonSet tolerates this node's taints.";
+const SOCKET: &str =
+    "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.";
+
 /// With capture on the node.
 pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let is_node = pod.way == Some(RedirectionMode::Node);
-    if !is_node || state.node.active_slot.is_some() || state.ztunnels.iter().any(|ztunnel| ztunnel.active) {
-        return None;
-    }
-    // There is one, and what leads to it could not be made: the node's trouble says why.
-    if state.node.trouble.is_some() && state.ztunnels.iter().any(|ztunnel| ztunnel.ready) {
-        return None;
-    }
+    let way = pod.way.filter(|way| *way == RedirectionMode::Node)?;
+    let (there, advice) = missing_ztunnel(state, way)?;
     // A document that was made without an agent cannot say which ztunnel is ready.
     if state.seen.by == Observer::Command && pod.capture == CaptureState::Captured {
         return None;
@@ -42,40 +69,15 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
-    let says = format!("No ztunnel is ready on this node, so the pod {} has no proxy: {then}.", title(pod));
-    Some(Finding::wrong(code, says, &ZTUNNEL))
+    let says = format!("{there}, so the pod {} has no proxy: {then}.", title(pod));
+    Some(Finding::wrong(code, says, advice))
 }
-
-const ZTUNNEL: [&str; 2] = [
-    "Find out why no ztunnel of this node is ready: kubectl get pods -A -o wide -l app=ztunnel, and its log.",
-    "If there is none, see whether its DaemonSet tolerates this node's taints.",
-];
 
 /// With in-pod capture: no ztunnel talks to the agent.
 pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
-    let is_in_pod = pod.way == Some(RedirectionMode::InPod);
-    if !is_in_pod || serves || state.ztunnels.iter().any(|ztunnel| ztunnel.connected == Some(true)) {
-        return None;
-    }
-    if state.seen.by == Observer::Command {
-        return None; // nobody to be connected to
-    }
-    // Of several, one that is connected cannot always be told by name.
-    if state.ztunnels.iter().any(|ztunnel| ztunnel.connected.is_none()) && !state.ztunnels.is_empty() {
-        return None;
-    }
-    let there = if state.ztunnels.is_empty() {
-        "There is no ztunnel on this node"
-    } else {
-        "No ztunnel is connected to the agent"
-    };
+    let way = pod.way.filter(|way| *way == RedirectionMode::InPod && !serves)?;
+    let (there, advice) = missing_ztunnel(state, way)?;
     let says = format!("{there}, so ztunnel does not serve the pod {}. {}", title(pod), traffic(pod));
-    let [first, second] = ZTUNNEL;
-    let advice = [
-        first,
-        second,
-        "Check whether agent and ztunnel share the socket that the setting ztunnel-uds-address names.",
-    ];
-    Some(Finding::wrong("ztunnel-not-connected", says, &advice))
+    Some(Finding::wrong("ztunnel-not-connected", says, advice))
 }
