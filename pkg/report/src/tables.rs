@@ -151,6 +151,11 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
         let found = pod.kernel.differences.iter();
         rows.extend(found.map(|what| row("pod", Colour::Red, &pod.title(), what)));
     }
+    rows.extend(
+        state
+            .pods_without_service()
+            .map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &why(state, pod))),
+    );
     let mut text = match rows.len() {
         0 => String::new(),
         _ => table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),

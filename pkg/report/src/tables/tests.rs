@@ -106,6 +106,20 @@ fn differences_and_what_is_not_known_are_told_apart() {
     assert!(lines.last().unwrap().starts_with("Not known: "), "{text}");
 }
 
+/// Nothing reaches such a pod, and all rules are as they should be.
+#[test]
+fn a_pod_that_is_held_without_a_difference_is_no_success() {
+    let mut state = node();
+    state.pods.retain(|pod| pod.kernel.differences.is_empty() && !pod.capture.is_wrong());
+    assert_eq!((state.verified(), state.differences()), (vec![], vec![]));
+    let held = state.pods.first_mut().unwrap();
+    (held.capture, held.way) = (CaptureState::Held, Some(RedirectionMode::InPod));
+    let (title, text) = (held.title(), differences(&state, false));
+    assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
+    let found = state.verified();
+    assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
+}
+
 #[test]
 fn what_was_wanted_and_not_looked_at_is_not_known() {
     let mut state = StateReport::default();
