@@ -13,6 +13,8 @@ const PAUSE: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
 const CALM: u32 = 8;
 /// The longest pause is reached by then.
 const LAST_STEP: u32 = 8;
+/// So many observations may follow one another faster than one in [`LAST_PAUSE`]; each such time makes room for one more.
+const BURST: u32 = 60;
 
 /// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end. Times are
 /// those of a clock of the caller, since any moment before the first change.
@@ -22,6 +24,9 @@ pub struct ChangePace {
     step: u32,
     /// When the last observation was to begin.
     last: Duration,
+    /// How much of [`BURST`] is used up, and since when that counts.
+    used: u32,
+    since: Duration,
 }
 
 impl ChangePace {
@@ -33,10 +38,25 @@ impl ChangePace {
             let Some(rest) = calm.checked_sub(needed) else { break };
             (calm, self.step) = (rest, self.step - 1);
         }
-        let pause = if self.step == 0 { Duration::ZERO } else { PAUSE.after(self.step) };
+        self.recover(now);
+        let pause = match self.step {
+            _ if self.used >= BURST => LAST_PAUSE,
+            0 => Duration::ZERO,
+            step => PAUSE.after(step),
+        };
+        self.used = (self.used + 1).min(BURST);
         self.last = now.max(self.last + pause);
         self.step = (self.step + 1).min(LAST_STEP);
         self.last
+    }
+
+    fn recover(&mut self, now: Duration) {
+        while self.used > 0 && now.saturating_sub(self.since) >= LAST_PAUSE {
+            (self.used, self.since) = (self.used - 1, self.since + LAST_PAUSE);
+        }
+        if self.used == 0 {
+            self.since = now;
+        }
     }
 }
 
@@ -61,8 +81,9 @@ mod tests {
 
     #[test]
     fn a_change_that_comes_alone_is_observed_at_once() {
-        for period in [500, 1000, 2000, 60_000].map(Duration::from_millis) {
-            let delays = delays(period, period * 100);
+        for (period, number) in [(500, 60), (1000, 60), (2000, 90), (5000, 500), (60_000, 500)] {
+            let period = Duration::from_millis(period);
+            let delays = delays(period, period * number);
             assert!(delays.iter().all(|delay| delay.is_zero()), "every {period:?}: {delays:?}");
         }
     }
@@ -74,6 +95,12 @@ mod tests {
             assert!(delays.len() < 140, "every {period:?}: {}", delays.len());
             assert!(delays.iter().all(|delay| *delay <= LAST_PAUSE), "every {period:?}: {delays:?}");
         }
+    }
+
+    #[test]
+    fn changes_that_come_one_by_one_without_an_end_are_observed_at_a_bounded_rate() {
+        let number = delays(Duration::from_secs(1), Duration::from_secs(3600)).len();
+        assert!((600..800).contains(&number), "{number}");
     }
 
     #[test]

@@ -188,8 +188,8 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
 const NOTICED: Duration = Duration::from_secs(60);
 /// From the last removal: a repair, and two observations that find the rules in place.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Two repairs until it is pending, and one each 16 s.
-const REPAIRS: f64 = 8.0;
+/// One each second at first: a burst of 60 is repaired at once, then one in five seconds.
+const REPAIRS: f64 = 70.0;
 
 fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
