@@ -97,7 +97,7 @@ pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureSta
 pub fn verify(cluster: &Cluster) -> VerifyReport {
     let nodes = cluster.states().map(|(node, state)| NodeDifferences {
         node: node.to_owned(),
-        differences: state.verified(),
+        differences: tables::verified(state),
         unknown: tables::not_known(state),
     });
     let nodes: Vec<NodeDifferences> = nodes.collect();

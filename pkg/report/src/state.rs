@@ -6,7 +6,7 @@ use model::PodUid;
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{document::known_value, network::NetworkState, pod::PodState, tables};
+use crate::{document::known_value, network::NetworkState, pod::PodState};
 
 /// Name and version of the document's form. A member or a value that is added leaves the version as it is; one that is removed,
 /// or means another thing, raises it. So every struct has defaults, and every enumeration a value for those that are unknown:
@@ -304,20 +304,5 @@ impl StateReport {
             found.map(|difference| format!("pod {}/{}: {difference}", pod.namespace, pod.name))
         });
         files.chain(network).chain(pods).collect()
-    }
-
-    /// Pods of the mesh that bypass it or reach nothing although the kernel is as desired, as without a ztunnel.
-    pub fn pods_without_service(&self) -> impl Iterator<Item = &PodState> {
-        self.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
-    }
-
-    /// What a verification finds: [`StateReport::differences`], and [`StateReport::pods_without_service`] with the cause.
-    #[must_use]
-    pub fn verified(&self) -> Vec<String> {
-        let pods = self.pods_without_service().map(|pod| {
-            let (title, capture) = (pod.title(), pod.capture);
-            format!("pod {title}: {capture}: {}", tables::why(self, pod))
-        });
-        self.differences().into_iter().chain(pods).collect()
     }
 }

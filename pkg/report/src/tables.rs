@@ -136,7 +136,21 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
     all.iter().map(|text| sentence(text)).collect()
 }
 
-/// Differences from the desired state, and what is not known.
+/// Pods of the mesh that bypass it or reach nothing although the kernel is as desired, as without a ztunnel.
+fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
+    state.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
+}
+
+/// What a verification finds: [`StateReport::differences`], and pods of the mesh that bypass it or reach nothing although the
+/// kernel is as desired, each with the cause.
+#[must_use]
+pub fn verified(state: &StateReport) -> Vec<String> {
+    let pods = without_service(state)
+        .map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, why(state, pod)));
+    state.differences().into_iter().chain(pods).collect()
+}
+
+/// The same as a table, and what is not known.
 #[must_use]
 pub fn differences(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.ok);
@@ -152,8 +166,7 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
         rows.extend(found.map(|what| row("pod", Colour::Red, &pod.title(), what)));
     }
     rows.extend(
-        state
-            .pods_without_service()
+        without_service(state)
             .map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &why(state, pod))),
     );
     let mut text = match rows.len() {

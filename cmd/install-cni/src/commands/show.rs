@@ -56,7 +56,7 @@ fn capture(word: &str) -> Result<CaptureState> {
 
 pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain(&call.settings)?;
-    let (differences, unknown) = (state.verified(), tables::not_known(&state));
+    let (differences, unknown) = (tables::verified(&state), tables::not_known(&state));
     let equal = differences.is_empty() && unknown.is_empty();
     let value = json!({ "equal": equal, "differences": differences, "unknown": unknown });
     call.output.print(&value, |colour| tables::differences(&state, colour))?;

@@ -111,12 +111,12 @@ fn differences_and_what_is_not_known_are_told_apart() {
 fn a_pod_that_is_held_without_a_difference_is_no_success() {
     let mut state = node();
     state.pods.retain(|pod| pod.kernel.differences.is_empty() && !pod.capture.is_wrong());
-    assert_eq!((state.verified(), state.differences()), (vec![], vec![]));
+    assert_eq!((verified(&state), state.differences()), (vec![], vec![]));
     let held = state.pods.first_mut().unwrap();
     (held.capture, held.way) = (CaptureState::Held, Some(RedirectionMode::InPod));
     let (title, text) = (held.title(), differences(&state, false));
     assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
-    let found = state.verified();
+    let found = verified(&state);
     assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
 }
 
