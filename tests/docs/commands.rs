@@ -22,7 +22,7 @@ enum Run {
 }
 
 const CLI: &str = "tests/scale/millrace_cli.rs";
-const EXPLAIN: Run = Inside("tests/cluster/explain_cli/in_pod.rs", "captured_damaged_and_refused");
+const EXPLAIN: Run = Inside("tests/cluster/explain_cli/in_pod.rs", "captured_held_and_refused");
 const APPLY: Run = ClusterOnly(
     "kubectl and a registry; the_api_server_takes_every_document_to_the_letter creates the same objects, and hack/e2e runs them",
 );
