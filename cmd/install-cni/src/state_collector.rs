@@ -198,7 +198,7 @@ impl StateCollector {
         Ok(Arc::new(state))
     }
 
-    /// Without ambient mode the agent follows no pods, but it knows of one: itself.
+    /// An agent that follows no pods still knows of one: itself.
     fn add_self(&self, state: &mut StateReport) {
         let AgentIdentity { namespace, pod, .. } = &self.settings.identity;
         if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
