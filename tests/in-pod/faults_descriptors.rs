@@ -10,8 +10,8 @@ use kit::{Daemon, InpodOptions, Pod};
 use crate::fixtures::ambient::{MESH, starting};
 use crate::fixtures::inpod::InPod;
 
-/// What the plugin waits for the agent altogether.
-const ANSWER: Duration = Duration::from_secs(20);
+/// With the chain of plugins. Without an answer, the plugin would wait for 20 s.
+const ANSWER: Duration = Duration::from_secs(8);
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn open_files(daemon: &Daemon) -> usize {
@@ -41,8 +41,10 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     for number in 0..4 {
         let began = Instant::now();
         let refused = fixture.add(Pod::new(MESH, &format!("refused-{number}")), &chain);
-        assert!(refused.is_err(), "nothing of it was captured");
-        assert!(began.elapsed() < ANSWER, "{:?}", began.elapsed());
+        let failed = refused.expect_err("nothing of it was captured").failed;
+        let printed = String::from_utf8_lossy(&failed.output.stdout).into_owned();
+        assert!(began.elapsed() < ANSWER, "{:?}: {printed}", began.elapsed());
+        assert!(!printed.contains("another version"), "{printed}");
     }
     let daemon = fixture.daemon.as_ref().unwrap();
     let (before, began) = (daemon.cpu_time(), Instant::now());
@@ -75,7 +77,7 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     }
 }
 
-/// A few are left, so that probes are answered and one pod can start, but not many at the same time.
+/// A few are left, so that one pod can start, but not many at the same time.
 #[test]
 fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
     let mut fixture = InPod::new(&[]);
@@ -97,6 +99,7 @@ fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
     let daemon = fixture.daemon.as_ref().unwrap();
     println!("{failed} of 40 failed\n{}", daemon.log());
     assert!(failed > 0, "the limit is too high for this test");
+    limit_files(daemon, 4096); // those that started may have taken the last ones, and then no probe is answered
     let (status, body) = daemon.get(8000, "/readyz").unwrap();
     assert!(status == 503 && body.contains("no file descriptors left"), "{status} {body}");
 }

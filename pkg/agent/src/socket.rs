@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     io::{self, Write as _},
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::OwnedFd,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
     path::Path,
     sync::{
         Arc,
@@ -18,7 +21,8 @@ use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
 use planner::{EnrolmentPolicy, ambient::membership};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socketfile::{SocketError, SocketFile, receive_with_descriptor};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use socketfile::{Accompanying, SocketError, SocketFile, receive_with_descriptor};
 use tracing::{info, warn};
 use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_REQUEST};
 
@@ -47,6 +51,7 @@ const ANSWER: Duration = Duration::from_secs(9);
 const MARGIN: Duration = Duration::from_millis(200);
 
 const LATE: &str = "the agent did not complete the request in time";
+const UNDELIVERABLE: &str = "the agent cannot receive the pod's network namespace: it has no file descriptors left, or a security module forbids it";
 
 /// What the API server knows of a pod, and of its namespace where that counts.
 pub type FetchedPod = (Pod, Option<Namespace>);
@@ -133,7 +138,10 @@ impl AgentServer {
     }
 
     fn accept(&self, shared: &Arc<ConnectionContext>) {
+        // Closed when no other descriptor is left, so that the plugin has an answer instead of waiting for one.
+        let mut reserve = None;
         loop {
+            reserve = reserve.or_else(|| fcntl_dupfd_cloexec(&self.listener, 0).ok());
             let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
             let full = shared.connections.load(Ordering::Relaxed) >= MAX_CONNECTIONS;
             if full {
@@ -146,15 +154,34 @@ impl AgentServer {
                 thread::sleep(PATIENCE); // no other remedy
                 continue;
             }
-            match self.listener.accept() {
+            match self.accept_with(&mut reserve, &shared.status) {
                 Ok((client, _)) => start(client, Arc::clone(shared)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
-                    shared.status.failed(&self.listener);
                     thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
                 }
             }
+        }
+    }
+
+    fn accept_with(
+        &self,
+        reserve: &mut Option<OwnedFd>,
+        status: &AgentStatus,
+    ) -> io::Result<(UnixStream, SocketAddr)> {
+        let accepted = self.listener.accept();
+        let errno = accepted.as_ref().err().and_then(Errno::from_io_error);
+        if !matches!(errno, Some(Errno::MFILE | Errno::NFILE)) {
+            return accepted;
+        }
+        status.out_of_descriptors();
+        match reserve.take() {
+            Some(reserve) => {
+                drop(reserve);
+                self.listener.accept()
+            }
+            None => accepted,
         }
     }
 }
@@ -186,10 +213,20 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
             format!("rejected a request of user {user}: root only"),
         ));
     }
-    let (line, netns) = read_line(client, Instant::now() + REQUEST)?;
-    let (answer, failure) = match serde_json::from_slice(&line) {
-        Ok(request) => (answer(request, RequestContext { netns, deadline }, || is_gone(client), shared), 500),
-        Err(error) => (AgentAnswer::failed(format!("the request cannot be read: {error}")), 400),
+    let (line, accompanying) = read_line(client, Instant::now() + REQUEST)?;
+    let netns = match accompanying {
+        Accompanying::Descriptor(descriptor) => {
+            Ok(Some(Netns::from_fd(descriptor).map_err(io::Error::other)?))
+        }
+        Accompanying::Nothing => Ok(None),
+        Accompanying::Undeliverable => Err(UNDELIVERABLE),
+    };
+    let (answer, failure) = match (serde_json::from_slice(&line), netns) {
+        (Err(error), _) => (AgentAnswer::failed(format!("the request cannot be read: {error}")), 400),
+        (Ok(_), Err(error)) => (AgentAnswer::failed(error), 500),
+        (Ok(request), Ok(netns)) => {
+            (answer(request, RequestContext { netns, deadline }, || is_gone(client), shared), 500)
+        }
     };
     shared.plugin.answered(if answer.error.is_some() { failure } else { 200 });
     if answer.error.is_some() {
@@ -201,25 +238,25 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     client.write_all(&text)
 }
 
-/// A line, or as much of one as a request may be long; and the namespace that accompanied it.
-fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Option<Netns>)> {
-    let (mut line, mut piece, mut netns) = (Vec::new(), [0; 4096], None);
+/// A line, or as much of one as a request may be long; and the descriptor that accompanied it.
+fn read_line(client: &UnixStream, deadline: Instant) -> io::Result<(Vec<u8>, Accompanying)> {
+    let (mut line, mut piece, mut accompanying) = (Vec::new(), [0; 4096], Accompanying::Nothing);
     while line.len() < MAX_REQUEST && !line.ends_with(b"\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the request is not complete"));
         }
         client.set_read_timeout(Some(left))?;
-        let (length, descriptor) = receive_with_descriptor(client, &mut piece)?;
-        if let Some(descriptor) = descriptor {
-            netns = Some(Netns::from_fd(descriptor).map_err(io::Error::other)?);
+        let (length, with_piece) = receive_with_descriptor(client, &mut piece)?;
+        if !matches!(with_piece, Accompanying::Nothing) {
+            accompanying = with_piece;
         }
         match length {
             0 => break,
             length => line.extend(piece.iter().take(length)),
         }
     }
-    Ok((line, netns))
+    Ok((line, accompanying))
 }
 
 /// The client no longer waits: its time is up, or it was killed. It has another answer, or its pod needs none.

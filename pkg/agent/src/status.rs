@@ -97,9 +97,14 @@ impl AgentStatus {
     pub(crate) fn failed(&self, of: impl AsFd) {
         let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
         if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
-            self.state().short = Some(Instant::now());
-            self.changed();
+            self.out_of_descriptors();
         }
+    }
+
+    /// The process has no file descriptors left for an ADD.
+    pub(crate) fn out_of_descriptors(&self) {
+        self.state().short = Some(Instant::now());
+        self.changed();
     }
 
     /// The facts are known, the last reconcile pass succeeded, and no ADD has failed lately for lack of file descriptors.

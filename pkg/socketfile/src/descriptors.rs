@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 /// Sends bytes, with this file descriptor if there is one, which accompanies the first of them. Returns how many bytes
@@ -31,15 +31,22 @@ pub fn send_with_descriptor(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)
 }
 
-/// Receives bytes, and the file descriptor that accompanies them, if there is one. It is closed on exec. Of several, the
-/// last that there is room for is kept; the kernel, or this function, closes the others.
+/// The file descriptor that accompanied received bytes.
+#[derive(Debug)]
+pub enum Accompanying {
+    /// There was none.
+    Nothing,
+    /// The last of those that there was room for. It is closed on exec.
+    Descriptor(OwnedFd),
+    /// There was one, but the kernel did not deliver it: this process has no descriptors left, or a security module forbids it.
+    Undeliverable,
+}
+
+/// Receives bytes, and the file descriptor that accompanies them. Of several, the kernel, or this function, closes the others.
 ///
 /// # Errors
 /// The kernel's reason.
-pub fn receive_with_descriptor(
-    socket: impl AsFd,
-    bytes: &mut [u8],
-) -> Result<(usize, Option<OwnedFd>), Errno> {
+pub fn receive_with_descriptor(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Accompanying), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -47,7 +54,12 @@ pub fn receive_with_descriptor(
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.last(),
         _ => None,
     });
-    Ok((received.bytes, rights.last()))
+    let accompanying = match rights.last() {
+        Some(descriptor) => Accompanying::Descriptor(descriptor),
+        None if received.flags.contains(ReturnFlags::CTRUNC) => Accompanying::Undeliverable,
+        None => Accompanying::Nothing,
+    };
+    Ok((received.bytes, accompanying))
 }
 
 #[cfg(test)]
@@ -59,8 +71,9 @@ mod tests {
 
     use super::*;
 
-    fn inode(fd: OwnedFd) -> u64 {
-        File::from(fd).metadata().unwrap().ino()
+    fn inode(accompanying: Accompanying) -> Option<u64> {
+        let Accompanying::Descriptor(descriptor) = accompanying else { return None };
+        Some(File::from(descriptor).metadata().unwrap().ino())
     }
 
     #[test]
@@ -73,9 +86,9 @@ mod tests {
         let mut byte = [0];
         let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
         assert_eq!((length, byte), (1, *b"a"));
-        assert_eq!(inode(received.unwrap()), file.metadata().unwrap().ino());
+        assert_eq!(inode(received), Some(file.metadata().unwrap().ino()));
         let (length, received) = receive_with_descriptor(&there, &mut byte).unwrap();
-        assert_eq!((length, byte, received.is_none()), (1, *b"b", true));
+        assert!((length, byte) == (1, *b"b") && matches!(received, Accompanying::Nothing));
     }
 
     #[test]
@@ -97,6 +110,6 @@ mod tests {
         assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         sendmsg(&here, &[IoSlice::new(b"a")], &mut control, SendFlags::empty()).unwrap();
         let (length, received) = receive_with_descriptor(&there, &mut [0; 8]).unwrap();
-        assert_eq!((length, received.is_some()), (1, true));
+        assert!(length == 1 && matches!(received, Accompanying::Descriptor(_)));
     }
 }

@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, chmodat, renameat, stata
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-pub use descriptors::{receive_with_descriptor, send_with_descriptor};
+pub use descriptors::{Accompanying, receive_with_descriptor, send_with_descriptor};
 pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;

@@ -38,12 +38,11 @@ pub(super) struct NetnsWatch(Arc<WatchedNamespaces>);
 pub(super) struct WatchedNamespaces {
     watcher: ChangeWatcher<WatchKey>,
     numbers: AtomicU64,
-    most: u64,
 }
 
 impl std::fmt::Debug for WatchedNamespaces {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WatchedNamespaces").field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("WatchedNamespaces").finish_non_exhaustive()
     }
 }
 
@@ -53,8 +52,7 @@ impl NetnsWatch {
     /// # Errors
     /// There is no descriptor or no thread left.
     pub(super) fn start(results: JobResultSender) -> io::Result<NetnsWatch> {
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / (DESCRIPTORS * SHARE);
-        let watched = WatchedNamespaces { watcher: ChangeWatcher::new()?, numbers: AtomicU64::new(0), most };
+        let watched = WatchedNamespaces { watcher: ChangeWatcher::new()?, numbers: AtomicU64::new(0) };
         let watch = NetnsWatch(Arc::new(watched));
         let watched = watch.watched();
         let body = move || watched.pass_on(&results);
@@ -76,7 +74,8 @@ impl Drop for NetnsWatch {
 impl WatchedNamespaces {
     /// Watches a pod's namespace until the result is dropped. `None`, after a line in the log: it cannot be watched.
     pub(super) fn watch(self: &Arc<Self>, uid: &PodUid, netns: &Netns) -> Option<WatchedNetns> {
-        if u64::try_from(self.watcher.len()).is_ok_and(|len| len >= self.most) {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / (DESCRIPTORS * SHARE);
+        if u64::try_from(self.watcher.len()).is_ok_and(|len| len >= most) {
             return None;
         }
         let key = (uid.clone(), self.numbers.fetch_add(1, Ordering::Relaxed));
