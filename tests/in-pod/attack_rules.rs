@@ -102,11 +102,11 @@ fn add_service(node: &Netns, at: usize) {
     let _ = node.sh(&format!("iptables-nft -t nat -A FOREIGN -d 10.255.{}.{} -j ACCEPT", at >> 8, at & 255));
 }
 
-/// With the pods' namespaces and chains of plugins, which the machine may take longer for. Each would take seconds if it read the
-/// node's rules.
+/// Most of them, and none until the plugin's patience ends: other tests take the processors at times, and these times are with the
+/// pods' namespaces and chains of plugins. Every ADD would take seconds if it read the node's rules.
 fn assert_undelayed(took: &[Duration]) {
-    assert!(took[took.len() / 20] < ADD, "{took:?}");
-    assert!(took[0] < ADD * 2, "{took:?}");
+    assert!(took[took.len() / 4] < ADD, "{took:?}");
+    assert!(took[0] < ADD * 5, "{took:?}");
 }
 
 #[test]
