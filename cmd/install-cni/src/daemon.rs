@@ -208,8 +208,11 @@ impl HealthCheck for HealthProbe {
     }
 
     fn ready(&self) -> Result<(), Reason> {
-        self.installer.ready()?;
-        self.agent.as_ref().map_or(Ok(()), |agent| agent.ready())
+        let agent = self.agent.as_ref().map_or(Ok(()), |agent| agent.ready());
+        match (self.installer.ready(), agent) {
+            (Err(installer), Err(agent)) => Err(format!("{installer}; {agent}").into()),
+            (installer, agent) => installer.and(agent),
+        }
     }
 
     fn reason(&self) -> &'static str {
