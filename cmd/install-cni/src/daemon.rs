@@ -15,6 +15,7 @@ use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
 use prometheus_client::registry::Registry;
 use repair::RepairMetrics;
 use retry::LastError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::{
     debug,
     http::{self, HealthCheck},
@@ -30,7 +31,7 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     ambient, annotations,
@@ -67,6 +68,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     }
     settings.warnings.iter().for_each(|warning| warn!(target: "install", warning, "check the settings"));
 
+    allow_many_files();
     // Before anything is changed, and until the process ends.
     let lock = NodeLock::acquire(&settings.lock_file())?;
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
@@ -85,6 +87,15 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     });
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
     done
+}
+
+/// The namespaces of the mesh's pods are held open and watched, and container runtimes set a limit as low as 1024 open files.
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        debug!(target: "install", %error, "cannot raise the limit of open files");
+    }
 }
 
 /// Opens everything and starts the threads, from within the runtime.

@@ -7,11 +7,11 @@
 //! annotation.
 
 mod bypass;
+mod disturbance;
 mod done;
 mod enrolled_pod;
 mod exempt;
 mod netns_discovery;
-mod netns_watch;
 mod pod_records;
 mod pods;
 mod probe_exemption;
@@ -34,10 +34,10 @@ use std::{
 use inpod::{NodeProbes, peer_addresses};
 use model::{ContainerId, Family, PodUid, Reason};
 use netns::{Netns, NetnsId};
+use netns_changes::ChangeReporter;
 use planner::node::{MemberAddresses, ZtunnelFallback};
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zds::{Hub, ZdsServer};
 
 use crate::{error::Error, settings::CaptureSettings, settings::InPodConfig};
@@ -47,7 +47,6 @@ use agent::{
 };
 
 use enrolled_pod::EnrolledPod;
-use netns_watch::NetnsWatch;
 use probe_exemption::ProbeExemption;
 use search_schedule::SearchSchedule;
 use worker::{CaptureJob, JobResult, JobResultSender, WorkerPool};
@@ -64,8 +63,8 @@ pub(crate) struct InPodCapture {
     hub: Hub,
     probes: NodeProbes,
     workers: WorkerPool,
-    /// Ends the watch over pods' namespaces when it is dropped.
-    _watch: Option<NetnsWatch>,
+    /// Reports changes of pods' namespaces until it is dropped.
+    _changes: Option<ChangeReporter<PodUid>>,
     /// What workers and the threads of ztunnels' connections have completed.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
@@ -123,7 +122,6 @@ impl InPodCapture {
         let (sender, results) = JobResultSender::new(owner.clone());
         let zds_sender = sender.clone();
         let tell = move |event| zds_sender.send(JobResult::Zds(event));
-        allow_many_files();
         // It belongs to node-level capture: the plugin would use it to enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
@@ -133,13 +131,9 @@ impl InPodCapture {
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
         let id = node.id();
-        let watch = NetnsWatch::start(sender.clone());
-        let watch = watch.map_err(|error| {
-            tracing::warn!(target: "ambient", %error, "pods' network namespaces cannot be watched; observing them at intervals");
-        });
-        let watch = watch.ok();
-        let watched = watch.as_ref().map(NetnsWatch::watched);
-        let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watched, &sender)
+        let changes = report_changes(sender.clone());
+        let watcher = changes.as_ref().map(ChangeReporter::watcher);
+        let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
             .map_err(Error::Thread)?;
         let now = Instant::now();
         Ok(InPodCapture {
@@ -147,7 +141,7 @@ impl InPodCapture {
             hub,
             probes,
             workers,
-            _watch: watch,
+            _changes: changes,
             results,
             metrics,
             node: id,
@@ -221,13 +215,17 @@ fn locate(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
     peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
-/// Each captured pod's namespace is held open, and container runtimes set a limit as low as 1024 open files.
-fn allow_many_files() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(target: "ambient", %error, "cannot raise the limit of open files");
-    }
+/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Where there is none, the clock alone
+/// leads to observations.
+fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
+    let warn = |error| {
+        tracing::warn!(target: "ambient", %error, "changes of pods' network namespaces are not reported; observing them at intervals");
+    };
+    let report = move |change| match change {
+        Ok(change) => results.send(JobResult::Changed(change)),
+        Err(error) => warn(error),
+    };
+    ChangeReporter::start("netns-changes", report).map_err(warn).ok()
 }
 
 impl CaptureMode for InPodCapture {

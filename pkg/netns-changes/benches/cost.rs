@@ -29,14 +29,8 @@ fn nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
 fn time(watcher: Option<&ChangeWatcher<u8>>, arguments: &[&str]) -> Duration {
     let netns = Netns::create().unwrap();
     let _ = nft(&netns, &["-f", "-"], "add table inet t\nadd chain inet t c\n");
-    if let Some(watcher) = watcher {
-        watcher.watch(0, &netns).unwrap();
-    }
-    let elapsed = nft(&netns, arguments, &RULE.repeat(RULES));
-    if let Some(watcher) = watcher {
-        watcher.unwatch(&0);
-    }
-    elapsed
+    let _watch = watcher.map(|watcher| watcher.watch(0, &netns).unwrap());
+    nft(&netns, arguments, &RULE.repeat(RULES))
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

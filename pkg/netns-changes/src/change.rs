@@ -3,11 +3,15 @@
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
+use crate::WatchId;
+
 /// At least one change of one namespace since the last report about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change<K> {
     /// The key under which the namespace is watched.
     pub key: K,
+    /// The watch that reports it.
+    pub watch: WatchId,
     /// The kinds of objects that changed.
     pub kinds: ChangeKinds,
     /// The generation of nf_tables' rules after the last change of the firewall. Each transaction adds one, so a greater

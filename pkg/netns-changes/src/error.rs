@@ -17,6 +17,12 @@ pub enum Error {
         /// The failed step, with its cause.
         source: netlink::Error,
     },
+    /// All watches together would take more than their share of the descriptors that the process may open.
+    #[error("watched network namespaces may take {most} file descriptors at most")]
+    DescriptorShare {
+        /// The share.
+        most: u64,
+    },
     /// The sockets cannot be added to those that are waited for.
     #[error("cannot add a network namespace to the epoll set: {0}")]
     Epoll(#[source] io::Error),

@@ -4,11 +4,12 @@ use netlink::MessageIter;
 
 use crate::Change;
 use crate::notification::Observed;
+use crate::watcher::WatchId;
 
 /// The change that a datagram reports.
 #[must_use]
 pub fn notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
     observed.add(MessageIter::new(datagram));
-    observed.into_change(())
+    observed.into_change((), WatchId(0))
 }

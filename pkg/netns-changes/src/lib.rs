@@ -17,9 +17,11 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod notification;
+mod reporter;
 mod sockets;
 mod watcher;
 
 pub use change::{Change, ChangeKinds, Writer};
 pub use error::Error;
-pub use watcher::ChangeWatcher;
+pub use reporter::ChangeReporter;
+pub use watcher::{ChangeWatcher, NetnsWatch, WatchId};

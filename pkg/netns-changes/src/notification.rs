@@ -3,6 +3,7 @@
 use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
 
 use crate::change::{Change, ChangeKinds, Writer};
+use crate::watcher::WatchId;
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables.
 pub(crate) const NEW_GENERATION: u16 = 0x0a0f;
@@ -43,10 +44,10 @@ impl Observed {
         self.kinds |= ChangeKinds::LOST;
     }
 
-    /// The change of the namespace that is watched under `key`; `None` if nothing changed.
-    pub(crate) fn into_change<K>(self, key: K) -> Option<Change<K>> {
+    /// The change that a watch reports with `key`; `None` if nothing changed.
+    pub(crate) fn into_change<K>(self, key: K, watch: WatchId) -> Option<Change<K>> {
         let Self { kinds, generation, writer } = self;
-        (!kinds.is_empty()).then_some(Change { key, kinds, generation, writer })
+        (!kinds.is_empty()).then_some(Change { key, watch, kinds, generation, writer })
     }
 
     fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {

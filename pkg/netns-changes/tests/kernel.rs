@@ -9,11 +9,12 @@ mod life;
 mod overflow;
 
 use std::io::Write as _;
+use std::ops::Deref;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netns::Netns;
-use netns_changes::{Change, ChangeKinds, ChangeWatcher};
+use netns_changes::{Change, ChangeKinds, ChangeWatcher, NetnsWatch};
 
 /// A change is reported within milliseconds; on a busy machine a test gives it this long.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -42,13 +43,27 @@ fn fresh_netns() -> Option<Netns> {
     Some(netns)
 }
 
-/// Makes a namespace that is watched as "pod", and waits until nothing changes there by itself any more.
-fn watched_netns() -> Option<(ChangeWatcher<&'static str>, Netns)> {
+/// A watcher of a namespace with the key "pod".
+struct PodWatcher {
+    watcher: ChangeWatcher<&'static str>,
+    watch: NetnsWatch<&'static str>,
+}
+
+impl Deref for PodWatcher {
+    type Target = ChangeWatcher<&'static str>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.watcher
+    }
+}
+
+/// Makes a namespace that is watched, and waits until nothing changes there by itself any more.
+fn watched_netns() -> Option<(PodWatcher, Netns)> {
     let netns = fresh_netns()?;
     let watcher = ChangeWatcher::new().unwrap();
-    watcher.watch("pod", &netns).unwrap();
+    let watch = watcher.watch("pod", &netns).unwrap();
     wait_until_quiet(&watcher);
-    Some((watcher, netns))
+    Some((PodWatcher { watcher, watch }, netns))
 }
 
 /// Runs a command in a namespace, with `input` on its stdin.

@@ -1,6 +1,6 @@
 //! The memory and descriptors that watching takes, and what happens without them: one test at a time in a process of their own,
 //! whose figures they read.
-#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::indexing_slicing, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::fs::{self, File};
 use std::iter;
@@ -43,19 +43,14 @@ fn two_hundred_and_fifty_namespaces_cost_little() {
     let watcher = ChangeWatcher::new().unwrap();
     let key = |number: usize| format!("7b1d1a52-6ffe-4f6c-9e0c-{number:012}");
     let (memory, open) = (anonymous_memory(), descriptors());
-    for (number, netns) in all.iter().enumerate() {
-        watcher.watch(key(number), netns).unwrap();
-    }
+    let watch = |(number, netns)| watcher.watch(key(number), netns).unwrap();
+    let watches: Vec<_> = all.iter().enumerate().map(watch).collect();
     let grown = anonymous_memory().saturating_sub(memory);
     let opened = descriptors() - open;
     eprintln!("{NAMESPACES} namespaces: {} KiB of memory, {opened} descriptors", grown / 1024);
     assert!(grown < 512 * 1024, "{grown} bytes");
     assert_eq!((opened, watcher.len()), (2 * NAMESPACES, NAMESPACES));
-    watcher.watch(key(0), &all[1]).unwrap();
-    assert_eq!(descriptors() - open, opened, "a namespace that is replaced is closed");
-    for number in 0..NAMESPACES {
-        watcher.unwatch(&key(number));
-    }
+    drop(watches);
     assert_eq!((descriptors(), watcher.len()), (open, 0));
 }
 
@@ -64,7 +59,7 @@ fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (Some(first), Some(second)) = (fresh_netns(), fresh_netns()) else { return };
     let watcher = ChangeWatcher::new().unwrap();
-    watcher.watch("pod", &first).unwrap();
+    let _watch = watcher.watch("pod", &first).unwrap();
     let (limits, open) = (getrlimit(Resource::Nofile), descriptors());
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
     let mut others: Vec<File> = iter::repeat_with(|| File::open("/dev/null")).map_while(Result::ok).collect();
@@ -76,4 +71,19 @@ fn a_namespace_that_cannot_be_watched_is_an_error_with_its_cause() {
     let message = failed.unwrap_err().to_string();
     assert!(message.starts_with(expected) && message.contains("Too many open files"), "{message}");
     assert_eq!((descriptors(), watcher.len()), (open, 1));
+}
+
+#[test]
+fn watches_leave_descriptors_for_other_work() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(netns) = fresh_netns() else { return };
+    let watcher = ChangeWatcher::new().unwrap();
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limits }).unwrap();
+    let watches: Vec<_> = iter::repeat_with(|| watcher.watch("pod", &netns)).take(17).collect();
+    setrlimit(Resource::Nofile, limits).unwrap();
+    assert_eq!(watcher.len(), 16);
+    let message = watches.into_iter().find_map(Result::err).unwrap().to_string();
+    assert_eq!(message, "watched network namespaces may take 32 file descriptors at most");
+    assert!(watcher.is_empty());
 }

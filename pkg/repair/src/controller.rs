@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     InPlaceRepair, ObservedPod, RepairCriteria, RepairMetrics, RepairMode, RepairOutcome, RepairQueue,
-    RepairTask, netns_watch::SidecarWatch, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods,
+    RepairTask, rule_keeper::RuleKeeper, sidecar_pods::SidecarPods, sidecar_watch::SidecarWatch,
 };
 
 use attempt::Attempt;
@@ -142,7 +142,7 @@ impl RepairController {
                     }
                 }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
-                    self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watched)).await;
+                    self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all().contains_key(uid)));
                     pass = Instant::now() + PASS;
                 }

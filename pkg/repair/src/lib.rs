@@ -9,11 +9,11 @@ mod controller;
 mod criteria;
 mod in_place;
 mod metrics;
-mod netns_watch;
 mod observed_pod;
 mod queue;
 mod rule_keeper;
 mod sidecar_pods;
+mod sidecar_watch;
 
 pub use controller::{RepairController, RepairEvent, RepairOptions};
 pub use criteria::{Breakage, RepairCriteria};

@@ -13,17 +13,13 @@ use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
 use netfilter::{RuleDigest, RulesFingerprint};
 use netns::Netns;
+use netns_changes::{ChangeWatcher, NetnsWatch};
 use planner::SidecarRedirect;
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use tracing::debug;
 use wire::PodRecord;
 
-use crate::{
-    InPlaceError, InPlaceRepair,
-    in_place::families,
-    netns_watch::{WatchedNetns, WatchedSidecars},
-    sidecar_pods::SidecarPod,
-};
+use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -39,7 +35,7 @@ pub(crate) struct RulesReport {
 struct KnownPod {
     netns: Arc<Netns>,
     /// The watch over it; `None`: the clock alone leads to comparisons.
-    _watch: Option<WatchedNetns>,
+    _watch: Option<NetnsWatch<PodUid>>,
     /// What its rules have to be; `None` before they were found in use.
     baseline: Option<RuleDigest>,
     /// What its tables were when all rules were in place.
@@ -54,20 +50,20 @@ struct KnownPod {
 pub(crate) struct RuleKeeper {
     in_place: InPlaceRepair,
     dry_run: bool,
-    watched: Option<WatchedSidecars>,
+    watcher: Option<ChangeWatcher<PodUid>>,
     known: BTreeMap<PodUid, KnownPod>,
     /// The last passes that could not determine a pod's namespace.
     ambiguous: BTreeMap<PodUid, AmbiguityStreak>,
 }
 
 impl RuleKeeper {
-    /// `watched`: watches the pods' namespaces; `None`: nobody does.
+    /// `watcher`: watches the pods' namespaces; `None`: nobody does.
     pub(crate) fn new(
         in_place: InPlaceRepair,
         dry_run: bool,
-        watched: Option<WatchedSidecars>,
+        watcher: Option<ChangeWatcher<PodUid>>,
     ) -> RuleKeeper {
-        RuleKeeper { in_place, dry_run, watched, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
+        RuleKeeper { in_place, dry_run, watcher, known: BTreeMap::new(), ambiguous: BTreeMap::new() }
     }
 
     /// Observes the rules of these pods, if their namespaces are known, and restores what is missing. Blocks as
@@ -140,8 +136,7 @@ impl RuleKeeper {
                 NetnsAnswer::Found(found) => {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
-                    drop(self.known.remove(&uid)); // its watch ends before the next one begins
-                    let _watch = self.watched.as_ref().and_then(|watched| watched.watch(&uid, &netns));
+                    let _watch = self.watcher.as_ref().and_then(|watcher| watch(watcher, &uid, &netns));
                     let known = KnownPod { netns, _watch, baseline, verified: None, reported: None };
                     self.known.insert(uid, known);
                 }
@@ -154,6 +149,15 @@ impl RuleKeeper {
         }
         Ok(())
     }
+}
+
+/// `None`, with a line in the log: the clock alone leads to comparisons.
+fn watch(watcher: &ChangeWatcher<PodUid>, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
+    let watch = watcher.watch(uid.clone(), netns);
+    let watch = watch.map_err(|error| {
+        debug!(target: "repair", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
+    });
+    watch.ok()
 }
 
 /// The rules that a pod's ADD left; `None`: it recorded none.

@@ -8,15 +8,15 @@ use std::{
 use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
-use netns_changes::Change;
+use netns_changes::{Change, NetnsWatch};
 use pod_status::lifecycle::{PodAction, PodEvent, RulesState};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
 
 use super::{
     InPodCapture,
+    disturbance::NetnsDisturbance,
     enrolled_pod::EnrolledPod,
-    netns_watch::{NetnsDisturbance, WatchKey, WatchedNetns},
     worker::{GlanceResult, JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
@@ -85,7 +85,7 @@ impl InPodCapture {
     }
 
     /// From now on changes of the pod's namespace are reported, unless it is another one by now.
-    fn keep_watch(&mut self, uid: &PodUid, netns: NetnsId, watch: Option<WatchedNetns>) {
+    fn keep_watch(&mut self, uid: &PodUid, netns: NetnsId, watch: Option<NetnsWatch<PodUid>>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         if let Some(watch) = watch
             && enrolled_pod.id() == Some(netns)
@@ -95,8 +95,8 @@ impl InPodCapture {
         }
     }
 
-    fn netns_changed(&mut self, change: Change<WatchKey>) {
-        let uid = change.key.0.clone();
+    fn netns_changed(&mut self, change: Change<PodUid>) {
+        let uid = change.key.clone();
         let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { return };
         if let (true, Some(netns)) = (enrolled_pod.disturbed(change), enrolled_pod.id()) {
             self.look_again(&uid, netns);

@@ -9,7 +9,7 @@ use std::{
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use netns_changes::Change;
+use netns_changes::{Change, NetnsWatch};
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
@@ -18,10 +18,7 @@ use pod_status::{
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::{
-    netns_watch::{NetnsDisturbance, WatchKey, WatchedNetns},
-    worker::GlanceOrder,
-};
+use super::{disturbance::NetnsDisturbance, worker::GlanceOrder};
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// The pod.
@@ -50,7 +47,7 @@ pub(super) struct EnrolledPod {
     /// When the last work on it began.
     pub(super) begun: Instant,
     /// The watch over its namespace; `None`: the next observation begins one.
-    pub(super) watch: Option<WatchedNetns>,
+    pub(super) watch: Option<NetnsWatch<PodUid>>,
     /// A change of its namespace that the observation under way was begun for.
     pub(super) examined: Option<NetnsDisturbance>,
     /// A later one, for the next observation.
@@ -154,9 +151,9 @@ impl EnrolledPod {
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
-    pub(super) fn disturbed(&mut self, change: Change<WatchKey>) -> bool {
+    pub(super) fn disturbed(&mut self, change: Change<PodUid>) -> bool {
         // Of a watch that is just being begun, the result of the observation will tell.
-        let is_own = self.watch.as_ref().is_none_or(|watch| watch.is_of(&change));
+        let is_own = self.watch.as_ref().is_none_or(|watch| watch.id() == change.watch);
         let disturbance = NetnsDisturbance::new(change);
         if !is_own || disturbance.was_observed(self.seen.as_ref().and_then(|seen| seen.generation())) {
             return false;

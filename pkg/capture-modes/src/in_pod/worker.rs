@@ -19,9 +19,10 @@ use inpod::{
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
 use netns::Netns;
+use netns_changes::{ChangeWatcher, NetnsWatch};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 
-use super::{netns_watch::WatchedNamespaces, pod_records::PodRecordStore, queue::JobQueue};
+use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
@@ -65,7 +66,7 @@ impl WorkerPool {
         chosen: &InPodConfig,
         node: Netns,
         probes: &ProbeRules,
-        watched: Option<Arc<WatchedNamespaces>>,
+        watcher: Option<ChangeWatcher<PodUid>>,
         results: &JobResultSender,
     ) -> io::Result<WorkerPool> {
         let queue = Arc::new(JobQueue::new(OTHERS));
@@ -77,7 +78,7 @@ impl WorkerPool {
             finder: NetnsFinder::new(&chosen.proc, node, chosen.rules.clone()),
             records: PodRecordStore::new(settings),
             probes: probes.clone(),
-            watched,
+            watcher,
         };
         let tools = Arc::new(tools);
         for _ in 0..WORKERS {
@@ -127,10 +128,19 @@ struct WorkerContext {
     records: PodRecordStore,
     probes: ProbeRules,
     /// `None`: no changes are reported.
-    watched: Option<Arc<WatchedNamespaces>>,
+    watcher: Option<ChangeWatcher<PodUid>>,
 }
 
 impl WorkerContext {
+    /// `None`, with a line in the log: the clock alone leads to observations.
+    fn watch(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
+        let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
+        let watch = watch.map_err(|error| {
+            tracing::debug!(target: "ambient", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
+        });
+        watch.ok()
+    }
+
     /// `None`: the result is only for the requester.
     fn run(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| Reason::from(error.to_string());
@@ -142,7 +152,7 @@ impl WorkerContext {
             }
             CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
-                let watch = self.watched.as_ref().filter(|_| watch).and_then(|all| all.watch(&uid, &netns));
+                let watch = if watch { self.watch(&uid, &netns) } else { None };
                 let wanted = self.wanted(&pod, existing);
                 let result = self.look(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }

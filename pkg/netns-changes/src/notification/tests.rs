@@ -90,7 +90,7 @@ fn each_type_of_message_is_a_kind_of_objects() {
 #[test]
 fn a_cache_entry_is_no_route() {
     let route = [&[0; 8][..], &CLONED.to_ne_bytes()].concat();
-    assert_eq!(observed(&message(24, &route)).into_change(()), None);
+    assert_eq!(observed(&message(24, &route)).into_change((), WatchId(0)), None);
 }
 
 #[test]

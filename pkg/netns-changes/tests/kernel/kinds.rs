@@ -42,7 +42,8 @@ fn each_change_is_reported_as_its_kind_and_at_once() {
             change
         });
         assert!(change.kinds.contains(kind), "{command}: {}", change.kinds);
-        assert_eq!((change.key, change.generation, change.writer), ("pod", None, None), "{command}");
+        assert_eq!((change.key, change.watch), ("pod", watcher.watch.id()));
+        assert_eq!((change.generation, change.writer), (None, None), "{command}");
         let kinds = pending(&watcher).iter().fold(change.kinds, |all, change| all | change.kinds);
         assert!(!kinds.contains(ChangeKinds::LOST), "{command}: {kinds}");
         if kind == rules || kind == routes {

@@ -1,16 +1,16 @@
 //! How long a namespace is watched, and that it ends then.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use netns::Netns;
-use netns_changes::{ChangeKinds, ChangeWatcher};
+use netns_changes::{ChangeKinds, ChangeReporter, ChangeWatcher};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SendFlags, SocketType};
 
-use crate::{LIMIT, first_of, fresh_netns, pending, run_in, wait_until_quiet, watched_netns};
+use crate::{LIMIT, PodWatcher, first_of, fresh_netns, pending, run_in, wait_until_quiet, watched_netns};
 
 /// A pod as a veth pair whose one end is in the namespace `node`: that end goes with the pod's namespace.
 fn pod_of(node: &Netns, name: &str) -> Netns {
@@ -28,7 +28,7 @@ fn has_link(netns: &Netns, name: &str) -> bool {
 fn a_namespace_ends_with_its_watch() {
     let Some((watcher, node)) = watched_netns() else { return };
     let pod = pod_of(&node, "pod-ends");
-    watcher.watch("ends", &pod).unwrap();
+    let watch = watcher.watch("ends", &pod).unwrap();
     run_in(&pod, "ip link set eth0 up", "");
     wait_until_quiet(&watcher);
     assert_eq!(watcher.len(), 2);
@@ -38,8 +38,7 @@ fn a_namespace_ends_with_its_watch() {
     assert_eq!(pending(&watcher), [], "the sockets keep it alive");
     assert!(has_link(&node, "pod-ends"));
 
-    watcher.unwatch(&"ends");
-    watcher.unwatch(&"ends");
+    drop(watch);
     assert_eq!(watcher.len(), 1);
     let deadline = Instant::now() + Duration::from_secs(20);
     while has_link(&node, "pod-ends") {
@@ -48,26 +47,33 @@ fn a_namespace_ends_with_its_watch() {
     }
 }
 
+/// As when a pod's namespace is replaced: each change says of which watch it is.
 #[test]
-fn a_key_that_is_watched_again_means_the_new_namespace_alone() {
-    let Some((watcher, first)) = watched_netns() else { return };
-    let Some(second) = fresh_netns() else { return };
-    watcher.watch("pod", &second).unwrap();
+fn watches_with_the_same_key_are_told_apart_and_end_each_for_itself() {
+    let Some((first, first_netns)) = watched_netns() else { return };
+    let Some(second_netns) = fresh_netns() else { return };
+    let second = first.watcher.watch("pod", &second_netns).unwrap();
+    wait_until_quiet(&first);
+    let change_in = |netns: &Netns| {
+        run_in(netns, "ip rule add fwmark 7 lookup 133", "");
+        first_of(&first, ChangeKinds::POLICY_RULES).watch
+    };
+    assert_eq!(change_in(&first_netns), first.watch.id());
+    assert_eq!(change_in(&second_netns), second.id());
+    let PodWatcher { watcher, watch } = first;
+    drop(watch);
     assert_eq!(watcher.len(), 1);
-    wait_until_quiet(&watcher);
-    run_in(&first, "ip rule add fwmark 7 lookup 133", "");
+    run_in(&first_netns, "ip rule del fwmark 7 lookup 133", "");
     assert_eq!(pending(&watcher), []);
-    run_in(&second, "ip rule add fwmark 7 lookup 133", "");
-    assert_eq!(first_of(&watcher, ChangeKinds::POLICY_RULES).kinds, ChangeKinds::POLICY_RULES);
 }
 
 #[test]
 fn another_thread_watches_and_closes_while_one_waits() {
     let Some(netns) = fresh_netns() else { return };
-    let watcher = Arc::new(ChangeWatcher::new().unwrap());
+    let watcher = ChangeWatcher::new().unwrap();
     assert!(watcher.is_empty());
     let waiting = thread::spawn({
-        let watcher = Arc::clone(&watcher);
+        let watcher = watcher.clone();
         move || {
             let mut rules = 0;
             while let Some(changes) = watcher.wait(None).unwrap() {
@@ -80,10 +86,30 @@ fn another_thread_watches_and_closes_while_one_waits() {
             rules
         }
     });
-    watcher.watch("pod", &netns).unwrap();
+    let _watch = watcher.watch("pod", &netns).unwrap();
     run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
     assert_eq!(waiting.join().unwrap(), 1);
     assert_eq!(watcher.wait(None).unwrap(), None, "closed for good");
+}
+
+#[test]
+fn a_thread_reports_changes_until_its_owner_drops_it() {
+    let Some(netns) = fresh_netns() else { return };
+    let (sender, changes) = mpsc::channel();
+    let reporter =
+        ChangeReporter::start("test", move |change| sender.send(change.unwrap()).unwrap()).unwrap();
+    let watch = reporter.watcher().watch("pod", &netns).unwrap();
+    run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
+    let change = changes.recv_timeout(LIMIT).unwrap();
+    assert_eq!((change.key, change.watch), ("pod", watch.id()));
+    drop(reporter);
+    let end = loop {
+        match changes.recv_timeout(LIMIT) {
+            Ok(change) => assert_eq!(change.watch, watch.id()),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end, mpsc::RecvTimeoutError::Disconnected, "the thread has ended");
 }
 
 /// As a process with CAP_NET_ADMIN in the pod can do.

@@ -54,7 +54,7 @@ fn a_large_transaction_of_the_firewall_is_one_change_without_loss() {
 fn a_busy_namespace_does_not_keep_others_waiting() {
     let Some((watcher, busy)) = watched_netns() else { return };
     let Some(other) = fresh_netns() else { return };
-    watcher.watch("other", &other).unwrap();
+    let _other = watcher.watch("other", &other).unwrap();
     wait_until_quiet(&watcher);
     run_in(&busy, "ip -batch -", &"rule add fwmark 7 lookup 133\nrule del fwmark 7\n".repeat(20));
     run_in(&other, "ip rule add fwmark 7 lookup 133", "");

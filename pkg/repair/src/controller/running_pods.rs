@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 
 use model::{PodName, PodUid};
+use netns_changes::ChangeWatcher;
 use tracing::{info, warn};
 
 use super::{RepairController, RepairEvent};
 use crate::{
-    netns_watch::WatchedSidecars,
     rule_keeper::{RuleKeeper, RulesReport},
     sidecar_pods::SidecarPods,
 };
 
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
-    pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watched: Option<WatchedSidecars>) {
+    pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
         let (all, pods) = (pods.known_pods(), pods.all().clone());
-        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watched);
+        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watcher);
         let keeper = self.keeper.take().unwrap_or_else(new);
         self.run_pass(keeper, move |keeper| keeper.pass(&all, &pods).map_err(|error| error.to_string()))
             .await;

@@ -14,14 +14,11 @@ use agent::{AgentHandle, CaptureReply};
 use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use netns_changes::Change;
+use netns_changes::{Change, NetnsWatch};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
-use crate::in_pod::{
-    netns_watch::{WatchKey, WatchedNetns},
-    pod_records::RecordedPod,
-};
+use crate::in_pod::pod_records::RecordedPod;
 
 /// A kind of work.
 #[derive(Debug)]
@@ -114,9 +111,14 @@ pub(crate) enum JobResult {
     /// A pod's rules.
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
     /// The result of a verification, before which the namespace began to be watched, or has been since before.
-    Looked { uid: PodUid, netns: NetnsId, watch: Option<WatchedNetns>, result: Result<RulesCheck, Reason> },
+    Looked {
+        uid: PodUid,
+        netns: NetnsId,
+        watch: Option<NetnsWatch<PodUid>>,
+        result: Result<RulesCheck, Reason>,
+    },
     /// Something changed in a pod's namespace.
-    Changed(Change<WatchKey>),
+    Changed(Change<PodUid>),
     /// A look at the rules of some pods.
     Glanced(Vec<GlanceResult>),
     /// A pod has no rules any more.

@@ -1,0 +1,55 @@
+//! A change of a captured pod's network namespace, from the kernel's notification to the observation that it leads to.
+
+use std::time::Instant;
+
+use model::PodUid;
+use netns_changes::{Change, ChangeKinds, Writer};
+
+/// A change by somebody else that an observation follows.
+#[derive(Clone, Debug)]
+pub(super) struct NetnsDisturbance {
+    /// When it was noticed first.
+    pub(super) noticed: Instant,
+    kinds: ChangeKinds,
+    generation: Option<u32>,
+    writer: Option<Writer>,
+}
+
+impl NetnsDisturbance {
+    pub(super) fn new(change: Change<PodUid>) -> NetnsDisturbance {
+        let Change { kinds, generation, writer, .. } = change;
+        NetnsDisturbance { noticed: Instant::now(), kinds, generation, writer }
+    }
+
+    /// Both: the first time that it was noticed, and the last writer.
+    pub(super) fn and(self, later: NetnsDisturbance) -> NetnsDisturbance {
+        NetnsDisturbance {
+            noticed: self.noticed,
+            kinds: self.kinds | later.kinds,
+            generation: later.generation.or(self.generation),
+            writer: later.writer.or(self.writer),
+        }
+    }
+
+    /// All of it was observed: only firewall rules changed, and these were read since. So are those that we changed ourselves.
+    pub(super) fn was_observed(&self, generation: Option<u32>) -> bool {
+        self.kinds == ChangeKinds::FIREWALL && generation.is_some() && self.generation == generation
+    }
+
+    /// The kind of objects that changed, as a label of metrics.
+    pub(super) fn label(&self) -> &'static str {
+        const LABELS: [(ChangeKinds, &str); 5] = [
+            (ChangeKinds::FIREWALL, "firewall"),
+            (ChangeKinds::POLICY_RULES, "policy_rules"),
+            (ChangeKinds::ROUTES, "routes"),
+            (ChangeKinds::ADDRESSES, "addresses"),
+            (ChangeKinds::LINKS, "links"),
+        ];
+        LABELS.iter().find(|(kind, _)| self.kinds.contains(*kind)).map_or("unknown", |(_, label)| label)
+    }
+
+    /// Who changed firewall rules, for people.
+    pub(super) fn writer(&self) -> Option<String> {
+        self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
+    }
+}

@@ -1,0 +1,57 @@
+//! A thread that waits for changes.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use crate::{Change, ChangeWatcher};
+
+/// Changes within this time after a notification are reported together, so that a pod that changes its namespace all the time
+/// wakes the process no more often.
+const COALESCE: Duration = Duration::from_millis(20);
+const STACK: usize = 256 * 1024;
+
+/// A thread that reports the changes of a watcher's namespaces, at the latest 20 ms after they happened. It ends when this is
+/// dropped.
+#[derive(Debug)]
+pub struct ChangeReporter<K>(ChangeWatcher<K>);
+
+impl<K: Clone + Send + 'static> ChangeReporter<K> {
+    /// Starts the thread, with no namespace watched yet. `report` is called on it with every change; with an error, once, if no
+    /// more can be reported.
+    ///
+    /// # Errors
+    ///
+    /// If the process has no descriptor or no thread left.
+    pub fn start(
+        thread: &str,
+        mut report: impl FnMut(io::Result<Change<K>>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let watcher = ChangeWatcher::new()?;
+        let reporter = Self(watcher.clone());
+        let body = move || {
+            loop {
+                match watcher.wait(None) {
+                    Ok(Some(changes)) => changes.into_iter().map(Ok).for_each(&mut report),
+                    Ok(None) => return,
+                    Err(error) => return report(Err(error)),
+                }
+                thread::sleep(COALESCE); // what comes meanwhile is taken together
+            }
+        };
+        thread::Builder::new().name(thread.to_owned()).stack_size(STACK).spawn(body)?;
+        Ok(reporter)
+    }
+
+    /// Returns the watcher, which watches namespaces until this is dropped.
+    #[must_use]
+    pub fn watcher(&self) -> ChangeWatcher<K> {
+        self.0.clone()
+    }
+}
+
+impl<K> Drop for ChangeReporter<K> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
