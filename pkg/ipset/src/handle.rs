@@ -3,6 +3,7 @@
 use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 
 use crate::message::{self, RequestBuilder, attr};
+use crate::own_members::OwnMembers;
 use crate::{
     CreateOutcome, Error, HASH_IP, IpsetCause, RemoveOutcome, SetEntry, SetInfo, SetName, SetSpec, cause,
     reply,
@@ -79,6 +80,22 @@ impl IpsetHandle {
         sets.map_err(|malformed: netlink::Malformed| listing(malformed.into()))
     }
 
+    /// Returns how many members a set has, without those that this process has added by then, and with those that it has removed.
+    /// The number is negative where others removed members; where there is no set, it has none. While it stays the same, most
+    /// probably nobody else has changed the set.
+    ///
+    /// It costs one small request, and is of use only where a process changes sets of one network namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::List`].
+    pub fn members_of_others(&mut self, set: &SetName) -> Result<i64, Error> {
+        let own = OwnMembers::lock();
+        let header = self.header(set).map_err(|source| Error::List { set: set.clone(), source })?;
+        let members = header.and_then(|header| header.elements).unwrap_or_default();
+        Ok(i64::from(members).saturating_sub(own.number(set)))
+    }
+
     /// The members of a set, in the kernel's order; none if there is no such set.
     ///
     /// A member that is there all the time is listed exactly once, whatever else comes and goes meanwhile. One that is
@@ -111,8 +128,12 @@ impl IpsetHandle {
     ///
     /// [`Error::Destroy`]; of one that rules refer to, [`Error::is_busy`] is true and nothing has happened.
     pub fn destroy(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
+        let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.destroy(set)) {
-            Ok(()) => Ok(RemoveOutcome::Yes),
+            Ok(()) => {
+                own.destroyed(set);
+                Ok(RemoveOutcome::Yes)
+            }
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
             Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
         }

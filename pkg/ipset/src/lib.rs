@@ -14,6 +14,7 @@ mod handle;
 mod members;
 mod message;
 mod numbers;
+mod own_members;
 mod owned;
 mod reply;
 mod set;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::own_members::OwnMembers;
 use crate::{Error, Family, IpsetHandle, SetEntry, SetName, SetSpec, cause};
 
 /// Whether a member was added, or was one.
@@ -54,8 +55,12 @@ impl IpsetHandle {
     /// [`Error::Add`], also if there is no such set ([`Error::is_missing_set`]) or it is full ([`Error::is_full`]).
     pub fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error> {
         check_family(set, entry.ip)?;
+        let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.add(&set.name, entry)) {
-            Ok(()) => return Ok(AddOutcome::Yes),
+            Ok(()) => {
+                own.added(&set.name, 1);
+                return Ok(AddOutcome::Yes);
+            }
             Err(refused) if refused.errno() == Some(cause::MEMBER) => {}
             Err(other) => return Err(not_added(&set.name, entry, other)),
         }
@@ -81,7 +86,10 @@ impl IpsetHandle {
                 Err(error) => bulk.failed.push(FailedMember { index, error }),
             }
         }
+        let mut own = OwnMembers::lock();
         let existing = self.add_fitting(&set.name, &fitting, &mut bulk)?;
+        own.added(&set.name, bulk.added);
+        drop(own);
         self.update_comments(&set.name, &existing, &mut bulk)?;
         bulk.failed.sort_by_key(|failed| failed.index);
         Ok(bulk)
@@ -94,8 +102,12 @@ impl IpsetHandle {
     /// [`Error::WrongFamily`]; [`Error::Remove`], also if there is no such set.
     pub fn remove(&mut self, set: &SetSpec, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         check_family(set, ip)?;
+        let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.remove(&set.name, ip)) {
-            Ok(()) => Ok(RemoveOutcome::Yes),
+            Ok(()) => {
+                own.removed(&set.name);
+                Ok(RemoveOutcome::Yes)
+            }
             Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
             Err(other) => Err(Error::Remove { set: set.name.clone(), ip, source: other.into() }),
         }

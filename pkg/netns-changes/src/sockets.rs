@@ -36,63 +36,56 @@ pub(crate) enum Source {
 
 impl Source {
     pub(crate) const ALL: [Self; 2] = [Self::Firewall, Self::Network];
+
+    fn listen(self) -> Result<NotificationSocket, Error> {
+        let (objects, protocol, groups, only) = match self {
+            Self::Firewall => {
+                ("nf_tables", NetlinkProtocol::Netfilter, FIREWALL_GROUPS, Some(NEW_GENERATION))
+            }
+            Self::Network => ("links, addresses and routes", NetlinkProtocol::Route, NETWORK_GROUPS, None),
+        };
+        NotificationSocket::open(protocol, groups, only, RECEIVE_BUFFER)
+            .map_err(|source| Error::Listen { objects, source })
+    }
 }
 
-/// Both sockets. They keep the namespace alive.
+/// The sockets of one watch. They keep the namespace alive.
 #[derive(Debug)]
-pub(crate) struct Sockets {
-    firewall: NotificationSocket,
-    network: NotificationSocket,
-}
+pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
 
 impl Sockets {
-    pub(crate) fn open_in(netns: &Netns) -> Result<Self, Error> {
-        netns.run_in(Self::open)?
+    pub(crate) fn open_in(netns: &Netns, sources: &[Source]) -> Result<Self, Error> {
+        let open = || {
+            sources.iter().map(|source| Ok((*source, source.listen()?))).collect::<Result<Vec<_>, Error>>()
+        };
+        netns.run_in(open)?.map(Self)
     }
 
-    fn open() -> Result<Self, Error> {
-        let failed = |objects| move |source| Error::Listen { objects, source };
-        let open = NotificationSocket::open;
-        let only = Some(NEW_GENERATION);
-        Ok(Self {
-            firewall: open(NetlinkProtocol::Netfilter, FIREWALL_GROUPS, only, RECEIVE_BUFFER)
-                .map_err(failed("nf_tables"))?,
-            network: open(NetlinkProtocol::Route, NETWORK_GROUPS, None, RECEIVE_BUFFER)
-                .map_err(failed("links, addresses and routes"))?,
-        })
-    }
-
-    /// Adds both to an epoll set, each with the value that `data` gives for it.
+    /// Adds all to an epoll set, each with the value that `data` gives for it.
     pub(crate) fn register(&self, epoll: BorrowedFd<'_>, data: impl Fn(Source) -> u64) -> Result<(), Error> {
-        Source::ALL.into_iter().try_for_each(|source| {
-            epoll::add(epoll, self.of(source), EventData::new_u64(data(source)), EventFlags::IN)
+        self.0.iter().try_for_each(|(source, socket)| {
+            epoll::add(epoll, socket, EventData::new_u64(data(*source)), EventFlags::IN)
                 .map_err(|errno| Error::Epoll(io::Error::from(errno)))
         })
     }
 
-    /// Removes both from an epoll set, which closing does not do while a child process that has yet to call exec holds a copy.
+    /// Removes all from an epoll set, which closing does not do while a child process that has yet to call exec holds a copy.
     pub(crate) fn deregister(&self, epoll: BorrowedFd<'_>) {
-        for source in Source::ALL {
-            let _ = epoll::delete(epoll, self.of(source)); // fails only if it is not there
+        for (_, socket) in &self.0 {
+            let _ = epoll::delete(epoll, socket); // fails only if it is not there
         }
     }
 
     /// Reads pending notifications of one socket: a bounded number of them, and those after a loss another time.
     pub(crate) fn read(&self, source: Source, buffer: &mut [u8], observed: &mut Observed) {
+        let Some((_, socket)) = self.0.iter().find(|(of, _)| *of == source) else { return };
         for _ in 0..DATAGRAMS_AT_A_TIME {
-            match self.of(source).receive(buffer) {
+            match socket.receive(buffer) {
                 Ok(None) => return,
                 Ok(Some(messages)) => observed.add(messages),
                 // The error itself says no more than this, and the socket goes on.
                 Err(_) => return observed.add_loss(),
             }
-        }
-    }
-
-    fn of(&self, source: Source) -> &NotificationSocket {
-        match source {
-            Source::Firewall => &self.firewall,
-            Source::Network => &self.network,
         }
     }
 }

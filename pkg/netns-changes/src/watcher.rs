@@ -81,12 +81,25 @@ impl<K: Clone> ChangeWatcher<K> {
     /// If the namespace cannot be entered, if the sockets cannot be opened in it, or if all watches together would take more than
     /// half of the descriptors that the process may open.
     pub fn watch(&self, key: K, netns: &Netns) -> Result<NetnsWatch<K>, Error> {
+        self.watch_sources(key, netns, &Source::ALL)
+    }
+
+    /// Watches everything but the firewall, as [`ChangeWatcher::watch`] does: transactions of others stay as fast as they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`ChangeWatcher::watch`].
+    pub fn watch_network(&self, key: K, netns: &Netns) -> Result<NetnsWatch<K>, Error> {
+        self.watch_sources(key, netns, &[Source::Network])
+    }
+
+    fn watch_sources(&self, key: K, netns: &Netns, sources: &[Source]) -> Result<NetnsWatch<K>, Error> {
         let most = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit / SHARE);
         let taken = (self.len() + 1) * Source::ALL.len();
         if u64::try_from(taken).is_ok_and(|taken| taken > most) {
             return Err(Error::DescriptorShare { most });
         }
-        let sockets = Sockets::open_in(netns)?;
+        let sockets = Sockets::open_in(netns, sources)?;
         let mut watched = self.0.watched();
         let id = WatchId(watched.next_id);
         watched.next_id += 1;

@@ -1,6 +1,6 @@
 //! One member at a time.
 
-use ipset::{AddOutcome, Comment, Error, Family, RemoveOutcome, SetEntry, SetSpec};
+use ipset::{AddOutcome, Comment, Error, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 
 use crate::{addresses, in_fresh_netns, made, name, noted, saved, shown};
 
@@ -19,6 +19,40 @@ fn a_member_is_added_once_and_removed_once() {
             assert_eq!(saved(&spec.name), []);
             assert_eq!(handle.list(&spec.name).unwrap(), Some(vec![]));
         }
+    });
+}
+
+#[test]
+fn changes_of_others_are_told_from_our_own() {
+    in_fresh_netns(|handle| {
+        // No other test has a set of this name: the numbers are the process's.
+        let spec = SetSpec::new(name("of-others"), Family::V4);
+        assert_eq!(handle.members_of_others(&spec.name).unwrap(), 0, "there is no set");
+        let spec = made(handle, spec);
+        let entries: Vec<_> = addresses(Family::V4, 30).into_iter().map(SetEntry::new).collect();
+        let mut own_change = |change: &mut dyn FnMut(&mut IpsetHandle)| {
+            let before = handle.members_of_others(&spec.name).unwrap();
+            change(handle);
+            assert_eq!(handle.members_of_others(&spec.name).unwrap(), before);
+        };
+        let add = |handle: &mut IpsetHandle, at: usize| handle.add(&spec, &entries[at]).unwrap();
+        own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Yes));
+        own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Existed));
+        own_change(&mut |handle| assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 29));
+        own_change(&mut |handle| drop(handle.remove(&spec, entries[3].ip).unwrap()));
+        own_change(&mut |handle| drop(handle.remove(&spec, entries[3].ip).unwrap()));
+        for (command, others) in [
+            (format!("ipset del of-others {}", entries[7].ip), -1),
+            ("ipset add of-others 10.200.0.1".to_owned(), 0),
+            ("ipset flush of-others".to_owned(), -29),
+        ] {
+            let _ = shown(&command);
+            assert_eq!(handle.members_of_others(&spec.name).unwrap(), others, "{command}");
+        }
+        assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 30);
+        assert_eq!(handle.members_of_others(&spec.name).unwrap(), -29);
+        drop(handle.destroy(&spec.name).unwrap());
+        assert_eq!(handle.members_of_others(&spec.name).unwrap(), 0);
     });
 }
 
