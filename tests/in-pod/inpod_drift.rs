@@ -104,22 +104,51 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
 }
 
 #[test]
-fn the_nodes_rules_and_set_are_put_back() {
+fn drift_on_the_node_is_repaired_at_once() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let peer = fixture.mesh_pod("app");
-    let tool = fixture.tables.iptables();
-    fixture.node.netns().sh(&format!("{tool} -t nat -F ISTIO_POSTRT"));
-    fixture.node.netns().sh(&format!("ipset del istio-inpod-probes-v4 {}", peer.ip(false)));
-    let is_back = |fixture: &InPod| {
-        let rules = fixture.node.netns().sh(&format!("{tool} -t nat -S ISTIO_POSTRT"));
-        rules.contains("SNAT") && fixture.is_probed(peer.ip(false))
-    };
-    let began = Instant::now();
-    while !is_back(&fixture) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
+    fixture.wait_captured(&peer);
+    let (tool, ip) = (fixture.tables.iptables(), peer.ip(false));
+    // Of legacy tables the kernel counts no changes.
+    let rules_limit = if tool.contains("legacy") { MINUTE } else { SOON };
+    let damages = [
+        (format!("{tool} -t nat -F ISTIO_POSTRT"), rules_limit),
+        (format!("{tool} -t nat -D POSTROUTING -j ISTIO_POSTRT"), rules_limit),
+        (format!("ipset del istio-inpod-probes-v4 {ip}"), SOON),
+        ("ipset flush istio-inpod-probes-v6".to_owned(), SOON),
+        ("ipset add istio-inpod-probes-v4 10.99.99.99".to_owned(), SOON),
+    ];
+    let before = node_state(&fixture);
+    for (damage, limit) in &damages {
+        fixture.node.netns().sh(damage);
+        let began = Instant::now();
+        while node_state(&fixture) != before {
+            assert!(began.elapsed() < *limit, "{damage}\n{}\n{}", node_state(&fixture), fixture.log());
+            std::thread::sleep(Duration::from_millis(20)); // between two looks at the kernel
+        }
+        println!("{damage}: after {:?}", began.elapsed());
     }
+    let count = |kind| format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
+    for (kind, number) in [("firewall", 2.0), ("sets", 3.0)] {
+        let metric = count(kind);
+        fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(&metric) == Some(number));
+    }
+}
+
+/// The rules and sets for the node's probes.
+fn node_state(fixture: &InPod) -> String {
+    let tool = fixture.tables.iptables();
+    let node = fixture.node.netns();
+    let rules = node.sh(&format!("{tool}-save -t nat"));
+    let ours = rules.lines().filter(|line| line.contains("ISTIO_POSTRT"));
+    let mut sets: Vec<String> = Vec::new();
+    for set in ["v4", "v6"] {
+        let members = node.sh(&format!("ipset save istio-inpod-probes-{set}"));
+        sets.extend(members.lines().filter(|line| line.starts_with("add")).map(str::to_owned));
+    }
+    sets.sort();
+    ours.map(str::to_owned).chain(sets).collect::<Vec<_>>().join("\n")
 }
 
 /// The sandbox of a living pod was made anew, and nobody said so.

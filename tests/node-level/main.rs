@@ -11,6 +11,7 @@
 mod fixtures;
 
 mod ambient_alone;
+mod ambient_drift;
 mod ambient_enrolment;
 mod ambient_paths;
 mod ambient_policies;

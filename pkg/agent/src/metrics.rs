@@ -152,7 +152,7 @@ impl AgentMetrics {
         registry.register(name, help, metrics.repairs.clone());
         let (name, help) = add(
             "drift_repair_seconds",
-            "Time from the kernel's notification about a pod's network namespace to the repair, by what was changed",
+            "Time from when a change by another component was noticed to its repair, by what was changed",
         );
         registry.register(name, help, metrics.drift.clone());
         let (name, help) = add(
@@ -208,7 +208,7 @@ impl AgentMetrics {
         self.unknown_ztunnels.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// Drift in a pod was repaired that the kernel had reported this long ago; `kind`: what was changed.
+    /// Drift was repaired that had been noticed this long ago; `kind`: what was changed.
     pub fn drift_repaired(&self, kind: &'static str, took: Duration) {
         self.drift.get_or_create(&DriftKindLabel { kind }).observe(took.as_secs_f64());
     }

@@ -89,7 +89,7 @@ impl AutoCapture {
     }
 
     fn open_node(&mut self) -> Result<(), Error> {
-        let mut node = NodeCapture::open(&self.settings)?;
+        let mut node = NodeCapture::open(&self.settings, &self.owner)?;
         let _ = node.set_fallback(self.fallback);
         self.node = Some(node);
         Ok(())
@@ -275,8 +275,12 @@ impl CaptureMode for AutoCapture {
     }
 
     fn work_completed(&mut self, state: &mut AgentState) {
+        // Whose result it is does not matter: each of them takes one if there is one.
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.work_completed(state);
+        }
+        if let Some(node) = &mut self.node {
+            node.work_completed(state);
         }
     }
 

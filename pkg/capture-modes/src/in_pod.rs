@@ -40,7 +40,12 @@ use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use zds::{Hub, ZdsServer};
 
-use crate::{error::Error, settings::CaptureSettings, settings::InPodConfig};
+use crate::{
+    error::Error,
+    node_watch::{NodeDrift, NodeObjects, NodeWatch},
+    settings::CaptureSettings,
+    settings::InPodConfig,
+};
 use agent::{
     AgentHandle, AgentMetrics, AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot,
     PodAttachment, PodEnrolment, ReconcileScope,
@@ -65,6 +70,8 @@ pub(crate) struct InPodCapture {
     workers: WorkerPool,
     /// Reports changes of pods' namespaces until it is dropped.
     _changes: Option<ChangeReporter<PodUid>>,
+    /// Reports changes of the node's sets and rules until it is dropped.
+    _node_watch: Option<NodeWatch>,
     /// What workers and the threads of ztunnels' connections have completed.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
@@ -95,6 +102,8 @@ pub(crate) struct InPodCapture {
     started: Instant,
     /// The rules for the node's probes.
     exemption: ProbeExemption,
+    /// Changes of them by others.
+    drift: NodeDrift,
     /// What is wrong with the search for running pods.
     search_trouble: Option<Reason>,
     due: Option<Instant>,
@@ -133,6 +142,7 @@ impl InPodCapture {
         let id = node.id();
         let changes = report_changes(sender.clone());
         let watcher = changes.as_ref().map(ChangeReporter::watcher);
+        let node_watch = watch_node(&probes, sender.clone())?;
         let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
             .map_err(Error::Thread)?;
         let now = Instant::now();
@@ -142,6 +152,7 @@ impl InPodCapture {
             probes,
             workers,
             _changes: changes,
+            _node_watch: node_watch,
             results,
             metrics,
             node: id,
@@ -159,6 +170,7 @@ impl InPodCapture {
             disconnected: None,
             started: now,
             exemption: ProbeExemption::default(),
+            drift: NodeDrift::new(now),
             search_trouble: None,
             due: None,
             addresses: MemberAddresses::new(),
@@ -226,6 +238,17 @@ fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
         Err(error) => warn(error),
     };
     ChangeReporter::start("netns-changes", report).map_err(warn).ok()
+}
+
+/// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
+fn watch_node(probes: &NodeProbes, results: JobResultSender) -> Result<Option<NodeWatch>, Error> {
+    let rules = probes.rules().clone();
+    let objects = NodeObjects {
+        sets: rules.set_names()?,
+        rules: Box::new(move |before| rules.snapshot(before)),
+        network: probes.has_branches(),
+    };
+    Ok(NodeWatch::start_or_warn(objects, move |change| results.send(JobResult::NodeChanged(change))))
 }
 
 impl CaptureMode for InPodCapture {

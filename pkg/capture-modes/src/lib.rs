@@ -13,6 +13,7 @@ mod auto;
 mod error;
 mod in_pod;
 mod node;
+mod node_watch;
 mod open;
 mod settings;
 mod uninstall;

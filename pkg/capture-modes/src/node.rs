@@ -9,7 +9,10 @@ mod uninstall;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     time::Instant,
 };
 
@@ -18,8 +21,11 @@ use nodepath::{EnrolledMembers, NodePath};
 use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 
-use crate::settings::CaptureSettings;
-use agent::{AgentState, CaptureReply, PodAttachment, life};
+use crate::{
+    node_watch::{NodeChange, NodeDrift, NodeObjects, NodeWatch},
+    settings::CaptureSettings,
+};
+use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life};
 
 pub use uninstall::found;
 pub(crate) use uninstall::uninstall;
@@ -48,11 +54,32 @@ pub(crate) struct NodeCapture {
     fresh: BTreeSet<IpAddr>,
     /// When the next pass is to verify them.
     look: Option<Instant>,
+    /// Reports changes of the node's objects until it is dropped.
+    _watch: Option<NodeWatch>,
+    /// What it reported.
+    changes: Receiver<NodeChange>,
+    /// Changes by others that no pass has looked into yet.
+    drift: NodeDrift,
 }
 
 impl NodeCapture {
-    /// Opens it for the calling thread's network namespace.
-    pub(crate) fn open(settings: &Arc<CaptureSettings>) -> Result<NodeCapture, nodepath::Error> {
+    /// Opens it for the calling thread's network namespace. `owner` is woken when something of the node path was changed.
+    pub(crate) fn open(
+        settings: &Arc<CaptureSettings>,
+        owner: &AgentHandle,
+    ) -> Result<NodeCapture, nodepath::Error> {
+        let (sender, changes) = mpsc::channel();
+        let owner = owner.clone();
+        let report = move |change| {
+            if sender.send(change).is_ok() {
+                owner.work_completed();
+            }
+        };
+        let objects = NodeObjects {
+            rules: Box::new(nodepath::rules_snapshot),
+            sets: nodepath::set_names(&settings.node)?,
+            network: true,
+        };
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path: open_path(settings)?,
@@ -64,6 +91,9 @@ impl NodeCapture {
             joining: Vec::new(),
             fresh: BTreeSet::new(),
             look: None,
+            _watch: NodeWatch::start_or_warn(objects, report),
+            changes,
+            drift: NodeDrift::new(Instant::now()),
         })
     }
 }

@@ -24,7 +24,7 @@ pub fn open(
         CaptureConfig::Node => {
             // Without ztunnel, a pod's own rules cut it off.
             uninstall::log_errors(&in_pod::uninstall(settings));
-            Box::new(NodeCapture::open(settings)?)
+            Box::new(NodeCapture::open(settings, agent)?)
         }
         CaptureConfig::InPod(chosen) => {
             // An earlier agent may have used node-level capture, whose routes now lead nowhere.

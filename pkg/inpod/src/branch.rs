@@ -28,7 +28,7 @@ const EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 #[derive(Debug)]
 pub(crate) struct BranchRules {
     /// Whether pods here may have such interfaces.
-    is_possible: bool,
+    pub(crate) is_possible: bool,
 }
 
 impl BranchRules {

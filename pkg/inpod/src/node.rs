@@ -49,9 +49,7 @@ impl ProbeRules {
     /// # Errors
     /// The step that failed; the rules are as they were.
     pub fn ensure(&self, before: Option<&RulesSnapshot>) -> Result<EnsureReport, Error> {
-        let rules = |family| self.wanted(family);
-        let wanted = netfilter::WantedRules { owner: ChainSet::PROBES, rules: &rules };
-        let seen = RulesSnapshot::of_node(&wanted, before);
+        let seen = self.snapshot(before);
         if before.is_some_and(|before| before.is_unchanged(&seen)) {
             return Ok(EnsureReport { missing: Vec::new(), seen });
         }
@@ -66,6 +64,21 @@ impl ProbeRules {
         // What was just made is compared the next time.
         let seen = if missing.is_empty() { seen } else { RulesSnapshot::default() };
         Ok(EnsureReport { missing, seen })
+    }
+
+    /// Takes a snapshot of the rules in the calling thread's namespace. `before`: the last one.
+    #[must_use]
+    pub fn snapshot(&self, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+        let rules = |family| self.wanted(family);
+        RulesSnapshot::of_node(&netfilter::WantedRules { owner: ChainSet::PROBES, rules: &rules }, before)
+    }
+
+    /// Returns the names of the sets.
+    ///
+    /// # Errors
+    /// The kernel takes no such name, which cannot be.
+    pub fn set_names(&self) -> Result<Vec<SetName>, Error> {
+        self.families.iter().map(|family| Ok(SetName::new(set(*family))?)).collect()
     }
 
     /// The node's firewall as it is.
@@ -114,6 +127,12 @@ impl NodeProbes {
     #[must_use]
     pub fn rules(&self) -> &ProbeRules {
         &self.rules
+    }
+
+    /// Whether there may be policy rules of ours for pods with a branch interface.
+    #[must_use]
+    pub fn has_branches(&self) -> bool {
+        self.branches.is_possible
     }
 
     /// Makes the sets where they are not; members stay as they are. They come before the rules.

@@ -34,6 +34,12 @@ pub(crate) fn read(kept: Option<CachedFirewall>, options: &FirewallOptions) -> R
     Ok(CachedFirewall { firewall, families, glance })
 }
 
+/// Takes a snapshot of our rules in the calling thread's namespace, where the node path has them. `before`: the last one.
+#[must_use]
+pub fn rules_snapshot(before: Option<&RulesSnapshot>) -> RulesSnapshot {
+    look(&BTreeMap::new(), before)
+}
+
 fn look(families: &BTreeMap<Family, SavedTables>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
     let rules = |family| jumps(families.get(&family));
     RulesSnapshot::of_node(&WantedRules { owner: ChainSet::NODE, rules: &rules }, before)

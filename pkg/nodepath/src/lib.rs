@@ -14,7 +14,8 @@ mod observe;
 mod restore;
 
 pub use error::Error;
+pub use firewall::rules_snapshot;
 pub use locate::LocatedPod;
-pub use members::EnrolledMembers;
+pub use members::{EnrolledMembers, set_names};
 pub use observe::NodePath;
 pub use restore::PendingRestores;

@@ -99,6 +99,14 @@ pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error
     Ok(SetSpec::new(SetName::new(config.set(family))?, family).with_comments())
 }
 
+/// Returns the names of the sets.
+///
+/// # Errors
+/// The configuration has a name that the kernel does not take.
+pub fn set_names(config: &NodeConfig) -> Result<Vec<SetName>, Error> {
+    Family::BOTH.into_iter().map(|family| Ok(SetName::new(config.set(family))?)).collect()
+}
+
 /// Puts addresses into their sets.
 pub(crate) fn add(
     sets: &mut ipset::IpsetHandle,

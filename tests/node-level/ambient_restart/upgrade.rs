@@ -141,11 +141,11 @@ fn an_agent_that_starts_in_the_middle_of_a_rollout_goes_on_with_it() {
     };
     let of_new = crowd();
     let is_of = |count: usize, ztunnel: &kit::Ztunnel| ztunnel.seen().len() >= count;
-    assert!(is_of(8, &new));
+    fixture.eventually("it has accepted all of them", |_| is_of(8, &new));
     fixture.announce(&old, true); // back to the first one, so that each has connections
     fixture.wait_switches(1);
     let of_old = crowd();
-    assert!(is_of(8, &old));
+    fixture.eventually("it has accepted all of them", |_| is_of(8, &old));
     let before = fixture.state(&[&old, &new]);
     for _ in 0..2 {
         fixture.restart();

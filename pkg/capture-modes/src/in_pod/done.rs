@@ -45,6 +45,11 @@ impl InPodCapture {
                 self.look_again(&uid, netns);
             }
             JobResult::Changed(change) => self.netns_changed(change),
+            JobResult::NodeChanged(change) => {
+                self.drift.notice(change, Instant::now());
+                self.examine_node(state);
+                self.due = self.next_due();
+            }
             JobResult::Glanced(pods) => {
                 for GlanceResult { uid, netns, unchanged } in pods {
                     self.glanced(state, uid, netns, unchanged);
@@ -182,7 +187,7 @@ impl InPodCapture {
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
             JobResult::Glanced(_) => true,      // each pod's result is taken for itself
-            JobResult::Changed(_) => true,      // an observation follows
+            JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
         }
     }

@@ -1,14 +1,18 @@
 //! The exemption of the node's probes of captured pods: sets and rules on the node. Changing a set is quick; rules take
 //! tools that read the node's whole firewall, so a worker maintains them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inpod::EnsureReport;
 use model::Reason;
 use tracing::warn;
 
 use super::{InPodCapture, worker::CaptureJob};
+use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+
+/// What the sets and rules lead, and where, in reports.
+const PROBES: &str = "probes of the node past ztunnel";
 
 impl InPodCapture {
     /// Maintains sets and rules. The first time this blocks: no pod is captured before its probes are exempt.
@@ -22,11 +26,44 @@ impl InPodCapture {
             self.exemption.busy = true;
             self.workers.send(CaptureJob::Exempt { before }, false);
         } else {
-            let began = std::time::Instant::now();
+            let began = Instant::now();
             let result =
                 self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string().into());
             self.exempted(state, began.elapsed(), result);
         }
+    }
+
+    /// Has the node's sets and rules observed if somebody changed them and that is due. Not by a pass: what is wrong with the
+    /// node may delay passes.
+    pub(super) fn examine_node(&mut self, state: &mut AgentState) {
+        if self.exemption.busy || !self.exemption.was_tried {
+            return;
+        }
+        let Some(disturbance) = self.drift.begin(Instant::now()) else { return };
+        if disturbance.concerns(NodeChange::Rules) {
+            self.exemption.rules_changed = Some(disturbance.noticed);
+        }
+        if disturbance.concerns(NodeChange::Sets) {
+            self.exemption.sets_changed = Some(disturbance.noticed);
+            state.mark_dirty(ReconcileScope::Membership); // such a pass compares them
+        }
+        if disturbance.concerns(NodeChange::Network) {
+            self.probes.settle_branches(&self.addresses);
+        }
+        self.exempt_probes(state);
+    }
+
+    /// Reports what was changed in the sets, if somebody else had changed them before.
+    pub(super) fn report_sets(&mut self, state: &AgentState, added: usize, removed: usize) {
+        let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
+            return;
+        };
+        self.drift.end(Duration::ZERO, true, Instant::now());
+        warn!(target: "ambient", added, removed, "probe sets of the node restored");
+        self.metrics.repaired("node");
+        self.metrics.drift_repaired(NodeChange::Sets.label(), noticed.elapsed());
+        let words = format!("{added} addresses added to sets, and {removed} removed");
+        state.notices.repaired(PROBES, &[words]);
     }
 
     pub(super) fn exempted(
@@ -37,6 +74,8 @@ impl InPodCapture {
     ) {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
+        let repaired = result.as_ref().is_ok_and(|report| !report.missing.is_empty());
+        self.drift.end(took, repaired, Instant::now());
         let before = self.exemption.rules.take();
         match result {
             Ok(EnsureReport { missing, seen }) => {
@@ -47,6 +86,7 @@ impl InPodCapture {
             }
             Err(error) => self.exemption.rules = Some(error),
         }
+        self.exemption.rules_changed = None;
         if self.exemption.rules != before {
             state.mark_dirty(ReconcileScope::Membership); // waiting requests are answered in the next pass
         }
@@ -58,7 +98,10 @@ impl InPodCapture {
         if self.open {
             warn!(target: "ambient", rules = missing.join("; "), "probe rules of the node restored");
             self.metrics.repaired("node");
-            state.notices.repaired("probes of the node past ztunnel", missing);
+            state.notices.repaired(PROBES, missing);
+            if let Some(noticed) = self.exemption.rules_changed {
+                self.metrics.drift_repaired(NodeChange::Rules.label(), noticed.elapsed());
+            }
         }
     }
 }

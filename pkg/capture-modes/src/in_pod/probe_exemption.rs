@@ -1,5 +1,7 @@
 //! The state of the exemption of the node's probes.
 
+use std::time::Instant;
+
 use model::Reason;
 use netfilter::RulesSnapshot;
 
@@ -12,6 +14,10 @@ pub(super) struct ProbeExemption {
     pub(super) busy: bool,
     /// They have been applied at least once, successfully or not.
     pub(super) was_tried: bool,
+    /// When it was noticed that somebody else changed the rules, which the next observation looks into.
+    pub(super) rules_changed: Option<Instant>,
+    /// The same of the sets.
+    pub(super) sets_changed: Option<Instant>,
     /// Why the sets cannot be maintained.
     pub(super) sets: Option<Reason>,
     /// Why the rules cannot be maintained.

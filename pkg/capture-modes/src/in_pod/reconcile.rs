@@ -39,6 +39,7 @@ impl InPodCapture {
         if scope == ReconcileScope::Full {
             self.exempt_probes(state);
         }
+        self.examine_node(state);
         state.status.workers(self.workers.stand_still());
         let now = self.now();
         let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
@@ -121,7 +122,8 @@ impl InPodCapture {
             found.iter().filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
         let members = state.members(&inherited);
         let wanted = self.with_leaving(members, |_| true);
-        self.change_sets(&found, &wanted)?;
+        let (added, removed) = self.change_sets(&found, &wanted)?;
+        self.report_sets(state, added, removed);
         self.addresses = wanted;
         self.probes.settle_branches(&self.addresses);
         Ok(())
@@ -141,7 +143,7 @@ impl InPodCapture {
         let wanted = self.with_leaving(members, |ip| ips.contains(ip));
         let before = self.addresses.iter().filter(|(ip, _)| ips.contains(*ip));
         let found = before.map(|(ip, uid)| (*ip, Some(uid.clone()))).collect();
-        self.change_sets(&found, &wanted)?;
+        let _ = self.change_sets(&found, &wanted)?;
         self.addresses.retain(|ip, _| !ips.contains(ip));
         self.addresses.extend(wanted);
         self.probes.settle_branches(&self.addresses);
@@ -152,12 +154,12 @@ impl InPodCapture {
         &mut self,
         found: &BTreeMap<IpAddr, Option<PodUid>>,
         wanted: &MemberAddresses,
-    ) -> Result<(), Reason> {
-        let (added, left) = self.probes.settle(found, wanted).map_err(|error| error.to_string())?;
-        if added + left > 0 {
-            tracing::debug!(target: "ambient", added, removed = left, "probe sets changed");
+    ) -> Result<(usize, usize), Reason> {
+        let (added, removed) = self.probes.settle(found, wanted).map_err(|error| error.to_string())?;
+        if added + removed > 0 {
+            tracing::debug!(target: "ambient", added, removed, "probe sets changed");
         }
-        Ok(())
+        Ok((added, removed))
     }
 
     /// Adds what pods that leave have of these addresses, because they keep their exemption until their rules are gone, and
@@ -326,7 +328,8 @@ impl InPodCapture {
         let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
         let now = Instant::now();
         let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
-        pods.into_iter().chain(self.search_due()).chain(unsynced).min()
+        let drift = self.drift.due().filter(|_| !self.exemption.busy);
+        pods.into_iter().chain(self.search_due()).chain(unsynced).chain(drift).min()
     }
 }
 

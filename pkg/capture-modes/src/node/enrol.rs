@@ -9,6 +9,7 @@ use model::{ContainerId, Family, PodUid, Reason};
 use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
+use crate::node_watch::{NodeChange, NodeDisturbance};
 use agent::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
     ReconcileScope,
@@ -20,7 +21,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
-        self.pass(state, scope)
+        let began = Instant::now();
+        let disturbance = self.drift.begin(began);
+        // Rules are read only by a whole pass.
+        let rules_changed = disturbance.as_ref().is_some_and(|changes| changes.concerns(NodeChange::Rules));
+        let scope = if rules_changed { ReconcileScope::Full } else { scope };
+        let done = self.pass(state, scope);
+        if let Some(NodeDisturbance { noticed, .. }) = disturbance {
+            let repaired = done.as_ref().ok().and_then(|done| done.repaired);
+            if let Some(kind) = repaired {
+                state.metrics.drift_repaired(kind.label(), noticed.elapsed());
+            }
+            self.drift.end(began.elapsed(), repaired.is_some(), Instant::now());
+        }
+        done.map(|done| done.lost)
     }
 
     fn is_awaited(&self) -> bool {
@@ -88,14 +102,18 @@ impl CaptureMode for NodeCapture {
         std::mem::replace(&mut self.fallback, fallback) != fallback
     }
 
-    fn work_completed(&mut self, _core: &mut AgentState) {} // it has no other thread
+    fn work_completed(&mut self, _core: &mut AgentState) {
+        if let Ok(change) = self.changes.try_recv() {
+            self.drift.notice(change, Instant::now());
+        }
+    }
 
     fn snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
     }
 
     fn due(&self) -> Option<Instant> {
-        self.look
+        self.look.into_iter().chain(self.drift.due()).min()
     }
 }
 

@@ -13,6 +13,7 @@ use planner::{
 use tracing::{debug, info, warn};
 
 use super::{NodeCapture, VerifiedState, shared, tell};
+use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 /// Numbers that other components use are not taken; once they are ours, what others add there is their responsibility.
@@ -26,13 +27,17 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
     .into())
 }
 
+/// A pass after which the kernel matches the desired state.
+#[derive(Debug)]
+pub(super) struct NodePass {
+    /// What is wrong all the same, if anything.
+    pub(super) lost: Option<Reason>,
+    /// It restored what somebody else had changed; of several kinds, the first that the steps are about.
+    pub(super) repaired: Option<NodeChange>,
+}
+
 impl NodeCapture {
-    /// What is wrong although the kernel matches the desired state, if anything.
-    pub(super) fn pass(
-        &mut self,
-        state: &mut AgentState,
-        scope: ReconcileScope,
-    ) -> Result<Option<Reason>, Reason> {
+    pub(super) fn pass(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<NodePass, Reason> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // other passes follow one that fails
         let mut observed = self.path.observe_network().map_err(words)?;
@@ -43,6 +48,7 @@ impl NodeCapture {
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete(scope, &mut observed, &desired)?;
         let steps = plan(&self.settings.node, Some(&desired), &observed);
+        let mut repaired = None;
         if !steps.is_empty() {
             self.apply(state, &steps, &desired)?;
             observed = self.path.observe_network().map_err(words)?;
@@ -54,7 +60,10 @@ impl NodeCapture {
                 )
                 .into());
             }
-            self.tell_repairs(state, &steps, &desired);
+            if self.is_repair(&desired) {
+                report_repair(state, &steps);
+                repaired = steps.first().map(kind_of);
+            }
         }
         if !self.alone {
             for what in self.path.remove_elsewhere().map_err(words)? {
@@ -68,7 +77,7 @@ impl NodeCapture {
         self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
         self.path.let_go().map_err(words)?;
-        Ok(lost)
+        Ok(NodePass { lost, repaired })
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
@@ -202,13 +211,9 @@ impl NodeCapture {
         Ok(())
     }
 
-    /// Reports what was changed although the desired state is the same: another component had changed it.
-    fn tell_repairs(&self, state: &AgentState, steps: &[Operation], desired: &DesiredState) {
-        if self.verified.as_ref().is_some_and(|verified| verified.desired == *desired) {
-            let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
-            state.metrics.repaired("node");
-            state.notices.repaired("traffic of the node's pods to ztunnel", &words);
-        }
+    /// Whether steps to the desired state restore what another component has changed: it was the same before.
+    fn is_repair(&self, desired: &DesiredState) -> bool {
+        self.verified.as_ref().is_some_and(|verified| verified.desired == *desired)
     }
 
     fn meanwhile(&self) -> &'static str {
@@ -217,5 +222,22 @@ impl NodeCapture {
             ZtunnelFallback::Reject => "TCP of enrolled pods is rejected",
             ZtunnelFallback::Open => "TCP of enrolled pods goes outside the mesh",
         }
+    }
+}
+
+fn report_repair(state: &AgentState, steps: &[Operation]) {
+    let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    state.metrics.repaired("node");
+    state.notices.repaired("traffic of the node's pods to ztunnel", &words);
+}
+
+fn kind_of(step: &Operation) -> NodeChange {
+    match step {
+        Operation::Firewall { .. } | Operation::RemoveChains(_) => NodeChange::Rules,
+        Operation::CreateSet(_)
+        | Operation::DestroySet(_)
+        | Operation::AddMembers(_)
+        | Operation::RemoveMembers(_) => NodeChange::Sets,
+        _ => NodeChange::Network,
     }
 }

@@ -18,7 +18,7 @@ use netns_changes::{Change, NetnsWatch};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
-use crate::in_pod::pod_records::RecordedPod;
+use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeChange};
 
 /// A kind of work.
 #[derive(Debug)]
@@ -119,6 +119,8 @@ pub(crate) enum JobResult {
     },
     /// Something changed in a pod's namespace.
     Changed(Change<PodUid>),
+    /// Somebody changed sets or rules of the node that are ours.
+    NodeChanged(NodeChange),
     /// A look at the rules of some pods.
     Glanced(Vec<GlanceResult>),
     /// A pod has no rules any more.

@@ -1,0 +1,293 @@
+//! Notices within a moment that somebody changed what the node's own network namespace holds of ours.
+//!
+//! The kernel is asked at a short interval how often rules of nf_tables were changed, and how many members our sets have: a few
+//! small requests. Our own rules are read again only when somebody's were changed. Notifications of rules are not used on the
+//! node, because they make transactions of others, such as kube-proxy's, up to a third slower; sets have none. Those of policy
+//! rules, routes and links are read in the same rhythm.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ipset::{IpsetHandle, SetName};
+use netfilter::RulesSnapshot;
+use netns::Netns;
+use netns_changes::{ChangeWatcher, NetnsWatch};
+use retry::{ChangePace, LAST_PAUSE};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_millis(100);
+/// The pause after a look is at least so many times as long as the look took: on a node whose rules change all the time, looks
+/// take 2 % of a core at most.
+const RELIEF: u32 = 50;
+/// Rules of legacy tables have no count of changes. All of them have to be read, so they are looked at less often, and the pause is
+/// at least so many times as long as the look took, which is 0.05 % of a core.
+const LEGACY_PERIOD: Duration = Duration::from_secs(1);
+const LEGACY_RELIEF: u32 = 2000;
+const STACK: usize = 256 * 1024;
+
+/// A kind of our objects that somebody changed, most probably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NodeChange {
+    /// Firewall rules.
+    Rules,
+    /// Members of sets.
+    Sets,
+    /// Policy rules, routes, addresses or links, of anybody.
+    Network,
+}
+
+impl NodeChange {
+    /// Returns the kind of objects, as a label of metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            NodeChange::Rules => "firewall",
+            NodeChange::Sets => "sets",
+            NodeChange::Network => "network",
+        }
+    }
+}
+
+/// Takes a snapshot of our rules; it is passed the one before.
+type TakeSnapshot = dyn Fn(Option<&RulesSnapshot>) -> RulesSnapshot + Send;
+
+/// Our objects on the node.
+pub(crate) struct NodeObjects {
+    pub(crate) rules: Box<TakeSnapshot>,
+    /// The names of our sets.
+    pub(crate) sets: Vec<SetName>,
+    /// Policy rules, routes or links are ours, too.
+    pub(crate) network: bool,
+}
+
+/// Changes on the node that were noticed and not yet looked into, and when they will be.
+#[derive(Debug)]
+pub(crate) struct NodeDrift {
+    started: Instant,
+    /// Of repairs: somebody who changes our objects again and again is followed ever more slowly.
+    pace: ChangePace,
+    pending: Option<NodeDisturbance>,
+    rest_until: Instant,
+}
+
+/// Changes that one observation looks into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeDisturbance {
+    /// When the first of them was noticed.
+    pub(crate) noticed: Instant,
+    kinds: BTreeSet<NodeChange>,
+}
+
+impl NodeDisturbance {
+    /// Whether objects of this kind changed.
+    pub(crate) fn concerns(&self, kind: NodeChange) -> bool {
+        self.kinds.contains(&kind)
+    }
+}
+
+impl NodeDrift {
+    pub(crate) fn new(now: Instant) -> NodeDrift {
+        NodeDrift { started: now, pace: ChangePace::default(), pending: None, rest_until: now }
+    }
+
+    /// Takes in a change.
+    pub(crate) fn notice(&mut self, change: NodeChange, now: Instant) {
+        let pending =
+            self.pending.get_or_insert_with(|| NodeDisturbance { noticed: now, kinds: BTreeSet::new() });
+        let _ = pending.kinds.insert(change);
+    }
+
+    /// Returns when an observation is to begin; `None` if nothing changed.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.pending.as_ref().map(|pending| pending.noticed.max(self.rest_until))
+    }
+
+    /// Returns the changes that an observation which begins now looks into; `None` if none is due.
+    pub(crate) fn begin(&mut self, now: Instant) -> Option<NodeDisturbance> {
+        if self.due().is_none_or(|due| due > now) {
+            return None;
+        }
+        self.pending.take()
+    }
+
+    /// Takes in that an observation took so long, and whether it led to a repair. The next one waits accordingly.
+    pub(crate) fn end(&mut self, took: Duration, repaired: bool, now: Instant) {
+        let relief = now + (took * RELIEF).min(LAST_PAUSE);
+        let paced = repaired.then(|| self.started + self.pace.next(now - self.started));
+        self.rest_until = paced.into_iter().fold(self.rest_until.max(relief), Instant::max);
+    }
+}
+
+/// The thread that looks; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct NodeWatch {
+    _end: Sender<()>,
+}
+
+impl NodeWatch {
+    /// The same as [`NodeWatch::start`]; where it fails, that is logged, and the clock alone leads to observations.
+    pub(crate) fn start_or_warn(
+        objects: NodeObjects,
+        report: impl FnMut(NodeChange) + Send + 'static,
+    ) -> Option<NodeWatch> {
+        let started = NodeWatch::start(objects, report);
+        let warn = |error| {
+            tracing::warn!(target: "ambient", %error, "changes of the node's sets and rules are not reported; observing them at intervals");
+        };
+        started.map_err(warn).ok()
+    }
+
+    /// Starts it for the calling thread's network namespace. `report` is called on it with each change, also with some of our
+    /// own.
+    ///
+    /// # Errors
+    /// The kernel has no sets, or there is no descriptor or no thread left.
+    fn start(
+        objects: NodeObjects,
+        mut report: impl FnMut(NodeChange) + Send + 'static,
+    ) -> io::Result<NodeWatch> {
+        let mut observer = NodeObserver::new(objects)?;
+        let (end, ended) = mpsc::channel();
+        let body = move || observer.run(&ended, &mut report);
+        thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK).spawn(body)?;
+        Ok(NodeWatch { _end: end })
+    }
+}
+
+struct NodeObserver {
+    objects: NodeObjects,
+    handle: IpsetHandle,
+    /// `None`: nothing of the network is ours.
+    network: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
+    /// `None`: the kernel could not be asked, or has no nf_tables.
+    generation: Option<u32>,
+    rules: Option<RulesSnapshot>,
+    legacy_due: Instant,
+    /// Of each set, the number of members that others have changed; `None`: unknown.
+    sets: Option<Vec<i64>>,
+}
+
+impl NodeObserver {
+    fn new(objects: NodeObjects) -> io::Result<NodeObserver> {
+        let network = if objects.network { Some(watch_network()?) } else { None };
+        Ok(NodeObserver {
+            objects,
+            handle: IpsetHandle::open().map_err(io::Error::other)?,
+            network,
+            generation: None,
+            rules: None,
+            legacy_due: Instant::now(),
+            sets: None,
+        })
+    }
+
+    fn run(&mut self, ended: &Receiver<()>, report: &mut impl FnMut(NodeChange)) {
+        let mut pause = PERIOD;
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let began = Instant::now();
+            if self.rules_changed() {
+                report(NodeChange::Rules);
+            }
+            if self.sets_changed() {
+                report(NodeChange::Sets);
+            }
+            if self.network_changed() {
+                report(NodeChange::Network);
+            }
+            pause = PERIOD.max(began.elapsed() * RELIEF);
+        }
+    }
+
+    fn rules_changed(&mut self) -> bool {
+        let generation = nftables::generation().ok();
+        let began = Instant::now();
+        if generation == self.generation && began < self.legacy_due {
+            return false;
+        }
+        let before = self.rules.take();
+        let now = (self.objects.rules)(before.as_ref());
+        self.legacy_due = Instant::now() + LEGACY_PERIOD.max(began.elapsed() * LEGACY_RELIEF);
+        self.generation = generation;
+        let changed = before.is_some_and(|before| {
+            before.is_comparable() && now.is_comparable() && !before.is_unchanged(&now)
+        });
+        self.rules = Some(now);
+        changed
+    }
+
+    fn network_changed(&mut self) -> bool {
+        let Some((watcher, _)) = &self.network else { return false };
+        let changes = watcher.wait(Some(Duration::ZERO));
+        changes.is_ok_and(|changes| changes.is_some_and(|changes| !changes.is_empty()))
+    }
+
+    fn sets_changed(&mut self) -> bool {
+        let members = self.objects.sets.iter().map(|set| self.handle.members_of_others(set));
+        let Ok(now) = members.collect::<Result<Vec<i64>, _>>() else { return false };
+        let before = self.sets.replace(now);
+        before.is_some() && before != self.sets
+    }
+}
+
+fn watch_network() -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
+    let watcher = ChangeWatcher::new()?;
+    let netns = Netns::current().map_err(io::Error::other)?;
+    let watch = watcher.watch_network((), &netns).map_err(io::Error::other)?;
+    Ok((watcher, watch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_comes_alone_is_looked_into_at_once() {
+        let start = Instant::now();
+        let mut drift = NodeDrift::new(start);
+        assert_eq!((drift.due(), drift.begin(start)), (None, None));
+        let noticed = start + Duration::from_secs(5);
+        drift.notice(NodeChange::Sets, noticed);
+        drift.notice(NodeChange::Rules, noticed + Duration::from_millis(1));
+        assert_eq!(drift.due(), Some(noticed));
+        let begun = drift.begin(noticed).expect("it is due");
+        assert_eq!(begun.noticed, noticed);
+        assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.concerns(kind)));
+        assert!(!begun.concerns(NodeChange::Network));
+        assert_eq!(drift.due(), None);
+    }
+
+    #[test]
+    fn the_next_look_waits_as_long_as_the_last_one_and_the_repairs_before_demand() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut drift = NodeDrift::new(start);
+        // What another component's events cost is bounded; a look that finds nothing is no repair.
+        drift.end(Duration::from_millis(4), false, at(1000));
+        drift.notice(NodeChange::Network, at(1001));
+        assert_eq!(drift.due(), Some(at(1200)));
+        assert!(drift.begin(at(1199)).is_none() && drift.begin(at(1200)).is_some());
+        drift.end(Duration::from_secs(60), false, at(2000));
+        drift.notice(NodeChange::Rules, at(2000));
+        assert_eq!(
+            drift.due(),
+            Some(at(7000)),
+            "a slow look delays the next one by the longest pause at most"
+        );
+        let mut drift = NodeDrift::new(start);
+        let mut now = at(1000);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            drift.end(Duration::ZERO, true, now);
+            drift.notice(NodeChange::Rules, now);
+            let due = drift.due().expect("there is a change");
+            pauses.push((due - now).as_millis());
+            now = due;
+            assert!(drift.begin(now).is_some());
+        }
+        assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000]);
+    }
+}
