@@ -42,6 +42,31 @@ fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
 }
 
 #[test]
+fn pods_are_counted_by_state_and_by_namespace_where_that_is_asked_for() {
+    let mut fixture = InPod::new(&[("METRICS_BY_NAMESPACE", "true")]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peers = [(MESH, "one"), (MESH, "two"), (PLAIN, "three")]
+        .map(|(namespace, name)| fixture.running_pod(namespace, name));
+    fixture.manifests.put_namespace(PLAIN, &AMBIENT);
+    peers.iter().for_each(|peer| fixture.wait_served(&ztunnel, peer));
+    let all = "istio_cni_mesh_pods{redirection=\"ambient\",state=\"captured\"}";
+    let of = |namespace: &str| {
+        format!(
+            "istio_cni_mesh_pods_by_namespace{{pod_namespace=\"{namespace}\",redirection=\"ambient\",state=\"captured\"}}"
+        )
+    };
+    let [mesh, plain] = [MESH, PLAIN].map(of);
+    let is_counted = |daemon: &kit::Daemon, numbers: [Option<f64>; 3]| {
+        [all, mesh.as_str(), plain.as_str()].map(|sample| daemon.metric(sample)) == numbers
+    };
+    fixture
+        .daemon()
+        .wait_for("all are captured", |daemon| is_counted(daemon, [Some(3.0), Some(2.0), Some(1.0)]));
+    fixture.manifests.put_namespace(PLAIN, &[]);
+    fixture.daemon().wait_for("one has left", |daemon| is_counted(daemon, [Some(2.0), Some(2.0), None]));
+}
+
+#[test]
 fn a_pods_own_label_wins_and_terminated_pods_are_let_go() {
     let mut fixture = InPod::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());

@@ -109,7 +109,7 @@ fn start_parts(
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
     let log_metrics = LogMetrics::register(&mut registry);
-    let mesh_pods = MeshPodMetrics::register(&mut registry);
+    let mesh_pods = MeshPodMetrics::register(&mut registry, settings.metrics_by_namespace);
     let plugin = PluginMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));

@@ -54,6 +54,7 @@ pub struct ChangedPods {
 /// What was reported of a pod.
 #[derive(Debug)]
 struct PodReport {
+    namespace: String,
     state: CaptureState,
     /// Since when it is in that state.
     since: SystemTime,
@@ -432,7 +433,9 @@ impl AgentState {
             // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
             let annotation = status.annotation.filter(|_| !is_waiting);
             marks.extend(annotation.and_then(|redirection| mark(pod, redirection)));
-            reports.insert(uid.clone(), PodReport { state: status.state, since: now, count, refused });
+            let namespace = pod.metadata.namespace.clone();
+            let report = PodReport { namespace, state: status.state, since: now, count, refused };
+            reports.insert(uid.clone(), report);
         }
         match only {
             None => self.notices.end(),
@@ -469,7 +472,8 @@ impl AgentState {
     fn count_pods(&self) {
         let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
         self.metrics.pods(count(PodCount::Enrolled), count(PodCount::Pending));
-        self.metrics.capture_states(self.reports.values().map(|report| report.state));
+        self.metrics
+            .capture_states(self.reports.values().map(|report| (report.namespace.as_str(), report.state)));
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         for reason in self.reports.values().filter_map(|report| report.refused) {
             *refused.entry(reason).or_default() += 1;

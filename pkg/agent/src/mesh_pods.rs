@@ -1,6 +1,9 @@
 //! Pods of the mesh by capture state, whatever redirects their traffic.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use pod_status::CaptureState;
 use prometheus_client::{
@@ -15,28 +18,125 @@ struct MeshPodLabel {
     state: &'static str,
 }
 
-/// `istio_cni_mesh_pods`; clones share their values. Until the first observation of a kind of pods it has no samples of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct NamespaceLabel {
+    /// Not `namespace`, which Prometheus gives to the namespace of the agent.
+    pod_namespace: String,
+    redirection: &'static str,
+    state: &'static str,
+}
+
+/// `istio_cni_mesh_pods`, and by namespace if the operator asks for that; clones share their values. Until the first observation of
+/// a kind of pods there are no samples of it.
 #[derive(Clone, Debug, Default)]
-pub struct MeshPodMetrics(Family<MeshPodLabel, Gauge>);
+pub struct MeshPodMetrics {
+    pods: Family<MeshPodLabel, Gauge>,
+    by_namespace: Option<NamespaceSeries>,
+}
+
+/// `istio_cni_mesh_pods_by_namespace`: a sample for each namespace and state that a pod of this node has.
+#[derive(Clone, Debug, Default)]
+struct NamespaceSeries {
+    pods: Family<NamespaceLabel, Gauge>,
+    labels: Arc<Mutex<BTreeSet<NamespaceLabel>>>,
+}
 
 impl MeshPodMetrics {
     /// Registers them.
-    pub fn register(registry: &mut Registry) -> MeshPodMetrics {
-        let metrics = MeshPodMetrics::default();
+    pub fn register(registry: &mut Registry, by_namespace: bool) -> MeshPodMetrics {
+        let metrics = MeshPodMetrics {
+            pods: Family::default(),
+            by_namespace: by_namespace.then(NamespaceSeries::default),
+        };
         let help = "Pods of this node that belong to the mesh or leave it, by redirection and capture state";
-        registry.register("istio_cni_mesh_pods", help, metrics.0.clone());
+        registry.register("istio_cni_mesh_pods", help, metrics.pods.clone());
+        if let Some(series) = &metrics.by_namespace {
+            let help = "The same by the pods' namespace, with METRICS_BY_NAMESPACE";
+            registry.register("istio_cni_mesh_pods_by_namespace", help, series.pods.clone());
+        }
         metrics
     }
 
-    /// Sets how many pods are in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`.
-    pub fn set(&self, redirection: &'static str, pods: impl IntoIterator<Item = CaptureState>) {
+    /// Sets how many pods are in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`;
+    /// `pods`: the namespace and state of each.
+    pub fn set<'a>(
+        &self,
+        redirection: &'static str,
+        pods: impl IntoIterator<Item = (&'a str, CaptureState)>,
+    ) {
         let mut counts: BTreeMap<CaptureState, i64> = BTreeMap::new();
-        for state in pods {
+        let mut by_namespace: BTreeMap<NamespaceLabel, i64> = BTreeMap::new();
+        for (namespace, state) in pods.into_iter().filter(|(_, state)| *state != CaptureState::Outside) {
             *counts.entry(state).or_default() += 1;
+            if self.by_namespace.is_some() {
+                let pod_namespace = namespace.to_owned();
+                let label = NamespaceLabel { pod_namespace, redirection, state: state.word() };
+                *by_namespace.entry(label).or_default() += 1;
+            }
         }
         for state in CaptureState::ALL.into_iter().filter(|state| *state != CaptureState::Outside) {
             let label = MeshPodLabel { redirection, state: state.word() };
-            self.0.get_or_create(&label).set(counts.get(&state).copied().unwrap_or_default());
+            self.pods.get_or_create(&label).set(counts.get(&state).copied().unwrap_or_default());
         }
+        if let Some(series) = &self.by_namespace {
+            series.set(redirection, by_namespace);
+        }
+    }
+}
+
+impl NamespaceSeries {
+    /// Replaces all samples of this redirection: a namespace whose last pod has gone has none.
+    fn set(&self, redirection: &'static str, counts: BTreeMap<NamespaceLabel, i64>) {
+        let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        labels.retain(|label| {
+            let stays = label.redirection != redirection || counts.contains_key(label);
+            if !stays {
+                let _ = self.pods.remove(label);
+            }
+            stays
+        });
+        for (label, count) in counts {
+            self.pods.get_or_create(&label).set(count);
+            let _ = labels.insert(label);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(registry: &Registry) -> Vec<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| line.contains("_by_namespace{")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn namespaces_have_samples_only_if_asked_for_and_only_while_they_have_pods() {
+        use CaptureState::{Bypassing, Captured, Outside};
+        let mut registry = Registry::default();
+        MeshPodMetrics::register(&mut registry, false).set("ambient", [("shop", Captured)]);
+        assert!(shown(&registry).is_empty());
+        let mut registry = Registry::default();
+        let metrics = MeshPodMetrics::register(&mut registry, true);
+        metrics.set("ambient", [("shop", Captured), ("shop", Captured), ("shop", Bypassing), ("x", Outside)]);
+        metrics.set("sidecar", [("old", Captured)]);
+        let sample = |namespace: &str, redirection: &str, state: &str, count: i64| {
+            format!(
+                "istio_cni_mesh_pods_by_namespace{{pod_namespace=\"{namespace}\",redirection=\"{redirection}\",state=\"{state}\"}} {count}"
+            )
+        };
+        let old = sample("old", "sidecar", "captured", 1);
+        let ambient = |state, count| sample("shop", "ambient", state, count);
+        assert_eq!(shown(&registry), [old.clone(), ambient("bypassing", 1), ambient("captured", 2)]);
+        metrics.set("ambient", [("shop", Captured)]);
+        assert_eq!(shown(&registry), [old, ambient("captured", 1)]);
+        metrics.set("sidecar", []);
+        metrics.set("ambient", []);
+        assert!(shown(&registry).is_empty());
     }
 }

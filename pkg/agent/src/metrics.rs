@@ -263,8 +263,8 @@ impl AgentMetrics {
         self.ready.set(i64::from(ready));
     }
 
-    /// Counts pods of ambient mode by state.
-    pub(crate) fn capture_states(&self, pods: impl IntoIterator<Item = CaptureState>) {
+    /// Counts pods of ambient mode by state; of each, its namespace is given, too.
+    pub(crate) fn capture_states<'a>(&self, pods: impl IntoIterator<Item = (&'a str, CaptureState)>) {
         self.mesh_pods.set("ambient", pods);
     }
 

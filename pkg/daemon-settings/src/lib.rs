@@ -67,6 +67,8 @@ pub struct DaemonSettings {
     pub cleanup: CleanupOnExit,
     /// The node gets a condition that says whether we are ready.
     pub node_condition: bool,
+    /// Pods of the mesh are counted by namespace, too.
+    pub metrics_by_namespace: bool,
     /// Ambient mode; none when it is off.
     pub ambient: Option<AmbientOptions>,
     /// Where ambient mode leaves its traces, whether it is on or not: an uninstallation looks there.
@@ -219,6 +221,7 @@ impl SettingsReader<'_> {
         let cleanup = self.cleanup();
         let monitoring_port = self.port(&options::MONITORING_PORT);
         let node_condition = self.boolean(&options::NODE_CONDITION);
+        let metrics_by_namespace = self.boolean(&options::METRICS_BY_NAMESPACE);
         self.other_parts();
         let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
@@ -241,6 +244,7 @@ impl SettingsReader<'_> {
             identity,
             cleanup: cleanup?,
             node_condition: node_condition?,
+            metrics_by_namespace: metrics_by_namespace?,
             ambient: is_ambient.then(|| ambient_traces.clone()),
             ambient_traces,
             repair: repair?,

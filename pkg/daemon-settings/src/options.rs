@@ -260,6 +260,12 @@ pub const DAEMON_SET: Flag = Flag {
     help: "name of the agent's DaemonSet; empty: the owner of the agent's pod, else istio-cni-node",
     ..Flag::VALUE
 };
+pub const METRICS_BY_NAMESPACE: Flag = Flag {
+    long: "metrics-by-namespace",
+    env: &["METRICS_BY_NAMESPACE"],
+    help: "count pods of the mesh by namespace as well: metric istio_cni_mesh_pods_by_namespace",
+    ..Flag::SWITCH
+};
 pub const NODE_CONDITION: Flag = Flag {
     long: "node-condition",
     env: &["NODE_CONDITION"],
@@ -418,6 +424,7 @@ pub const FLAGS: &[Flag] = &[
     CLEANUP_ON_EXIT,
     DAEMON_SET,
     NODE_CONDITION,
+    METRICS_BY_NAMESPACE,
     POD_NAMESPACE,
     POD_NAME,
     NODE_NAME,

@@ -119,6 +119,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("cleanup-on-exit", &["CLEANUP_ON_EXIT"], "auto"),
     ("daemon-set", &["DAEMON_SET"], ""),
     ("node-condition", &["NODE_CONDITION"], "false"),
+    ("metrics-by-namespace", &["METRICS_BY_NAMESPACE"], "false"),
     ("pod-namespace", &["POD_NAMESPACE"], ""),
     ("pod-name", &["POD_NAME"], ""),
     ("node-name", &["NODE_NAME", "KUBERNETES_NODE_NAME"], ""),

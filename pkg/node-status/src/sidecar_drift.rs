@@ -80,7 +80,9 @@ impl SidecarDriftChecker {
         for state in STATES {
             self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
         }
-        self.metrics.mesh_pods.set("sidecar", sidecars.iter().map(|pod| pod.capture));
+        self.metrics
+            .mesh_pods
+            .set("sidecar", sidecars.iter().map(|pod| (pod.namespace.as_str(), pod.capture)));
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {

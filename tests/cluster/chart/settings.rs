@@ -36,6 +36,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.writeKubeconfig=false", "WRITE_KUBECONFIG", "false"),
     ("millrace.repairDryRun=true", "REPAIR_DRY_RUN", "true"),
     ("millrace.nodeCondition=true", "NODE_CONDITION", "true"),
+    ("millrace.metricsByNamespace=true", "METRICS_BY_NAMESPACE", "true"),
 ];
 
 /// The container's environment, but for what refers to the pod.
