@@ -47,6 +47,8 @@ const UNSEEN: Duration = Duration::from_millis(300);
 /// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
 /// may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
+/// The same failure to accept connections is not logged again before.
+const REMINDER: Duration = Duration::from_secs(60);
 /// A pod's capture is given up this long before that, so that the answer can give the reason.
 const MARGIN: Duration = Duration::from_millis(200);
 
@@ -140,6 +142,7 @@ impl AgentServer {
     fn accept(&self, shared: &Arc<ConnectionContext>) {
         // Closed when no other descriptor is left, so that the plugin has an answer instead of waiting for one.
         let mut reserve = None;
+        let mut logged: Option<Instant> = None;
         loop {
             reserve = reserve.or_else(|| fcntl_dupfd_cloexec(&self.listener, 0).ok());
             let mut ready = [PollFd::new(&self.listener, PollFlags::IN)];
@@ -158,7 +161,11 @@ impl AgentServer {
                 Ok((client, _)) => start(client, Arc::clone(shared)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
+                    // Ten times a second would hide all other lines.
+                    if logged.is_none_or(|logged| logged.elapsed() >= REMINDER) {
+                        warn!(target: "ambient", %error, "cannot accept a connection of the plugin");
+                        logged = Some(Instant::now());
+                    }
                     thread::sleep(Duration::from_millis(100)); // out of descriptors, most likely
                 }
             }
