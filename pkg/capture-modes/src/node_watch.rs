@@ -8,8 +8,11 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
@@ -17,6 +20,7 @@ use ipset::{IpsetHandle, SetName};
 use netfilter::RulesSnapshot;
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsWatch};
+use nftables::GenerationReader;
 use retry::{ChangePace, LAST_PAUSE};
 
 /// Between two looks.
@@ -125,7 +129,15 @@ impl NodeDrift {
 /// The thread that looks; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct NodeWatch {
-    _end: Sender<()>,
+    ended: Arc<AtomicBool>,
+    thread: Thread,
+}
+
+impl Drop for NodeWatch {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
 }
 
 impl NodeWatch {
@@ -151,16 +163,18 @@ impl NodeWatch {
         mut report: impl FnMut(NodeChange) + Send + 'static,
     ) -> io::Result<NodeWatch> {
         let mut observer = NodeObserver::new(objects)?;
-        let (end, ended) = mpsc::channel();
-        let body = move || observer.run(&ended, &mut report);
-        thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK).spawn(body)?;
-        Ok(NodeWatch { _end: end })
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
+        let body = move || observer.run(&is_over, &mut report);
+        let thread = thread::Builder::new().name("node-watch".to_owned()).stack_size(STACK).spawn(body)?;
+        Ok(NodeWatch { ended, thread: thread.thread().clone() })
     }
 }
 
 struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
+    reader: GenerationReader,
     /// `None`: nothing of the network is ours.
     network: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be asked, or has no nf_tables.
@@ -177,6 +191,7 @@ impl NodeObserver {
         Ok(NodeObserver {
             objects,
             handle: IpsetHandle::open().map_err(io::Error::other)?,
+            reader: GenerationReader::open().map_err(io::Error::other)?,
             network,
             generation: None,
             rules: None,
@@ -185,9 +200,13 @@ impl NodeObserver {
         })
     }
 
-    fn run(&mut self, ended: &Receiver<()>, report: &mut impl FnMut(NodeChange)) {
+    fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeChange)) {
         let mut pause = PERIOD;
-        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        loop {
+            thread::park_timeout(pause);
+            if ended.load(Ordering::Acquire) {
+                return;
+            }
             let began = Instant::now();
             if self.rules_changed() {
                 report(NodeChange::Rules);
@@ -203,7 +222,7 @@ impl NodeObserver {
     }
 
     fn rules_changed(&mut self) -> bool {
-        let generation = nftables::generation().ok();
+        let generation = self.reader.read().ok();
         let began = Instant::now();
         if generation == self.generation && began < self.legacy_due {
             return false;

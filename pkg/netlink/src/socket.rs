@@ -103,6 +103,26 @@ impl Socket {
         Ok(replies)
     }
 
+    /// Asks for one object without an acknowledgement, for whoever asks very often: the first reply is taken for all of them. A
+    /// request to which the kernel replies nothing ends at the timeout.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::request`].
+    pub fn get_first(&mut self, message: NetlinkRequest) -> Result<ReplyMessages, Error> {
+        self.send(message, MessageFlags::NONE)?;
+        let mut replies = ReplyMessages::default();
+        let mut exchange = Exchange::new(self.sequence);
+        while replies.iter().next().is_none() {
+            let length = self.receive_datagram()?;
+            let datagram = self.buffer.get(..length).unwrap_or_default();
+            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == ExchangeProgress::Ended {
+                break;
+            }
+        }
+        Ok(replies)
+    }
+
     fn send(&mut self, message: NetlinkRequest, added: MessageFlags) -> Result<(), Error> {
         let mut bytes = Vec::new();
         self.put(message, added, &mut bytes)?;

@@ -28,4 +28,4 @@ mod xt;
 
 pub use commit::{Unsupported, commit, transaction};
 pub use error::Error;
-pub use listing::{generation, listing};
+pub use listing::{GenerationReader, generation, listing};

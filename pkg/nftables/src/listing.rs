@@ -54,7 +54,29 @@ pub(crate) fn unchanged<T>(
 /// # Errors
 /// [`Error::Read`]: the kernel has no nf_tables, or does not answer.
 pub fn generation() -> Result<u32, Error> {
-    open(ListBounds::POD).and_then(|mut socket| generation_of(&mut socket)).map_err(Error::Read)
+    GenerationReader::open()?.read()
+}
+
+/// Reads the same number again and again, for the namespace in which it was opened, at the cost of one small request.
+#[derive(Debug)]
+pub struct GenerationReader(Socket);
+
+impl GenerationReader {
+    /// Opens it in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Read`]: the kernel does not give a socket.
+    pub fn open() -> Result<GenerationReader, Error> {
+        open(ListBounds::POD).map(GenerationReader).map_err(Error::Read)
+    }
+
+    /// Returns a number that changes whenever rules of the namespace do.
+    ///
+    /// # Errors
+    /// As [`generation`].
+    pub fn read(&mut self) -> Result<u32, Error> {
+        generation_of(&mut self.0).map_err(Error::Read)
+    }
 }
 
 fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
@@ -62,7 +84,7 @@ fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
 }
 
 fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
-    let replies = socket.get(NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]))?;
+    let replies = socket.get_first(NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]))?;
     let number = replies.iter().find_map(|reply| {
         let (_, attributes) = reply.header::<4>().ok()?;
         attributes.find(GENERATION_ID)?.be32().ok()

@@ -36,11 +36,12 @@ fn changes_of_others_are_told_from_our_own() {
             assert_eq!(handle.members_of_others(&spec.name).unwrap(), before);
         };
         let add = |handle: &mut IpsetHandle, at: usize| handle.add(&spec, &entries[at]).unwrap();
+        let remove = |handle: &mut IpsetHandle, at: usize| handle.remove(&spec, entries[at].ip).unwrap();
         own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Yes));
         own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Existed));
         own_change(&mut |handle| assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 29));
-        own_change(&mut |handle| drop(handle.remove(&spec, entries[3].ip).unwrap()));
-        own_change(&mut |handle| drop(handle.remove(&spec, entries[3].ip).unwrap()));
+        own_change(&mut |handle| assert_eq!(remove(handle, 3), RemoveOutcome::Yes));
+        own_change(&mut |handle| assert_eq!(remove(handle, 3), RemoveOutcome::Missing));
         for (command, others) in [
             (format!("ipset del of-others {}", entries[7].ip), -1),
             ("ipset add of-others 10.200.0.1".to_owned(), 0),
@@ -51,7 +52,7 @@ fn changes_of_others_are_told_from_our_own() {
         }
         assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 30);
         assert_eq!(handle.members_of_others(&spec.name).unwrap(), -29);
-        drop(handle.destroy(&spec.name).unwrap());
+        assert_eq!(handle.destroy(&spec.name).unwrap(), RemoveOutcome::Yes);
         assert_eq!(handle.members_of_others(&spec.name).unwrap(), 0);
     });
 }
