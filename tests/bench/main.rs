@@ -1,6 +1,6 @@
 //! `hack/bench`: what one ADD costs, as a whole process with its children, in turn with baselines; what the daemon
-//! costs; the same of the ambient node, whichever way it captures pods; what it costs to look inside; and ADDs on a node
-//! under attack.
+//! costs; the same of the ambient node, whichever way it captures pods; what it costs to look inside; ADDs on a node
+//! under attack; and how long drift lasts.
 //!
 //! Absolute times are noise of the machine; the ratios and differences of one run are what counts.
 #![allow(
@@ -17,6 +17,7 @@ mod base;
 mod contest;
 mod daemon;
 mod debug;
+mod drift;
 mod inpod;
 mod measure;
 mod table;
@@ -84,13 +85,18 @@ fn main() -> ExitCode {
     if attacked::PARTS.into_iter().any(wanted) {
         attacked::run();
     }
+    // Ten minutes for what else is measured in one: by its name alone.
+    if !only.is_empty() && drift::PARTS.into_iter().any(wanted) {
+        drift::run(rounds);
+    }
     ExitCode::SUCCESS
 }
 
 fn parts() -> String {
     let [ambient, inpod, debug] = [&ambient::PARTS[..], &inpod::PARTS, &debug::PARTS];
-    let attacked = &attacked::PARTS[..];
-    let groups = [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug, attacked];
+    let [attacked, drift] = [&attacked::PARTS[..], &drift::PARTS];
+    let groups =
+        [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug, attacked, drift];
     groups.concat().join(", ")
 }
 

@@ -25,6 +25,7 @@ pub(crate) struct Fixture {
     pub(crate) manifests: Manifests,
     pub(crate) node: Arc<Node>,
     pub(crate) config: TempDir,
+    _run: TempDir,
     created: u32,
     /// Where the links of pods that are only objects end.
     peers: Netns,
@@ -42,7 +43,7 @@ impl Fixture {
         manifests.put_namespace(MESH, &[LABEL]);
         manifests.put_namespace(PLAIN, &[]);
         manifests.put_namespace("istio-system", &[]);
-        let config = TempDir::new().unwrap();
+        let [config, run] = [(); 2].map(|()| TempDir::new().unwrap());
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
         let container = Container::new(&node)
             .with_env("AMBIENT_ENABLED", "true")
@@ -50,6 +51,7 @@ impl Fixture {
             .with_env("POD_SOURCE", "dir:/manifests")
             .with_mount(&manifests.path(), "/manifests")
             .with_mount(config.path(), "/etc/ambient-config")
+            .with_mount(run.path(), "/run") // the lock of the older backend's tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns");
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         let mut daemon = container.start();
@@ -60,6 +62,7 @@ impl Fixture {
             manifests,
             node,
             config,
+            _run: run,
             created: 0,
             peers: Netns::new("peers"),
         }

@@ -20,7 +20,7 @@ pub(crate) struct Fixture {
     pub(crate) node: Arc<Node>,
     /// What the agent takes for the node's `/proc`.
     processes: TempDir,
-    _sockets: TempDir,
+    _mounted: [TempDir; 2],
 }
 
 impl Fixture {
@@ -31,7 +31,7 @@ impl Fixture {
         for name in [MESH, "istio-system"] {
             manifests.put_namespace(name, &[]);
         }
-        let [processes, sockets] = [(); 2].map(|()| TempDir::new().unwrap());
+        let [processes, sockets, run] = [(); 3].map(|()| TempDir::new().unwrap());
         node.write_conflist("10-kit.conflist", &node.conflist(&[]));
         let container = Container::new(&node)
             .with_env("AMBIENT_ENABLED", "true")
@@ -45,6 +45,7 @@ impl Fixture {
             .with_mount(&manifests.path(), "/manifests")
             .with_mount(sockets.path(), "/ztunnel")
             .with_mount(processes.path(), "/hostproc")
+            .with_mount(run.path(), "/run") // the lock of the older backend's tools
             .with_mount(Path::new("/run/netns"), "/var/run/netns");
         let container = env.iter().fold(container, |made, (key, value)| made.with_env(key, value));
         let mut daemon = container.start();
@@ -54,7 +55,7 @@ impl Fixture {
         let ztunnel = InpodZtunnel::start(&node, "ztunnel", &socket, options);
         ztunnel.wait_for_snapshots(1);
         manifests.put_pod(&ztunnel.manifest());
-        Fixture { ztunnel, daemon, container, manifests, node, processes, _sockets: sockets }
+        Fixture { ztunnel, daemon, container, manifests, node, processes, _mounted: [sockets, run] }
     }
 
     /// Brings the namespace into the mesh, or out of it.

@@ -1,0 +1,198 @@
+//! How long drift lasts: from the moment when another component has changed something of ours to the moment when the kernel
+//! shows it as before, at random moments, kind by kind.
+
+use std::{
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use kit::{Netns, Pod, PodSandbox};
+
+use crate::{ambient::fixture as node_level, inpod};
+
+/// What can be asked for alone.
+pub(crate) const PARTS: [&str; 1] = ["drift"];
+
+const BOUNDS: &str = "bounds, but of legacy tables: half of them within 100 ms, 99 of 100 within 1000 ms";
+/// Drift that lasts longer than the slowest regular observation is not repaired.
+const LIMIT: Duration = Duration::from_secs(60);
+/// An agent that meets so many changes within a minute takes them for those of an opponent.
+const AGENT: usize = 40;
+/// Legacy tables are compared by a clock.
+const LEGACY_ROUNDS: usize = 10;
+const PODS: usize = 5;
+
+/// One kind: a command that does damage, and one whose output shows that it is repaired.
+struct Kind {
+    name: &'static str,
+    damage: &'static str,
+    shown: &'static str,
+}
+
+const fn kind(name: &'static str, damage: &'static str, shown: &'static str) -> Kind {
+    Kind { name, damage, shown }
+}
+
+/// The tables in which our rules are, of both families.
+const RULES: &str = "nft -s list table ip nat; nft -s list table ip6 nat";
+const NATIVE_RULES: &str = "nft -s list table inet istio-ambient-nat";
+const NODE_RULES: &str = "nft -s list table ip mangle; nft -s list table ip6 mangle";
+const SETS: &str = "ipset -sorted save";
+const POLICY_RULES: &str = "ip rule";
+const POLICY_RULES_V6: &str = "ip -6 rule";
+
+const IN_POD: [Kind; 7] = [
+    kind("chain flushed", "nft flush chain ip nat ISTIO_OUTPUT", RULES),
+    kind("IPv6 jump removed", "ip6tables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT", RULES),
+    kind("ruleset flushed", "nft flush ruleset", RULES),
+    kind("policy rule removed", "ip rule del pref 32764", POLICY_RULES),
+    kind("IPv6 policy rule removed", "ip -6 rule del pref 32764", POLICY_RULES_V6),
+    kind("route removed", "ip route flush table 100", "ip route show table 100"),
+    kind("IPv6 route removed", "ip -6 route flush table 100", "ip -6 route show table 100"),
+];
+const IN_POD_NATIVE: [Kind; 2] = [
+    kind("native chain flushed", "nft flush chain inet istio-ambient-nat istio-output", NATIVE_RULES),
+    kind("native ruleset flushed", "nft flush ruleset", NATIVE_RULES),
+];
+const IN_POD_LEGACY: [Kind; 1] =
+    [kind("legacy chain flushed", "iptables-legacy -t nat -F ISTIO_OUTPUT", "iptables-legacy -t nat -S")];
+const PROBES: [Kind; 3] = [
+    kind("node: chain for probes flushed", "nft flush chain ip nat ISTIO_POSTRT", RULES),
+    kind("node: set of probes emptied", "ipset flush istio-inpod-probes-v4", SETS),
+    kind("node: IPv6 set of probes emptied", "ipset flush istio-inpod-probes-v6", SETS),
+];
+const NODE: [Kind; 6] = [
+    kind("chain flushed", "nft flush chain ip mangle ztunnel-PREROUTING", NODE_RULES),
+    kind("ruleset flushed", "nft flush ruleset", NODE_RULES),
+    kind("policy rule removed", "ip rule del pref 100", POLICY_RULES),
+    kind("set emptied", "ipset flush ztunnel-pods-ips", SETS),
+    kind("route removed", "ip route flush table 101", "ip route show table 101"),
+    kind("link removed", "ip link del istioout0", "ip route show table 101"),
+];
+const NODE_LEGACY: [Kind; 1] = [kind(
+    "legacy chain flushed",
+    "iptables-legacy -t mangle -F ztunnel-PREROUTING",
+    "iptables-legacy -t mangle -S",
+)];
+
+/// Measures it, each kind that many times.
+pub(crate) fn run(rounds: usize) {
+    println!("Time until drift is repaired, {rounds} times of each kind; {BOUNDS}.");
+    for kind in &IN_POD {
+        in_pod(kind, &[], rounds);
+    }
+    for kind in &IN_POD_NATIVE {
+        in_pod(kind, &[("NATIVE_NFTABLES", "true")], rounds);
+    }
+    for kind in &PROBES {
+        let durations = agents(rounds, |rounds| {
+            let mut fixture = inpod::Fixture::start(&[]);
+            let _pods = captured_pods(&mut fixture);
+            durations(kind, &[fixture.node.netns()], rounds)
+        });
+        row("in-pod", kind, &durations);
+    }
+    for kind in &NODE {
+        on_node(kind, "nft", rounds);
+    }
+    let rounds = rounds.min(LEGACY_ROUNDS);
+    println!("In legacy tables, {rounds} times of each kind:");
+    for kind in &IN_POD_LEGACY {
+        in_pod(kind, &[("FORCE_IPTABLES_BINARY", "legacy")], rounds);
+    }
+    for kind in &NODE_LEGACY {
+        on_node(kind, "legacy", rounds);
+    }
+    println!();
+}
+
+fn in_pod(kind: &Kind, env: &[(&str, &str)], rounds: usize) {
+    let durations = agents(rounds, |rounds| {
+        let mut fixture = inpod::Fixture::start(env);
+        let pods = captured_pods(&mut fixture);
+        let netns: Vec<&Netns> = pods.iter().map(|pod| &pod.netns).collect();
+        durations(kind, &netns, rounds)
+    });
+    row("in-pod", kind, &durations);
+}
+
+fn on_node(kind: &Kind, tool: &str, rounds: usize) {
+    let durations = agents(rounds, |rounds| {
+        let mut fixture = node_level::Fixture::start(&[("FORCE_IPTABLES_BINARY", tool)]);
+        let _ztunnel = fixture.ztunnel("ztunnel");
+        let _pods: Vec<PodSandbox> =
+            (0..PODS).map(|at| fixture.pod(node_level::MESH, &format!("pod-{at}"))).collect();
+        fixture.wait_members(PODS);
+        durations(kind, &[fixture.node.netns()], rounds)
+    });
+    row("node-level", kind, &durations);
+}
+
+/// All rounds, none of which an agent takes for those of an opponent.
+fn agents(rounds: usize, mut measure: impl FnMut(usize) -> Vec<Duration>) -> Vec<Duration> {
+    let mut all = Vec::new();
+    while all.len() < rounds {
+        all.extend(measure(AGENT.min(rounds - all.len())));
+    }
+    all.sort();
+    all
+}
+
+fn captured_pods(fixture: &mut inpod::Fixture) -> Vec<PodSandbox> {
+    let start = |at: usize| {
+        let sandbox = fixture.node.pod(Pod::new(inpod::MESH, &format!("pod-{at}")), &[]);
+        fixture.put_process(1000 + at, &sandbox.pod, &sandbox.netns);
+        fixture.manifests.put_pod(&sandbox.manifest());
+        sandbox
+    };
+    let pods = (0..PODS).map(start).collect();
+    fixture.label(true);
+    let enrolled = "istio_cni_ambient_pods{state=\"enrolled\"}";
+    fixture.daemon.wait_for("all are captured", |daemon| daemon.metric(enrolled) == Some(PODS as f64));
+    pods
+}
+
+fn durations(kind: &Kind, places: &[&Netns], rounds: usize) -> Vec<Duration> {
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    thread::sleep(Duration::from_secs(2)); // until the agent has done all that follows a start
+    let baselines: Vec<String> = places.iter().map(|netns| output(netns, kind.shown)).collect();
+    let mut durations = Vec::new();
+    for (netns, baseline) in places.iter().zip(&baselines).cycle().take(rounds) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        thread::sleep(Duration::from_millis(700 + random % 1000)); // the random moment
+        let _ = netns.sh(kind.damage);
+        let began = Instant::now();
+        while output(netns, kind.shown) != *baseline {
+            let now = output(netns, kind.shown);
+            assert!(began.elapsed() < LIMIT, "not repaired: {}\n{now}\n{baseline}", kind.name);
+        }
+        durations.push(began.elapsed());
+    }
+    durations
+}
+
+/// What a command prints, as sorted lines: what is restored may come in another order.
+fn output(netns: &Netns, command: &str) -> String {
+    let made = netns.run(|| Command::new("sh").args(["-c", command]).output().unwrap());
+    let text = String::from_utf8_lossy(&made.stdout);
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+fn row(capture: &str, kind: &Kind, sorted: &[Duration]) {
+    let millis = |part: usize| {
+        let at = (sorted.len() * part).div_ceil(100).saturating_sub(1);
+        sorted.get(at).map_or(0.0, |duration| duration.as_secs_f64() * 1e3)
+    };
+    println!(
+        "  {capture:<11} {:<34} median {:>7.1} ms, 99th of 100 {:>7.1} ms, most {:>7.1} ms",
+        kind.name,
+        millis(50),
+        millis(99),
+        millis(100)
+    );
+}
