@@ -32,6 +32,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "plan",
             "watch",
             "bundle",
+            "history",
             "log-level",
             "version",
         ],

@@ -31,6 +31,7 @@ mod inpod_branch;
 mod inpod_check;
 mod inpod_drift;
 mod inpod_existing;
+mod inpod_history;
 mod inpod_kube_proxy;
 mod inpod_lifecycle;
 mod inpod_modern;

@@ -98,6 +98,7 @@ pub(crate) fn start(
             drop(opened.send(Ok(())));
             let policy = settings.policy.clone();
             let mut owner = Reconciler::new(mode, policy, inbox, of_owner, to_status, tell, notify);
+            owner.keep_history(&settings.history);
             owner.run();
             drop(say.send(owner)); // nobody asks any more when the daemon has ended
         }

@@ -4,6 +4,7 @@
 mod bundle;
 mod command_flags;
 mod explain;
+mod history;
 mod log_level;
 mod output;
 mod removal;
@@ -42,6 +43,8 @@ pub(crate) enum CliCommand {
     Bundle,
     /// What changes.
     Watch,
+    /// What was changed.
+    History,
     /// Levels of the agent's log.
     LogLevel,
 }
@@ -90,6 +93,13 @@ is interrupted. It queries the agent once a second.
 Usage: install-cni watch [--for DURATION] [flags]
 
 Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
+const HISTORY: &str = "install-cni history shows what was changed on the node and in its pods, the newest last: pods that joined or left
+the mesh, drift with what was changed and by whom, and ztunnels that came or went; also by earlier agents. It reads the
+file history.jsonl in the agent's run directory, and needs no agent.
+
+Usage: install-cni history [NAMESPACE/POD] [-n NAMESPACE] [flags]
+
+Exit status 0: shown; 2: there is no history, it cannot be read, or the call is wrong.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
 
@@ -113,6 +123,7 @@ impl CliCommand {
             "plan" => CliCommand::Plan,
             "bundle" => CliCommand::Bundle,
             "watch" => CliCommand::Watch,
+            "history" => CliCommand::History,
             "log-level" => CliCommand::LogLevel,
             _ => return None,
         })
@@ -128,6 +139,7 @@ impl CliCommand {
             CliCommand::Plan => PLAN,
             CliCommand::Bundle => BUNDLE,
             CliCommand::Watch => WATCH,
+            CliCommand::History => HISTORY,
             CliCommand::LogLevel => LOG_LEVEL,
         }
     }
@@ -140,6 +152,7 @@ impl CliCommand {
             }
             CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
+            CliCommand::History => &[NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::Bundle => &[FILE],
             CliCommand::Watch => &[FOR, OUTPUT, NO_COLOR],
         }
@@ -169,7 +182,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        CliCommand::Explain | CliCommand::LogLevel => {
+        CliCommand::Explain | CliCommand::History | CliCommand::LogLevel => {
             flags::parse_with_words(table, options::STYLE, arguments, around)?
         }
         _ => flags::parse(table, options::STYLE, arguments, around)?,
@@ -193,6 +206,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         CliCommand::Plan => show::plan(&call),
         CliCommand::Bundle => bundle::run(&call),
         CliCommand::Watch => watch::run(&call),
+        CliCommand::History => history::run(&call),
         CliCommand::LogLevel => log_level::run(&call.settings.debug_socket, call.values.words(), call.output),
     }
 }

@@ -45,6 +45,7 @@ Usage: install-cni [flags]
        install-cni uninstall [--dry-run] [flags]
        install-cni state | list | verify | plan | bundle | watch [flags]
        install-cni explain NAMESPACE/POD [flags]
+       install-cni history [NAMESPACE/POD] [flags]
        install-cni log-level [SCOPE:LEVEL] [flags]
        install-cni version [flags]
 

@@ -80,6 +80,7 @@ impl Uninstallation {
         let files = [
             self.settings.refused_credential(),
             self.settings.ambient_traces.agent.journal.clone(),
+            self.settings.history(),
             state_collector::unfinished(&state),
             state,
         ];

@@ -2,10 +2,13 @@
 
 use std::{
     collections::VecDeque,
+    path::Path,
     time::{Duration, SystemTime},
 };
 
 use report::{ChangeRecord, ChangeStatus};
+
+use crate::history_file::HistoryFile;
 
 /// How many changes are remembered.
 const MOST: usize = 400;
@@ -20,11 +23,13 @@ pub struct ChangeHistory {
     changes: VecDeque<ChangeRecord>,
     causes: Vec<String>,
     more: usize,
+    /// `None`: they end with the process.
+    file: Option<HistoryFile>,
 }
 
 impl Default for ChangeHistory {
     fn default() -> ChangeHistory {
-        ChangeHistory { changes: VecDeque::new(), causes: vec!["start".to_owned()], more: 0 }
+        ChangeHistory { changes: VecDeque::new(), causes: vec!["start".to_owned()], more: 0, file: None }
     }
 }
 
@@ -44,6 +49,14 @@ pub struct HistoryEntry<'a> {
 }
 
 impl ChangeHistory {
+    /// Keeps the changes in a file from now on, and begins with those that an earlier agent left there.
+    pub(crate) fn keep_in(&mut self, path: &Path) {
+        let (file, earlier) = HistoryFile::open(path);
+        let skipped = earlier.len().saturating_sub(MOST);
+        self.changes = earlier.into_iter().skip(skipped).collect();
+        self.file = Some(file);
+    }
+
     /// An event that the next pass handles.
     pub(crate) fn because(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
@@ -96,6 +109,9 @@ impl ChangeHistory {
             self.changes.pop_front();
         }
         self.changes.push_back(change);
+        if let Some(file) = &mut self.file {
+            file.append(&self.changes);
+        }
     }
 
     /// All, newest first.

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
+    path::Path,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -201,6 +202,11 @@ impl Reconciler {
             started: Instant::now(),
             logged: None,
         }
+    }
+
+    /// Keeps the history of changes in a file, beginning with what an earlier agent left there.
+    pub fn keep_history(&mut self, path: &Path) {
+        self.core.history.keep_in(path);
     }
 
     /// Runs until it is stopped.

@@ -89,6 +89,8 @@ pub struct CaptureSettings {
     pub records: Arc<RecordIndex>,
     /// Where old values of kernel settings are kept.
     pub journal: PathBuf,
+    /// Where the history of changes is kept.
+    pub history: PathBuf,
     /// The file that plugin and agent share.
     pub shared_config: PathBuf,
 }

@@ -61,6 +61,7 @@ impl SettingsReader<'_> {
             tools: tools?,
             netns_directory: self.netns_directory(),
             records: Arc::clone(records),
+            history: journal.with_file_name(super::debug::HISTORY),
             journal,
             shared_config: self.text(&options::AMBIENT_CONFIG_FILE).into(),
         };

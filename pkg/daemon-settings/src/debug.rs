@@ -12,6 +12,7 @@ use crate::options;
 
 /// Name of the file beside it with the last state that an agent has seen.
 const LAST_STATE: &str = "last-state.json";
+pub(crate) const HISTORY: &str = "history.jsonl";
 /// The one value that is left out: it is long, and shows in the conflist.
 pub(super) const TEMPLATE: Flag = options::CNI_NETWORK_CONFIG;
 
@@ -71,6 +72,12 @@ impl DaemonSettings {
     #[must_use]
     pub fn last_state(&self) -> PathBuf {
         self.debug_socket.with_file_name(LAST_STATE)
+    }
+
+    /// The file with the history of changes.
+    #[must_use]
+    pub fn history(&self) -> PathBuf {
+        self.ambient_traces.agent.history.clone()
     }
 
     /// Since when the plugin's credential has been refused.

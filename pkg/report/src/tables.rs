@@ -11,7 +11,7 @@ use pod_status::CaptureState;
 use crate::{
     compare::DifferenceKind,
     pod::PodState,
-    state::{Observer, StatePart, StateReport, Unobserved},
+    state::{ChangeRecord, Observer, StatePart, StateReport, Unobserved},
     text::{clause, clean, sentence},
 };
 pub use layout::{Cell, Colour, paint, table};
@@ -187,6 +187,29 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
 
 fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
     vec![Cell::coloured(difference, colour), Cell::plain(of), Cell::plain(what)]
+}
+
+/// What was changed, a line each, in the order that they have.
+#[must_use]
+pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
+    if changes.is_empty() {
+        return "No changes.\n".to_owned();
+    }
+    let row = |change: &ChangeRecord| {
+        let (what, of_outcome) = match &change.error {
+            Some(error) => (format!("{}: {error}", change.what), Colour::Red),
+            None => (change.what.clone(), Colour::None),
+        };
+        vec![
+            Cell::plain(&seconds(&change.at)),
+            Cell::plain(change.pod.as_deref().unwrap_or("-")),
+            Cell::plain(&format!("{:.0} ms", change.took_ms)),
+            Cell::plain(&change.cause),
+            Cell::coloured(&what, of_outcome),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = changes.iter().map(row).collect();
+    table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
 }
 
 /// What would be done now: each step in words, and its operations below.

@@ -115,7 +115,11 @@ fn a_node_with_istios_agent_is_taken_over_in_place_and_given_back() {
     for (case, istio, expected) in [
         ("1-20-8-default", Istio::Old, &["agent.lock", "agent.sock"][..]),
         ("1-24-6-default", Istio::New, &["agent.lock", "agent.sock"]),
-        ("1-29-1-ambient", Istio::New, &["agent.lock", "agent.sock", "settings-before.json"]),
+        (
+            "1-29-1-ambient",
+            Istio::New,
+            &["agent.lock", "agent.sock", "history.jsonl", "settings-before.json"],
+        ),
     ] {
         let Some(left) = there_and_back(case, istio) else { return };
         assert_eq!(left, expected, "{case}");

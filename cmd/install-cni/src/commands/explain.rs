@@ -18,6 +18,14 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(explanation.verdict.status()))
 }
 
+/// The pod that two words, or one with a slash, name.
+pub(super) fn pod_name(words: &[String]) -> Result<String> {
+    match asked(words, "")? {
+        PodQuery::Pod(namespace, name) => Ok(format!("{namespace}/{name}")),
+        PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
+    }
+}
+
 /// Which pod is meant.
 #[derive(Debug, PartialEq, Eq)]
 enum PodQuery {
@@ -34,7 +42,7 @@ fn asked(words: &[String], namespace: &str) -> Result<PodQuery> {
         },
         ([first, second], "") => pod(first, second),
         ([name], namespace) => pod(namespace, name),
-        _ => bail!("which pod? install-cni explain NAMESPACE/POD; see --help"),
+        _ => bail!("which pod? NAMESPACE/POD; see --help"),
     };
     let is_name = |name: &str| !name.is_empty() && !name.contains('/');
     match &asked {

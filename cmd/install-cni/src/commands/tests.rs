@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 use super::*;
 use daemon_settings::options;
 
-const ALL: [&str; 8] = ["state", "explain", "list", "verify", "plan", "bundle", "watch", "log-level"];
+const ALL: [&str; 9] =
+    ["state", "explain", "list", "verify", "plan", "bundle", "watch", "history", "log-level"];
 
 #[test]
 fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {

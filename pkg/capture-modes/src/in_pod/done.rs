@@ -153,7 +153,9 @@ impl InPodCapture {
     /// Records work on a pod, which ends now.
     fn note(&self, state: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
-            let (pod, took) = (Some(enrolled_pod.name.to_string()), enrolled_pod.begun.elapsed());
+            // Of drift, the time since it was noticed.
+            let began = enrolled_pod.examined.as_ref().map_or(enrolled_pod.begun, |drift| drift.noticed);
+            let (pod, took) = (Some(enrolled_pod.name.to_string()), began.elapsed());
             state.history.note(HistoryEntry {
                 cause: cause.to_owned(),
                 what: what.to_owned(),

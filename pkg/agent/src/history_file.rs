@@ -1,0 +1,198 @@
+//! The last changes in a file on the node, so that they outlive the agent, and can be read without it.
+
+use std::{
+    collections::VecDeque,
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use report::ChangeRecord;
+use retry::LastError;
+use tracing::warn;
+
+/// The file is never longer, in bytes. When it is full, the newest entries stay, of half as many bytes.
+const LIMIT: usize = 512 * 1024;
+/// What an entry says of a change, and why it failed, are cut to so many characters each.
+const LONGEST_TEXT: usize = 1000;
+const MODE: u32 = 0o600;
+
+/// The file: a line of JSON for each change, the oldest first.
+#[derive(Debug)]
+pub(crate) struct HistoryFile {
+    path: PathBuf,
+    /// `None`: it is opened for the next line.
+    file: Option<File>,
+    size: usize,
+    error: LastError,
+}
+
+/// Returns the changes in such a file, the oldest first; none if there is no file. Lines that cannot be read, such as the last one
+/// of an agent that was killed, are left out.
+///
+/// # Errors
+/// The file is too long to be one of ours, or cannot be read.
+pub fn read_history(path: &Path) -> Result<Vec<ChangeRecord>, hostfs::Error> {
+    let bytes = match hostfs::read(path, LIMIT) {
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        other => other?,
+    };
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+impl HistoryFile {
+    /// Also returns what is in it. A file that cannot be read is replaced.
+    pub(crate) fn open(path: &Path) -> (HistoryFile, Vec<ChangeRecord>) {
+        let mut file =
+            HistoryFile { path: path.to_owned(), file: None, size: 0, error: LastError::default() };
+        let changes = read_history(path).unwrap_or_else(|error| {
+            file.report(&error);
+            Vec::new()
+        });
+        // A line that was cut off ends here, and what is not ours goes.
+        let kept: VecDeque<ChangeRecord> = changes.iter().cloned().collect();
+        if !kept.is_empty() || path.exists() {
+            let written = file.replace(&kept);
+            file.take_in(written);
+        }
+        (file, changes)
+    }
+
+    /// Adds the newest of all changes. Where that fails, it is logged, and the file lacks it.
+    pub(crate) fn append(&mut self, all: &VecDeque<ChangeRecord>) {
+        let Some(newest) = all.back() else { return };
+        let line = line(newest);
+        let written =
+            if self.size + line.len() > LIMIT { self.replace(all) } else { self.write(line.as_bytes()) };
+        self.take_in(written);
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(&self.path)?;
+                self.file.insert(opened)
+            }
+        };
+        file.write_all(line)?;
+        self.size += line.len();
+        Ok(())
+    }
+
+    /// Makes a new file of the newest changes.
+    fn replace(&mut self, all: &VecDeque<ChangeRecord>) -> io::Result<()> {
+        self.file = None;
+        let mut lines = VecDeque::new();
+        let mut size = 0;
+        for line in all.iter().rev().map(line) {
+            size += line.len();
+            if size > LIMIT / 2 {
+                break;
+            }
+            lines.push_front(line);
+        }
+        let content = lines.into_iter().collect::<String>();
+        let _ = hostfs::write(&self.path, content.as_bytes(), MODE).map_err(io::Error::other)?;
+        self.size = content.len();
+        Ok(())
+    }
+
+    fn take_in(&mut self, written: io::Result<()>) {
+        match written {
+            Ok(()) => drop(self.error.clear()),
+            Err(error) => {
+                self.file = None;
+                self.report(&error);
+            }
+        }
+    }
+
+    fn report(&mut self, error: &dyn std::fmt::Display) {
+        if self.error.replace(error) {
+            let path = self.path.display();
+            warn!(target: "ambient", %path, %error, "the history of changes is not kept on the node");
+        }
+    }
+}
+
+/// The line of an entry, whose texts are cut: other components' errors may be of any length.
+fn line(change: &ChangeRecord) -> String {
+    let cut = |text: &str| text.chars().take(LONGEST_TEXT).collect::<String>();
+    let change = ChangeRecord {
+        cause: cut(&change.cause),
+        what: cut(&change.what),
+        error: change.error.as_deref().map(cut),
+        ..change.clone()
+    };
+    let mut line = serde_json::to_string(&change).unwrap_or_default(); // texts and numbers always become JSON
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(what: &str) -> ChangeRecord {
+        ChangeRecord {
+            what: what.to_owned(),
+            at: "2026-01-01T00:00:00Z".to_owned(),
+            ..ChangeRecord::default()
+        }
+    }
+
+    fn all(changes: &[ChangeRecord]) -> VecDeque<ChangeRecord> {
+        changes.iter().cloned().collect()
+    }
+
+    #[test]
+    fn the_next_agent_goes_on_where_the_last_one_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        assert_eq!(read_history(&path).unwrap(), []);
+        let (mut file, changes) = HistoryFile::open(&path);
+        assert_eq!(changes, []);
+        assert!(!path.exists(), "nothing was changed yet");
+        let changes = [change("one"), change("two"), change("three\nwith a line break")];
+        file.append(&all(&changes[..1]));
+        file.append(&all(&changes[..2]));
+        drop(file);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"at\":\"2026").unwrap();
+        let (mut file, found) = HistoryFile::open(&path);
+        assert_eq!(found, changes[..2]);
+        file.append(&all(&changes));
+        assert_eq!(read_history(&path).unwrap(), changes);
+    }
+
+    #[test]
+    fn the_file_is_bounded_whatever_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let (mut file, _) = HistoryFile::open(&path);
+        let long = ChangeRecord { error: Some("\u{1}".repeat(100_000)), ..change("x") };
+        let mut last = VecDeque::new();
+        for number in 0..500 {
+            last.push_back(ChangeRecord { cause: number.to_string(), ..long.clone() });
+            file.append(&last);
+            assert!(std::fs::metadata(&path).unwrap().len() <= LIMIT as u64);
+        }
+        let found = read_history(&path).unwrap();
+        assert_eq!(found.last().unwrap().cause, "499");
+        assert!(found.len() > 30, "{}", found.len());
+    }
+
+    #[test]
+    fn a_file_that_is_not_ours_or_cannot_be_had_stops_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        std::fs::write(&path, vec![b'x'; LIMIT + 1]).unwrap();
+        let (mut file, found) = HistoryFile::open(&path);
+        assert_eq!(found, []);
+        file.append(&all(&[change("one")]));
+        assert_eq!(read_history(&path).unwrap(), [change("one")]);
+        let (mut file, _) = HistoryFile::open(&directory.path().join("nowhere/history"));
+        file.append(&all(&[change("one")]));
+    }
+}

@@ -1,0 +1,52 @@
+//! In-pod capture: what was changed can be asked for later, also after a restart of the agent and without one.
+
+use kit::InpodOptions;
+use serde_json::Value;
+
+use crate::fixtures::ambient::{Ambient, MESH};
+use crate::fixtures::inpod::{IPTABLES, InPod};
+
+/// What `install-cni history` prints.
+fn history(fixture: &Ambient, arguments: &[&str]) -> String {
+    let shown = fixture.container.exec(&[&["history"], arguments].concat());
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[test]
+fn what_was_changed_outlives_the_agent() {
+    let mut fixture = InPod::new(&[IPTABLES]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let [app, other] = ["app", "other"].map(|name| fixture.mesh_pod(name));
+    for peer in [&app, &other] {
+        fixture.wait_captured(peer);
+    }
+    let jumps = app.sandbox.netns.sh("iptables-nft -t nat -S OUTPUT");
+    app.sandbox.netns.sh("nft flush ruleset");
+    fixture.eventually("it is repaired", |_| app.sandbox.netns.sh("iptables-nft -t nat -S OUTPUT") == jumps);
+    let pod = format!("{MESH}/app");
+    fixture.eventually("the repair is in the history", |fixture| {
+        history(fixture, &[&pod]).contains("restored: ")
+    });
+    drop(ztunnel);
+    fixture.eventually("so is the end of ztunnel", |fixture| {
+        history(fixture, &[]).contains("connections of ztunnel: 0, before: 1")
+    });
+    let before = history(&fixture, &[]);
+    println!("{before}");
+    fixture.daemon.take().unwrap().kill();
+    assert_eq!(history(&fixture, &[]), before, "without an agent");
+    fixture.start();
+    assert!(history(&fixture, &[]).starts_with(&before), "the next agent goes on");
+    // The newest comes last.
+    let of_pod = history(&fixture, &[&pod]);
+    let [joined, repaired] = ["applied: ", "restored: "].map(|words| of_pod.find(words).expect(words));
+    assert!(joined < repaired && !of_pod.contains("mesh/other"), "{of_pod}");
+    assert!(of_pod.contains("changed by nft (process "), "{of_pod}");
+    let parsed: Value = serde_json::from_str(&history(&fixture, &["-n", MESH, "-o", "json"])).unwrap();
+    let pods: Vec<&str> = parsed.as_array().unwrap().iter().filter_map(|one| one["pod"].as_str()).collect();
+    assert!(pods.contains(&"mesh/app") && pods.contains(&"mesh/other"), "{parsed}");
+    assert!(parsed.as_array().unwrap().iter().any(|one| one["cause"] == "drift"), "{parsed}");
+    let wrong = fixture.container.exec(&["history", "app"]);
+    assert_eq!(wrong.status.code(), Some(2), "a pod has a namespace");
+}
