@@ -80,7 +80,7 @@ impl AgentClient {
         AgentClient { socket: Path::new(socket.unwrap_or(SOCKET)).to_owned(), patience: PATIENCE }
     }
 
-    /// The same for a call that must not wait: CHECK and GC.
+    /// Like [`Self::new`], but for a call that must not wait: CHECK and GC.
     #[must_use]
     pub fn for_check(socket: Option<&str>) -> AgentClient {
         AgentClient { patience: PATIENCE_OF_CHECK, ..AgentClient::new(socket) }
@@ -194,7 +194,7 @@ impl AgentOrApi {
         self.answer.get().is_some()
     }
 
-    /// What the agent's answer says of it, or else the API server; tried until an agent or another credential is there.
+    /// Returns what the agent's answer gives, or else the API server. Retries when an agent or another credential is there.
     fn find<T>(
         &self,
         answered: impl Fn(&AgentAnswer) -> Option<Result<T, LookupError>>,

@@ -63,7 +63,7 @@ pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) 
     Ok(result)
 }
 
-/// What was done in a pod's namespace.
+/// Result of the redirection in a pod's namespace.
 struct RedirectResult {
     report: RedirectReport,
     /// For the record; empty: nobody will read one.
@@ -284,7 +284,7 @@ fn enrolled(
     Err(CniError::new(ErrorCode::TryAgainLater, message))
 }
 
-/// What the agent has `done`, in a line for the log.
+/// Describes what the agent has `done`, in a line for the log.
 fn enrolled_by_agent(
     call: &PluginCall,
     decision: &PodDecision,

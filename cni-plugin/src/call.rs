@@ -15,7 +15,7 @@ pub struct PluginCall {
     pub conf: NetConf,
     /// The pod, when `CNI_ARGS` names one.
     pub pod: Option<PodName>,
-    /// Its UID, when `CNI_ARGS` has it.
+    /// The pod's UID, when `CNI_ARGS` has it.
     pub uid: Option<PodUid>,
     /// `enablement_selectors`, read; `None`: labels tell who belongs to ambient mode.
     pub enablement: Option<Vec<Enablement>>,

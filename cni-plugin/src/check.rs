@@ -45,10 +45,10 @@ pub fn check(
     Ok(String::new())
 }
 
-/// What is known of a pod.
+/// Verdict on a pod.
 #[derive(Debug)]
 enum CheckVerdict {
-    /// Its traffic is redirected, or it does not belong to the mesh.
+    /// The pod's traffic is redirected, or the pod does not belong to the mesh.
     InOrder,
     /// Why that could not be determined.
     Unknown(String),

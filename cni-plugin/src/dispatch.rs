@@ -15,7 +15,7 @@ use crate::{
     offline_enrol, record,
 };
 
-/// What the process prints, and how it ends.
+/// Output of the process, and its exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginOutput {
     /// For the runtime.

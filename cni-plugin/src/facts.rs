@@ -24,7 +24,7 @@ const CHECK_LIMIT: Duration = Duration::from_millis(1800);
 /// How often the agent and the kubeconfig are looked for meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Who a call is submitted to: the node's agent, or else the API server, which only knows who the pod is.
+/// Authority that a call is submitted to: the node's agent, or else the API server, which only knows who the pod is.
 pub trait PodAuthority {
     /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
     /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
@@ -45,12 +45,12 @@ pub trait PodAuthority {
         None
     }
 
-    /// The same of the successor of an agent that did not answer, which is waited for.
+    /// Like [`Self::enrolled`], but waits for the successor of an agent that did not answer.
     fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
         None
     }
 
-    /// What the agent found at CHECK; none if it is not the agent who knows.
+    /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
     fn checked(&self) -> Option<Result<(), String>> {
         None
     }
@@ -125,9 +125,9 @@ pub enum LookupError {
     NoCredential,
     /// The API server did not tell.
     Api(Box<apiclient::Error>),
-    /// It told of something else than what was asked for: a proxy in between, perhaps.
+    /// The API server's answer is about something else than what was asked for: a proxy in between, perhaps.
     Mistaken {
-        /// What was asked for.
+        /// Object that was asked for.
         asked: String,
         /// Namespace and name in the answer, shortened.
         given: String,
@@ -169,7 +169,7 @@ impl fmt::Display for LookupError {
 
 impl std::error::Error for LookupError {}
 
-/// What a wait ended with before its time.
+/// Event that ends a wait before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitInterrupt {
     /// The agent has answered.
@@ -200,7 +200,7 @@ impl ApiServer {
         ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default(), tries_once: false }
     }
 
-    /// The same for CHECK: tries once, within its limit.
+    /// Like [`Self::new`], but for CHECK: tries once, within its limit.
     #[must_use]
     pub fn for_check(conf: &NetConf) -> ApiServer {
         let server = ApiServer::new(conf);
@@ -323,7 +323,7 @@ impl ApiServer {
     }
 }
 
-/// What changes whenever the file is written; empty: there is none.
+/// Returns a text that changes whenever the file is written; empty if there is no file.
 #[must_use]
 pub fn fingerprint(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else { return String::new() };

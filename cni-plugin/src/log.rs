@@ -74,7 +74,7 @@ impl CallLog {
         self.labels.insert(key.to_owned(), value.to_owned());
     }
 
-    /// What was decided on the pod: a label on the lines that follow, and kept for [`CallLog::decision`].
+    /// Records the decision on the pod: as a label on the lines that follow, and for [`CallLog::decision`].
     pub fn decided(&mut self, decision: &PodDecision) {
         self.label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));

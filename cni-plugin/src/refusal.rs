@@ -73,7 +73,7 @@ pub fn judge(call: &PluginCall, error: &LookupError) -> Option<Result<String, St
     Some(by_the_node(call, socket))
 }
 
-/// What was noted of refusals is past: the API server has accepted the credential, or an agent is there.
+/// Removes the record of refusals: the API server has accepted the credential, or an agent is there.
 pub fn forget(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
         drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none

@@ -61,7 +61,7 @@ pub(crate) struct RunningAgent {
     pub(crate) ended: oneshot::Receiver<Reconciler>,
     /// Pods to be marked.
     pub(crate) marks: mpsc::Receiver<AnnotationUpdate>,
-    /// What people should know, until somebody publishes it.
+    /// Notices for people, until the publisher takes the receiver.
     pub(crate) notices: Option<mpsc::Receiver<AgentNotice>>,
     /// For probes.
     pub(crate) status: Arc<AgentStatus>,

@@ -27,7 +27,7 @@ const REQUESTS: usize = 16;
 #[derive(Debug, Default)]
 struct UpdateQueue {
     updates: BTreeMap<PodUid, AnnotationUpdate>,
-    /// Those of them whose pod has no request, by age.
+    /// Pods that have an update and no request, oldest first.
     order: VecDeque<PodUid>,
     requested: BTreeSet<PodUid>,
 }
@@ -139,7 +139,7 @@ mod tests {
         AnnotationUpdate { pod, uid: number.to_string().as_str().into(), redirection }
     }
 
-    /// What has been written.
+    /// Record of the updates that have been written.
     #[derive(Default)]
     struct Stub {
         in_flight: RefCell<BTreeSet<PodUid>>,

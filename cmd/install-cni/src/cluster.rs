@@ -31,7 +31,7 @@ use crate::{
 /// How long the API server may take to tell of one pod.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// The same, for a caller who waits until the deadline.
+/// Returns `LOOK_UP`, or the time until the caller's deadline if that is shorter.
 pub(crate) fn look_up_limit(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).min(LOOK_UP)
 }
@@ -40,7 +40,7 @@ pub(crate) fn look_up_limit(deadline: Instant) -> Duration {
 #[derive(Default)]
 pub(crate) struct ClusterAccess {
     client: watch::Sender<Option<KubeClient>>,
-    /// What the shutdown needs to know.
+    /// Facts that the shutdown needs.
     pub(crate) memory: SharedShutdownFacts,
 }
 

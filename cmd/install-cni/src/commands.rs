@@ -37,13 +37,13 @@ pub(crate) enum CliCommand {
     List,
     /// Desired against observed.
     Verify,
-    /// What would be done.
+    /// The changes that would be made.
     Plan,
     /// A file for a bug report.
     Bundle,
-    /// What changes.
+    /// Changes as they occur.
     Watch,
-    /// What was changed.
+    /// Changes that were made.
     History,
     /// Levels of the agent's log.
     LogLevel,
@@ -129,7 +129,7 @@ impl CliCommand {
         })
     }
 
-    /// What it says about itself.
+    /// Returns the usage text of the command.
     fn usage(self) -> &'static str {
         match self {
             CliCommand::State => STATE,
@@ -144,7 +144,7 @@ impl CliCommand {
         }
     }
 
-    /// Its own flags, before those of the daemon.
+    /// Returns the flags of the command itself, which come before those of the daemon.
     fn flags(self) -> &'static [Flag] {
         match self {
             CliCommand::State | CliCommand::Verify | CliCommand::Plan | CliCommand::LogLevel => {

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::{cluster::ClusterAccess, daemon::HealthProbe};
 
-/// Its type.
+/// Type of the condition.
 const KIND: &str = "IstioCNIReady";
 /// Why it is `False`: the plugin's files are not as they should be.
 pub(crate) const NOT_INSTALLED: &str = "NotInstalled";
@@ -45,7 +45,7 @@ fn judge(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondit
     NodeCondition { kind: KIND, status, reason, message }
 }
 
-/// What was told last, and when.
+/// Condition that was last reported, and when.
 #[derive(Debug)]
 struct LastReported {
     started: Instant,

@@ -143,7 +143,7 @@ fn start_parts(
     Ok((daemon, DaemonParts { work, ambient, notices, checker, repair, log_server }))
 }
 
-/// What was started, for the daemon to serve.
+/// Parts that were started, for the daemon to serve.
 struct DaemonParts {
     work: InstallerThread,
     ambient: Option<ambient::RunningAgent>,
@@ -174,7 +174,7 @@ fn start(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerT
     Ok(InstallerThread { handle, ended })
 }
 
-/// What lives as long as the process.
+/// State that lives as long as the process.
 struct Daemon {
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
@@ -186,12 +186,12 @@ struct Daemon {
     lock: NodeLock,
 }
 
-/// What probes ask: the installer, and the agent in ambient mode.
+/// Health of the installer, and of the agent in ambient mode, for probes.
 #[derive(Clone)]
 pub(crate) struct HealthProbe {
     installer: Arc<InstallerStatus>,
     agent: Option<Arc<agent::AgentStatus>>,
-    /// It must be alive; nothing waits for it to be ready.
+    /// The agent that answers the plugin without ambient mode. It must be alive; nothing waits for it to be ready.
     sidecar_agent: Option<Arc<agent::AgentStatus>>,
 }
 
@@ -206,7 +206,7 @@ impl HealthProbe {
         self.agent.as_ref().map_or(0, |agent| agent.changes())
     }
 
-    /// The same for the node's network; none without ambient mode.
+    /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
     pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
         self.agent.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
     }
@@ -498,7 +498,7 @@ async fn listen(port: u16, router: Router, until: impl Future<Output = ()> + Sen
     told(port, http::serve(listener, router, until).await);
 }
 
-/// The same for the debug state.
+/// Serves the debug state, as soon as the port is free.
 async fn listen_debug(
     chosen: DebugAddress,
     router: Router,

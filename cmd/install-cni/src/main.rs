@@ -106,7 +106,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     daemon::run(settings, log)
 }
 
-/// None when the call only asked for an explanation, which it has then.
+/// Reads the flags. Returns `None` if the call only asked for help, which has been printed then.
 fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
     match flags::parse(table, options::STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
         ParseOutcome::Run(values) => Ok(Some(values)),

@@ -13,13 +13,13 @@ use tracing::{info, warn};
 /// Notices that wait to be queued as Events: more than one pass over all pods has. More are dropped, and are in the log.
 pub(crate) const NOTICES: usize = 1024;
 
-/// Whose notices are published.
+/// Sources of the notices that are published.
 pub(crate) struct NoticeReceivers {
     /// The installer.
     pub(crate) installer: Receiver<installer::InstallerNotice>,
     /// The agent; none without ambient mode.
     pub(crate) agent: Option<Receiver<agent::AgentNotice>>,
-    /// Those who watch pods with a sidecar.
+    /// The components that watch pods with a sidecar.
     pub(crate) sidecar_drift: Receiver<agent::AgentNotice>,
     /// The repair of broken pods.
     pub(crate) repairs: Receiver<RepairEvent>,

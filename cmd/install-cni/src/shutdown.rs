@@ -22,12 +22,12 @@ mod verdict;
 pub(crate) use verdict::ShutdownVerdict;
 use verdict::{ApiAnswer, ApiAnswers, RoundOutcome};
 
-/// What the agent has learned about itself while it ran, as far as its shutdown needs it.
+/// Facts that the agent has learned about itself while it ran, as far as its shutdown needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ShutdownFacts {
     /// The DaemonSet that we belong to; `None`: not determined yet.
     daemon_set: Option<ObjectRef>,
-    /// What the API server last said about it.
+    /// Presence of the DaemonSet, as the API server last reported it.
     presence: DaemonSetPresence,
     /// A watch of it is connected, so that `presence` is up to date.
     watched: bool,
@@ -38,12 +38,12 @@ pub(crate) struct ShutdownFacts {
 /// Whether our DaemonSet exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSetPresence {
-    /// It has never been seen.
+    /// The DaemonSet has never been seen.
     #[default]
     Unknown,
-    /// It exists.
+    /// The DaemonSet exists.
     Present,
-    /// It existed, and has been deleted or is being deleted.
+    /// The DaemonSet existed, and has been deleted or is being deleted.
     Deleted,
 }
 
@@ -158,7 +158,7 @@ async fn ask_until_decided(
     }
 }
 
-/// What we need of our own pod.
+/// The part of our own pod that we need.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct OwnPod {

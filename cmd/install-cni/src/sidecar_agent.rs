@@ -107,7 +107,7 @@ async fn look_up(
     Ok((client.get(&what, &path, limit()).await?, None))
 }
 
-/// What is followed, and as whom.
+/// The node whose pods are followed, and the identity that is used for it.
 struct PodsOfNode {
     connection: ApiConnection,
     node: String,

@@ -120,7 +120,7 @@ impl StateCollector {
         answer
     }
 
-    /// What is known of one pod, by a close look; in the form of [`report::Explanation`].
+    /// Returns the explanation of one pod, by a close look, in the form of [`report::Explanation`].
     ///
     /// # Errors
     /// As [`StateCollector::state`].

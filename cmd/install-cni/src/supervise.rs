@@ -44,7 +44,7 @@ pub(crate) fn log_panics() {
     }));
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn words_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
@@ -100,7 +100,7 @@ impl VitalTasks {
     }
 }
 
-/// The same for what blocks a thread of its own, and ends only if something is wrong.
+/// Like [`restarted`], but for what blocks a thread of its own, and ends only if something is wrong.
 pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
     let mut attempts = BACKOFF.attempts();
     loop {

@@ -23,7 +23,7 @@ use node_status::error_text;
 
 use crate::{cluster, supervise};
 
-/// Its name, as Istio's manifests call it.
+/// Name of the program, as Istio's manifests call it.
 const PROGRAM: &str = "istio-cni-taint";
 /// For giving the Lease up at the end: the kubelet gives us some seconds.
 const RELEASE: Duration = Duration::from_secs(3);
@@ -147,7 +147,7 @@ fn settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<Stri
     Ok((TaintSettings { options, lease_name: text(&LEASE_NAME), run_as_daemon, api }, log))
 }
 
-/// It becomes part of a path.
+/// Whether the text can be an object's name, which becomes part of a path.
 fn is_object_name(text: &str) -> bool {
     let is_fine = |character: char| {
         character.is_ascii_lowercase() || character.is_ascii_digit() || "-.".contains(character)
@@ -211,7 +211,7 @@ impl EndSignals {
         })
     }
 
-    /// What comes of the work; none if a signal came first.
+    /// Returns the result of the work; `None` if a signal came first.
     async fn or<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let signal = tokio::select! {
             done = work => return Some(done),

@@ -25,7 +25,7 @@ use crate::{
     state_collector,
 };
 
-/// What the command says about itself.
+/// Usage text of the command.
 pub(crate) const USAGE: &str =
     "install-cni uninstall removes the plugin, its entry and its credential from this node, and all rules, links and routes
 of ambient mode. Exit status 0: everything was removed; 1: something remains, and is listed.
@@ -123,7 +123,7 @@ fn finds_ambient(settings: &DaemonSettings) -> bool {
     settings.ambient.is_some() || paths.into_iter().flatten().any(is_there)
 }
 
-/// What could not be removed; what is not there is no failure.
+/// Returns the failure to remove a path, if there is one. A path that does not exist is no failure.
 fn failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", path.display()))
@@ -183,12 +183,12 @@ struct CommandSettings {
     values: FlagValues,
     settings: DaemonSettings,
     log: LogOptions,
-    /// What the last agent wrote down, if its settings can be used here.
+    /// State that the last agent recorded, if its settings can be used here.
     last: Result<Option<StateReport>>,
 }
 
 impl CommandSettings {
-    /// What the call leaves open is as the last agent had it.
+    /// Reads the settings. Those that the call leaves open are as the last agent had them.
     fn read(values: FlagValues) -> Result<CommandSettings> {
         let (settings, log) = commands::settings(&values)?;
         let last = match node_status::last_state(&settings) {

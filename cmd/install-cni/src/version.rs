@@ -9,7 +9,7 @@ const OUTPUT: Flag = Flag { long: "output", short: Some('o'), help: "json or yam
 /// Flags of the sub-command.
 pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];
 
-/// What `--help` says of it.
+/// Usage text that `--help` shows.
 pub(crate) const USAGE: &str = "Prints build version information.\n\nUsage: install-cni version [flags]";
 
 /// Of the programs.
@@ -65,6 +65,6 @@ pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
     }
 }
 
-/// What scripts that ask ControlZ get.
+/// Build information for scripts that ask ControlZ.
 pub(crate) const BUILD: BuildInfo =
     BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION, date: DATE };

@@ -7,7 +7,7 @@ use rules::{SavedTables, plan, sidecar};
 
 use crate::settings::IptablesSettings;
 
-/// What would be run, as a shell would.
+/// Returns what would be run, as shell commands.
 #[must_use]
 pub fn text(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();

@@ -76,7 +76,7 @@ pub const FLAGS: &[Flag] = &[
 /// The variable without a flag that says what counts as the pod's own loopback.
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 
-/// What the flags say, and the host's files that give some of them a meaning.
+/// Sources beside the flags: environment variables, and the host's files that give some flags a meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingSources<'a> {
     /// `/etc/passwd`
@@ -95,7 +95,7 @@ pub struct SettingSources<'a> {
     pub loopback: Option<&'a str>,
 }
 
-/// What to do.
+/// Settings of one run.
 #[derive(Clone, Debug)]
 pub struct IptablesSettings {
     /// The rule set.
@@ -114,7 +114,7 @@ pub struct IptablesSettings {
     pub skip_apply: bool,
     /// Remove everything, and make nothing.
     pub cleanup_only: bool,
-    /// What flags ask for that is not done.
+    /// Warnings about flags that ask for something that is not done.
     pub warnings: Vec<String>,
     /// The validation, when wanted: the port that is called and the time allowed.
     pub validation: Option<(Port, Duration)>,

@@ -19,7 +19,7 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
-/// What to do about a failure.
+/// Advice on a failure.
 pub const HINT: &str = "The traffic of this pod is not redirected to its sidecar. With the CNI plugin, the pod was started before the
 plugin was installed on the node (or its rules were removed since). Delete the pod, so that it is created anew,
 or let the node agent repair it (repair.repairPods, repair.deletePods).";
@@ -39,13 +39,13 @@ pub enum ValidationError {
     /// Nothing arrived.
     #[error("no call to {target} arrived at {ports} within {} ms (last: {last})", within.as_millis())]
     Nothing {
-        /// What was called.
+        /// Address that was called.
         target: SocketAddr,
         /// Where a call should have arrived.
         ports: String,
         /// The time allowed.
         within: Duration,
-        /// What became of the last call.
+        /// Outcome of the last call.
         last: String,
     },
     /// The kernel refused something.
@@ -77,7 +77,7 @@ pub fn run(config: &SidecarConfig, port: Port, within: Duration) -> Result<(), V
     Err(ValidationError::Nothing { target, ports, within, last })
 }
 
-/// What is left until `until`; never zero, which a socket would take for "no limit".
+/// Returns the time that is left until `until`; never zero, which a socket would take for "no limit".
 fn remaining(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

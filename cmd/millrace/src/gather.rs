@@ -57,7 +57,7 @@ impl<'a> ClusterSource<'a> {
         listed.await.with_context(|| format!("cannot find agents through {}", self.session.server))
     }
 
-    /// What the agents answer, each in its time, and nothing else of the cluster.
+    /// Returns the answers of the agents, each within its time limit, and nothing else of the cluster.
     ///
     /// # Errors
     /// The agents cannot be found.

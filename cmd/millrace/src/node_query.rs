@@ -29,7 +29,7 @@ pub(crate) enum QueryError {
     /// The connection broke.
     #[error("{0}")]
     Connection(String),
-    /// It takes too long.
+    /// The answer takes too long.
     #[error("no answer within {0:?}")]
     Late(Duration),
     /// The answer is not HTTP, or too long.
@@ -43,10 +43,10 @@ pub(crate) enum QueryError {
         /// The beginning of the body.
         body: String,
     },
-    /// It is not what was asked for.
+    /// The answer is not what was asked for.
     #[error("its answer cannot be read: {0}")]
     Content(String),
-    /// It is of another version.
+    /// The answer is of another version.
     #[error("its document is {0:?}, and this program knows {SCHEMA}: use the version of the agents")]
     Version(String),
 }
@@ -77,7 +77,7 @@ impl AgentQuery {
         })
     }
 
-    /// What the agent says of a pod, whose names the API server has.
+    /// Returns the agent's explanation of a pod, whose names the API server has.
     pub(crate) async fn explain(
         &self,
         agent: &Pod,

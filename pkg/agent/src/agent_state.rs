@@ -51,7 +51,7 @@ pub struct ChangedPods {
     pub ips: BTreeSet<IpAddr>,
 }
 
-/// What was reported of a pod.
+/// State of a pod as it was last reported.
 #[derive(Debug)]
 struct PodReport {
     namespace: String,
@@ -71,7 +71,7 @@ enum PodCount {
     Uncounted,
 }
 
-/// What the reconciler knows of the node's pods, and where it reports: the same for every capture mode.
+/// Knowledge of the node's pods, and the destinations of reports: the same for every capture mode.
 pub struct AgentState {
     /// Which pods are enrolled.
     pub policy: EnrolmentPolicy,
@@ -81,9 +81,9 @@ pub struct AgentState {
     pub ledger: AttachmentLedger,
     /// The agent's metrics.
     pub metrics: AgentMetrics,
-    /// What probes and the debug state read from other threads.
+    /// State of the agent, which probes and the debug state read from other threads.
     pub status: Arc<AgentStatus>,
-    /// What has been published as Events.
+    /// Notices that have been published as Events, and those that are due.
     pub notices: NoticeTracker,
     pace: MembershipPace,
     tell: AnnotationSink,
@@ -98,9 +98,9 @@ pub struct AgentState {
     changed: ChangedPods,
     /// The last changes of the node, and what caused the pass that is running.
     pub history: ChangeHistory,
-    /// What is wrong with the node.
+    /// Problem of the node, if there is one.
     pub(crate) trouble: Option<String>,
-    /// What was reported of each pod, by UID.
+    /// Last report of each pod, by UID.
     reports: BTreeMap<PodUid, PodReport>,
     began: SystemTime,
     /// Objects for which the API server's lists were not believed at the last pass.
@@ -248,7 +248,7 @@ impl AgentState {
         (namespace.is_some() || !self.policy.ambient).then(|| (Box::new(pod.clone()), namespace))
     }
 
-    /// What the index answers and plans from is there.
+    /// Whether the facts from which requests are answered and passes are planned are there. Always so without ambient mode.
     pub(crate) fn is_synced(&self) -> bool {
         self.index.is_synced() || !self.policy.ambient
     }
@@ -265,7 +265,7 @@ impl AgentState {
         self.keep_unseen(members, inherited)
     }
 
-    /// The same of these addresses alone, after something changed of these pods alone.
+    /// Like [`Self::members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
     pub fn members_among(
         &mut self,
         ips: &BTreeSet<IpAddr>,
@@ -361,13 +361,14 @@ impl AgentState {
         }
     }
 
-    /// Its sandbox was deleted, and there is no other one.
+    /// Whether the pod's sandbox was deleted and it has no other one.
     fn has_ended(&self, pod: &Pod) -> bool {
         let is_ended = |uid: &PodUid| self.ended.contains(uid);
         is_ended(&pod.metadata.uid) || pod.manifest_hash().as_ref().is_some_and(is_ended)
     }
 
-    /// The same, and there will be no other: it is being deleted, or the API server's list lacks it.
+    /// Whether the pod's sandbox was deleted and there will be no other one: the pod is being deleted, or the API server's
+    /// list lacks it.
     fn is_gone(&self, pod: &Pod) -> bool {
         (pod.metadata.deleted.is_some() || self.is_doubted(pod)) && self.has_ended(pod)
     }
@@ -383,7 +384,7 @@ impl AgentState {
         self.doubted = doubted.clone();
     }
 
-    /// It is kept as it is known, although the API server's list differs.
+    /// Whether the pod is kept as it is known, although the API server's list differs.
     fn is_doubted(&self, pod: &Pod) -> bool {
         self.index.doubted().pods.contains(&pod.name())
     }

@@ -6,9 +6,9 @@ use pod_status::Redirection;
 /// A pod whose redirection annotation should change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationUpdate {
-    /// Its name.
+    /// The pod's name.
     pub pod: PodName,
-    /// Its UID: a successor of the same name must not be annotated.
+    /// The pod's UID: a successor of the same name must not be annotated.
     pub uid: PodUid,
     /// The desired value.
     pub redirection: Redirection,

@@ -79,7 +79,7 @@ pub trait CaptureMode: Send {
     /// [`AgentHandle::work_completed`]: crate::AgentHandle::work_completed
     fn work_completed(&mut self, core: &mut AgentState);
 
-    /// What it knows, for the debug state.
+    /// Returns the state of the capture mode, for the debug state.
     fn snapshot(&self) -> CaptureSnapshot;
 
     /// When it needs a pass even if no event occurs.

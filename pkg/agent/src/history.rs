@@ -36,9 +36,9 @@ impl Default for ChangeHistory {
 /// A change that ends now.
 #[derive(Debug)]
 pub struct HistoryEntry<'a> {
-    /// What caused it, such as an ADD, a fact or drift.
+    /// Cause of the change, such as an ADD, a fact or drift.
     pub cause: String,
-    /// What was changed.
+    /// Description of the change.
     pub what: String,
     /// The pod concerned, as `namespace/name`; `None`: the node.
     pub pod: Option<String>,

@@ -14,7 +14,7 @@ use tracing::warn;
 
 /// The file is never longer, in bytes. When it is full, the newest entries stay, of half as many bytes.
 const LIMIT: usize = 512 * 1024;
-/// What an entry says of a change, and why it failed, are cut to so many characters each.
+/// Greatest length of each text in an entry, in characters: the cause, the description of the change and the error are cut to it.
 const LONGEST_TEXT: usize = 1000;
 const MODE: u32 = 0o600;
 
@@ -28,8 +28,8 @@ pub(crate) struct HistoryFile {
     error: LastError,
 }
 
-/// Returns the changes in such a file, the oldest first; none if there is no file. Lines that cannot be read, such as the last one
-/// of an agent that was killed, are left out.
+/// Returns the changes in such a file, the oldest first; none if there is no file. Lines that cannot be read, such as the last
+/// one of an agent that was killed, are left out.
 ///
 /// # Errors
 /// The file is too long to be one of ours, or cannot be read.

@@ -15,12 +15,12 @@ use std::{
 use model::{ContainerId, Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason, facts::FactIndex, node::MemberAddresses};
 
-/// What an ADD reported.
+/// A pod's UID and addresses, as an ADD reported them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAttachment {
     /// The pod's UID, as the API knows it.
     pub uid: PodUid,
-    /// Its addresses.
+    /// The pod's addresses.
     pub ips: Vec<IpAddr>,
 }
 
@@ -68,7 +68,7 @@ fn is_unnamed(container: &ContainerId) -> bool {
     container.as_str().starts_with(UNNAMED)
 }
 
-/// What the plugin reported, by container.
+/// Attachments that the plugin reported, by container, and addresses that pods have released.
 #[derive(Debug, Default)]
 pub struct AttachmentLedger {
     records: BTreeMap<ContainerId, AttachmentRecord>,
@@ -189,7 +189,7 @@ impl AttachmentLedger {
         self.claim_all(index.pods(), standing, inherited, |_| true)
     }
 
-    /// The same for these addresses alone, after something changed of these pods alone.
+    /// Like [`Self::members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
     pub fn members_among(
         &mut self,
         (ips, changed): (&BTreeSet<IpAddr>, &BTreeMap<PodUid, PodName>),

@@ -32,7 +32,7 @@ struct PacedPod {
     changed: Option<Instant>,
     /// Changes of the series.
     changes: u32,
-    /// Its labels say something else, which takes effect in a moment.
+    /// Whether the pod's labels say something else, which takes effect in a moment.
     waits: bool,
     round: u64,
 }
@@ -42,7 +42,7 @@ struct PacedPod {
 pub(crate) enum SeriesNotice {
     /// Further changes are not logged.
     Begins,
-    /// It has ended, after so many changes.
+    /// The series has ended, after so many changes.
     Ends(u32),
 }
 
@@ -129,12 +129,12 @@ impl MembershipPace {
         self.due
     }
 
-    /// It joins or leaves in a moment.
+    /// Whether the pod joins or leaves in a moment.
     pub(crate) fn is_waiting(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.waits)
     }
 
-    /// Its membership changes so often that the changes are not logged one by one.
+    /// Whether the pod's membership changes so often that the changes are not logged one by one.
     pub(crate) fn is_flapping(&self, uid: &PodUid) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.changes > LOGGED)
     }

@@ -25,7 +25,7 @@ pub enum NoticeLevel {
     Warning,
 }
 
-/// What a notice is about.
+/// Subject of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeSubject {
     /// The agent, and with it the node.
@@ -34,7 +34,7 @@ pub enum NoticeSubject {
     Pod {
         /// Namespace and name.
         name: PodName,
-        /// Its UID.
+        /// The pod's UID.
         uid: PodUid,
     },
 }
@@ -42,9 +42,9 @@ pub enum NoticeSubject {
 /// A notice for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNotice {
-    /// What it is about.
+    /// Subject of the notice.
     pub about: NoticeSubject,
-    /// Its severity.
+    /// Severity of the notice.
     pub level: NoticeLevel,
     /// The reason: one word in CamelCase, for filters.
     pub reason: &'static str,
@@ -58,16 +58,16 @@ pub type NoticeSink = Box<dyn Fn(AgentNotice) + Send>;
 /// How long a running pod may take to join the mesh, and how long the node may be without a ztunnel, before that is
 /// reported.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What is still wrong is reported again after this time: the API server deletes Events after an hour.
+/// Interval at which a problem that persists is reported again: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
-/// What was observed and reported of a pod.
+/// Record of what was observed and reported of a pod.
 #[derive(Debug)]
 struct PodHistory {
     name: PodName,
-    /// It was captured when it was last observed.
+    /// Whether the pod was captured when it was last observed.
     captured: bool,
-    /// It ran outside of the mesh, or bypassed it, and this was known: that it joins is reported.
+    /// Whether the pod ran outside of the mesh, or bypassed it, and this was known. If so, it is reported when the pod joins.
     ran_outside: bool,
     refused: Option<SkipReason>,
     missing: Option<UncapturedPod>,
@@ -102,7 +102,7 @@ enum UnknownZtunnel {
     Reported,
 }
 
-/// What has been reported as Events, and what is due.
+/// Notices that have been reported as Events, and those that are due.
 pub struct NoticeTracker {
     notify: NoticeSink,
     pods: BTreeMap<PodUid, PodHistory>,

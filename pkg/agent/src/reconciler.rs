@@ -72,7 +72,7 @@ pub(crate) struct PodArrival {
     pub(crate) known: Option<PodWithNamespace>,
 }
 
-/// What was decided on it.
+/// Decision on a pod that starts.
 #[derive(Debug)]
 pub(crate) struct AddDecision {
     pub(crate) known: PodWithNamespace,
@@ -149,7 +149,7 @@ impl ReconcilerInbox {
     }
 }
 
-/// What a pass compares.
+/// Scope of a pass: the part of the state that it compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReconcileScope {
     /// Only what has become due; no fact has changed.

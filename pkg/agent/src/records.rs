@@ -246,13 +246,13 @@ struct JudgedFile {
     is_excess: bool,
 }
 
-/// What became of the network namespace of an ADD.
+/// State of the network namespace of an ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NetnsState {
     Alive,
     /// Nothing is at its path, or another namespace.
     Gone,
-    /// It was not recorded, or its path leads to no namespace here.
+    /// The namespace was not recorded, or its path leads to no namespace here.
     Unknown,
 }
 

@@ -14,24 +14,24 @@ use pod_identity::{Ambiguity, Witness};
 use pod_status::Evidence;
 use report::ChangeRecord;
 
-/// What the reconciler knows.
+/// State of the reconciler at one moment.
 #[derive(Debug)]
 pub struct AgentSnapshot {
     /// The node's pods.
     pub pods: Vec<KnownPod>,
-    /// Its ztunnel pods.
+    /// The node's ztunnel pods.
     pub ztunnels: Vec<ZtunnelCandidate>,
     /// The first lists of the API server have come.
     pub synced: bool,
     /// The first list of pods has come, so `pods` lacks none; without ambient mode nobody follows namespaces.
     pub has_pods: bool,
-    /// What is wrong with the node.
+    /// Problem of the node, if there is one.
     pub trouble: Option<String>,
     /// When the agent started.
     pub started: SystemTime,
     /// The last changes, newest first.
     pub history: Vec<ChangeRecord>,
-    /// What the capture mode knows.
+    /// State of the capture mode.
     pub way: CaptureSnapshot,
 }
 
@@ -40,13 +40,13 @@ pub struct AgentSnapshot {
 pub struct KnownPod {
     /// The pod, as the API knows it.
     pub pod: Pod,
-    /// Its namespace; `None`: not known yet.
+    /// The pod's namespace; `None` if it is not known yet.
     pub namespace: Option<Namespace>,
     /// Whether it belongs to ambient mode, and why.
     pub standing: AmbientStanding,
     /// Addresses that the plugin reported.
     pub told: Vec<IpAddr>,
-    /// Its sandbox was deleted, and there is no other one.
+    /// Whether the pod's sandbox was deleted and it has no other one.
     pub ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
     pub doubted: bool,
@@ -54,7 +54,7 @@ pub struct KnownPod {
     pub since: Option<SystemTime>,
 }
 
-/// What a capture mode knows.
+/// State of a capture mode at one moment.
 ///
 /// The agent only passes it on. It is defined here, because the reconciler's messages carry it: with a type of
 /// `capture_modes`, the handle, the socket and all that hold these would need a type parameter.
@@ -64,7 +64,7 @@ pub enum CaptureSnapshot {
     Node {
         /// The desired state of the last pass; `None`: no pass has come that far.
         desired: Option<DesiredState>,
-        /// What happens while no ztunnel is ready.
+        /// Treatment of enrolled pods' TCP while no ztunnel is ready.
         fallback: ZtunnelFallback,
     },
     /// In-pod redirection.
@@ -80,36 +80,36 @@ pub enum CaptureSnapshot {
     None,
 }
 
-/// What the reconciler knows of a pod with in-pod redirection, or one that is to have it.
+/// State of a pod with in-pod redirection, or of one that is to have it.
 #[derive(Clone, Debug)]
 pub struct EnrolledPodView {
-    /// Its addresses.
+    /// The pod's addresses.
     pub ips: Vec<IpAddr>,
     /// The rules that its annotations request.
     pub options: rules::inpod::PodOptions,
-    /// Its network namespace, if it is known.
+    /// The pod's network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
     /// The evidence on which this namespace is attributed to it.
     pub witness: Option<Witness>,
     /// Why the last search could not determine it; `None`: it could, or there was none.
     pub ambiguity: Option<Ambiguity>,
-    /// Its rules were applied, and have not been found changed since.
+    /// Whether the pod's rules were applied, and have not been found changed since.
     pub ruled: bool,
     /// They were verified.
     pub verified: bool,
-    /// Its rules are removed repeatedly: how many times in a row they were restored; 0: they stay in place.
+    /// How many times in a row the pod's rules were restored because they are removed repeatedly; 0 if they stay in place.
     pub repairs: u32,
-    /// It is to leave the mesh.
+    /// Whether the pod is to leave the mesh.
     pub leaving: bool,
     /// Why ztunnel does not serve it, if it has refused.
     pub refused: Option<String>,
     /// When its rules were observed last.
     pub looked: Option<SystemTime>,
-    /// What was observed then.
+    /// Result of that observation.
     pub seen: Option<Arc<PodRulesSnapshot>>,
-    /// What failed last.
+    /// Last failure that concerns the pod, unless it has been overcome since.
     pub trouble: Option<String>,
-    /// The same, as evidence of whether it is captured; the caller, who knows it, adds the pod's phase.
+    /// Evidence of whether the pod is captured. The caller, who knows the pod's phase, adds it.
     pub evidence: Evidence,
 }
 

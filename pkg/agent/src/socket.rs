@@ -47,7 +47,7 @@ const UNSEEN: Duration = Duration::from_millis(300);
 /// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
 /// may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
-/// The same failure to accept connections is not logged again before.
+/// Least time between two log lines about failures to accept connections.
 const REMINDER: Duration = Duration::from_secs(60);
 /// A pod's capture is given up this long before that, so that the answer can give the reason.
 const MARGIN: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ const MARGIN: Duration = Duration::from_millis(200);
 const LATE: &str = "the agent did not complete the request in time";
 const UNDELIVERABLE: &str = "the agent cannot receive the pod's network namespace: it has no file descriptors left, or a security module forbids it";
 
-/// What the API server knows of a pod, and of its namespace where that counts.
+/// A pod as the API server knows it, with its namespace where that counts.
 pub type FetchedPod = (Pod, Option<Namespace>);
 
 /// Asks the API server for a pod, by the UID that the runtime passed, which may be empty; returns by the deadline.
@@ -97,20 +97,21 @@ impl AgentService {
         self.answer_by(request, netns, Instant::now() + ANSWER)
     }
 
-    /// The same for a caller with a shorter deadline: what is not done by then has failed, and the answer gives the reason.
+    /// Like [`Self::answer`], but for a caller with a shorter deadline: what is not done by then has failed, and the answer
+    /// gives the reason.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer(request, RequestContext { netns, deadline }, || false, &self.0)
     }
 }
 
-/// What accompanies a request, beside its text.
+/// Context of a request, beside its text.
 struct RequestContext {
     netns: Option<Netns>,
     deadline: Instant,
 }
 
-/// What each connection's thread shares.
+/// State that the threads of all connections share.
 struct ConnectionContext {
     owner: AgentHandle,
     policy: EnrolmentPolicy,

@@ -17,7 +17,7 @@ const STUCK: Duration = Duration::from_secs(90);
 /// The agent is not ready for so long after an ADD that failed for lack of file descriptors. Several probes see it, and
 /// pods that start meanwhile would fail, too.
 const SHORT: Duration = Duration::from_secs(30);
-/// What an ADD needs of them at least: those of its rules, in both families, and of the tools.
+/// Least number of file descriptors that an ADD needs: for its rules, in both families, and for the tools.
 const NEEDED: usize = 8;
 
 #[derive(Debug)]

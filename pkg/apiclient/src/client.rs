@@ -27,12 +27,12 @@ pub enum Freshness {
     Cached,
 }
 
-/// What a pause between two tries ends with.
+/// Decision at the end of a pause between two tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryDecision {
     /// Another try.
     Try,
-    /// None: the last failure is the answer.
+    /// No further try: the last failure is the answer.
     GiveUp,
 }
 
@@ -50,7 +50,7 @@ impl ApiClient {
         ApiClient { kubeconfig: kubeconfig.into(), resolver: Resolver::default() }
     }
 
-    /// The same client with other files for looking up names.
+    /// Replaces the files with which names are looked up.
     #[must_use]
     pub fn with_resolver(mut self, resolver: Resolver) -> Self {
         self.resolver = resolver;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::ConfigError;
 
-/// What was asked, of whom, how often, for how long, and why it failed at last. Shows no token, key or password.
+/// Failure of a request: the request, the server, the number of tries, the time, and why the last try failed. Shows no
+/// token, key or password.
 #[derive(Debug)]
 pub struct Error {
-    /// What was asked, as in `GET pods default/web-0`.
+    /// The request, as in `GET pods default/web-0`.
     pub asked: String,
     /// The server's URL, as far as the kubeconfig could be read.
     pub server: Option<String>,
@@ -76,7 +77,7 @@ pub enum FailureReason {
         status: u16,
         /// The message of the answer, shortened.
         message: String,
-        /// What `Retry-After` says.
+        /// Delay that `Retry-After` gives.
         retry_after: Option<Duration>,
     },
     /// The answer is not HTTP, too large, or not the JSON that was expected.

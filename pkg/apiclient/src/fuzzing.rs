@@ -19,7 +19,8 @@ pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<I
     }
 }
 
-/// What a hosts file says of a name, and of a `resolv.conf` its servers and the names to ask for.
+/// Reads the text as a hosts file and as a `resolv.conf`. Returns the addresses of the name in the former, and the servers
+/// and the names to ask for in the latter.
 #[must_use]
 pub fn name_files(text: &str, name: &str) -> (Vec<IpAddr>, Vec<IpAddr>, Vec<String>) {
     let conf = ResolvConf::parse(text);

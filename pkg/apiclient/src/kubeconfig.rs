@@ -15,7 +15,7 @@ use yaml::YamlNode;
 /// The greatest size of a kubeconfig, token, certificate or key file, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// What the current context says.
+/// Settings of the current context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubeconfig {
     /// `cluster.server`.
@@ -74,7 +74,7 @@ pub enum ConfigError {
     Invalid {
         /// The member's path.
         key: String,
-        /// What is wrong.
+        /// Why the value is wrong.
         why: String,
     },
     /// A member asks for something that this client does not do.

@@ -113,7 +113,7 @@ fn server_name(loaded: &LoadedKubeconfig) -> Result<ServerName<'static>, Failure
     }
 }
 
-/// What an error on a connection, with TLS or without, means.
+/// Returns the reason that an error on a connection, with TLS or without, stands for.
 pub(crate) fn reason(error: &io::Error, during: &'static str) -> FailureReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {

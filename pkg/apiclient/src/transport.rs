@@ -14,7 +14,7 @@ impl Deadline {
         Deadline(Instant::now() + duration.min(Duration::from_secs(86_400)))
     }
 
-    /// What is left; an error of kind `TimedOut` when nothing is.
+    /// Returns the time that is left; an error of kind `TimedOut` if there is none.
     pub(crate) fn left(self) -> io::Result<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(timed_out()) } else { Ok(left) }

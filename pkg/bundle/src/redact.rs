@@ -13,7 +13,7 @@ pub fn text(text: &str) -> String {
     text.split_inclusive('\n').map(|line| words(&named(line))).collect()
 }
 
-/// The same for each text of a value.
+/// Removes the credentials from each text of a value.
 pub fn value(value: &mut Value) {
     match value {
         Value::String(content) => *content = text(content),

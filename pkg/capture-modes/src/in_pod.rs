@@ -72,7 +72,7 @@ pub(crate) struct InPodCapture {
     _changes: Option<ChangeReporter<PodUid>>,
     /// Reports changes of the node's sets and rules until it is dropped.
     _node_watch: Option<NodeWatch>,
-    /// What workers and the threads of ztunnels' connections have completed.
+    /// Results of workers and of the threads of ztunnels' connections.
     results: Receiver<JobResult>,
     metrics: AgentMetrics,
     /// The node's own namespace.
@@ -104,7 +104,7 @@ pub(crate) struct InPodCapture {
     exemption: ProbeExemption,
     /// Changes of them by others.
     drift: NodeDrift,
-    /// What is wrong with the search for running pods.
+    /// Problem of the search for running pods, if there is one.
     search_trouble: Option<Reason>,
     due: Option<Instant>,
     /// The pods whose probes are to be exempt.
@@ -227,8 +227,8 @@ fn locate(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
     peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
-/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Where there is none, the clock alone
-/// leads to observations.
+/// Starts the thread that sends each change of a watched namespace as [`JobResult::Changed`]. Where there is none, the clock
+/// alone leads to observations.
 fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
     let warn = |error| {
         tracing::warn!(target: "ambient", %error, "changes of pods' network namespaces are not reported; observing them at intervals");

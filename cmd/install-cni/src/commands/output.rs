@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::command_flags::{NO_COLOR, OUTPUT};
 
-/// What stands on standard output.
+/// Format of the standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputFormat {
     /// For people.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::OutputOptions;
 
-/// What would be removed, in words and in those of the kernel's own tools.
+/// Everything that would be removed, as plain text and in the notation of the kernel's own tools.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RemovalPlan {
@@ -76,7 +76,7 @@ impl RemovalPlan {
     }
 }
 
-/// What the kernel shows of ours.
+/// Returns those of our objects that the kernel shows.
 fn objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
     compared.observed.iter().flatten().map(ToString::to_string).collect()
 }

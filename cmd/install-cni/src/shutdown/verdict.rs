@@ -5,7 +5,7 @@ use planner::placement;
 
 use super::{DaemonSetPresence, OwnPod, ShutdownFacts};
 
-/// What happens to the installation at shutdown, and why.
+/// Decision on the installation at shutdown, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownVerdict {
     /// Nothing is removed.
@@ -43,7 +43,7 @@ pub(super) struct ApiAnswers {
     pub(super) server_is_ready: bool,
 }
 
-/// What one round amounts to.
+/// Outcome of one round.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RoundOutcome {
     /// No further round is needed.

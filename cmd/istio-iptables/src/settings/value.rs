@@ -11,9 +11,9 @@ use model::parse_go_bool;
 pub struct InvalidValue {
     /// The flag (or variable).
     pub flag: String,
-    /// Its value.
+    /// Value of the flag.
     pub value: String,
-    /// What is wrong.
+    /// Why the value cannot be used.
     pub why: String,
 }
 

@@ -17,7 +17,7 @@ use crate::{
     output::{self, OutputFormat},
 };
 
-/// What is watched; `None`: everything.
+/// Namespace and node to which the watch is restricted; `None` means all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Only<'a> {
     pub(super) namespace: Option<&'a str>,

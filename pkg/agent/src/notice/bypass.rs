@@ -9,7 +9,7 @@ use super::{AGAIN, NoticeLevel, NoticeSubject, NoticeTracker};
 /// How many characters of the rules are reported.
 const LONGEST: usize = 500;
 
-/// What was reported, by UID.
+/// Reported bypasses of the mesh, and privileges that allow one, by UID of the pod.
 #[derive(Debug, Default)]
 pub(super) struct BypassNotices {
     privileges: BTreeMap<PodUid, NetworkPrivilege>,
@@ -38,7 +38,7 @@ struct OverruledPod {
 }
 
 impl NoticeTracker {
-    /// What a pod may do to its network namespace. Only unusual privileges are reported.
+    /// Reports a pod's privilege over its own network namespace, if it is unusual and has not been reported yet.
     pub fn can_bypass(&mut self, pod: &PodName, uid: &PodUid, privilege: NetworkPrivilege) {
         let by = match privilege {
             NetworkPrivilege::Privileged => "is privileged",

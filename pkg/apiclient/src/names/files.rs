@@ -16,7 +16,7 @@ pub(crate) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
     addresses
 }
 
-/// What we heed of resolv.conf.
+/// Settings of `resolv.conf` that are supported.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResolvConf {
     /// `nameserver`: the first three, as glibc has it (`MAXNS`).

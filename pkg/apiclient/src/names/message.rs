@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is asked for.
+/// Type of the records that a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordType {
     /// IPv4 addresses (RFC 1035, section 3.4.1).
@@ -27,7 +27,7 @@ const NO_SUCH_NAME: u8 = 3;
 /// A chain of aliases longer than this is a loop.
 const MAX_ALIASES: usize = 8;
 
-/// What a server says.
+/// Answer of a DNS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DnsAnswer {
     /// These; none when the name or its addresses of the kind do not exist.

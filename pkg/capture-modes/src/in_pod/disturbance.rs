@@ -48,7 +48,7 @@ impl NetnsDisturbance {
         LABELS.iter().find(|(kind, _)| self.kinds.contains(*kind)).map_or("unknown", |(_, label)| label)
     }
 
-    /// Who changed firewall rules, for people.
+    /// Returns the process that changed firewall rules, by name and ID, for people.
     pub(super) fn writer(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
     }

@@ -28,21 +28,21 @@ pub(super) struct EnrolledPod {
     pub(super) service_account: String,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
-    /// What happens to connections that it has when it joins.
+    /// Treatment of the connections that the pod has when it joins.
     pub(super) existing: ExistingConnections,
-    /// What it may do to its own network namespace.
+    /// The pod's privilege over its own network namespace.
     pub(super) privilege: NetworkPrivilege,
     /// The container of its last ADD; empty if its namespace was found.
     pub(super) container: ContainerId,
-    /// Its network namespace. [`Self::lifecycle`] has only the identity of it.
+    /// The pod's network namespace. [`Self::lifecycle`] has only the identity of it.
     pub(super) netns: Option<Arc<Netns>>,
     /// The evidence on which this namespace is attributed to it.
     pub(super) witness: Option<Witness>,
     /// The last searches, if they could not decide which namespace is its own. The known one stays.
     pub(super) ambiguity: Option<AmbiguityStreak>,
-    /// It joins and leaves the mesh so often that this is logged at debug level.
+    /// Whether the pod joins and leaves the mesh so often that this is logged at debug level.
     pub(super) quiet: bool,
-    /// Its state.
+    /// State of the pod in its life cycle.
     pub(super) lifecycle: Lifecycle<NetnsId>,
     /// When the last work on it began.
     pub(super) begun: Instant,
@@ -118,7 +118,7 @@ impl EnrolledPod {
         self.netns.as_ref().map(|netns| netns.id())
     }
 
-    /// What is known of it: the evidence for everything that is reported of it. `connected`: a ztunnel is connected.
+    /// Returns the evidence for everything that is reported of the pod. `connected`: a ztunnel is connected.
     pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
         self.lifecycle.evidence(life, connected, self.bypasses().next().is_some())
     }
@@ -178,7 +178,7 @@ impl EnrolledPod {
         ruled.cloned().ok_or_else(|| "its rules are not in place".into())
     }
 
-    /// What the debug state shows of it.
+    /// Returns the state of the pod, for the debug state.
     pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
         let ambiguity = self.ambiguity.map(|streak| streak.to_string());
         EnrolledPodView {
