@@ -30,7 +30,7 @@ use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life};
 pub use uninstall::found;
 pub(crate) use uninstall::uninstall;
 
-/// What the kernel showed when it last matched the desired state.
+/// The desired state and the observed one when the kernel last matched the desired state.
 #[derive(Debug)]
 struct VerifiedState {
     desired: DesiredState,
@@ -56,7 +56,7 @@ pub(crate) struct NodeCapture {
     look: Option<Instant>,
     /// Reports changes of the node's objects until it is dropped.
     _watch: Option<NodeWatch>,
-    /// What it reported.
+    /// Changes that the watch reported.
     changes: Receiver<NodeChange>,
     /// Changes by others that no pass has looked into yet.
     drift: NodeDrift,

@@ -28,8 +28,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The pause after a look is at least so many times as long as the look took: on a node whose rules change all the time, looks
 /// take 2 % of a core at most.
 const RELIEF: u32 = 50;
-/// Rules of legacy tables have no count of changes. All of them have to be read, so they are looked at less often, and the pause is
-/// at least so many times as long as the look took, which is 0.05 % of a core.
+/// Rules of legacy tables have no count of changes. All of them have to be read, so they are looked at less often, and the pause
+/// is at least so many times as long as the look took, which is 0.05 % of a core.
 const LEGACY_PERIOD: Duration = Duration::from_secs(1);
 const LEGACY_RELIEF: u32 = 2000;
 const STACK: usize = 256 * 1024;
@@ -141,7 +141,7 @@ impl Drop for NodeWatch {
 }
 
 impl NodeWatch {
-    /// The same as [`NodeWatch::start`]; where it fails, that is logged, and the clock alone leads to observations.
+    /// Like [`NodeWatch::start`], but a failure is logged, and the clock alone leads to observations then.
     pub(crate) fn start_or_warn(
         objects: NodeObjects,
         report: impl FnMut(NodeChange) + Send + 'static,

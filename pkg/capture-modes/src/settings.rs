@@ -44,7 +44,7 @@ pub struct InPodConfig {
     pub socket: PathBuf,
     /// ztunnel answers the DNS queries of pods that do not request otherwise.
     pub dns_capture: bool,
-    /// What happens to connections that a pod has when it joins, unless the pod requests otherwise.
+    /// Treatment of connections that a pod has when it joins, unless the pod requests otherwise.
     pub existing: ExistingConnections,
     /// IPv6 is captured, too.
     pub ipv6: bool,
@@ -60,7 +60,7 @@ impl InPodConfig {
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
     }
 
-    /// The same without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
+    /// Returns the settings without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
     pub(crate) fn within_kernel(&self) -> InPodConfig {
         let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let has_ipv6 = !matches!(asked, Err(Errno::AFNOSUPPORT));
@@ -68,7 +68,7 @@ impl InPodConfig {
     }
 }
 
-/// What the operator chose, and the paths that capture uses.
+/// The operator's settings for capture, and the paths that capture uses.
 #[derive(Clone, Debug)]
 pub struct CaptureSettings {
     /// How pods are captured.
@@ -79,7 +79,7 @@ pub struct CaptureSettings {
     pub node: NodeConfig,
     /// Which pods are enrolled.
     pub policy: EnrolmentPolicy,
-    /// What happens while no ztunnel is ready, at the start.
+    /// Initial treatment of traffic while no ztunnel is ready.
     pub fallback: ZtunnelFallback,
     /// How the firewall tools are used.
     pub tools: netfilter::FirewallOptions,

@@ -19,7 +19,7 @@ use crate::{
     finding::{Code, Finding, ObjectName, Section, Severity},
 };
 
-/// What it amounts to.
+/// The overall result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -50,7 +50,7 @@ impl CheckReport {
 pub struct CheckReport {
     /// Name and version of this form.
     pub schema: &'static str,
-    /// What it amounts to.
+    /// The overall result.
     pub verdict: Verdict,
     /// Some nodes did not answer, or some objects could not be read.
     pub partial: bool,
@@ -58,7 +58,7 @@ pub struct CheckReport {
     pub counts: Counts,
     /// Every check with its outcome.
     pub checks: Vec<CheckLine>,
-    /// What is not as it should be, by code and object.
+    /// All findings, sorted by code and object.
     pub findings: Vec<Finding>,
     /// Nodes whose agent did not answer.
     pub unanswered: Vec<Unanswered>,
@@ -88,7 +88,7 @@ pub struct CheckLine {
     pub code: Code,
     /// Where it belongs.
     pub section: Section,
-    /// What holds if it passed.
+    /// The condition that holds if the check passed.
     pub title: &'static str,
     /// The worst of its findings, at least `Unknown` if something is missing that it rests on; `None`: it passed.
     pub failed: Option<Severity>,

@@ -28,16 +28,16 @@ pub struct Cluster {
     pub daemon_sets: Vec<DaemonSet>,
     /// The agents' pods.
     pub agents: Vec<Pod>,
-    /// What the agents answered, by node.
+    /// The agents' answers, by node.
     pub answers: BTreeMap<String, NodeAnswer>,
     /// Kinds of objects that could not be read.
     pub unread: Vec<Unread>,
 }
 
-/// What a node's agent answered.
+/// The answer of a node's agent.
 #[derive(Clone, Debug)]
 pub enum NodeAnswer {
-    /// Its document.
+    /// The document with the agent's state.
     State(Box<StateReport>),
     /// Nothing that can be used, for this reason.
     Silent(String),

@@ -38,7 +38,7 @@ impl Section {
     pub const ALL: [Section; 5] =
         [Section::Cluster, Section::Agents, Section::Nodes, Section::Pods, Section::Policies];
 
-    /// Its title.
+    /// Returns the section's title.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ macro_rules! codes {
             /// All, in the order of the output.
             pub const ALL: &[Code] = &[$(Code::$name),*];
 
-            /// Its stable name.
+            /// Returns the stable name of the code.
             #[must_use]
             pub fn word(self) -> &'static str { match self { $(Code::$name => $word),* } }
 
@@ -73,11 +73,11 @@ macro_rules! codes {
             #[must_use]
             pub fn severity(self) -> Severity { match self { $(Code::$name => Severity::$severity),* } }
 
-            /// What holds if there is no such finding. Several codes can have the same.
+            /// Returns the condition that holds if there is no such finding. Several codes can share one.
             #[must_use]
             pub fn check(self) -> &'static str { match self { $(Code::$name => $check),* } }
 
-            /// What to do, in a sentence.
+            /// Returns the recommended action, in a sentence.
             #[must_use]
             pub fn hint(self) -> &'static str { match self { $(Code::$name => $hint),* } }
         }
@@ -186,7 +186,7 @@ impl Serialize for Code {
     }
 }
 
-/// What a finding is about.
+/// The object that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ObjectName {
     /// `Pod`, `Node`, `Namespace`, `DaemonSet`, `NetworkPolicy`, `Cluster`.
@@ -194,7 +194,7 @@ pub struct ObjectName {
     /// Empty: it is in none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its name.
+    /// The object's name.
     pub name: String,
 }
 
@@ -229,18 +229,18 @@ impl ObjectName {
 /// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its kind.
+    /// The kind of finding.
     pub code: Code,
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about.
+    /// The object that the finding is about.
     pub object: ObjectName,
     /// The node, if it is about something on one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What is wrong, and why.
+    /// The problem and its cause.
     pub message: String,
-    /// What to do.
+    /// The recommended action.
     pub hint: String,
     /// Where to read on.
     pub link: String,

@@ -20,22 +20,22 @@ pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 /// By which Istio's injector marks a pod with a sidecar.
 pub(crate) const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
 
-/// What every object has.
+/// Metadata that every object has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Meta {
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Its namespace; empty: it is in none.
+    /// The object's namespace; empty if it is in none.
     pub namespace: String,
-    /// Its UID.
+    /// The object's UID.
     pub uid: String,
-    /// Its labels.
+    /// The object's labels.
     pub labels: BTreeMap<String, String>,
     /// The annotations that findings need.
     #[serde(deserialize_with = "kept")]
     pub annotations: BTreeMap<String, String>,
-    /// It is being deleted since.
+    /// The time of the object's deletion, grace period included; `None` if it is not being deleted.
     pub deletion_timestamp: Option<String>,
 }
 
@@ -106,10 +106,10 @@ pub struct DaemonSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DaemonSetStatus {
-    /// That should run a pod.
+    /// The number of nodes that should run a pod.
     pub desired_number_scheduled: u32,
-    /// Whose pod is ready.
+    /// The number of nodes whose pod is ready.
     pub number_ready: u32,
-    /// Whose pod is of the newest revision.
+    /// The number of nodes whose pod is of the newest revision.
     pub updated_number_scheduled: u32,
 }

@@ -18,11 +18,11 @@ pub const HBONE: u16 = 15008;
 pub struct NetworkPolicy {
     /// Name, namespace.
     pub metadata: Meta,
-    /// What it says.
+    /// The policy's specification.
     pub spec: PolicySpec,
 }
 
-/// What a policy says.
+/// The specification of a policy, as far as it is about ingress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicySpec {
@@ -30,7 +30,7 @@ pub struct PolicySpec {
     pub pod_selector: Selector,
     /// `Ingress`, `Egress`; empty: ingress, whatever else.
     pub policy_types: Vec<String>,
-    /// What may come in.
+    /// Rules that allow ingress.
     pub ingress: Vec<IngressRule>,
 }
 
@@ -82,9 +82,9 @@ pub struct PolicyPort {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum PortName {
-    /// Its number.
+    /// The port number.
     Number(u16),
-    /// Its name.
+    /// The port's name.
     Name(String),
 }
 
@@ -110,7 +110,7 @@ pub struct SelectorTerm {
     pub values: Vec<String>,
 }
 
-/// What the policies that select a pod do to HBONE.
+/// The effect on HBONE of the policies that select a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocked {
     /// Nothing that matters: whoever may connect to any port may connect to the port of HBONE.
@@ -124,7 +124,7 @@ pub enum Blocked {
 }
 
 impl Selector {
-    /// It selects an object with these labels. A term with an operator that is not known selects nothing.
+    /// Whether the selector matches an object with these labels. A term with an unknown operator matches nothing.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
@@ -146,7 +146,7 @@ impl SelectorTerm {
 }
 
 impl NetworkPolicy {
-    /// It restricts what comes in to this pod.
+    /// Whether the policy restricts ingress to this pod.
     #[must_use]
     pub fn isolates(&self, pod: &Pod) -> bool {
         let types = &self.spec.policy_types;
@@ -189,8 +189,8 @@ impl PolicyPort {
     }
 }
 
-/// What policies do to HBONE to this pod, and which of them select it. The peers of different rules are taken to be different
-/// unless they are written alike.
+/// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different
+/// rules are taken to be different unless they are written alike.
 #[must_use]
 pub fn blocked<'a>(
     pod: &Pod,

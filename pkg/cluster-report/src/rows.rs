@@ -21,11 +21,11 @@ pub struct PodList {
 /// A pod, and on which node it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodRow {
-    /// Its node.
+    /// The pod's node.
     pub node: String,
-    /// What its state is due to, on one line.
+    /// The cause of the pod's state, on one line.
     pub why: String,
-    /// What the agent there reports.
+    /// The pod as the agent on that node reports it.
     #[serde(flatten)]
     pub pod: PodState,
 }
@@ -50,9 +50,9 @@ pub struct VerifyReport {
 pub struct NodeDifferences {
     /// The node.
     pub node: String,
-    /// What is not as desired.
+    /// Differences from the desired state.
     pub differences: Vec<String>,
-    /// What could not be observed.
+    /// Parts that could not be observed.
     pub unknown: Vec<String>,
 }
 

@@ -175,8 +175,8 @@ impl NetConf {
         parsed.map_err(|error| error.with_version(self.cni_version))
     }
 
-    /// What a chained plugin that changes nothing prints: `prevResult` in the configuration's version, or, without one,
-    /// a result that says only the version.
+    /// Returns the output of a chained plugin that changes nothing: `prevResult` in the configuration's version, or, without
+    /// one, a result that contains only the version.
     ///
     /// # Errors
     /// As [`NetConf::prev_result`].

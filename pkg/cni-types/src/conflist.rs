@@ -28,7 +28,7 @@ const ENTRY_LEVEL: usize = 2;
 /// Why a file is left as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// It cannot be read.
+    /// The file cannot be parsed as JSON.
     #[error("the file is not JSON: {0}")]
     Json(#[from] JsonError),
     /// The document is a list, a string or the like.
@@ -165,7 +165,7 @@ pub fn is_auxiliary(plugin: &str) -> bool {
     ["bandwidth", "firewall", "loopback", "portmap", "sbr", "tuning", "vrf"].contains(&plugin)
 }
 
-/// What a file holds.
+/// The content of a file: a single plugin's configuration, or a list of plugins.
 enum ConfigFile {
     Single(JsonMembers),
     List(PluginList),

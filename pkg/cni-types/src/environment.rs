@@ -7,7 +7,7 @@ use model::ContainerId;
 
 use crate::{CniArgs, CniError, CniIfName, CniVersion, ErrorCode, MAX_ARGS, NameError, NetnsPath, names};
 
-/// What the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
+/// The command that the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CniCommand {
     /// Attach a container, or modify the attachment of the plugins before.
@@ -88,7 +88,7 @@ impl fmt::Display for CniCommand {
 /// The `CNI_*` variables of one call, checked. What the command requires is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniEnvironment {
-    /// What to do.
+    /// `CNI_COMMAND`: the command to execute.
     pub command: CniCommand,
     /// `CNI_CONTAINERID`: there at `ADD`, `DEL`, `CHECK`; an alphanumeric, then alphanumerics, `_`, `.` and `-`.
     pub container_id: Option<ContainerId>,

@@ -66,7 +66,7 @@ pub struct CniError {
     /// The version that the configuration asked for, as far as it is known.
     #[serde(rename = "cniVersion", serialize_with = "as_text")]
     pub cni_version: CniVersion,
-    /// What kind of error.
+    /// The kind of error.
     pub code: ErrorCode,
     /// One short sentence.
     pub msg: String,
@@ -82,14 +82,14 @@ impl CniError {
         CniError { cni_version: CniVersion::LATEST, code, msg: msg.into(), details: String::new() }
     }
 
-    /// The same error with details.
+    /// Returns the error with these details.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<String>) -> Self {
         self.details = details.into();
         self
     }
 
-    /// The same error for a configuration of that version.
+    /// Returns the error for a configuration of this version.
     #[must_use]
     pub fn with_version(mut self, version: CniVersion) -> Self {
         self.cni_version = version;

@@ -91,7 +91,7 @@ impl<'a> ObjectFields<'a> {
         list.into_iter().enumerate().map(element).collect()
     }
 
-    /// What is wrong with the value of a key.
+    /// Returns an error that says what is wrong with the value of a key.
     pub(crate) fn wrong(&self, key: &str, what: impl fmt::Display) -> InvalidMember {
         InvalidMember { path: self.path(key), what: what.to_string() }
     }

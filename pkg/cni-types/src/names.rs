@@ -24,7 +24,7 @@ pub enum NameError {
     Form {
         /// The text, shortened to 80 characters.
         text: String,
-        /// What it should be.
+        /// The required form.
         form: &'static str,
     },
 }

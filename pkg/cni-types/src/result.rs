@@ -122,7 +122,7 @@ impl<'a> PrevResult<'a> {
         Ok(PrevResult { raw, fields, version, stated: text.is_some(), result })
     }
 
-    /// What the result says.
+    /// Returns the parsed content of the result.
     #[must_use]
     pub fn result(&self) -> &CniResult {
         &self.result

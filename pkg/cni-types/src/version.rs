@@ -81,7 +81,7 @@ pub(crate) enum ResultShape {
     VersionedIps,
     /// A list of ips without it.
     Ips,
-    /// The same, with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
+    /// Like [`ResultShape::Ips`], but with `mtu`, `socketPath`, `pciID` of interfaces and five more fields of routes.
     IpsMore,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for CniVersion {
     }
 }
 
-/// What the plugin prints for `VERSION` (CNI spec 1.1.0, section 2, "VERSION").
+/// Returns the output of the plugin for `VERSION` (CNI spec 1.1.0, section 2, "VERSION").
 #[must_use]
 pub fn version_output() -> String {
     let list: Vec<String> = SUPPORTED.iter().map(|version| format!("\"{version}\"")).collect();

@@ -8,12 +8,12 @@ use sockdiag::TcpSocket;
 
 use crate::{Error, HeldConnections, KeptConnections, held::count, reset};
 
-/// What became of connections that were there when redirection began.
+/// The outcome for connections that were there when redirection began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionsReport {
     /// They go on past the proxy until they close.
     Kept(KeptConnections),
-    /// That many were closed.
+    /// The number of connections that were closed.
     Reset(usize),
     /// They could not be kept, or closed, and why: the kernel redirects their next packet, and the proxy answers it with a reset.
     Broken(String),

@@ -7,7 +7,7 @@ use sockdiag::{TcpSocket, TcpSockets, TcpState};
 /// Where `connect` takes local ports from, if the kernel does not say otherwise (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
-/// What tells the ports of clients from those of servers.
+/// The listening sockets and the ephemeral ports of a namespace, which distinguish the ports of clients from those of servers.
 #[derive(Clone, Debug)]
 pub struct LocalPorts {
     listeners: Vec<SocketAddr>,

@@ -7,9 +7,9 @@ use model::{Family, Mark};
 /// One direction of a TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TcpTuple {
-    /// Who sends.
+    /// The sender's address and port.
     pub source: SocketAddr,
-    /// Who receives.
+    /// The receiver's address and port.
     pub dest: SocketAddr,
 }
 
@@ -27,7 +27,7 @@ impl TcpTuple {
     }
 }
 
-/// What the kernel knows of a TCP connection.
+/// A TCP connection as the kernel's connection tracking knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedConnection {
     /// From whoever opened it.
@@ -36,7 +36,7 @@ pub struct TrackedConnection {
     pub reply: TcpTuple,
     /// Both sides have closed it, or one has reset it; the kernel forgets it within two minutes.
     pub is_closed: bool,
-    /// Its mark; 0 in a kernel without marks of connections.
+    /// The connection's mark; 0 in a kernel without connection marks.
     pub mark: u32,
 }
 

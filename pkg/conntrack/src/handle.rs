@@ -12,11 +12,11 @@ const MAX_BYTES: usize = 16 << 20;
 /// How many there are in the namespace; without tracking there is no such parameter.
 const COUNT: &str = "net/netfilter/nf_conntrack_count";
 
-/// What came of an entry that was to be made.
+/// The outcome of the attempt to insert an entry.
 #[derive(Debug)]
 pub(crate) enum InsertOutcome {
     Inserted,
-    /// It, or one in its way, was there.
+    /// The entry, or one that conflicts with it, existed before.
     Exists,
     Refused(netlink::Error),
 }

@@ -35,7 +35,7 @@ pub struct HeldConnections<'a> {
     handle: ConntrackHandle,
     /// Redirection concerns the connection of this socket, so that it counts when it stays outside.
     concerns: &'a dyn Fn(&TcpSocket) -> bool,
-    /// Those that were seen so far.
+    /// Connections that were seen so far.
     seen: BTreeSet<Ends>,
     refused: Option<(usize, String)>,
     is_truncated: bool,

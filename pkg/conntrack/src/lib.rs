@@ -40,9 +40,9 @@ pub enum Error {
     /// The tracking cannot be asked, or changed.
     #[error("cannot {step}: {source}")]
     Tracking {
-        /// What was attempted.
+        /// The operation that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: netlink::Error,
     },
 }

@@ -11,7 +11,7 @@ pub enum PodSource {
     Directory(PathBuf),
 }
 
-/// What the operator chose for ambient mode.
+/// The operator's settings for ambient mode.
 #[derive(Clone, Debug)]
 pub struct AmbientOptions {
     /// For the agent.

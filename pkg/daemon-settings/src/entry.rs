@@ -18,8 +18,8 @@ use crate::options;
 /// Where the plugin asks, unless its entry says otherwise.
 const PLUGINS_SOCKET: &str = "/var/run/istio-cni/agent.sock";
 
-/// What the labels of pods and namespaces mean, in Istio's words: who says this says, too, that the annotation for opting
-/// out means nothing.
+/// Selectors with the meaning of Istio's labels of pods and namespaces. Where selectors are set, the annotation for opting
+/// out has no effect.
 const LABELS: &str = r#"[
     {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
     {"podSelector": {"matchExpressions": [
@@ -34,7 +34,7 @@ impl SettingsReader<'_> {
         given.iter().all(|flag| self.text(flag).trim().is_empty())
     }
 
-    /// What is neither true nor false is told elsewhere.
+    /// Whether the flag is true. A value that is neither true nor false is reported elsewhere.
     fn is_on(&self, flag: &Flag) -> bool {
         parse_go_bool(&self.text(flag)) == Some(true)
     }
@@ -44,7 +44,7 @@ impl SettingsReader<'_> {
         self.text(&options::CNI_AGENT_RUN_DIR)
     }
 
-    /// What is in that directory, unless somebody put it elsewhere.
+    /// Returns the path of `name` in the directory that plugin and agent share, or the flag's value if the flag was set.
     pub(super) fn shared(&self, flag: &Flag, name: &str) -> String {
         match self.values.get(flag).1 {
             ValueSource::Default => run_dir::path(&self.run_dir(), name),
@@ -70,8 +70,8 @@ impl SettingsReader<'_> {
         Some(if self.is_generated() { (newer, older) } else { (older, newer) })
     }
 
-    /// What the plugin's entry says when the template does not: that ambient mode is on, who belongs to it, and what is
-    /// elsewhere than the plugin expects.
+    /// Returns the members that the plugin's entry gets if the template does not have them: that ambient mode is on, which
+    /// pods belong to it, and the paths that differ from those that the plugin expects.
     pub(super) fn entry_defaults(&self) -> Vec<(&'static str, Json)> {
         let is_ambient = self.is_on(&options::AMBIENT_ENABLED);
         let mut defaults = Vec::new();
@@ -96,7 +96,8 @@ impl SettingsReader<'_> {
         defaults
     }
 
-    /// None: the plugin goes by labels, and the annotation.
+    /// Returns the selectors for the plugin's entry. `None` means that the plugin goes by labels and the annotation, or that
+    /// the operator's selectors are invalid, which is reported elsewhere.
     fn selectors_as_json(&self) -> Option<Json> {
         let text = match self.selectors() {
             Ok(Some((_, written))) => written.to_string(),

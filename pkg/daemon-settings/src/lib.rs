@@ -61,9 +61,9 @@ pub struct DaemonSettings {
     pub api: Option<ApiConnection>,
     /// The ConfigMap with the template, and its key.
     pub config_map: Option<(ObjectRef, String)>,
-    /// Who we are.
+    /// The agent's identity in the cluster.
     pub identity: AgentIdentity,
-    /// What to do at the end.
+    /// When to remove the installation at exit.
     pub cleanup: CleanupOnExit,
     /// The node gets a condition that says whether we are ready.
     pub node_condition: bool,
@@ -85,13 +85,13 @@ pub struct DaemonSettings {
     pub host_proc: PathBuf,
     /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
     pub config: Vec<EffectiveSetting>,
-    /// What the operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
     /// Values that somebody chose, for the log.
     pub chosen: Vec<String>,
 }
 
-/// Who we are to the cluster.
+/// The agent's identity in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentIdentity {
     /// Our namespace; empty when nobody says.
@@ -211,7 +211,7 @@ impl DaemonSettings {
 }
 
 impl SettingsReader<'_> {
-    /// None only after a mistake.
+    /// Reads all settings. Returns `None` only after a mistake.
     fn settings(&mut self) -> Option<DaemonSettings> {
         let identity = self.identity();
         let server = in_cluster::server(self.around, &mut self.mistakes);
@@ -381,7 +381,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// What other parts of the agent will need is checked too, so that a mistake shows now.
+    /// Also checks what other parts of the agent will need, so that a mistake shows now.
     fn other_parts(&mut self) {
         self.boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
         if self.boolean(&options::EBPF_ENABLED) == Some(true) {

@@ -381,7 +381,8 @@ pub const FORCE_IPTABLES_BINARY: Flag = Flag {
     ..Flag::VALUE
 };
 
-/// What the daemon takes. Logging flags come in addition ([`flags::LOGGING`]).
+/// The daemon's flags. Those of in-pod capture, newer ones and logging flags come in addition (`IN_POD`, `NEWER` and
+/// [`flags::LOGGING`]).
 pub const FLAGS: &[Flag] = &[
     CNI_NET_DIR,
     MOUNTED_CNI_NET_DIR,
@@ -444,7 +445,7 @@ pub const FLAGS: &[Flag] = &[
     FORCE_IPTABLES_BINARY,
 ];
 
-/// What Istio removed with 1.19: accepted, without effect.
+/// Flags that Istio removed with 1.19: accepted, without effect.
 pub const REMOVED: &[Flag] = &[
     Flag { long: "update-cni-binaries", env: &["UPDATE_CNI_BINARIES"], default: "true", ..Flag::SWITCH },
     Flag { long: "skip-cni-binaries", env: &["SKIP_CNI_BINARIES"], ..Flag::VALUE },

@@ -45,7 +45,8 @@ pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, te
     following.follow(namespaces).await; // in this scope it does not end
 }
 
-/// The same for the pods of this node alone. It ends when the API server refuses to list or watch them, with its refusal.
+/// Like [`follow_api`], but for the pods of this node alone. Ends when the API server refuses to list or watch them, and
+/// returns the refusal.
 pub async fn follow_pods(
     client: KubeClient,
     node: &str,
@@ -78,7 +79,7 @@ impl CollectionEvent {
     }
 }
 
-/// What the API server said of one object.
+/// The API server's answer about one object.
 enum QueryAnswer {
     Pod(PodName, PodUid, ObjectReply<Pod>),
     Namespace(String, PodUid, ObjectReply<Namespace>),

@@ -21,7 +21,7 @@ const FIRST: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(5);
 const LAST: Duration = Duration::from_secs(300);
 
-/// What the API server says of one object when it is asked for that alone.
+/// The API server's answer to a request for one object alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectAnswer {
     /// There is none of this name.
@@ -37,18 +37,18 @@ pub(crate) enum ObjectAnswer {
 pub(crate) struct ObjectVersion {
     /// Also that of a namespace, see [`model::ObjectMeta::uid`].
     pub(crate) uid: PodUid,
-    /// Its resource version, if that is a number, as it is with every API server. Greater ones are newer.
+    /// The resource version, if it is a number, as it is with every API server. Greater numbers are newer.
     pub(crate) number: Option<u64>,
 }
 
-/// What follows from an answer.
+/// The consequence of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DoubtOutcome {
-    /// It is gone.
+    /// The object is gone.
     Gone,
     /// Another one has its name.
     Replaced,
-    /// It is there, as it was told with the answer.
+    /// The object is there, as the answer shows it.
     There,
     /// Nothing.
     Nothing,
@@ -123,7 +123,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    /// Who is doubted.
+    /// Returns the names of the objects that are doubted.
     pub(crate) fn doubted(&self) -> BTreeSet<K> {
         self.doubts().map(|(name, _, _)| name.clone()).collect()
     }
@@ -133,7 +133,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
         self.known.keys()
     }
 
-    /// It was seen, and is not known to be gone.
+    /// Whether the object was seen and is not known to be gone.
     pub(crate) fn knows(&self, name: &K) -> bool {
         self.known.contains_key(name)
     }

@@ -83,7 +83,7 @@ pub fn follow_dir(
     Ok(ManifestFollower { stopped, waker, thread: Some(thread) })
 }
 
-/// What is known of the directory.
+/// State of the directory of manifests.
 struct ManifestDirectory {
     path: PathBuf,
     node: String,
@@ -138,7 +138,8 @@ impl ManifestDirectory {
         self.pod_facts(&replaced).unwrap_or_else(|| self.facts())
     }
 
-    /// What files say now that said this before, if that concerns single pods alone.
+    /// Returns the facts about single pods that follow from changed files; `replaced` has their earlier content. `None` if a
+    /// change concerns more than single pods.
     fn pod_facts<'a>(&'a self, replaced: &'a [(OsString, ManifestObjects)]) -> Option<Vec<Fact>> {
         let mut facts = Vec::new();
         for (file, before) in replaced {

@@ -25,7 +25,7 @@ impl<T> TrimmedObject<T> {
     }
 }
 
-/// What has metadata.
+/// An object with metadata.
 pub(crate) trait HasMetadata {
     fn metadata(&self) -> &ObjectMeta;
 }

@@ -5,13 +5,13 @@ use std::fmt::{self, Write as _};
 /// One flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// Its long name, which is its key too.
+    /// The long name, which is the flag's key too.
     pub long: &'static str,
-    /// Its short name.
+    /// The short name.
     pub short: Option<char>,
     /// Environment variables that set it, the first that is there wins.
     pub env: &'static [&'static str],
-    /// Its value when nobody says anything.
+    /// The value if nothing sets the flag.
     pub default: &'static str,
     /// True for a switch.
     pub switch: bool,
@@ -20,13 +20,13 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// What a flag with a value has unless its literal says otherwise: no default.
+    /// Base for a flag with a value: it has no default unless its literal sets one.
     pub const VALUE: Flag = Flag { long: "", short: None, env: &[], default: "", switch: false, help: "" };
-    /// What a flag without a value, or with an optional one, has unless its literal says otherwise: it is off.
+    /// Base for a flag without a value, or with an optional one: it is off unless its literal says otherwise.
     pub const SWITCH: Flag = Flag { default: "false", switch: true, ..Flag::VALUE };
 }
 
-/// Its long name, without dashes.
+/// Prints the long name, without dashes.
 impl fmt::Display for Flag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.long)

@@ -63,7 +63,7 @@ impl fmt::Display for FlagErrors {
 
 impl std::error::Error for FlagErrors {}
 
-/// What a call asks for.
+/// The action that a call asks for.
 #[derive(Debug)]
 pub enum ParseOutcome {
     /// To explain itself.
@@ -147,7 +147,7 @@ pub fn parse(
     read(table, style, false, arguments, env)
 }
 
-/// The same for a command that takes words which are no flags, wherever they stand: [`FlagValues::words`].
+/// Like [`parse`], but for a command that takes arguments which are no flags, in any position: [`FlagValues::words`].
 ///
 /// # Errors
 /// Everything that cannot be understood, at once.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was tried, where, and why it failed: `cannot write /etc/cni/net.d/10-x.conflist: No space left on device`.
+/// A failed operation, its path and the cause: `cannot write /etc/cni/net.d/10-x.conflist: No space left on device`.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing}{}: {source}", place(.path))]
 pub struct Error {

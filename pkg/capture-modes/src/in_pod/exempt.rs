@@ -11,7 +11,7 @@ use super::{InPodCapture, worker::CaptureJob};
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
-/// What the sets and rules lead, and where, in reports.
+/// The traffic that the sets and rules redirect, and where to, as reports name it.
 const PROBES: &str = "probes of the node past ztunnel";
 
 impl InPodCapture {

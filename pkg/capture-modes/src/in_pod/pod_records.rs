@@ -26,13 +26,13 @@ pub(super) struct PodRecordStore {
     netns_directory: PathBuf,
 }
 
-/// What a record shows of a pod.
+/// A pod as its record shows it.
 #[derive(Debug)]
 pub(crate) struct RecordedPod {
     pub(super) found: NetnsMatch,
     /// The addresses of its ADD.
     pub(super) ips: Vec<IpAddr>,
-    /// Its container.
+    /// The container of its ADD.
     pub(super) container: ContainerId,
     /// The record itself.
     pub(super) file: PathBuf,

@@ -16,7 +16,7 @@ pub(super) struct ProbeExemption {
     pub(super) was_tried: bool,
     /// When it was noticed that somebody else changed the rules, which the next observation looks into.
     pub(super) rules_changed: Option<Instant>,
-    /// The same of the sets.
+    /// When it was noticed that another component changed the sets, which the next pass compares.
     pub(super) sets_changed: Option<Instant>,
     /// Why the sets cannot be maintained.
     pub(super) sets: Option<Reason>,

@@ -72,7 +72,7 @@ impl InPodCapture {
         Ok(self.trouble(state))
     }
 
-    /// What is wrong although pods can be enrolled, if anything.
+    /// Returns what is wrong although pods can be enrolled, if anything.
     fn trouble(&self, state: &AgentState) -> Option<Reason> {
         self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
     }
@@ -129,7 +129,7 @@ impl InPodCapture {
         Ok(())
     }
 
-    /// The same for addresses that changed pods have, had, or take from others.
+    /// Like `exempt_all`, but only for addresses that changed pods have, had, or take from others.
     fn exempt_changed(&mut self, state: &mut AgentState, changed: &ChangedPods) -> Result<(), Reason> {
         let mut ips = changed.ips.clone();
         for uid in changed.pods.keys() {

@@ -119,7 +119,7 @@ impl Drop for WorkerPool {
     }
 }
 
-/// What all jobs need.
+/// Data that all jobs need.
 struct WorkerContext {
     config: rules::inpod::InPodRulesConfig,
     families: Vec<Family>,
@@ -211,7 +211,8 @@ impl WorkerContext {
         Ok(finds)
     }
 
-    /// What cannot be told so is left to a verification.
+    /// Checks without tools whether the rules of pods are unchanged. Pods for which this cannot be determined are left to a
+    /// verification.
     fn glance(&self, pods: &[GlanceOrder]) -> Vec<GlanceResult> {
         let mut looks = Vec::new();
         for GlanceOrder { netns, pod, before, .. } in pods {

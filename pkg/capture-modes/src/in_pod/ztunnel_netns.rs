@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::search_schedule::SearchSchedule;
 
-/// What is known of the ztunnel pods, and when to search again.
+/// The ztunnel pods with their namespaces, as far as these are known, and the time of the next search.
 #[derive(Debug)]
 pub(super) struct ZtunnelNamespaces {
     pods: BTreeMap<PodUid, ZtunnelPlace>,
@@ -24,7 +24,7 @@ struct ZtunnelPlace {
     ips: Vec<IpAddr>,
     /// Held open, so that the kernel gives its number to no other namespace.
     netns: Option<Arc<Netns>>,
-    /// It was reported that the namespace could not be determined.
+    /// Whether it was reported that the namespace could not be determined.
     reported: bool,
 }
 

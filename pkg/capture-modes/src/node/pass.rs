@@ -30,9 +30,9 @@ fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
 /// A pass after which the kernel matches the desired state.
 #[derive(Debug)]
 pub(super) struct NodePass {
-    /// What is wrong all the same, if anything.
+    /// The problem that remains although the kernel matches, if any.
     pub(super) lost: Option<Reason>,
-    /// It restored what somebody else had changed; of several kinds, the first that the steps are about.
+    /// The kind of objects that others had changed and the pass restored. Of several kinds, the first that the steps are about.
     pub(super) repaired: Option<NodeChange>,
 }
 

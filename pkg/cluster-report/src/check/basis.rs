@@ -7,7 +7,7 @@ use crate::{
     finding::{Code, Finding},
 };
 
-/// What a check rests on.
+/// Data that a check rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basis {
     /// Objects of the API of this kind, in the words of [`crate::Unread::what`].
@@ -59,7 +59,7 @@ fn bases(code: Code) -> &'static [Basis] {
     }
 }
 
-/// What of the bases is missing.
+/// The bases that are missing, according to the cluster and the findings.
 pub(super) struct Missing<'a> {
     cluster: &'a Cluster,
     findings: &'a [Finding],

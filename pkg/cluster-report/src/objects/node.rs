@@ -10,19 +10,19 @@ use super::{Condition, Meta, is_true};
 pub struct Node {
     /// Name, labels.
     pub metadata: Meta,
-    /// What is desired.
+    /// The desired state.
     pub spec: NodeSpec,
-    /// What is observed.
+    /// The observed state.
     pub status: NodeStatus,
 }
 
-/// What is desired of a node.
+/// The desired state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// It takes no new pods.
+    /// Whether the node is cordoned: it accepts no new pods.
     pub unschedulable: bool,
-    /// Its taints.
+    /// The node's taints.
     pub taints: Vec<Taint>,
 }
 
@@ -30,23 +30,23 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// Its key.
+    /// The taint's key.
     pub key: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// What is observed of a node.
+/// The observed state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeStatus {
     /// `Ready` and others.
     pub conditions: Vec<Condition>,
-    /// What it runs.
+    /// Information about the node's system.
     pub node_info: NodeInfo,
 }
 
-/// What a node runs.
+/// Information about a node's system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeInfo {
@@ -55,7 +55,7 @@ pub struct NodeInfo {
 }
 
 impl Node {
-    /// Its condition `Ready` is true.
+    /// Whether the node's condition `Ready` is true.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         is_true(&self.status.conditions, "Ready")

@@ -10,21 +10,21 @@ use super::{Condition, Meta, SIDECAR_STATUS, is_true};
 pub struct Pod {
     /// Name, labels.
     pub metadata: Meta,
-    /// What is desired.
+    /// The desired state.
     pub spec: PodSpec,
-    /// What is observed.
+    /// The observed state.
     pub status: PodStatus,
 }
 
-/// What is desired of a pod.
+/// The desired state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
-    /// Its node; empty: none yet.
+    /// The name of the pod's node; empty if it has none yet.
     pub node_name: String,
-    /// It uses the node's network.
+    /// Whether the pod uses the node's network.
     pub host_network: bool,
-    /// Its containers.
+    /// The pod's containers.
     pub containers: Vec<Container>,
     /// Containers that start before, native sidecars among them.
     pub init_containers: Vec<Container>,
@@ -34,7 +34,7 @@ pub struct PodSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Container {
-    /// Its name.
+    /// The container's name.
     pub name: String,
     /// Ports that it names.
     pub ports: Vec<ContainerPort>,
@@ -44,15 +44,15 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerPort {
-    /// Its name; empty: none.
+    /// The port's name; empty if it has none.
     pub name: String,
-    /// Its number.
+    /// The port number.
     pub container_port: u16,
     /// `TCP`, `UDP` or `SCTP`; empty: TCP.
     pub protocol: String,
 }
 
-/// What is observed of a pod.
+/// The observed state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
@@ -70,7 +70,7 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ContainerStatus {
-    /// Its state, as far as it waits.
+    /// The container's state, reduced to whether it waits.
     pub state: WaitingState,
 }
 
@@ -97,20 +97,20 @@ impl Pod {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
-    /// It is neither finished nor being deleted.
+    /// Whether the pod is neither finished nor being deleted.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
             && self.metadata.deletion_timestamp.is_none()
     }
 
-    /// Its condition `Ready` is true.
+    /// Whether the pod's condition `Ready` is true.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         is_true(&self.status.conditions, "Ready")
     }
 
-    /// It has been injected with a sidecar.
+    /// Whether a sidecar has been injected into the pod.
     #[must_use]
     pub fn has_sidecar(&self) -> bool {
         self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")

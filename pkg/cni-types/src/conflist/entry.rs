@@ -9,13 +9,13 @@ use crate::{CniError, CniVersion, NetConf};
 /// starting, so it must not get into a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// It cannot be read.
+    /// The template cannot be parsed as JSON.
     #[error("the plugin's configuration is not JSON: {0}")]
     Json(#[from] JsonError),
-    /// It is a list, a string or the like.
+    /// The template is a list, a string or the like.
     #[error("the plugin's configuration is not a JSON object")]
     NotAnObject,
-    /// It is for another plugin, or for none.
+    /// The template is for another plugin, or for none.
     #[error("the plugin's configuration needs the `type` {:?}, and has {}", ConflistEntry::TYPE, shown(.0.as_deref()))]
     Type(
         /// The type, if there is one.
@@ -67,7 +67,7 @@ impl ConflistEntry {
         Ok(ConflistEntry(entry))
     }
 
-    /// The same entry without `kubernetes.kubeconfig`: the plugin then asks nobody but the agent.
+    /// Returns the entry without `kubernetes.kubeconfig`, so that the plugin asks nobody but the agent.
     #[must_use]
     pub fn without_kubeconfig(mut self) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0 {
@@ -81,7 +81,7 @@ impl ConflistEntry {
         self
     }
 
-    /// The same entry with a member that the template does not have; one that it has stays.
+    /// Adds a member that the template does not have. An existing member stays as it is.
     #[must_use]
     pub fn with_default(mut self, key: &str, value: Json) -> ConflistEntry {
         if let Json::Object(members) = &mut self.0

@@ -70,7 +70,7 @@ pub struct NetworkFile {
 /// Why a runtime does not take a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnusableConf {
-    /// It cannot be read.
+    /// The file cannot be parsed as JSON.
     #[error("it is not JSON: {0}")]
     Json(#[from] JsonError),
     /// The document is a list, a string or the like.
@@ -87,7 +87,7 @@ pub enum UnusableConf {
     Wrong {
         /// The member's path.
         path: String,
-        /// What it should be, with its article.
+        /// The expected type, with its article.
         wanted: &'static str,
     },
     /// A number beyond a float64, into which Go decodes every number that has no type.
@@ -276,7 +276,7 @@ const PLUGIN: &[(&str, MemberShape)] = &[
     ("prevResult", MemberShape::Object),
 ];
 
-/// What libcni 1.2 added.
+/// The member that libcni 1.2 added.
 const ATTACHMENTS: &[(&str, MemberShape)] = &[(
     "cni.dev/valid-attachments",
     MemberShape::Structs(&[("containerID", MemberShape::Text), ("ifname", MemberShape::Text)]),

@@ -16,7 +16,7 @@ pub struct JsonError {
 }
 
 impl JsonError {
-    /// What is wrong at an offset.
+    /// Creates an error that says what is wrong at an offset.
     pub(super) fn at(text: &[u8], offset: usize, what: impl Into<String>) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -89,7 +89,7 @@ impl<'a> JsonReader<'a> {
         found
     }
 
-    /// The same after blanks.
+    /// Skips blanks, then goes past this byte, if it is next.
     fn mark(&mut self, byte: u8) -> bool {
         self.blanks();
         self.skip(byte)

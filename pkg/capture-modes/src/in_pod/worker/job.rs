@@ -177,7 +177,7 @@ pub(crate) struct SearchResult {
     pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
 }
 
-/// What a look at a pod's rules has found.
+/// The result of a look at a pod's rules.
 #[derive(Debug)]
 pub(crate) struct GlanceResult {
     pub(in crate::in_pod) uid: PodUid,
@@ -187,7 +187,7 @@ pub(crate) struct GlanceResult {
 }
 
 impl GlanceOrder {
-    /// Its result.
+    /// Returns the result for this pod.
     pub(in crate::in_pod) fn result(&self, unchanged: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
         GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), unchanged }
     }
@@ -197,8 +197,8 @@ impl GlanceOrder {
 #[derive(Debug)]
 pub(crate) struct RulesCheck {
     pub(in crate::in_pod) glance: Arc<PodRulesSnapshot>,
-    /// What was missing, and was restored; as text.
+    /// Missing parts that were restored, as text.
     pub(in crate::in_pod) repaired: Vec<String>,
-    /// What happened to connections that were there before.
+    /// The outcome for connections that were there before.
     pub(in crate::in_pod) connections: Option<ConnectionsReport>,
 }
