@@ -81,7 +81,7 @@ pub fn settled_fingerprint(path: &Path) -> Option<FileFingerprint> {
     fingerprint_of_file(path).ok().flatten().filter(|touched| touched.is_settled(now))
 }
 
-/// What is at `path`, links not followed; `None` if nothing is.
+/// Returns the metadata of the object at `path`, without following a symlink; `None` if there is none.
 pub(crate) fn look(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
     match fs::symlink_metadata(path) {
         Ok(meta) => Ok(Some(meta)),

@@ -120,7 +120,7 @@ fn is_lost(cause: &io::Error) -> bool {
     cause.kind() == io::ErrorKind::NotFound
 }
 
-/// What became of a try to lock a file.
+/// Result of an attempt to lock a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockOutcome {
     /// Ours, until the file is closed.

@@ -15,7 +15,7 @@ const WRITE: &str = "write";
 /// The bits of a mode that can be set: permissions, set-user-ID, set-group-ID, sticky.
 pub(crate) const MODE: u32 = 0o7777;
 
-/// What was done.
+/// Effect of a write or a copy on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// Nothing: content and mode were there already.

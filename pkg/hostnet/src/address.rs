@@ -27,7 +27,7 @@ pub struct LinkAddress {
     pub prefix_len: u8,
     /// Where it is valid.
     pub scope: RouteScope,
-    /// Its state.
+    /// State of the address.
     pub flags: AddressFlags,
 }
 

@@ -23,7 +23,7 @@ pub enum Error {
     /// A link could not be looked up (that it does not exist is no error).
     #[error("cannot look up link {name}: {source}")]
     FindLink {
-        /// Its name.
+        /// Name of the link.
         name: String,
         /// Why.
         source: netlink::Error,
@@ -49,13 +49,13 @@ pub enum Error {
     UnsuitableLink {
         /// The link that was to be.
         link: String,
-        /// What is wrong with it.
+        /// Reason why the link cannot be requested.
         reason: &'static str,
     },
     /// A link was not deleted.
     #[error("cannot delete link {link}: {source}")]
     DeleteLink {
-        /// Its name.
+        /// Name of the link.
         link: String,
         /// Why.
         source: netlink::Error,
@@ -63,7 +63,7 @@ pub enum Error {
     /// A link was not switched on or off.
     #[error("cannot set link {link} {state}: {source}")]
     SwitchLink {
-        /// Its name.
+        /// Name of the link.
         link: String,
         /// `up` or `down`.
         state: &'static str,
@@ -118,7 +118,7 @@ pub enum Error {
     ApplyRoutes {
         /// The first change that was refused.
         change: String,
-        /// Its place among the changes, from 0.
+        /// Position of that change among all changes, from 0.
         index: usize,
         /// How many there were.
         count: usize,
@@ -158,7 +158,7 @@ pub enum Error {
     UnsuitableRule {
         /// The rule.
         rule: String,
-        /// What is wrong with it.
+        /// Reason why the rule cannot be handled.
         reason: &'static str,
     },
     /// The kernel would delete somebody else's rule instead of this one, so nothing was deleted.
@@ -172,7 +172,7 @@ pub enum Error {
     /// A kernel parameter was not read (that it does not exist is no error).
     #[error("cannot read sysctl {name}: {source}")]
     ReadSysctl {
-        /// Its name.
+        /// Name of the kernel parameter.
         name: String,
         /// Why.
         source: io::Error,
@@ -180,9 +180,9 @@ pub enum Error {
     /// A kernel parameter was not written.
     #[error("cannot set sysctl {name} to {value:?}: {source}")]
     WriteSysctl {
-        /// Its name.
+        /// Name of the kernel parameter.
         name: String,
-        /// What it was to be.
+        /// Value that was to be written.
         value: String,
         /// Why.
         source: io::Error,

@@ -4,7 +4,7 @@ use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use crate::{Link, LinkAddress, PolicyRule, Route, address, link, route, rule};
 
-/// What a message of the kernel's is about.
+/// Object that a message of the kernel describes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelObject {
     /// A link.

@@ -8,9 +8,9 @@ use crate::{Error, LinkIndex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum ChangeOutcome {
-    /// It did.
+    /// Something was changed.
     Yes,
-    /// It was so already.
+    /// Nothing was changed: things were as they should be already.
     No,
 }
 
@@ -38,7 +38,8 @@ impl RtnetlinkHandle {
         Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(Error::Open)? })
     }
 
-    /// The same for a pod's namespace: a list that is longer than any pod's fails, instead of being read.
+    /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: a list that is longer than any pod's fails,
+    /// instead of being read.
     ///
     /// # Errors
     ///

@@ -29,17 +29,17 @@ const SKIP_STATISTICS: u32 = 1 << 3;
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
+    /// Interface index of the link.
     pub index: LinkIndex,
-    /// Its name.
+    /// Name of the link.
     pub name: String,
     /// Largest packet that it sends, in bytes.
     pub mtu: u32,
-    /// Its state.
+    /// State of the link.
     pub flags: LinkFlags,
-    /// What sort of virtual link it is (`veth`, `vxlan`, …); none for loopback and hardware.
+    /// Kind of virtual link (`veth`, `vxlan`, …); `None` for loopback and hardware.
     pub kind: Option<String>,
-    /// Its hardware address, if it has one of six bytes.
+    /// Hardware address, if the link has one of six bytes.
     pub mac: Option<MacAddress>,
     /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
     pub peer: Option<LinkIndex>,

@@ -6,7 +6,7 @@ use crate::{
     RtnetlinkHandle, RuleAction, TableId,
 };
 
-/// What is delivered locally, and by which table.
+/// Local delivery of packets with a mark, by a policy rule and a routing table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalDelivery {
     /// The mark of the packets.

@@ -26,7 +26,7 @@ pub struct Route {
     pub dst: Option<IpNet>,
     /// The table that it stands in.
     pub table: TableId,
-    /// What happens to packets.
+    /// Kind of the route, which decides what happens to packets.
     pub kind: RouteKind,
     /// The link on which they leave. (IPv6's routes that discard have none here, though the kernel shows `lo`.)
     pub oif: Option<LinkIndex>,
@@ -40,14 +40,14 @@ pub struct Route {
     pub metric: Option<u32>,
     /// Whether the next hop is taken to be on the link although no address of ours says so.
     pub onlink: bool,
-    /// Who made it.
+    /// Origin of the route.
     pub protocol: RouteProtocol,
     /// Whether it has more to it than these fields tell: several next hops, encapsulation, metrics such as an MTU, a
     /// source prefix. Only in routes that were read; a request does not carry it.
     pub unmodelled: bool,
 }
 
-/// What happens to packets (`RTN_*`).
+/// Kind of a route (`RTN_*`), which decides what happens to its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteKind {
     /// They are forwarded.
@@ -69,7 +69,7 @@ impl RouteKind {
     }
 }
 
-/// Who made a route (`RTPROT_*`), by which an owner recognises its own.
+/// Origin of a route (`RTPROT_*`), by which an owner recognises its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteProtocol(pub u8);
 
@@ -78,7 +78,7 @@ impl RouteProtocol {
     pub const ANY: Self = Self(0);
     /// The kernel itself.
     pub const KERNEL: Self = Self(2);
-    /// What `ip route add` sets, and so Istio's agent.
+    /// The value that `ip route add` sets, and so Istio's agent.
     pub const BOOT: Self = Self(3);
     /// An administrator.
     pub const STATIC: Self = Self(4);
@@ -143,7 +143,7 @@ impl Route {
         self.scope = self.scope.filter(|scope| *scope != self.natural_scope());
     }
 
-    /// What a route gets that asks for no metric (`IP6_RT_PRIO_USER`).
+    /// Returns the metric that the kernel gives to a route without one (`IP6_RT_PRIO_USER`).
     const fn default_metric(&self) -> Option<u32> {
         match self.family {
             Family::V4 => None,
@@ -194,7 +194,7 @@ impl RtnetlinkHandle {
         Ok(routes)
     }
 
-    /// The same of one family.
+    /// Like [`RtnetlinkHandle::routes`], but for one family.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ const DELETIONS: u32 = 64;
 pub struct PolicyRule {
     /// IPv4 or IPv6.
     pub family: Family,
-    /// Its place, lowest first; `None` lets the kernel choose (before all but the first), and equals any.
+    /// Priority, lowest first; `None` lets the kernel choose (before all but the first), and equals any.
     pub priority: Option<u32>,
     /// Only packets with this mark.
     pub fwmark: Option<Mark>,
@@ -27,16 +27,16 @@ pub struct PolicyRule {
     pub dest: Option<IpNet>,
     /// Only packets of this protocol.
     pub ip_proto: Option<IpProtocol>,
-    /// What happens to packets that meet all conditions.
+    /// Action for packets that meet all conditions.
     pub action: RuleAction,
-    /// Who made it: no condition, and not compared.
+    /// Origin of the rule: no condition, and not compared by [`PolicyRule::is`].
     pub protocol: RouteProtocol,
     /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
     /// and equals none that is.
     pub unmodelled: bool,
 }
 
-/// What a rule does (`FR_ACT_*`).
+/// Action of a rule (`FR_ACT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleAction {
     /// Look the packet up in a table; go on with the next rule if it has no route.
@@ -208,8 +208,8 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule that is not
-    /// equal, [`Error::RuleComesBack`] if there is no end to it.
+    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule
+    /// that is not equal, [`Error::RuleComesBack`] if there is no end to it.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.suitable()?;
         let mut changed = ChangeOutcome::No;

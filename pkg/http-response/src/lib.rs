@@ -153,11 +153,11 @@ fn chunks<const MAX_BODY: usize>(
     }
 }
 
-/// What has been read and not yet used.
+/// Reader of a response, with the bytes that have been read and not yet used.
 struct ResponseReader<'s, const MAX_BODY: usize, S> {
     stream: &'s mut S,
     buffer: Vec<u8>,
-    /// What lines may still use.
+    /// Number of bytes that lines may still use.
     head_left: usize,
 }
 

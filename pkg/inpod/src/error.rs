@@ -8,10 +8,10 @@ pub enum Error {
     /// The namespace itself.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// Its addresses, routes or policy rules.
+    /// Addresses, routes or policy rules of the namespace.
     #[error(transparent)]
     Network(#[from] hostnet::Error),
-    /// Its firewall tables.
+    /// Firewall tables of the namespace.
     #[error(transparent)]
     Firewall(#[from] netfilter::Error),
     /// The name of a set of addresses.
@@ -23,7 +23,7 @@ pub enum Error {
     /// A set of addresses.
     #[error(transparent)]
     Set(#[from] ipset::Error),
-    /// What was put in place is not there.
+    /// Rules that were put in place are not there.
     #[error("it does not stay as it was made: {0}")]
     Unstable(String),
     /// The sockets of a namespace cannot be listed.

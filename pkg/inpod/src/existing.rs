@@ -15,7 +15,7 @@ pub struct OutsideConnections {
 }
 
 impl OutsideConnections {
-    /// That many are listed.
+    /// Maximum number of connections that are listed.
     pub const LISTED: usize = 20;
     pub(crate) const NONE: OutsideConnections = OutsideConnections { count: 0, listed: Vec::new() };
 

@@ -34,7 +34,7 @@ pub struct NetnsFinder {
 /// A pod that is looked for.
 #[derive(Clone, Debug)]
 pub struct NetnsQuery {
-    /// Its addresses.
+    /// Addresses of the pod.
     pub ips: Vec<IpAddr>,
     /// The namespace that is known to be its own. While a process of the pod is there, or the namespace has one of its addresses
     /// and the node does not lead elsewhere for it, no other one is looked for.
@@ -76,7 +76,7 @@ struct ProcessNetns {
     nested: bool,
 }
 
-/// What a namespace shows of itself.
+/// Properties that can be observed in a namespace.
 #[derive(Clone, Copy, Debug)]
 struct NetnsView {
     /// See [`Candidate::linked_to_node`].
@@ -90,7 +90,7 @@ struct NetnsView {
 struct OpenQuery<'a> {
     uid: &'a PodUid,
     query: &'a NetnsQuery,
-    /// Those that have one of its addresses.
+    /// Namespaces of its processes that have one of the pod's addresses.
     fitting: Vec<(ProcessNetns, NetnsView)>,
     /// The known namespace still has one of its addresses.
     known_fits: bool,

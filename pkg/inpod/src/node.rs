@@ -33,10 +33,10 @@ pub struct ProbeRules {
     journal: Journal,
 }
 
-/// What [`ProbeRules::ensure`] found, and did.
+/// Report of [`ProbeRules::ensure`]: what it found, and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnsureReport {
-    /// What was missing, in words.
+    /// Differences that were found and repaired, as text.
     pub missing: Vec<String>,
     /// For the next time.
     pub seen: RulesSnapshot,
@@ -97,7 +97,7 @@ impl ProbeRules {
         })
     }
 
-    /// What leads from what was seen to what is wanted.
+    /// Returns the changes that lead from the observed to the desired state.
     #[must_use]
     pub fn changes(&self, observed: &ObservedTables) -> FamilyChanges {
         observed.changes(ChainSet::PROBES, |family| self.wanted(family))
@@ -138,7 +138,8 @@ impl NodeProbes {
     /// Makes the sets where they are not; members stay as they are. They come before the rules.
     ///
     /// # Errors
-    /// The kernel refuses. Also what failed in [`NodeProbes::settle_branches`] and concerns only probes of pods with a branch interface.
+    /// The kernel refuses. Also what failed in [`NodeProbes::settle_branches`] and concerns only probes of pods with a branch
+    /// interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let _ = self.sets.create(&spec(family)?)?;

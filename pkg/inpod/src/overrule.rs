@@ -10,7 +10,7 @@ const TCP: u8 = 6;
 /// So many are reported: a pod may have any number.
 const MOST: usize = 8;
 
-/// Those of these rules that do, in words.
+/// Returns those of these rules that take packets before ours, as text; at most `MOST`.
 pub(crate) fn overruling<'a>(
     rules: impl IntoIterator<Item = &'a PolicyRule>,
     config: &InPodRulesConfig,

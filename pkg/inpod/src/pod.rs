@@ -16,41 +16,41 @@ use sockdiag::TcpSocket;
 
 use crate::{Error, OutsideConnections, existing, overrule::overruling};
 
-/// What a pod shall have.
+/// Desired state of a pod's namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct PodRulesSpec<'a> {
     /// Marks, ports and addresses.
     pub config: &'a InPodRulesConfig,
-    /// What is special about the pod.
+    /// Options of this pod.
     pub pod: &'a inpod::PodOptions,
     /// The families that are captured.
     pub families: &'a [Family],
-    /// What becomes of connections that are there when the pod's traffic is redirected for the first time.
+    /// Handling of connections that exist when the pod's traffic is redirected for the first time.
     pub existing: ExistingConnections,
 }
 
-/// What was found, and done.
+/// Report of [`capture`] or [`verify`]: what was found, and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureReport {
-    /// What differed from what was wanted, in words; empty when nothing did.
+    /// Differences from the desired state, as text; empty if there were none.
     pub differences: Vec<String>,
     /// For a [`glance`] later; what [`verify`] saw.
     pub seen: PodRulesSnapshot,
-    /// What did not work as well as it could, in words.
+    /// Description of what did not work as well as it could, as text.
     pub warning: Option<String>,
-    /// What became of connections that were there before; `None`: there were none, or the traffic was redirected already.
+    /// Result for connections that were there before; `None` if there were none, or the traffic was redirected already.
     pub connections: Option<ConnectionsReport>,
 }
 
-/// What can be seen of a namespace at next to no cost.
+/// State of a namespace, as far as it can be observed at next to no cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRulesSnapshot {
     rules: netfilter::RulesSnapshot,
-    /// What is missing of the policy route, in words.
+    /// Missing parts of the policy route, as text.
     missing: Vec<String>,
     /// Policy rules of other components that precede ours, in words.
     overruling: Vec<String>,
-    /// What firewall rules of other components do ahead of ours, in words.
+    /// Effects of other components' firewall rules ahead of ours, as text.
     foreign: Vec<String>,
     /// Connections that bypass ztunnel; `None`: not looked for.
     outside: Option<OutsideConnections>,
@@ -85,7 +85,7 @@ impl PodRulesSnapshot {
         self.outside.as_ref().unwrap_or(&NONE)
     }
 
-    /// What rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; in words.
+    /// Returns what rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; as text.
     pub fn bypasses(&self) -> impl Iterator<Item = &str> {
         self.foreign.iter().chain(&self.overruling).map(String::as_str)
     }
@@ -160,7 +160,7 @@ pub fn captured_families(netns: &Netns, config: &InPodRulesConfig) -> Result<Vec
     netns.run_in(|| families_with_rule(&mut RtnetlinkHandle::open_in_pod()?, config))?
 }
 
-/// The same in the namespace of the handle.
+/// Like [`captured_families`], but in the namespace of the handle.
 pub(crate) fn families_with_rule(
     handle: &mut RtnetlinkHandle,
     config: &InPodRulesConfig,
@@ -187,8 +187,9 @@ pub fn glance(
     netns.run_in(|| look(wanted, before))?
 }
 
-/// The same for many pods, one after the other on one thread: each with what was seen `before`. `None`: the kernel could not be
-/// asked, or it was later than `until`, because pods before that one have lists that take long to read.
+/// Like [`glance`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
+/// the kernel could not be asked, or that it was later than `until`, because pods before that one have lists that take long to
+/// read.
 #[must_use]
 pub fn glance_each(
     pods: &[(&Netns, PodRulesSpec<'_>, &PodRulesSnapshot)],

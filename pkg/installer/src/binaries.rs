@@ -17,7 +17,8 @@ pub(crate) const PLUGIN: &str = "istio-cni";
 /// One to write, one to find it good. More are for the next pass.
 const TRIES: u32 = 2;
 
-/// What was installed and found good, so that a pass over files that nobody touched costs a few system calls.
+/// Record of the files that were installed and found good, so that a pass over files that nobody touched costs a few system
+/// calls.
 #[derive(Debug, Default)]
 pub(crate) struct BinaryInstaller {
     /// Source and installed file, as they were when their contents were compared.
@@ -26,7 +27,7 @@ pub(crate) struct BinaryInstaller {
     runs: BTreeMap<PathBuf, FileFingerprint>,
 }
 
-/// What a pass over the binaries found.
+/// Result of a pass over the binaries.
 #[derive(Debug, Default)]
 pub(crate) struct InstalledBinaries {
     /// Files that were missing or different.
@@ -130,7 +131,7 @@ fn print(source: &Path) -> Result<Option<FileFingerprint>, Error> {
     Ok(hostfs::fingerprint(&real)?)
 }
 
-/// What the image brings. A link counts as what it leads to.
+/// Returns the names of the files that the image brings. A link counts as what it leads to.
 pub(crate) fn names(source: &Path) -> Result<Vec<OsString>, Error> {
     let mut names = hostfs::list(source)?;
     names.retain(|name| fs::metadata(source.join(name)).is_ok_and(|found| found.is_file()));

@@ -94,7 +94,7 @@ impl ConfChange {
     }
 }
 
-/// What is to be done so that a runtime calls us.
+/// Steps that are needed so that a runtime calls us.
 #[derive(Debug)]
 pub(crate) enum ConfPlan {
     /// When these are done, `holder` is the file with our entry.

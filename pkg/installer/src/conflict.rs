@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(600);
 /// How long a file is left alone at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
-/// What stood for so long after we repaired it stands.
+/// Time for which a repair must last to count as permanent.
 const PEACE: Duration = Duration::from_secs(60);
 
 /// One thing that others may damage.
@@ -33,19 +33,19 @@ pub(crate) struct ConflictBackoff {
     until: Option<Instant>,
 }
 
-/// What to do about a damage.
+/// Decision about a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConflictVerdict {
     /// Repair it.
     Repair,
-    /// It is a conflict, since now: somebody should be told. Leave it alone until then.
+    /// A conflict begins now and should be reported. Leave it alone until then.
     Conflict(Instant),
     /// Leave it alone until then.
     BackOff(Instant),
 }
 
 impl ConflictBackoff {
-    /// It is damaged.
+    /// Records a damage and decides what to do about it.
     pub(crate) fn damaged(&mut self, now: Instant) -> ConflictVerdict {
         if let Some(until) = self.until {
             if now < until {
@@ -70,7 +70,7 @@ impl ConflictBackoff {
         }
     }
 
-    /// It has been repaired.
+    /// Records that the damage has been repaired.
     pub(crate) fn repaired(&mut self, now: Instant) {
         self.repaired = Some(now);
     }

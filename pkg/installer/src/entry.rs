@@ -9,18 +9,18 @@ use crate::{Error, InstallerSettings};
 pub(crate) struct CurrentEntry {
     /// The rendered template.
     pub(crate) text: String,
-    /// What it says.
+    /// Entry that was read from the text.
     pub(crate) entry: ConflistEntry,
 }
 
-/// What became of the template since the last look.
+/// Change of the template since it was last read.
 #[derive(Debug)]
 pub(crate) enum TemplateUpdate {
     /// Nothing, or it is the first.
     Same,
-    /// It changed, and is good.
+    /// The template changed, and is good.
     New,
-    /// It changed, and cannot be used: the last good one stays.
+    /// The template changed, and cannot be used: the last good one stays.
     Refused(EntryError),
 }
 

@@ -40,7 +40,7 @@ pub enum Error {
     Edit {
         /// The configuration.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the configuration cannot be edited.
         cause: EditError,
     },
     /// A file that runtimes read, and whose name is no text.

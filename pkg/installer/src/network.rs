@@ -27,9 +27,9 @@ pub(crate) struct NetworkConf {
     pub(crate) name: String,
     /// Where it really is.
     pub(crate) path: PathBuf,
-    /// What is in it.
+    /// Content of the file.
     pub(crate) content: Vec<u8>,
-    /// Its permission bits.
+    /// Permission bits of the file.
     pub(crate) mode: u32,
     /// The file as it was before it was read: still the same means still the same content.
     pub(crate) seen: Option<FileFingerprint>,
@@ -103,12 +103,12 @@ type Appended = Result<Vec<PathBuf>, UnusableConf>;
 /// Of files that were not there before.
 pub(crate) const DEFAULT_MODE: u32 = 0o644;
 
-/// What a search for a network found.
+/// Result of a search for a network.
 #[derive(Debug)]
 pub(crate) enum NetworkSearch {
     /// This one.
     Found(NetworkConf),
-    /// None into which our entry can be chained, and why.
+    /// No network into which our entry can be chained, and why.
     None(String),
 }
 
@@ -136,12 +136,12 @@ pub(crate) fn first(directory: &Path, skip: &str) -> Result<NetworkSearch, Error
     }))
 }
 
-/// What the versions of libcni take, in the order of the files.
+/// Networks that the versions of libcni take, in the order of the files.
 #[derive(Default)]
 struct Choices {
     /// Each with the newest version that takes it.
     taken: Vec<(NetworkConf, Libcni)>,
-    /// What not all of them load, and why.
+    /// Files that not all versions load, and why.
     refused: Vec<String>,
 }
 

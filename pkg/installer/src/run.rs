@@ -86,7 +86,7 @@ impl InstallerHandle {
     }
 }
 
-/// What a pass found.
+/// Result of a pass over the installation.
 #[derive(Debug, Default)]
 pub(crate) struct PassResult {
     /// Everything that is not as it should be; empty: the plugin is installed.
@@ -100,11 +100,11 @@ pub(crate) struct PassResult {
 /// One thing that is not as it should be.
 #[derive(Debug)]
 pub(crate) enum InstallProblem {
-    /// It was tried, and failed.
+    /// The step was tried, and failed.
     Failed(InstallStep, Error),
-    /// It needs somebody else to act first.
+    /// The installer has to wait: others must act first, or a file was changed as soon as it was written.
     Waiting(String),
-    /// It is left alone until then, because another program keeps undoing it.
+    /// The step is left alone until then, because another program keeps undoing it.
     Fought(String, Instant),
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn place(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// What the list `path` may have been converted from.
+/// Returns the paths of the files that the list `path` may have been converted from.
 pub(crate) fn singles(path: &Path) -> impl Iterator<Item = PathBuf> {
     FileForm::SINGLE.iter().map(|extension| path.with_extension(extension))
 }
@@ -67,7 +67,7 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
     forget(path)
 }
 
-/// What the file was; none when that is not known.
+/// Returns the original content of the file; `None` if that is not known.
 fn original(path: &Path) -> Option<Vec<u8>> {
     hostfs::read(&place(path), MAX_NETWORK).ok()
 }

@@ -12,7 +12,7 @@ use model::Reason;
 /// The loop turns at least every ten seconds; a pass may have to wait for a slow disk.
 const LIVE: Duration = Duration::from_secs(60);
 
-/// What the installer knows.
+/// State of the installation and of the installer's loop.
 #[derive(Debug)]
 pub struct InstallerStatus(Mutex<InstallerState>);
 

@@ -17,7 +17,7 @@ use crate::Error;
 
 /// A plugin that does not answer within this time would not answer a runtime either.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What it may say.
+/// Maximum size of the plugin's output, in bytes.
 const MAX_OUTPUT: u64 = 64 * 1024;
 
 /// Runs the plugin with `CNI_COMMAND=VERSION` and nothing else in its environment.
@@ -56,7 +56,7 @@ fn answers(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What a child said that has ended. Not waited for: a child of its own may hold its output open for ever.
+/// Reads the output of a child that has ended, without waiting: a child of its own may hold the output open for ever.
 fn answer(child: &mut Child) -> Result<String, std::io::Error> {
     let Some(output) = child.stdout.take() else { return Ok(String::new()) };
     rustix::io::ioctl_fionbio(&output, true)?;
@@ -67,7 +67,7 @@ fn answer(child: &mut Child) -> Result<String, std::io::Error> {
     }
 }
 
-/// None when it takes too long.
+/// Waits until the child has ended; returns `None` if that takes longer than `LIMIT`.
 fn wait(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let deadline = Instant::now() + LIMIT;

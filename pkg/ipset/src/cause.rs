@@ -23,7 +23,7 @@ impl IpsetCause {
         self.0.errno()
     }
 
-    /// Its symbol, if it is one of ipset's.
+    /// Returns the symbol of the error, if it is one of ipset's.
     #[must_use]
     pub fn symbol(&self) -> Option<&'static str> {
         self.known().map(|(symbol, _)| symbol)

@@ -19,9 +19,9 @@ pub enum Error {
     /// The kernel's protocol is not one that we speak (6 or 7).
     #[error("the kernel speaks versions {oldest} to {newest} of ipset's protocol, not 6 or 7")]
     Protocol {
-        /// Its oldest version.
+        /// Oldest version that the kernel speaks.
         oldest: u8,
-        /// Its newest version.
+        /// Newest version that the kernel speaks.
         newest: u8,
     },
     /// A set was not made.
@@ -35,11 +35,11 @@ pub enum Error {
     /// A set of this name is there, but another one than was asked for; nothing was done.
     #[error("set {set} is {found}, not {wanted}")]
     Different {
-        /// Its name.
+        /// Name of the set.
         set: SetName,
-        /// What was asked for.
+        /// Description of the set that was asked for.
         wanted: String,
-        /// What is there.
+        /// Description of the set that is there.
         found: String,
     },
     /// The kernel, or the set that is there, does not keep comments.
@@ -55,7 +55,7 @@ pub enum Error {
         ip: IpAddr,
         /// The set.
         set: SetName,
-        /// Its family.
+        /// Family of the set.
         family: Family,
     },
     /// A member was not added.

@@ -9,9 +9,9 @@ use crate::{Error, Family, IpsetHandle, SetEntry, SetName, SetSpec, cause};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum AddOutcome {
-    /// It was added.
+    /// The member was added.
     Yes,
-    /// It was a member already.
+    /// The address was a member already.
     Existed,
 }
 
@@ -19,13 +19,13 @@ pub enum AddOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RemoveOutcome {
-    /// It was removed.
+    /// The member or set was removed.
     Yes,
     /// There was none.
     Missing,
 }
 
-/// What became of many members.
+/// Result of adding many members.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct BulkOutcome {
@@ -33,7 +33,7 @@ pub struct BulkOutcome {
     pub added: usize,
     /// How many were members already.
     pub existed: usize,
-    /// Those that are not in the set, in the order in which they were given.
+    /// Members that were not added, or did not get their comment, in the order in which they were given.
     pub failed: Vec<FailedMember>,
 }
 

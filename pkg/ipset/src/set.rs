@@ -10,7 +10,7 @@ pub const HASH_IP: &str = "hash:ip";
 /// A set of addresses as it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetSpec {
-    /// Its name.
+    /// Name of the set.
     pub name: SetName,
     /// The family of its members.
     pub family: Family,
@@ -29,7 +29,7 @@ impl SetSpec {
         Self { name, family, comments: false, hash_size: None, max_elements: None }
     }
 
-    /// The same with comments.
+    /// Returns the same set with comments.
     #[must_use]
     pub fn with_comments(self) -> Self {
         Self { comments: true, ..self }
@@ -50,9 +50,9 @@ impl fmt::Display for SetSpec {
 /// A set that is there, of whatever type, without its members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetInfo {
-    /// Its name; another program may have chosen one that [`SetName`] refuses.
+    /// Name of the set; another program may have chosen one that [`SetName`] refuses.
     pub name: String,
-    /// Its type, such as `hash:ip`.
+    /// Type of the set, such as `hash:ip`.
     pub kind: String,
     /// Family of its members; none for types that hold both or no addresses.
     pub family: Option<Family>,
@@ -89,7 +89,7 @@ fn describe(f: &mut fmt::Formatter<'_>, kind: &str, family: Option<Family>, comm
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum CreateOutcome {
-    /// It was made.
+    /// The set was made.
     Yes,
     /// One of the same type, family and comment support was there.
     Existed,

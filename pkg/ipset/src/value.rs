@@ -70,8 +70,8 @@ impl Comment {
         if ok { Ok(Self(text.to_owned())) } else { Err(InvalidComment(text.to_owned())) }
     }
 
-    /// What the kernel holds, up to its NUL. Another program may have put there what is not UTF-8: that becomes `�`,
-    /// and what is too long then is cut.
+    /// Reads the comment that the kernel holds, up to its NUL. Another program may have put there what is not UTF-8: that
+    /// becomes `�`, and what is too long then is cut.
     pub(crate) fn from_kernel(bytes: &[u8]) -> Option<Self> {
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         let mut text = String::from_utf8_lossy(text).into_owned();

@@ -40,28 +40,28 @@ pub enum Error {
 /// Old values by name, by namespace.
 type JournalEntries = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What the file holds.
+/// Content of the journal's file.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct JournalContents {
     entries: JournalEntries,
-    /// What another version noted that means nothing to us. It stays for that version.
+    /// Notes of another version that mean nothing to us. They stay for that version.
     foreign: BTreeMap<String, Value>,
     /// The file is none that we can read.
     unread: bool,
 }
 
-/// What is noted, in a file.
+/// Notes of what was there before us, in a file.
 #[derive(Debug, Clone)]
 pub struct Journal {
     path: PathBuf,
 }
 
-/// What a journal held when it was read.
+/// Content of a journal when it was read.
 #[derive(Debug, Clone)]
 pub struct JournalSnapshot(JournalEntries);
 
 impl JournalSnapshot {
-    /// What is noted on a page, by name.
+    /// Returns the notes on a page, by name.
     #[must_use]
     pub fn entries(&self, page: JournalPage) -> BTreeMap<String, String> {
         self.0.get(&key(page)).cloned().unwrap_or_default()

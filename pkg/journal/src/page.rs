@@ -6,17 +6,17 @@ use netns::NetnsId;
 /// The node's own namespace in the file; others have their number.
 const NODE: &str = "node";
 
-/// Whose: none is the node.
+/// Owner of a page; `None` is the node.
 pub type PageOwner = Option<NetnsId>;
 
-/// What is noted about one namespace.
+/// Page of notes about one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPage {
     /// Kernel settings.
     Settings(PageOwner),
     /// Built-in chains of nf_tables, by family and table, before node-level capture.
     Chains(PageOwner),
-    /// The same of the node, before in-pod capture's rules for probes.
+    /// Built-in chains of nf_tables in the node's namespace, by family and table, before in-pod capture's rules for probes.
     ProbeChains,
 }
 

@@ -18,7 +18,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// Of an answer that is an error, in bytes.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
-/// What of a body is bounded.
+/// Part of a body that is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyBound {
     /// Nothing: its reader cuts it into pieces that are bounded.
@@ -81,7 +81,7 @@ pub(crate) struct BoundedBody {
     held: HeldBytes,
     /// Until a watch may end.
     shortest: Option<Pin<Box<Sleep>>>,
-    /// Its end, once that is known, with an error if it was no orderly one.
+    /// End of the body, once that is known, with an error if it was no orderly one.
     end: Option<Option<BoxError>>,
 }
 

@@ -31,7 +31,7 @@ pub enum ApiServerTrust {
 pub struct ApiConnection {
     /// URL without a path, such as `https://10.96.0.1:443`.
     pub server: String,
-    /// Its authority.
+    /// Authority that the server's certificate must be from, if any.
     pub trust: ApiServerTrust,
     /// File with the bearer token, read again when it changes.
     pub token: PathBuf,
@@ -45,13 +45,13 @@ pub struct KubeClient {
     pub(crate) kube: kube::Client,
 }
 
-/// What goes with a request.
+/// Content that is sent with a request.
 pub(crate) enum RequestBody {
     /// An object, or nothing.
     Json(Vec<u8>),
     /// Members of an object, to be set or removed (RFC 7396).
     MergePatch(Vec<u8>),
-    /// The same, with lists of objects that have keys, such as a node's conditions.
+    /// Like `MergePatch`, but with lists of objects that have keys, such as a node's conditions.
     StrategicMergePatch(Vec<u8>),
 }
 

@@ -36,7 +36,7 @@ pub struct Collection {
     pub label_selector: Option<String>,
 }
 
-/// What is to be known of a collection.
+/// Observation of a collection: all of its objects, or a change of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListEvent<T> {
     /// These are all. What was told before and is not among them is gone.

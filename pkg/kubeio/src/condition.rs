@@ -11,9 +11,9 @@ use crate::{Error, KubeClient, client::RequestBody, event::rfc3339};
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It does.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
     /// Nobody knows.
     Unknown,
@@ -22,7 +22,7 @@ pub enum ConditionStatus {
 /// A condition of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCondition {
-    /// Its type, such as `IstioCNIReady`. A node has one of each type.
+    /// Type of the condition, such as `IstioCNIReady`. A node has one of each type.
     pub kind: &'static str,
     /// Whether it holds.
     pub status: ConditionStatus,
@@ -65,7 +65,7 @@ impl ConditionStatus {
 }
 
 impl KubeClient {
-    /// What the condition of this type says at the node; none if the node has none.
+    /// Returns the status of the node's condition of this type; `None` if the node has none.
     ///
     /// # Errors
     /// The API server did not tell within ten seconds.

@@ -1,6 +1,6 @@
 //! What can go wrong, with what was being done.
 
-/// What kind of trouble it is, as far as somebody acts on it.
+/// Kind of an error, as far as a caller acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiErrorKind {
     /// There is no such object (404).
@@ -9,7 +9,7 @@ pub enum ApiErrorKind {
     Refused,
     /// The object is another one than was meant, or has changed (409), or the change is not one that can be made (422).
     Conflict,
-    /// What was asked for is too old (410), such as the next page of a list.
+    /// The requested data is too old (410), such as the next page of a list.
     Expired,
     /// Anything else: no connection, no answer in time, a failing server.
     Unavailable,

@@ -24,7 +24,7 @@ pub enum EventLevel {
     Warning,
 }
 
-/// What an Event is about.
+/// Subject that an Event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventSubject {
     /// The node.
@@ -38,7 +38,7 @@ pub enum EventSubject {
     Pod {
         /// Namespace and name.
         name: PodName,
-        /// Its UID: `kubectl describe` finds its Events by it.
+        /// UID of the pod: `kubectl describe` finds its Events by it.
         uid: PodUid,
     },
 }

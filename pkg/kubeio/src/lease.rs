@@ -15,9 +15,9 @@ use crate::{ApiErrorKind, Error, KubeClient, client::RequestBody};
 /// Which Lease, and for whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOptions {
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
     /// This replica: unique among all that ever want the Lease.
     pub identity: String,
@@ -25,7 +25,7 @@ pub struct LeaseOptions {
     pub duration: Duration,
 }
 
-/// What one attempt to take or renew a Lease led to.
+/// Result of one attempt to take or renew a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseStanding {
     /// This replica holds it, for the Lease's duration from the beginning of the attempt.
@@ -36,11 +36,11 @@ pub enum LeaseStanding {
 
 /// For each request: an attempt has two, and must end well before the Lease does.
 const LIMIT: Duration = Duration::from_secs(5);
-/// What other programs write as the duration counts within these bounds.
+/// Bounds, with `LONGEST`, to which a duration written by another program is limited.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What the Lease said, as far as a change of it shows that its holder lives.
+/// Content of the Lease, as far as a change of it shows that its holder lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LeaseRecord {
     holder: String,

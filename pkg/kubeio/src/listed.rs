@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(295);
 /// Within a list.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What is followed.
+/// Collection that is followed, and the client for it.
 pub(crate) struct FollowedCollection<T> {
     pub(crate) client: kube::Client,
     pub(crate) api: Api<SlimObject<T>>,
@@ -147,7 +147,7 @@ where
     }
 }
 
-/// What a watch says, and the version that it goes on from; `None`: only a list goes on.
+/// Returns what a watch reports, and the version that it goes on from; `None` as the version: only a list goes on.
 fn changed<T>(
     change: kube::Result<WatchEvent<SlimObject<T>>>,
     version: String,

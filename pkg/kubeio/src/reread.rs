@@ -39,7 +39,7 @@ impl<T: Clone> ReloadedFile<T> {
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
-    /// What it says now; what it said last, if that cannot be read.
+    /// Returns the current value of the file, or the last one if the file cannot be read.
     pub(crate) fn now(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let settled = hostfs::settled_fingerprint(&self.path);

@@ -11,13 +11,13 @@ use crate::{Error, KubeClient, client::RequestBody};
 /// A taint, as Kubernetes identifies it on a node: by key and effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTaint {
-    /// Its key.
+    /// Key of the taint.
     pub key: &'static str,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: &'static str,
 }
 
-/// What becomes of a taint.
+/// Change of a node's taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintChange {
     /// The node has it, without a value unless it has one already.

@@ -17,9 +17,9 @@ pub struct ObjectRef {
     pub group: &'static str,
     /// Such as `DaemonSet`; of version `v1`.
     pub kind: &'static str,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
 }
 

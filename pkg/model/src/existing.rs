@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// What becomes of a pod's TCP connections that are there when its traffic is redirected for the first time.
+/// Handling of a pod's TCP connections that exist when its traffic is redirected for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExistingConnections {
     /// They go on past the proxy until they close.

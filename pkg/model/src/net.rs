@@ -150,7 +150,7 @@ impl IfName {
     }
 }
 
-/// What [`IfName::known`] takes.
+/// Whether a name is plain enough for [`IfName::known`].
 const fn is_plain(name: &[u8]) -> bool {
     let [first, rest @ ..] = name else { return false };
     let mut rest = rest;

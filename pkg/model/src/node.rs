@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::pod::{EnvVar, ObjectMeta, null_is_empty};
 
-/// What we need of a node.
+/// The fields of a node that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -16,7 +16,7 @@ pub struct Node {
     pub spec: NodeSpec,
 }
 
-/// What we need of a node's `spec`.
+/// The fields of a node's `spec` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
@@ -37,7 +37,7 @@ pub struct Taint {
     pub effect: String,
 }
 
-/// What we need of a DaemonSet.
+/// The fields of a DaemonSet that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DaemonSet {
@@ -63,7 +63,7 @@ pub struct PodTemplate {
     pub spec: PodPlacement,
 }
 
-/// What a pod asks of its node.
+/// The fields of a pod template's `spec` that we need: what a pod asks of its node, and its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodPlacement {
@@ -76,21 +76,21 @@ pub struct PodPlacement {
     /// `affinity`
     #[serde(deserialize_with = "null_is_empty")]
     pub affinity: Affinity,
-    /// What runs in the pods.
+    /// Containers of the pods.
     #[serde(deserialize_with = "null_is_empty")]
     pub containers: Vec<TemplateContainer>,
 }
 
-/// What we need of a container that a DaemonSet makes.
+/// The fields that we need of a container that a DaemonSet makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct TemplateContainer {
     /// The container's name.
     pub name: String,
-    /// Its arguments.
+    /// Arguments of the container.
     #[serde(deserialize_with = "null_is_empty")]
     pub args: Vec<String>,
-    /// Its variables.
+    /// Environment variables of the container.
     #[serde(deserialize_with = "null_is_empty")]
     pub env: Vec<EnvVar>,
     /// Where more variables come from; what is in there the DaemonSet does not say.
@@ -117,7 +117,7 @@ pub struct Toleration {
     pub effect: String,
 }
 
-/// What we need of `affinity`.
+/// The fields of `affinity` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Affinity {
@@ -126,7 +126,7 @@ pub struct Affinity {
     pub node_affinity: NodeAffinity,
 }
 
-/// What we need of `nodeAffinity`.
+/// The fields of `nodeAffinity` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {

@@ -68,7 +68,7 @@ impl WatchedDirectory {
     }
 }
 
-/// What can be told of a directory without events: which one it is, and what of its entries would change.
+/// State of a directory as polling compares it: which directory it is, and the fingerprints of its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DirectoryListing {
     /// With its times, because one made anew may get the same inode number. `None`: missing.

@@ -7,8 +7,9 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
-/// What tells that a file was made, replaced, renamed, removed, written or got another mode or owner, and that the
-/// directory itself went. Not MODIFY: a file being written is told once, when it is closed.
+/// Flags of a watch on a directory. Its events report that a file was made, replaced, renamed, removed, written or got
+/// another mode or owner, and that the directory itself went. Not MODIFY: a file being written is reported once, when it is
+/// closed.
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::MOVED_FROM)
@@ -29,7 +30,7 @@ const BUFFER: usize = 16 * 1024;
 /// Events taken at once, so that a flood of them cannot hold us.
 const MOST: usize = 16 * 1024;
 
-/// What a look at pending events told.
+/// Result of reading the pending events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PendingEvents {
     pub(super) changed: bool,

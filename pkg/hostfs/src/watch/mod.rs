@@ -91,7 +91,7 @@ impl DirectoryWatcher {
         })
     }
 
-    /// What ends a wait from another thread.
+    /// Returns a handle that ends a wait from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()

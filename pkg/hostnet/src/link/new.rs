@@ -27,8 +27,8 @@ const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_GROUP6: u16 = 16;
 const IFLA_VXLAN_LOCAL6: u16 = 17;
 
-/// A link to be made by [`RtnetlinkHandle::create_link`](crate::RtnetlinkHandle::create_link); what is not told here has the kernel's
-/// defaults.
+/// A link to be made by [`RtnetlinkHandle::create_link`](crate::RtnetlinkHandle::create_link); what is not set here has the
+/// kernel's defaults.
 #[derive(Clone, Copy, Debug)]
 pub enum NewLink<'a> {
     /// Two links, each of which receives what the other one sends.
@@ -42,7 +42,7 @@ pub enum NewLink<'a> {
     },
     /// A tunnel to one host, Ethernet in UDP (RFC 8926).
     Geneve {
-        /// Its name.
+        /// Name of the link.
         name: &'a str,
         /// Number of the virtual network, 24 bits.
         vni: u32,
@@ -53,7 +53,7 @@ pub enum NewLink<'a> {
     },
     /// A tunnel to one host, Ethernet in UDP (RFC 7348).
     Vxlan {
-        /// Its name.
+        /// Name of the link.
         name: &'a str,
         /// Number of the virtual network, 24 bits.
         vni: u32,
@@ -67,7 +67,7 @@ pub enum NewLink<'a> {
 }
 
 impl NewLink<'_> {
-    /// Its name in the handle's netns.
+    /// Returns the link's name in the handle's netns.
     #[must_use]
     pub const fn name(&self) -> &str {
         match self {
@@ -75,7 +75,7 @@ impl NewLink<'_> {
         }
     }
 
-    /// What sort of link it is, as [`Link::kind`](crate::Link::kind) tells.
+    /// Returns the kind of the link, as in [`Link::kind`](crate::Link::kind).
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl NewLink<'_> {
         message
     }
 
-    /// What the sort of link adds.
+    /// Adds the attributes that are specific to the kind of link.
     fn data(&self, data: &mut NetlinkRequest) {
         match *self {
             Self::Veth { peer_name, peer_netns, .. } => {

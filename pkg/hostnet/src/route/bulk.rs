@@ -29,7 +29,7 @@ impl RouteChange {
     }
 }
 
-/// What came of the changes so far.
+/// Counts of the results so far, and the first refusal.
 #[derive(Default)]
 struct BulkTally {
     applied: usize,

@@ -6,7 +6,7 @@ use super::{Route, message};
 use crate::wire::{CREATE, REPLACE};
 use crate::{ChangeOutcome, Error, RtnetlinkHandle};
 
-/// What is to happen to a route.
+/// Operation on a route.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RouteVerb {
     Add,

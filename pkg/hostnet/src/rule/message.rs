@@ -91,7 +91,7 @@ fn whole(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkRequest {
     message
 }
 
-/// What the loop over the attributes gathers.
+/// Attributes of a rule, as the loop over them gathers them.
 #[derive(Default)]
 struct RuleParts {
     priority: u32,

@@ -20,7 +20,7 @@ const FIXED_SEED: u64 = 0x6d69_6c6c_7261_6365;
 const DIRECTORIES: usize = 600;
 const PLUGINS: [&str; 4] = ["bridge", "calico-ipam", "portmap", "ptp"];
 
-/// What a runtime with one version of libcni loads.
+/// Network that each runtime loads with one version of libcni.
 #[derive(Debug, PartialEq, Eq)]
 struct Loaded {
     /// The file, and how many plugins were appended to its own.

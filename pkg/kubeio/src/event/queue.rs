@@ -45,7 +45,7 @@ pub(super) struct WaitingEvent {
     pub(super) times: u32,
     /// When it happened last.
     since: Instant,
-    /// Its place among those that wait.
+    /// Sequence number among the Events that wait.
     number: u64,
 }
 
@@ -118,14 +118,14 @@ struct Share {
     budget: Budget,
     /// The last turn that it had; 0: none.
     served: u64,
-    /// The same for each reason.
+    /// Last turn of each reason.
     reasons: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug)]
 struct ClassQueue {
     budget: Budget,
-    /// Those that have Events waiting, or have not all of their budget.
+    /// Shares that have Events waiting, or have not all of their budget.
     shares: BTreeMap<String, Share>,
     waiting: Vec<WaitingEvent>,
 }

@@ -12,7 +12,7 @@ const WINDOW: Duration = Duration::from_secs(3600);
 /// How many Events are remembered.
 const REMEMBERED: usize = 256;
 
-/// What makes two Events the same.
+/// Key of an Event: two Events with equal keys are the same.
 pub(super) type EventKey = (EventObject, KubeEvent);
 
 /// How an Event is published.
