@@ -68,7 +68,7 @@ pub struct ObjectMeta {
     pub deleted: Option<String>,
 }
 
-/// What we need of a pod.
+/// The fields of a pod that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Pod {
@@ -81,7 +81,7 @@ pub struct Pod {
     pub status: PodStatus,
 }
 
-/// What we need of a pod's `spec`.
+/// The fields of a pod's `spec` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
@@ -91,7 +91,7 @@ pub struct PodSpec {
     /// Init containers, native sidecars among them.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
-    /// Those that were added while the pod runs, for debugging.
+    /// Ephemeral containers, which are added for debugging while the pod runs.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub ephemeral_containers: Vec<Container>,
     /// The pod lives in the node's network namespace.
@@ -104,19 +104,19 @@ pub struct PodSpec {
     pub service_account_name: String,
 }
 
-/// What we need of a container.
+/// The fields of a container that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Container {
     /// The container's name.
     pub name: String,
-    /// Its arguments.
+    /// Arguments to the entrypoint.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Its environment, in order.
+    /// Environment variables, in order.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// Its own security context (the pod's is not consulted, as upstream does not).
+    /// Security context of the container itself. That of the pod is not consulted, as in upstream.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "SecurityContext::is_empty")]
     pub security_context: SecurityContext,
 }
@@ -125,9 +125,9 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct EnvVar {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its literal value; absent when it comes from elsewhere (`valueFrom`).
+    /// Literal value; absent when it comes from elsewhere (`valueFrom`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
@@ -150,7 +150,7 @@ pub struct SecurityContext {
     pub capabilities: Capabilities,
 }
 
-/// What we need of a namespace.
+/// The fields of a namespace that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Namespace {
@@ -183,7 +183,7 @@ impl Pod {
         self.metadata.uid == *uid || self.manifest_hash().as_ref() == Some(uid)
     }
 
-    /// What the strongest of all its containers may do in its network namespace.
+    /// Returns what the strongest of all the pod's containers may do in its network namespace.
     #[must_use]
     pub fn network_privilege(&self) -> NetworkPrivilege {
         let all = self.all_containers().chain(&self.spec.ephemeral_containers);
@@ -197,7 +197,7 @@ impl Pod {
 }
 
 impl SecurityContext {
-    /// What the container may do in its pod's network namespace.
+    /// Returns what the container may do in its pod's network namespace.
     #[must_use]
     pub fn network_privilege(&self) -> NetworkPrivilege {
         if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.privilege() }

@@ -7,13 +7,13 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// What the strongest container of a pod may do in the pod's network namespace; later ones include those before.
+/// Privilege of a pod's strongest container in the pod's network namespace. Each variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NetworkPrivilege {
     /// All containers drop `NET_RAW`.
     #[default]
     None,
-    /// What the container runtime gives when nobody says anything: of containerd and Docker `NET_RAW`, of CRI-O nothing.
+    /// Default of the container runtime, where nothing is specified: `NET_RAW` for containerd and Docker, nothing for CRI-O.
     RuntimeDefault,
     /// `NET_RAW` is asked for: raw sockets, and marks on sockets since Linux 5.17.
     NetRaw,
@@ -62,8 +62,8 @@ struct CapabilityList {
 }
 
 impl Capabilities {
-    /// What a container that is not privileged gets: `ALL` counts first, then what is added, then what is dropped, as
-    /// containerd and CRI-O have it.
+    /// Returns the privilege of a container that is not privileged: `ALL` counts first, then what is added, then what is
+    /// dropped, as in containerd and CRI-O.
     #[must_use]
     pub fn privilege(self) -> NetworkPrivilege {
         let Capabilities { add, drop } = self;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pod::null_is_empty;
 
-/// What we need of a pod's `status`.
+/// The fields of a pod's `status` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
@@ -53,7 +53,7 @@ pub struct PodCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ContainerStatus {
-    /// It passes its readiness check; an init container: it is done.
+    /// The container passes its readiness check; an init container has finished.
     pub ready: bool,
 }
 

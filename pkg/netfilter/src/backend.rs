@@ -48,7 +48,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Whose rules any of our programs may have made, wherever.
+/// Owners of all rules that any of our programs may have made, wherever.
 pub(crate) const OWNERS: [ChainSet; 3] = [ChainSet::SIDECAR, ChainSet::NODE, ChainSet::PROBES];
 
 /// How the names of their native tables begin.
@@ -56,7 +56,7 @@ pub(crate) fn native_prefixes() -> Vec<&'static str> {
     OWNERS.iter().filter_map(|owner| owner.native).collect()
 }
 
-/// What a backend holds of a namespace.
+/// Summary of what a backend holds in a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldTables {
     /// Chains of ours, or jumps to such.

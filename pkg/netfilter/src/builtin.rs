@@ -20,7 +20,7 @@ const NAMES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTI
 /// How a table that is not there is written.
 const NONE: &str = "-";
 
-/// What there is of one table of iptables-nft, without its rules.
+/// State of one table of iptables-nft, without its rules.
 ///
 /// Its text is the names of its built-in chains, or `-` if there is no table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl fmt::Display for BuiltIn {
     }
 }
 
-/// What the kernel tells of a chain.
+/// Properties of a chain, as the kernel reports them.
 #[derive(Debug)]
 pub(crate) struct ChainInfo {
     has_hook: bool,

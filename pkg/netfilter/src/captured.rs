@@ -24,7 +24,7 @@ use crate::{
 /// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
 
-/// What a rule does with a packet, as far as redirection goes.
+/// Effect of a rule on a packet, as far as redirection goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RuleEffect {
     /// Nothing that matters here, or a jump.
@@ -124,7 +124,7 @@ impl CapturedTraffic {
         CapturedTraffic([CapturedFlow { family: None, hook: Hook::Output }].into())
     }
 
-    /// What [`CapturedTraffic::lines`] returned; lines of another version that mean nothing here are left out.
+    /// Reads what [`CapturedTraffic::lines`] returned. Lines of another version that mean nothing here are left out.
     #[must_use]
     pub fn from_lines(lines: &[String]) -> CapturedTraffic {
         CapturedTraffic(lines.iter().filter_map(|line| CapturedFlow::parse(line)).collect())

@@ -21,7 +21,7 @@ pub struct FamilyChanges {
     instead: Option<BlankRules>,
 }
 
-/// What an owner shall have in a namespace without any tables.
+/// Desired rules of an owner in a namespace without any tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BlankRules {
     prefix: &'static str,
@@ -30,7 +30,7 @@ struct BlankRules {
     without_jumps: bool,
 }
 
-/// What an owner's native tables are to become.
+/// Change of an owner's native tables, from those found to those wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NativeChange {
     prefix: &'static str,
@@ -40,8 +40,8 @@ struct NativeChange {
 }
 
 impl ObservedTables {
-    /// What leads from what was seen to what is wanted of an owner's rules. A family that is to have none gets an empty
-    /// rule set.
+    /// Returns the changes that lead from what was observed to what is wanted of an owner's rules. A family that is to have
+    /// none gets an empty rule set.
     #[must_use]
     pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
         let rules = Family::BOTH.map(|family| (family, wanted(family)));
@@ -56,7 +56,7 @@ impl ObservedTables {
         FamilyChanges { families, native: None, instead }
     }
 
-    /// What takes an owner's rules away.
+    /// Returns the changes that remove an owner's rules.
     #[must_use]
     pub fn removal(&self, owner: ChainSet) -> FamilyChanges {
         self.changes(owner, |_| RuleSet::default())
@@ -99,7 +99,7 @@ impl FamilyChanges {
         of_families.chain(native.map(|what| (None, what.clone())))
     }
 
-    /// The same without the families.
+    /// Returns the texts of [`FamilyChanges::reasons`], without the family beside each.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         self.reasons().map(|(_, what)| what).collect()
@@ -221,8 +221,8 @@ impl Firewall {
         self.remove_elsewhere_of(&WantedRules { owner, rules: &|_| RuleSet::default() })
     }
 
-    /// The same where there may be more rules than are read; the jumps among the rules tell which built-in chains to look
-    /// into then.
+    /// Like [`Firewall::remove_elsewhere`], but also works where there may be more rules than are read. The jumps among the
+    /// wanted rules determine which built-in chains are read then.
     ///
     /// # Errors
     /// As there.

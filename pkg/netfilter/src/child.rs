@@ -25,7 +25,7 @@ use netns::UserNamespace;
 
 use crate::{Error, RuleLimits};
 
-/// What ends a process that writes too much into a file.
+/// Signal that ends a process that writes too much into a file.
 const SIGXFSZ: i32 = 25;
 /// This program.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -50,12 +50,12 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
     Some(format!("cannot run {}: {error}", Path::new(&tool).display()))
 }
 
-/// What a tool reads.
+/// Standard input of a tool.
 #[derive(Clone, Copy)]
 pub(crate) enum ToolInput<'a> {
     /// This.
     Text(&'a str),
-    /// What [`RunningTool::feed`] will give it.
+    /// The text that [`RunningTool::feed`] will pass to it.
     Later,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct RunningTool {
     limit: Option<u64>,
 }
 
-/// What a tool left behind.
+/// Exit status and output of a tool that has ended.
 pub(crate) struct FinishedTool {
     pub(crate) tool: PathBuf,
     pub(crate) status: ExitStatus,
@@ -90,8 +90,8 @@ impl RunningTool {
         RunningTool::start_within(None, tool, arguments, env, input)
     }
 
-    /// The same, in a user namespace. No thread can enter one, nor can a process with several: so this program is started
-    /// once more, and becomes the tool in there.
+    /// Like [`RunningTool::start`], but in a user namespace, if one is given. No thread can enter one, nor can a process
+    /// with several threads. So this program is started once more, and becomes the tool in there.
     pub(crate) fn start_within(
         user_namespace: Option<&UserNamespace>,
         tool: &Path,
@@ -180,7 +180,7 @@ impl Drop for RunningTool {
 }
 
 impl FinishedTool {
-    /// What the tool printed, or why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
+    /// Returns the tool's result if it succeeded, else why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
     pub(crate) fn success(self) -> Result<FinishedTool, Error> {
         if self.status.success() {
             return Ok(self);

@@ -7,7 +7,7 @@ use nftables::uapi::{CHAIN_USE, GET_CHAIN, NFPROTO};
 
 use crate::{Error, presence::has_no_nf_tables};
 
-/// What looking may cost.
+/// Limits on what reading and changing rules may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleLimits {
     /// With more rules than these, in all chains of the families that iptables uses, no tool is asked to print them.

@@ -35,7 +35,7 @@ pub(crate) struct DigestedRule {
     pub(crate) jumps_to: Option<String>,
     /// Of all that it says, without its counters.
     pub(crate) hash: u64,
-    /// What becomes of a packet.
+    /// Effect of the rule on a packet.
     pub(crate) effect: RuleEffect,
 }
 
@@ -80,7 +80,7 @@ impl RuleDigest {
         Ok(RuleDigest(found.into_iter().map(line).collect()))
     }
 
-    /// What [`RuleDigest::lines`] gave.
+    /// Restores a digest from what [`RuleDigest::lines`] returned.
     #[must_use]
     pub fn from_lines(lines: BTreeMap<String, String>) -> RuleDigest {
         RuleDigest(lines)
@@ -113,7 +113,7 @@ impl RuleDigest {
         self.0.keys().any(leads)
     }
 
-    /// What is different `now`, for people; empty: nothing.
+    /// Returns how the rules `now` differ, as text; empty if they do not.
     #[must_use]
     pub fn differences(&self, now: &RuleDigest) -> Vec<String> {
         let rules = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();

@@ -13,7 +13,7 @@ pub enum Error {
     /// No tool of the wanted backend.
     #[error("no {tool} for the {backend} backend in {path} (Debian and RHEL: package iptables)")]
     NoTool {
-        /// What was looked for.
+        /// Name of the tool that was searched for.
         tool: String,
         /// For which backend.
         backend: Backend,
@@ -61,7 +61,7 @@ pub enum Error {
     Refused {
         /// The tool.
         tool: PathBuf,
-        /// What its exit status means.
+        /// Meaning of the tool's exit status.
         meaning: String,
         /// The end of what it said.
         stderr: String,

@@ -9,9 +9,9 @@ use crate::{Error, legacy, presence::generation};
 /// another one although no rule was changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesFingerprint {
-    /// None: the kernel has no nf_tables.
+    /// Generation of nf_tables' rules. `None` if the kernel has no nf_tables.
     generation: Option<u32>,
-    /// None: there are no legacy tables.
+    /// A number for the content of the legacy tables. `None` if there are none.
     legacy: Option<u64>,
 }
 
@@ -24,7 +24,7 @@ impl RulesFingerprint {
         RulesFingerprint::within(legacy::LONGEST)
     }
 
-    /// The same with legacy tables as long as a node may have them.
+    /// Like [`RulesFingerprint::of_this_netns`], but reads legacy tables as long as a node may have them.
     ///
     /// # Errors
     /// As [`RulesFingerprint::of_this_netns`].

@@ -23,7 +23,7 @@ use crate::{
     tools::{IptablesTools, ToolVerb},
 };
 
-/// Who reads and changes the tables of nf_tables.
+/// Means by which the tables of nf_tables are read and changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftAccess {
     /// The engine, over netlink. No tool is needed.
@@ -56,13 +56,13 @@ impl NativeTables {
 /// How to work.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
-    /// Who reads and changes the tables of nf_tables.
+    /// Means by which the tables of nf_tables are read and changed.
     pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
     /// When native tables are used.
     pub native: NativeTables,
-    /// Whose lock to take for legacy tables.
+    /// Lock to take for legacy tables.
     pub lock: XtablesLock,
     /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
     /// that all programs of ours see. `None`: each process has locks of its own.
@@ -71,8 +71,8 @@ pub struct FirewallOptions {
     pub lock_wait: Duration,
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
-    /// What reading may cost, and for changes, a shorter time; `None`: as much as it takes. [`inside`](crate::inside) sets those
-    /// of pods.
+    /// Limits on what reading may cost, and for changes, a shorter time. `None` means as much as it takes.
+    /// [`inside`](crate::inside) sets the limits of pods.
     pub limits: Option<RuleLimits>,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
     /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
@@ -144,18 +144,19 @@ pub struct Firewall {
     options: FirewallOptions,
 }
 
-/// What the tables of the chosen backend hold, as far as it concerns one of our owners. A family without any table is absent and counts as blank.
+/// Content of the tables of the chosen backend, as far as it concerns one of our owners. A family without any table is
+/// absent and counts as blank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedTables {
     /// By family.
     pub families: BTreeMap<Family, SavedTables>,
     /// Only one owner's chains were read, and of these no more than whether they were changed.
     pub coarse: bool,
-    /// What native tables hold, where these are used; then there are no families.
+    /// Content of native tables, where these are used; then there are no families.
     pub native: Option<Arc<NativeListing>>,
 }
 
-/// What opening has found.
+/// Result of opening the tables.
 enum OpenedFirewall {
     /// All tables of the backend.
     Read(Firewall, ObservedTables),
@@ -177,11 +178,11 @@ impl WaitingRestore {
     }
 }
 
-/// What surely fits into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
+/// Bytes that surely fit into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
 const PIPE: usize = 32 * 1024;
 
 impl ObservedTables {
-    /// What `family` holds.
+    /// Returns the tables of `family`, blank if it is absent.
     #[must_use]
     pub fn of(&self, family: Family) -> &SavedTables {
         static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
@@ -202,8 +203,9 @@ impl Firewall {
         }
     }
 
-    /// The same for the rules of one owner only. Where there are more rules than the limits allow, its chains are read
-    /// one by one; those that are as they were when they were `verified` hold what is wanted, and others count as wrong.
+    /// Like [`Firewall::open`], but for the rules of one owner only. Where there are more rules than the limits allow, its
+    /// chains are read one by one. Those that are as they were when they were `verified` hold what is wanted, and others
+    /// count as wrong.
     ///
     /// # Errors
     /// As [`Firewall::open`]; too many rules are an error in legacy tables only.
@@ -297,7 +299,7 @@ impl Firewall {
         self.options.forced.is_some()
     }
 
-    /// The same with each of the other backends.
+    /// Returns this firewall with each of the other backends.
     pub(crate) fn others(&self) -> impl Iterator<Item = Firewall> {
         let others = Backend::ALL.into_iter().filter(|backend| *backend != self.backend);
         others.map(|backend| Firewall { backend, ..self.clone() })
@@ -466,7 +468,7 @@ pub(crate) fn readable(look: Result<Option<ObservedTables>, Error>) -> Result<Op
     }
 }
 
-/// What a backend holds; none was read because nf_tables holds too much.
+/// Summarizes what a backend holds. `None` means that its tables were not read because nf_tables holds too much.
 fn held(observed: Option<&ObservedTables>) -> Result<HeldTables, Error> {
     let Some(observed) = observed else {
         let ours = OWNERS.into_iter().map(OwnRules::has_any).collect::<Result<Vec<bool>, Error>>()?;

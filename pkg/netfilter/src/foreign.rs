@@ -41,8 +41,8 @@ const LONGEST_NAME: usize = 32;
 const NAT: &str = "nat";
 const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 
-/// What rules of other components do ahead of ours in the calling thread's network namespace, in words; empty: nothing.
-/// `owner`: whose chains are ours; `marks`: those that ours ask for.
+/// Returns the effects of other components' rules ahead of ours in the calling thread's network namespace, as text; empty
+/// if there are none. `owner`: whose chains are ours; `marks`: those that ours ask for.
 ///
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
@@ -75,14 +75,14 @@ fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error>
 /// Family and name.
 type TableKey = (u8, String);
 
-/// What matters of one table.
+/// Chains and rules of one table, as far as they matter here.
 #[derive(Debug, Default)]
 struct TableChains {
     /// Chains of other components that packets meet before ours, and where.
     early: BTreeMap<String, String>,
     /// Rules outside of our chains, and jumps to other chains: at least as many as there are rules.
     rules: u32,
-    /// It has chains of ours.
+    /// The table has chains of ours.
     is_shared: bool,
 }
 

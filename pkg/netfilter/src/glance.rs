@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::{Error, OwnRules, RulesFingerprint, own::WantedRules};
 
-/// What can be seen of an owner's rules at little cost.
+/// State of an owner's rules, as far as it can be read at little cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulesSnapshot {
-    /// None: the kernel could not be asked, which tells nothing.
+    /// Fingerprint of the namespace's rules. `None` if the kernel was not asked, or could not be: then nothing is known.
     rules: Option<RulesFingerprint>,
     own: Option<Arc<OwnRules>>,
 }
@@ -19,7 +19,7 @@ impl RulesSnapshot {
         RulesSnapshot::with(RulesFingerprint::of_this_netns().ok(), wanted, before)
     }
 
-    /// The same on the node.
+    /// Like [`RulesSnapshot::take`], but for the node's namespace.
     #[must_use]
     pub fn of_node(wanted: &WantedRules<'_>, before: Option<&RulesSnapshot>) -> RulesSnapshot {
         RulesSnapshot::with(RulesFingerprint::of_node().ok(), wanted, before)
@@ -36,7 +36,8 @@ impl RulesSnapshot {
         RulesSnapshot { rules, own }
     }
 
-    /// What was just made, and cannot be read rule by rule. The second value: what is wrong with it as far as can be seen.
+    /// Takes a snapshot of rules that were just made, and cannot be read one by one. The second value is a text on what is
+    /// wrong with them, as far as can be determined.
     ///
     /// # Errors
     /// As [`OwnRules::of_this_netns`].

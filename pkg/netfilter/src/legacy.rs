@@ -110,7 +110,7 @@ pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, DigestedRule)) ->
     targets(family, |table, rule, _, _| note(table, rule))
 }
 
-/// The same, each with its target's name and data.
+/// Hands over the same rules as `rules`, each with its target's name and data.
 pub(crate) fn targets(
     family: Family,
     mut note: impl FnMut(&str, DigestedRule, &str, &[u8]),
@@ -131,7 +131,7 @@ pub(crate) fn targets(
     Ok(())
 }
 
-/// What a table holds, by the kernel's two answers; counters are taken out of the second.
+/// Reads the rules of a table from the kernel's two answers. Removes the counters from the second.
 pub(crate) fn told(
     family: Family,
     info: &[u8],

@@ -11,7 +11,7 @@ pub(crate) const HOST_LOCK: &str = "/run/xtables.lock";
 /// Overrides the lock's file in iptables 1.8.6 and later.
 pub(crate) const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
 
-/// Whose lock a change of legacy tables takes.
+/// The lock that a change of legacy tables takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XtablesLock {
     /// The host's: for changes of the node's own namespace.

@@ -30,9 +30,9 @@ const HOOK: usize = 64 << 10;
 /// Which rules are asked for: those of one owner.
 #[derive(Clone, Copy)]
 pub struct WantedRules<'a> {
-    /// Whose.
+    /// Owner of the rules.
     pub owner: ChainSet,
-    /// What each family shall have. Its jumps tell which built-in chains are read.
+    /// Desired rules of each family. Their jumps determine which built-in chains are read.
     pub rules: &'a dyn Fn(Family) -> RuleSet,
 }
 
@@ -59,7 +59,7 @@ struct ChainContent {
 /// A built-in chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnJumps {
-    /// Its first rule is one of them.
+    /// The first rule of the chain is one of the jumps.
     leads: bool,
     /// In their order: where each leads to, whether it has no conditions, and a number for all that it says.
     found: Box<[(&'static str, bool, u64)]>,
@@ -119,8 +119,8 @@ impl OwnRules {
         self == later && self.hooks.values().all(OwnJumps::is_certain)
     }
 
-    /// The same in the form of a save, for plans. A chain that is as it was when it was `verified` holds what is wanted; of
-    /// any other it is only known that it has to be made anew.
+    /// Returns these rules in the form of a save, for plans. A chain that is as it was when it was `verified` holds what is
+    /// wanted. Of any other it is only known that it has to be made anew.
     pub(crate) fn observation(
         &self,
         wanted: &WantedRules<'_>,
@@ -150,7 +150,7 @@ impl OwnRules {
         observed
     }
 
-    /// What is not as it should be after our own change: chains that do not have as many rules as they were given.
+    /// Returns what is wrong after our own change: the first chain that does not have as many rules as it was given.
     pub(crate) fn lacks(&self, wanted: &WantedRules<'_>) -> Option<String> {
         Family::BOTH.into_iter().find_map(|family| {
             let desired = (wanted.rules)(family);
@@ -172,8 +172,8 @@ impl OwnRules {
 }
 
 impl OwnJumps {
-    /// What a plan has to know: whether the first rule is a jump, and which others are to go. Of a chain that is too long
-    /// to be read, further jumps stay: they do what the first has done.
+    /// Adds what a plan has to know of the chain: whether the first rule is a jump, and which others are to go. If the
+    /// chain is too long to be read, further jumps stay: they do what the first has done.
     fn fill(&self, hook: &str, table: &mut SavedTable) {
         table.chains.push(hook.to_owned());
         if !self.takes_all() {
@@ -229,7 +229,7 @@ impl ChainReader {
         self.0.take().map_or_else(|| Socket::open(NetlinkProtocol::Netfilter), Ok)
     }
 
-    /// None: there is no such chain.
+    /// Reads a chain of the owner. `None` if there is no such chain.
     fn own_chain(&mut self, family: u8, table: Table, chain: &str) -> Result<Option<ChainContent>, Error> {
         let (mut content, mut hash) = (ChainContent { rules: 0, hash: 0, whole: true }, FnvHash::default());
         content.whole = self.read(family, table, chain, OWN_CHAIN, |attributes| {

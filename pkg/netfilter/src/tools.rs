@@ -23,7 +23,7 @@ pub(crate) struct IptablesTools {
     path: OsString,
 }
 
-/// What a tool does.
+/// Task of a tool.
 #[derive(Clone, Copy)]
 pub(crate) enum ToolVerb {
     /// `iptables-restore`

@@ -35,7 +35,7 @@ impl Errno {
     /// `EADDRNOTAVAIL`: no such address here.
     pub const ADDRNOTAVAIL: Self = Self(99);
 
-    /// Its symbol, as in `errno(3)`; `None` for one that netlink users do not meet.
+    /// Returns the symbol, as in `errno(3)`; `None` for an error that netlink users do not meet.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         self.known().map(|(name, _)| name)

@@ -15,15 +15,15 @@ pub enum Error {
     Kernel {
         /// The error number that it answered.
         errno: Errno,
-        /// Its own sentence on the reason (extended acknowledgement, `NLMSGERR_ATTR_MSG`), where it gave one.
+        /// The kernel's own sentence on the reason (extended acknowledgement, `NLMSGERR_ATTR_MSG`), where it gave one.
         message: Option<String>,
     },
     /// A system call on the socket failed.
     #[error("cannot {step}: {source}")]
     Io {
-        /// What was attempted.
+        /// The step that failed.
         step: &'static str,
-        /// What the system call answered.
+        /// Error of the system call.
         source: io::Error,
     },
     /// A reply was longer than the receive buffer; its rest is lost. Open a new socket before asking again: what

@@ -44,7 +44,7 @@ pub struct ReceivedMessage<'a> {
     pub flags: MessageFlags,
     /// Number of the request that it answers.
     pub sequence: u32,
-    /// What follows its header: the family's header and the attributes.
+    /// Bytes behind the message's header: the family's header and the attributes.
     pub payload: &'a [u8],
 }
 
@@ -118,9 +118,9 @@ impl<'a> Iterator for Attributes<'a> {
 /// One attribute: a type and bytes that the getters read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its type, without the flags in the two highest bits.
+    /// Type of the attribute, without the flags in the two highest bits.
     pub kind: u16,
-    /// Its value.
+    /// Bytes of the value.
     pub payload: &'a [u8],
 }
 

@@ -75,7 +75,7 @@ impl Socket {
         Ok(Self { fd, sequence: 0, buffer: vec![0; BUFFER], timeout, bounds: ListBounds::NODE })
     }
 
-    /// The same with other bounds for each list; they are [`ListBounds::NODE`] at first.
+    /// Sets other bounds for each list. Initially they are [`ListBounds::NODE`].
     #[must_use]
     pub fn bounded(self, bounds: ListBounds) -> Self {
         Self { bounds, ..self }

@@ -25,9 +25,9 @@ pub struct Change<K> {
 /// is a hint for people and proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writer {
-    /// Its id in the initial PID namespace. The process may have ended since.
+    /// Process id in the initial PID namespace. The process may have ended since.
     pub pid: u32,
-    /// Its name (`comm`): at most 15 printable ASCII characters, with `?` for everything else.
+    /// Process name (`comm`): at most 15 printable ASCII characters, with `?` for everything else.
     pub name: String,
 }
 

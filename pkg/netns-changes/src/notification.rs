@@ -21,7 +21,7 @@ const ROUTE_HEADER: usize = 12;
 /// `RTM_F_CLONED`: a cache entry, which the kernel made from a route.
 const CLONED: u32 = 0x200;
 
-/// What the notifications about one namespace amount to.
+/// Summary of the notifications about one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Observed {
     pub(crate) kinds: ChangeKinds,

@@ -20,23 +20,23 @@ pub enum Error {
     Denied {
         /// The path that was tried.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It cannot be opened for another reason.
+    /// The network namespace cannot be opened for another reason.
     #[error("cannot open network namespace {}: {source}", .path.display())]
     Open {
         /// The path that was tried.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// What is at the path is something else.
+    /// The file at the path is no network namespace.
     #[error("{} is {found}, not a network namespace", .path.display())]
     NotNetns {
         /// The path that was tried.
         path: PathBuf,
-        /// What it is instead.
+        /// Kind of the file that was found instead.
         found: &'static str,
     },
     /// A directory of network namespaces could not be read.
@@ -44,25 +44,25 @@ pub enum Error {
     List {
         /// The directory.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No thread could be started to enter it.
     #[error("cannot start a thread for a network namespace: {source}")]
     Thread {
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel did not let the thread in (it wants CAP_SYS_ADMIN).
     #[error("cannot enter network namespace: {source}")]
     Enter {
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel did not let the process in (it wants CAP_SYS_ADMIN there, and a single thread).
     #[error("cannot enter user namespace: {source}")]
     EnterUser {
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The private mounts could not be made; nothing has run.
@@ -70,13 +70,13 @@ pub enum Error {
     Sandbox {
         /// Which step of it.
         step: String,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A new namespace was refused (it wants CAP_SYS_ADMIN).
     #[error("cannot make a network namespace: {source}")]
     Create {
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The name of a persistent namespace could not be made or removed.
@@ -86,7 +86,7 @@ pub enum Error {
         step: &'static str,
         /// The name.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
 }

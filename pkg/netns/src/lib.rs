@@ -29,14 +29,14 @@ pub use user::UserNamespace;
 /// The calling thread's netns; `/proc/self` would be that of the process's first thread.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// What makes a netns the same one, whatever path leads to it: device and inode of its file in nsfs.
+/// Identity of a netns, whatever path leads to it: device and inode of its file in nsfs.
 ///
 /// The kernel may give the number of a netns that ended to a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsId {
     /// Device of the file system that holds it.
     pub dev: u64,
-    /// Its inode number, the one in `net:[4026531840]`.
+    /// Inode number of the file, the one in `net:[4026531840]`.
     pub ino: u64,
 }
 
@@ -144,7 +144,7 @@ impl Netns {
         }
     }
 
-    /// Its identity, to tell whether two paths lead to the same netns.
+    /// Returns the identity, which shows whether two paths lead to the same netns.
     #[must_use]
     pub const fn id(&self) -> NetnsId {
         self.id

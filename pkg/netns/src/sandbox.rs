@@ -12,7 +12,7 @@ use crate::Error;
 /// A file or directory shown in the place of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindMount {
-    /// What is shown.
+    /// The file or directory that is shown.
     pub source: PathBuf,
     /// Where; it must exist, since making it would be seen by everybody.
     pub target: PathBuf,
@@ -20,7 +20,7 @@ pub struct BindMount {
     pub read_only: bool,
 }
 
-/// What a closure of [`crate::Netns::run_in_sandbox`] sees differently from the rest of the process.
+/// Mounts that a closure of [`crate::Netns::run_in_sandbox`] sees, unlike the rest of the process.
 ///
 /// For commands that read or lock files of the host: `iptables-legacy-restore` would look up names as
 /// `/etc/nsswitch.conf` says and wait for `/run/xtables.lock`, which only matters in the node's own netns.

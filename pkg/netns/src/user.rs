@@ -19,7 +19,7 @@ use crate::{Error, Netns};
 
 /// The user namespace of this process.
 const OWN: &str = "/proc/self/ns/user";
-/// What the tools for rules need.
+/// Capabilities that the tools for rules need.
 const NEEDED: [CapabilitySet; 2] = [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW];
 
 /// An open user namespace.

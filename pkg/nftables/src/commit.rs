@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-/// What stands in the way of a transaction: a rule that is to go, or to be preceded, and has no handle because a tool has
-/// listed it; or a condition about a set that does not exist, or whose number a kernel before Linux 4.20 does not tell.
+/// Reason why a transaction is impossible: a rule that is to go, or to be preceded, and has no handle because a tool has
+/// listed it; or a condition about a set that does not exist, or whose number a kernel before Linux 4.20 does not report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the engine cannot make this change: {0}")]
 pub struct Unsupported(pub String);
@@ -55,7 +55,7 @@ pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
 #[derive(Default)]
 struct Batch {
     messages: Vec<NetlinkRequest>,
-    /// What exists from here on.
+    /// Tables that exist from here on; likewise built-in chains in `hooks`.
     tables: Vec<(Family, Table)>,
     hooks: Vec<(Family, Table, Hook)>,
     sets: KernelSets,

@@ -26,10 +26,10 @@ use crate::{
 /// Registers that expressions of a rule may use: four of 16 bytes, or sixteen of 4 bytes behind them.
 const REGISTERS: usize = 24;
 
-/// What is known of a rule.
+/// Content of a rule, as far as it is understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DecodedRule {
-    /// What it says, when the model can say it.
+    /// The rule in terms of the model. `None` if the model cannot express it.
     pub(crate) rule: Option<Rule>,
     /// The chain that it leads to, also when its conditions are not understood.
     pub(crate) leads_to: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) fn rule(family: Family, attributes: &Attributes<'_>, sets: &mut dyn S
     decoded
 }
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Clone, Debug)]
 struct Loaded {
     what: Source,

@@ -1,6 +1,6 @@
 //! The numbers of sets (ipset): the kernel's rules name a set by its number, and people by its name.
 
-/// What rules need to know of sets.
+/// Names and numbers of sets, as rules need them.
 pub(crate) trait SetNumbers {
     /// The number of a set; none if there is no such set, or the kernel does not say.
     fn number(&mut self, name: &str) -> Option<u16>;

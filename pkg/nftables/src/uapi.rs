@@ -186,14 +186,14 @@ pub const fn header(family: Family) -> [u8; 4] {
     }
 }
 
-/// The same for a batch: no family, and whose batch it is.
+/// `struct nfgenmsg` of a batch: no family, and the subsystem that the batch is for.
 #[must_use]
 pub const fn batch_header() -> [u8; 4] {
     let [high, low] = SUBSYSTEM.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// What makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
+/// Returns what makes a chain of nf_tables the built-in chain of an iptables table: type, hook and priority
 /// (`NF_IP_PRI_*`). Other programs' chains of the same table and hook are ordered by the priority.
 #[must_use]
 pub const fn base_chain(table: Table, hook: Hook) -> (&'static str, u32, i32) {

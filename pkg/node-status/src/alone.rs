@@ -175,7 +175,7 @@ fn against<T: Ord + report::OfFamily + std::fmt::Display>(
     }
 }
 
-/// The same for rules, which a save prints in another form than we do.
+/// Like [`against`], but for rules, which a save prints in another form than we do.
 fn against_rules(
     before: &mut Comparison<FirewallRule>,
     seen: Comparison<FirewallRule>,

@@ -27,7 +27,7 @@ pub enum FetchError {
     /// No agent runs.
     #[error("no agent runs here: nothing serves {socket}", socket = .socket.display())]
     NoAgent {
-        /// Its socket.
+        /// The agent's socket.
         socket: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -35,12 +35,12 @@ pub enum FetchError {
     /// The socket cannot be used.
     #[error("cannot connect to the agent at {socket}", socket = .socket.display())]
     Connect {
-        /// Its socket.
+        /// The agent's socket.
         socket: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// It did not answer within the limit.
+    /// The agent did not answer within the limit.
     #[error("the agent runs, but has not answered within {0:?}")]
     Late(Duration),
     /// The connection broke, or ended before the answer was complete.
@@ -49,7 +49,7 @@ pub enum FetchError {
     /// The answer is not HTTP, or longer than [`MAX_DOCUMENT`].
     #[error("the agent's answer is not usable: {0}")]
     Malformed(String),
-    /// It answered with an error.
+    /// The agent answered with an error.
     #[error("the agent refused: HTTP status {status}: {body}")]
     Refused {
         /// The HTTP status code.

@@ -78,7 +78,7 @@ fn show_firewall(
     Ok(shown)
 }
 
-/// What the reconciler would do now: on the node, and pod by pod.
+/// Returns the steps that the reconciler would take now: on the node, and pod by pod.
 pub(super) fn plan(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {

@@ -56,9 +56,9 @@ impl NodeInspector {
         NodeInspector { settings, handle, node, sidecars: Mutex::default() }
     }
 
-    /// What the reconciler knows, compared with the kernel: everything of [`StateReport`] but version, health, installation
-    /// and configuration, which the caller adds. It observes the node once, and each pod with a sidecar briefly; of pods
-    /// with in-pod redirection it shows the reconciler's last observation. Blocks.
+    /// Compares what the reconciler knows with the kernel. Returns everything of [`StateReport`] but version, health,
+    /// installation and configuration, which the caller adds. It observes the node once, and each pod with a sidecar
+    /// briefly. Of pods with in-pod redirection it shows the reconciler's last observation. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer.
@@ -220,7 +220,7 @@ impl SidecarNodeInspector {
         SidecarNodeInspector { places, agent, policy, sidecars: Mutex::default() }
     }
 
-    /// What is there, and what cannot be determined. Blocks.
+    /// Returns the pods that were found, and what cannot be determined. Blocks.
     #[must_use]
     pub fn look(&self, records: &[Arc<PodRecord>]) -> SidecarNodeLook {
         let snapshot = self.agent.as_ref().and_then(|agent| agent.snapshot(PATIENCE));

@@ -23,11 +23,11 @@ pub(super) fn active(settings: &CaptureSettings, observed: &ObservedState) -> Op
     KernelSlots::from(&settings.node, observed).active
 }
 
-/// What the kernel shows.
+/// An observation of the kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KernelLook {
     pub(super) observed: Option<ObservedState>,
-    /// What could not be observed.
+    /// The parts that could not be observed.
     pub(super) blind: Vec<Unobserved>,
 }
 

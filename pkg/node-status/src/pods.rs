@@ -121,7 +121,7 @@ fn pod(
     shown
 }
 
-/// What the API server and the reconciler know of a pod, before the kernel is considered.
+/// Returns a pod's state as the API server and the reconciler know it, before the kernel is considered.
 fn as_known(known: &KnownPod) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
@@ -189,7 +189,7 @@ fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &
     shown.trouble.clone_from(&enrolled_pod.trouble);
 }
 
-/// It belongs to the mesh, and the next pass handles it.
+/// Returns the evidence for a pod that belongs to the mesh and is handled by the next pass.
 fn not_enrolled_yet(evidence: Evidence) -> Evidence {
     Evidence {
         membership: MeshMembership::Member,

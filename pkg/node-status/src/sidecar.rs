@@ -31,16 +31,16 @@ pub(super) const SIDECAR: Evidence = Evidence { proxy: ProxyEvidence::Serves, ..
 #[derive(Debug, Default)]
 pub(super) struct SidecarCache {
     addresses: BTreeMap<NetnsId, BTreeSet<IpAddr>>,
-    /// What the kernel had shown of them by then.
+    /// Fingerprint of each namespace's rules, and the result of comparing them at that time.
     rules: BTreeMap<NetnsId, (RulesFingerprint, RulesComparison)>,
 }
 
-/// What comparing a pod's rules showed.
+/// Result of comparing a pod's rules.
 #[derive(Clone, Debug)]
 pub(super) struct RulesComparison {
     /// Empty: all of its traffic is redirected that is to be.
     differences: Vec<String>,
-    /// What is in place, where nothing differs.
+    /// Text on what is in place, where nothing differs.
     in_place: String,
 }
 

@@ -18,7 +18,7 @@ use report::{CaptureState, PodState, RedirectionMode, StateReport};
 /// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
 /// done.
 const LOOKS: u32 = 2;
-/// What is still wrong is reported again after this time: the API server deletes Events after an hour.
+/// Interval after which drift that persists is reported again: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,7 +52,7 @@ impl SidecarDriftMetrics {
 /// The states of a pod with a sidecar, except one that is starting.
 const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassing, CaptureState::Unknown];
 
-/// What was observed of a pod that bypasses the mesh.
+/// Observations and reports of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
 struct BypassRecord {
     looks: u32,

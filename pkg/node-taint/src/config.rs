@@ -27,7 +27,7 @@ impl std::fmt::Display for PodRequirement {
     }
 }
 
-/// What each node needs; empty: only to be ready itself.
+/// Requirements of each node. If empty, it only has to be ready itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadinessConfig {
     requirements: Vec<PodRequirement>,
@@ -39,20 +39,20 @@ pub struct ReadinessConfig {
 pub struct ConfigError {
     /// The key in `data`.
     pub key: String,
-    /// What is wrong with its value.
+    /// The mistake in its value.
     pub mistake: ConfigMistake,
 }
 
-/// What is wrong with a value.
+/// A mistake in a value of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigMistake {
-    /// It is too long.
+    /// The value is too long.
     #[error("the value has more than {MAX_TEXT} bytes")]
     TooLong,
-    /// It cannot be parsed.
+    /// The value cannot be parsed.
     #[error("the value is no YAML: {0}")]
     NotYaml(String),
-    /// It is not a list of entries.
+    /// The value is not a list of entries.
     #[error("the value is no list of entries with name, selector and namespace")]
     NotAList,
     /// A member of an entry is not a text.
@@ -94,7 +94,7 @@ impl ReadinessConfig {
         Ok(ReadinessConfig { requirements: all.into_iter().collect() })
     }
 
-    /// What each node needs, each once.
+    /// Returns the requirements of each node, each once.
     #[must_use]
     pub fn requirements(&self) -> &[PodRequirement] {
         &self.requirements
@@ -152,7 +152,7 @@ mod tests {
         Ok(config.requirements().iter().map(ToString::to_string).collect())
     }
 
-    /// What Istio's chart has as its default.
+    /// The default of Istio's chart.
     const CHART: &str = "- name: istio-cni\n  selector: k8s-app=istio-cni-node\n  namespace: kube-system\n";
 
     #[test]

@@ -17,15 +17,15 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigReadError {
-    /// It cannot be read.
+    /// The ConfigMap cannot be read.
     #[error(transparent)]
     Api(#[from] kubeio::Error),
-    /// It cannot be used.
+    /// The ConfigMap cannot be used.
     #[error("cannot use ConfigMap {name}: {cause}")]
     Invalid {
         /// Namespace and name.
         name: String,
-        /// What is wrong.
+        /// The mistake in it.
         cause: ConfigError,
     },
 }

@@ -54,7 +54,7 @@ pub(super) struct FoundEffect {
 pub(super) enum RuleEffect {
     /// The mark of packets or connections becomes one of ours.
     Marks(u32),
-    /// It becomes something that cannot be told.
+    /// The mark becomes a value that cannot be determined.
     AnyMark,
     /// Without a tracked connection no packet is redirected.
     Untracked,
@@ -88,10 +88,10 @@ impl fmt::Display for FoundEffect {
     }
 }
 
-/// What is known of a register with a mark.
+/// Content of a register with a mark, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkRegister {
-    /// What the packet, or its connection, has, with these bits replaced by those of the value.
+    /// The mark of the packet, or of its connection, with these bits replaced by those of the value.
     Kept {
         replaced: u32,
         value: u32,
@@ -119,7 +119,7 @@ impl MarkRegister {
         }
     }
 
-    /// What it means that this becomes the mark: nothing, if none of our bits is changed, or to others than ours.
+    /// Returns the effect if this becomes the mark. `None` if none of our bits is changed, or to others than ours.
     fn effect(self, marks: &[Mark]) -> Option<RuleEffect> {
         let MarkRegister::Kept { replaced, value } = self else { return Some(RuleEffect::AnyMark) };
         let ours = |mark: &&Mark| {

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{Error, legacy};
 
-/// What rules of other components do in these tables. Ahead of ours are those of `raw` and `mangle`, and those of `nat` if
-/// ours are of the other backend.
+/// Returns the effects of other components' rules in these tables. Ahead of ours are those of `raw` and `mangle`, and those
+/// of `nat` if ours are of the other backend.
 pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
     legacy::targets(family, |table, rule, name, info| {

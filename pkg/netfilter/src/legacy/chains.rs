@@ -35,7 +35,7 @@ pub(super) fn read(
     Ok(rules)
 }
 
-/// The same, each with its target's name and data.
+/// Hands over the same rules as `read`, each with its target's name and data.
 pub(super) fn read_targets(
     info: &[u8],
     entries: &[u8],

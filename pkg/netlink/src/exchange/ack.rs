@@ -8,7 +8,7 @@ use super::{NLMSG_DONE, NLMSG_ERROR};
 /// `NLMSGERR_ATTR_MSG`: the reason in words.
 const REASON: u16 = 1;
 
-/// What the last message of an exchange says: done, or refused and why.
+/// Returns the outcome of an exchange by its last message: done, or refused and why.
 pub(super) fn outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
     let code = match message.payload.split_first_chunk::<4>() {
         Some((code, _)) => i32::from_ne_bytes(*code),

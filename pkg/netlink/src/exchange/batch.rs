@@ -19,8 +19,8 @@ impl Batch {
         Self { first, outcomes: (0..count).map(|_| Ok(())).collect(), is_transaction: false }
     }
 
-    /// The same behind a message with this number that begins a transaction, whose outcome is the first. What is said to
-    /// it is said to all, and may be the last that is said.
+    /// Like [`Batch::new`], but a message with this number comes before the requests and begins a transaction. Its outcome
+    /// is the first. An answer to it applies to all requests, and may be the last that comes.
     pub(crate) fn transaction(first: u32, count: usize) -> Self {
         Self { is_transaction: true, ..Self::new(first, count + 1) }
     }
@@ -48,7 +48,7 @@ impl Batch {
         Ok(ExchangeProgress::More)
     }
 
-    /// What the kernel said to each request, in their order.
+    /// Returns the kernel's answer to each request, in their order.
     pub(crate) fn outcomes(self) -> Vec<Result<(), Error>> {
         self.outcomes
     }

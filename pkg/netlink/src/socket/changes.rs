@@ -10,7 +10,7 @@ use crate::{Error, MessageFlags, NetlinkRequest};
 /// and that holds 208 KiB.
 const BATCH: usize = 64;
 
-/// What surely fits into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
+/// Bytes that surely fit into one message: a socket's send buffer has 208 KiB (`net.core.wmem_default`), less on small machines.
 const SEND_BUFFER: usize = 64 << 10;
 
 impl Socket {

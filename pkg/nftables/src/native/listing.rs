@@ -48,7 +48,7 @@ struct BaseChain {
     kind: String,
     hook: u32,
     priority: i32,
-    /// What reaches its end goes on.
+    /// The policy accepts: a packet that reaches the end of the chain goes on.
     accepts: bool,
 }
 
@@ -65,7 +65,7 @@ impl NativeListing {
         unchanged(bounds, |socket| read(socket, prefixes))
     }
 
-    /// What the kernel will show when these rules are in place.
+    /// Returns the tables that the kernel will show when these rules are in place.
     ///
     /// # Errors
     /// [`Unsupported`].
@@ -158,13 +158,13 @@ impl ListedTable {
         }
     }
 
-    /// It is that one, whatever the order of its chains.
+    /// Whether the table equals `wanted`, whatever the order of its chains.
     pub(super) fn is(&self, wanted: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.chain(&chain.name) == Some(chain);
         self.chains.len() == wanted.chains.len() && wanted.chains.iter().all(has)
     }
 
-    /// Its chains can be filled as they are: none has to go, or to move to another hook.
+    /// Whether the table's chains can be filled as they are: none has to go, or to move to another hook.
     pub(super) fn can_become(&self, wanted: &ListedTable) -> bool {
         let fits =
             |chain: &ListedChain| wanted.chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base);
@@ -310,7 +310,7 @@ impl ListedRule {
     }
 }
 
-/// What follows from the rest, and what only some kernels tell.
+/// Whether an attribute is not compared: it follows from the rest, or only some kernels report it.
 fn is_ignored(name: &str, attribute: &Attribute<'_>) -> bool {
     match (name, attribute.kind) {
         ("redir", REDIR_FLAGS) | ("nat", NAT_FLAGS) => true,

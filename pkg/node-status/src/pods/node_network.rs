@@ -12,7 +12,7 @@ use report::{
 
 use crate::node::number;
 
-/// What concerns single pods in the node's network.
+/// The parts of the node's network that concern single pods.
 pub(crate) struct NodeNetwork<'a> {
     members: Option<&'a [SetMember]>,
     /// Rules of the node that are missing or changed.
@@ -21,7 +21,7 @@ pub(crate) struct NodeNetwork<'a> {
     lost: Vec<&'a RouteState>,
     /// A ztunnel accepts new connections.
     pub(crate) active: bool,
-    /// The same in what holds traffic back, where that is not the desired state.
+    /// These parts compared with what holds traffic back, where that is not the desired state.
     pub(super) holding: Option<Box<NodeNetwork<'a>>>,
 }
 
