@@ -22,7 +22,7 @@ const NAMED: usize = 10;
 pub struct TaintOptions {
     /// Namespace of the ConfigMap.
     pub config_namespace: String,
-    /// Its name.
+    /// Name of the ConfigMap.
     pub config_name: String,
     /// Label selector of the nodes that it handles; empty: all.
     pub node_selector: String,

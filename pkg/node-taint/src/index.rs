@@ -24,11 +24,11 @@ pub enum NodeObservation {
 pub enum NodeVerdict {
     /// Nodes or pods have not all been listed yet, or there is no such node: it stays as it is.
     Unknown,
-    /// It is ready, and so is a pod of each requirement.
+    /// The node is ready, and so is a pod of each requirement.
     Pass,
-    /// Its condition `Ready` is not `True`.
+    /// The node's condition `Ready` is not `True`.
     NotReady,
-    /// It has no ready pod of this requirement.
+    /// The node has no ready pod of this requirement.
     Lacks(PodRequirement),
 }
 

@@ -9,11 +9,11 @@ use crate::TAINT;
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedNode {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its condition `Ready` is `True`.
+    /// Whether the node's condition `Ready` is `True`.
     pub is_ready: bool,
-    /// It has the taint.
+    /// Whether the node has the taint.
     pub is_tainted: bool,
     version: String,
 }
@@ -25,7 +25,7 @@ pub struct ReadinessPod {
     pub name: PodName,
     /// The node that it was scheduled to; empty before.
     pub node: String,
-    /// Its condition `Ready` is `True`, and it is not being deleted: one that is may stop at any moment.
+    /// Whether the pod's condition `Ready` is `True` and it is not being deleted: a pod that is may stop at any moment.
     pub is_ready: bool,
     version: String,
 }

@@ -9,10 +9,10 @@ const MAX_WORD: usize = 317;
 /// Why a text is no label selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// It is empty, so that every pod would match.
+    /// The selector is empty, so that every pod would match.
     #[error("the selector is empty")]
     Empty,
-    /// It is too long.
+    /// The selector is too long.
     #[error("the selector has more than {MAX_LENGTH} bytes")]
     TooLong,
     /// A part of it is no requirement.

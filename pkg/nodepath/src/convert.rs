@@ -87,7 +87,7 @@ pub(crate) fn route_to(route: &PathRoute, names: &LinkNames) -> Result<Route, Er
     Ok(made)
 }
 
-/// None for what none of our rules looks like.
+/// Converts a policy rule. `None` if it has a form that none of our rules has.
 pub(crate) fn rule_from(rule: &PolicyRule) -> Option<PathRule> {
     let RuleAction::Lookup(table) = rule.action else { return None };
     let others = rule.iif.is_some() || rule.dest.is_some() || rule.ip_proto.is_some() || rule.unmodelled;

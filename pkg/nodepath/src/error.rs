@@ -31,14 +31,14 @@ pub enum Error {
          bypass the mesh"
     )]
     NotRouted(IpAddr),
-    /// It does, but not over a veth link.
+    /// The node routes to the pod over a link of its own, but not over a veth link.
     #[error("link {link} of {ip} is of kind {kind}, not veth")]
     NotVeth {
         /// The pod's address.
         ip: IpAddr,
         /// The link.
         link: String,
-        /// Its kind; empty for hardware.
+        /// Kind of the link; empty for hardware.
         kind: String,
     },
     /// The namespace at the other end of a veth link is bound nowhere.

@@ -9,12 +9,12 @@ use rules::{ChainSet, Hook, HookJump, JumpPlace, Rule, RuleSet, SavedRule, Saved
 
 use crate::Error;
 
-/// What was read last, and how it can be told that it is still so.
+/// The firewall as last read, and a snapshot that shows whether it is still the same.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedFirewall {
     pub(crate) firewall: Firewall,
     pub(crate) families: BTreeMap<Family, SavedTables>,
-    /// None: it was changed while it was read.
+    /// Snapshot of our rules. `None` if the firewall changed while it was read, or if it is not known whether it did.
     glance: Option<RulesSnapshot>,
 }
 

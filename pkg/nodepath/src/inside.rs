@@ -53,7 +53,7 @@ fn network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInsid
     })
 }
 
-/// The same rule twice is one to us: deleting it deletes both.
+/// Sorts rules and removes duplicates. The same rule twice is one to us, because deleting it deletes both.
 pub(crate) fn unique(mut rules: Vec<PathRule>) -> Vec<PathRule> {
     rules.sort();
     rules.dedup();

@@ -19,11 +19,11 @@ pub struct LocatedPod {
     pub veth: String,
     /// The pod's end.
     pub uplink: String,
-    /// Its namespace.
+    /// The pod's network namespace.
     pub netns: Netns,
     /// A connection to that namespace's network.
     pub net: RtnetlinkHandle,
-    /// Its tables' backend, as last observed.
+    /// Backend of the pod's tables, as last observed.
     pub(crate) firewall: Option<Firewall>,
 }
 

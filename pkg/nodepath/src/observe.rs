@@ -144,7 +144,7 @@ impl NodePath {
         }
     }
 
-    /// What others have in our tables and networks.
+    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
     fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut ObservedState) {
         let (tables, networks) = (self.config.all_tables(), self.config.networks());
         let ours = |index: Option<LinkIndex>| {

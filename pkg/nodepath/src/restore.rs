@@ -14,8 +14,8 @@ use rules::ChainSet;
 
 use crate::{Error, NodePath};
 
-/// What was begun of a plan's restores, by [`NodePath::begin`]. Dropped, those that may not be done yet end and have
-/// changed nothing; the others are waited for.
+/// Restores of a plan that [`NodePath::begin`] has begun. When dropped, those that may not be done yet end without having
+/// changed anything. The others are waited for.
 #[derive(Debug, Default)]
 pub struct PendingRestores(Vec<(NetnsPlace, RestoreThread)>);
 
@@ -28,7 +28,7 @@ struct RestoreThread(Option<JoinHandle<RestoreProgress>>);
 enum RestoreProgress {
     /// The tools wait for their text.
     Loaded(Vec<WaitingRestore>),
-    /// It was done, or refused.
+    /// The restore was done, or refused.
     Done(Result<(), Error>),
 }
 
@@ -100,7 +100,8 @@ impl NodePath {
         self.run_at(place, || journal.note_chains(page, &tables))
     }
 
-    /// What there was before is there again, as far as that is in our hands.
+    /// Removes the built-in chains that were not there before our rules and that are unused. This restores the earlier
+    /// state as far as we can.
     pub(crate) fn remove_chains(&mut self, place: NetnsPlace) -> Result<(), Error> {
         let page = JournalPage::Chains(self.whose(place)?);
         let journal = self.journal.clone();

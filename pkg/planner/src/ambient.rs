@@ -22,17 +22,17 @@ pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
 /// Pods of the agent's DaemonSet are named after it.
 const AGENT_PREFIX: &str = "istio-cni-node-";
 
-/// What the agent is to do with a pod that runs.
+/// Standing of a running pod in ambient mode, which decides what the agent does with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AmbientStanding {
-    /// Its addresses go through the proxy.
+    /// The pod belongs to the mesh, and its addresses go through the proxy.
     Member {
         /// Why.
         reason: EnrolmentReason,
         /// At least one.
         ips: Vec<IpAddr>,
     },
-    /// It belongs to the mesh, and the API knows no address of it yet: its own are those that the plugin enrolled, if it
+    /// The pod belongs to the mesh, but the API knows no address of it yet. Its own are those that the plugin enrolled, if it
     /// did. Nothing may be released because of this.
     Pending(EnrolmentReason),
     /// Nothing of it may go through the proxy.
@@ -56,7 +56,7 @@ pub fn membership(
     }
 }
 
-/// What to do with a pod as the API knows it now.
+/// Returns the standing of a pod as the API knows it now.
 #[must_use]
 pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
     match membership(pod, namespace, policy) {
@@ -78,7 +78,7 @@ pub(crate) fn wanted(
     refusal(pod, policy).map_or(Ok(reason), Err)
 }
 
-/// What the operator's selectors say, or the labels.
+/// Evaluates the operator's selectors, or the labels if there are none.
 fn asked_for(
     pod: &Pod,
     namespace: Option<&Namespace>,
@@ -123,7 +123,7 @@ pub(crate) fn exempt(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> O
     is_agent.then_some(SkipReason::AgentPod)
 }
 
-/// What in the pod itself speaks against it.
+/// Returns the first property of the pod itself that speaks against ambient mode.
 fn refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     let annotations = &pod.metadata.annotations;
     // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.

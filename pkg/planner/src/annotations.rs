@@ -79,9 +79,9 @@ pub struct InvalidAnnotation {
     pub pod: PodName,
     /// The annotation's key (or the container's field).
     pub annotation: &'static str,
-    /// Its value, cut to 200 characters.
+    /// The annotation's value, cut to 200 characters.
     pub value: String,
-    /// What would be right.
+    /// Description of the values that are allowed.
     pub allowed: &'static str,
 }
 

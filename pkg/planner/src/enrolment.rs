@@ -22,7 +22,7 @@ pub const INJECT: &str = "sidecar.istio.io/inject";
 pub(crate) const PROXY: &str = "istio-proxy";
 pub(crate) const INIT: &str = "istio-init";
 
-/// What the operator configured.
+/// The operator's configuration of enrolment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnrolmentPolicy {
     /// Namespaces whose pods are never touched.
@@ -33,7 +33,7 @@ pub struct EnrolmentPolicy {
     pub ambient: bool,
     /// Which pods are the node's proxy, and so never enrolled in ambient mode.
     pub ztunnel: ZtunnelSelector,
-    /// Who is meant in ambient mode, in place of the labels; any of them.
+    /// Selectors of the pods that are meant in ambient mode, in place of the labels. One that matches is enough.
     pub enablement: Option<Vec<Enablement>>,
     /// The user's annotation `ambient.istio.io/redirection: disabled` has no meaning, as in Istio since 1.21.
     pub ignores_opt_out: bool,
@@ -47,7 +47,7 @@ impl EnrolmentPolicy {
     }
 }
 
-/// What the container runtime's call tells without asking anybody.
+/// Contents of the container runtime's call, known without a request to any other component.
 #[derive(Clone, Copy, Debug)]
 pub struct RuntimeCall<'a> {
     /// Which pod, when the runtime says.
@@ -56,7 +56,7 @@ pub struct RuntimeCall<'a> {
     pub annotations: Option<&'a BTreeMap<String, String>>,
 }
 
-/// What to do with a pod.
+/// The decision on a pod: skip it, redirect it or enrol it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDecision {
     /// Nothing: it is none of our business.

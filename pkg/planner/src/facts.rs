@@ -23,7 +23,7 @@ pub enum Fact {
     Pod(Box<Pod>),
     /// The pod with this UID is gone.
     PodGone {
-        /// Its name, which a successor may have by now.
+        /// The pod's name, which a successor may have by now.
         name: PodName,
         /// The UID that it had.
         uid: PodUid,
@@ -39,7 +39,7 @@ pub enum Fact {
     Doubted(DoubtedObjects),
 }
 
-/// What is known, and what a list says otherwise of than can be believed.
+/// Known objects on which the lists are not believed, because nothing confirms what they show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DoubtedObjects {
     /// Pods of this node.
@@ -48,7 +48,7 @@ pub struct DoubtedObjects {
     pub namespaces: BTreeSet<String>,
 }
 
-/// What a fact changed.
+/// Extent of the change that a fact made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FactChange {
     /// Nothing that a decision could depend on.
@@ -155,7 +155,7 @@ impl FactIndex {
         self.pods.values().map(|entry| &entry.pod)
     }
 
-    /// Those of these pods that are known, by UID and name.
+    /// Returns those of these pods that are known, by UID and name.
     pub fn pods_with(&self, uids: &BTreeMap<PodUid, PodName>) -> impl Iterator<Item = &Pod> {
         let pods = uids.iter().filter_map(|(uid, name)| Some((uid, self.pod(name)?)));
         pods.filter(|(uid, pod)| pod.metadata.uid == **uid).map(|(_, pod)| pod)
@@ -166,7 +166,7 @@ impl FactIndex {
         self.pods.values().map(|entry| (&entry.pod, entry.ips.as_slice()))
     }
 
-    /// What the annotations of a pod ask for, which were read when the index took it in.
+    /// Returns what a pod's annotations ask for, as they were read when the index recorded the pod.
     #[must_use]
     pub fn asked(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)

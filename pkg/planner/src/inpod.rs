@@ -20,14 +20,14 @@ pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
 /// Characters of a value that is shown to people.
 const SHOWN: usize = 64;
 
-/// What a pod's annotations ask for.
+/// Options of in-pod capture that a pod's annotations ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InPodAnnotations {
     dns: Option<bool>,
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
     existing: Option<ExistingConnections>,
-    /// What of them could not be read, in sentences, at most one for each annotation: such a value counts as absent.
+    /// Sentences on values that could not be read, at most one for each annotation. Such a value counts as absent.
     pub warnings: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl InPodAnnotations {
         InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, warnings }
     }
 
-    /// What is special about the pod. `dns_capture`: what holds for pods that do not say.
+    /// Returns the pod's options. `dns_capture` holds for pods that do not say.
     #[must_use]
     pub fn options(&self, dns_capture: bool) -> inpod::PodOptions {
         inpod::PodOptions {
@@ -54,15 +54,15 @@ impl InPodAnnotations {
         }
     }
 
-    /// What becomes of connections that it has when it joins. `default`: of pods that do not say.
+    /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
     #[must_use]
     pub fn existing(&self, default: ExistingConnections) -> ExistingConnections {
         self.existing.unwrap_or(default)
     }
 }
 
-/// What becomes of connections that a pod has when it is redirected, if it says so. What cannot be read counts as absent, and
-/// is told.
+/// Returns what becomes of connections that a pod has when it is redirected, if its annotation says so. A value that cannot be
+/// read counts as absent and is added to `warnings`.
 pub fn existing_connections(
     annotations: &BTreeMap<String, String>,
     warnings: &mut Vec<String>,

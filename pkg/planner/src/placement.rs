@@ -11,13 +11,13 @@ use model::{
 /// Why a DaemonSet has no pod on a node any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnwantedReason {
-    /// It is being deleted.
+    /// The DaemonSet is being deleted.
     Deleted,
-    /// Its `nodeSelector` does not match: this label is missing or different.
+    /// The DaemonSet's `nodeSelector` does not match: this label is missing or different.
     Selector(String),
-    /// Its required node affinity does not match.
+    /// The DaemonSet's required node affinity does not match.
     Affinity,
-    /// It does not tolerate this `NoExecute` taint.
+    /// The DaemonSet does not tolerate this `NoExecute` taint.
     Taint(String),
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for UnwantedReason {
     }
 }
 
-/// None: the DaemonSet wants a pod on the node.
+/// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
 #[must_use]
 pub fn unwanted(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedReason> {
     if daemon_set.metadata.deleted.is_some() {

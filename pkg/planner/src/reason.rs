@@ -5,9 +5,9 @@ use std::fmt;
 /// Why a pod is enrolled in ambient mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EnrolmentReason {
-    /// Its namespace is labelled.
+    /// The pod's namespace is labelled.
     NamespaceLabel,
-    /// It is labelled itself.
+    /// The pod is labelled itself.
     PodLabel,
     /// One of the operator's selectors matches it.
     Selector,
@@ -19,39 +19,39 @@ pub enum EnrolmentReason {
 pub enum SkipReason {
     /// The call names no pod.
     NoPod,
-    /// Its own label is `none`.
+    /// The pod's own label is `none`.
     PodLabelNone,
-    /// Its namespace is not known.
+    /// The pod's namespace is not known.
     NamespaceUnknown,
-    /// Its namespace is not labelled, nor is it.
+    /// Neither the pod nor its namespace is labelled.
     NotLabelled,
-    /// None of the operator's selectors matches it.
+    /// The pod is matched by none of the operator's selectors.
     NotSelected,
-    /// Its namespace is excluded.
+    /// The pod's namespace is excluded.
     ExcludedNamespace,
-    /// It is the agent itself.
+    /// The pod is the agent itself.
     AgentPod,
-    /// It is the node's proxy.
+    /// The pod is the node's proxy.
     Ztunnel,
-    /// It lives in the node's network namespace.
+    /// The pod lives in the node's network namespace.
     HostNetwork,
-    /// It has ended, and its address may be another pod's.
+    /// The pod has ended, and its address may be another pod's.
     Terminated,
-    /// It was opted out by annotation.
+    /// The pod was opted out by annotation.
     OptedOut,
-    /// It is not in ambient mode, because it has a sidecar.
+    /// The pod is not in ambient mode, because it has a sidecar.
     HasSidecar,
     /// `istio-init` makes the rules.
     HasIstioInit,
     /// `DISABLE_ENVOY` is set on the proxy.
     EnvoyDisabled,
-    /// Its annotation says that it has a sidecar, as Istio reads it, and it has none: nobody takes its traffic.
+    /// The pod's annotation says that it has a sidecar, as Istio reads it, but it has none: nothing captures its traffic.
     NoProxy,
     /// The proxy is a gateway or waypoint.
     NotSidecarProxy,
     /// The pod refuses injection.
     InjectionRefused,
-    /// It was not injected.
+    /// The pod was not injected.
     NotInjected,
     /// Interception mode is `NONE`.
     InterceptionNone,

@@ -35,29 +35,29 @@ pub struct LabelSelector {
 pub struct LabelSelectorRequirement {
     /// The label.
     pub key: String,
-    /// What is asked of it.
+    /// Condition on the label.
     pub operator: SelectorOperator,
     /// Values for `In` and `NotIn`.
     #[serde(default, deserialize_with = "absent_if_null")]
     pub values: Vec<String>,
 }
 
-/// What is asked of a label.
+/// A condition that a label must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum SelectorOperator {
-    /// It is there with one of the values.
+    /// The label is present with one of the values.
     In,
-    /// It is not there, or with another value.
+    /// The label is absent, or has another value.
     NotIn,
-    /// It is there.
+    /// The label is present.
     Exists,
-    /// It is not there.
+    /// The label is absent.
     DoesNotExist,
 }
 
 type LabelMap = BTreeMap<String, String>;
 
-/// What Istio's chart has as its default, and what the agent hands the plugin where there are no selectors.
+/// Default selectors of Istio's chart, which the agent also hands to the plugin where there are no selectors.
 static BY_LABELS: LazyLock<[Enablement; 2]> = LazyLock::new(|| {
     let mode = || "istio.io/dataplane-mode".to_owned();
     let ambient = || LabelSelector {
@@ -94,7 +94,7 @@ impl Enablement {
         self.pod_selector.matches(pod) && self.namespace_selector.matches(namespace)
     }
 
-    /// What Kubernetes would not take.
+    /// Checks that Kubernetes would accept the selectors.
     ///
     /// # Errors
     /// In a sentence.
@@ -144,7 +144,7 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// What Istio's chart has as its default.
+    /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
     const DEFAULT: &str = r#"[
         {"podSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}},
         {"podSelector": {"matchExpressions": [

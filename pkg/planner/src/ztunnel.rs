@@ -7,7 +7,7 @@ use model::{Pod, PodName, PodUid};
 
 use crate::facts::FactIndex;
 
-/// What makes a pod a ztunnel: all three.
+/// Conditions that make a pod a ztunnel. All three must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelSelector {
     /// A label, key and value.
@@ -42,7 +42,7 @@ impl ZtunnelSelector {
 /// A ztunnel pod of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelCandidate {
-    /// Its UID.
+    /// UID of the pod.
     pub uid: PodUid,
     /// Namespace and name.
     pub name: PodName,
@@ -50,13 +50,13 @@ pub struct ZtunnelCandidate {
     pub ips: Vec<IpAddr>,
     /// `metadata.creationTimestamp`.
     pub created: String,
-    /// It runs, all of its containers are ready, and it says of itself nothing else.
+    /// Whether the pod runs, all of its containers are ready, and its condition `Ready`, if present, is `True`.
     pub ready: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// It answers DNS for the pods of the mesh.
+    /// Whether the ztunnel answers DNS for the pods of the mesh.
     pub dns_capture: bool,
-    /// It has no network namespace of its own, but the node's.
+    /// Whether the pod has no network namespace of its own, but the node's.
     pub host_network: bool,
 }
 

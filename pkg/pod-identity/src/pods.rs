@@ -49,7 +49,7 @@ pub enum ProcessOwner {
         /// pod, or a pod that the API does not show has made a control group of this name.
         nested: bool,
     },
-    /// None that is known, or its control groups contradict each other.
+    /// No pod that is known, several with one UID, or control groups that contradict each other.
     Nobody,
 }
 

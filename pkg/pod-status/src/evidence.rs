@@ -5,78 +5,79 @@ use crate::state::{CaptureState, CaptureStatus, Redirection};
 /// Whether the pod belongs to the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MeshMembership {
-    /// It should be captured.
+    /// The pod should be captured.
     Member,
-    /// It should not be captured. `remains`: rules or addresses of ours are still there for it.
+    /// The pod should not be captured. `remains`: rules or addresses of ours are still there for it.
     Outside {
         /// Something of ours is still there.
         remains: bool,
     },
-    /// It should not be captured any more, and its release has not ended.
+    /// The pod should not be captured any more, and its release has not ended.
     Leaving,
-    /// It should be captured, and nobody knows yet how this node captures pods.
+    /// The pod should be captured, but it is not known yet how this node captures pods.
     Undetermined,
 }
 
 /// How far the pod's life is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodLife {
-    /// Its containers do not run yet, or it has no address.
+    /// The pod's containers do not run yet, or it has no address.
     Starting,
-    /// Its containers run.
+    /// The pod's containers run.
     Running,
-    /// Its sandbox is gone, and the API object is about to be: it has no traffic.
+    /// The pod's sandbox is gone, and the API object is about to be: it has no traffic.
     Ending,
 }
 
-/// What redirects its traffic.
+/// State of the redirect of a pod's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RulesEvidence {
-    /// It could not be observed.
+    /// The redirect could not be observed.
     Unobserved,
-    /// It was not put in place yet, as far as is known. `failing`: more than one attempt has failed.
+    /// The redirect was not put in place yet, as far as is known. `failing`: more than one attempt has failed.
     Absent {
         /// More than one attempt has failed.
         failing: bool,
     },
-    /// It was observed, and something is missing or changed. `holds`: what is left keeps its traffic from bypassing the mesh.
+    /// The redirect was observed, and something is missing or changed. `holds`: what is left keeps the pod's traffic from
+    /// bypassing the mesh.
     Incomplete {
         /// Nothing leaks.
         holds: bool,
     },
-    /// It was put in place, and not observed since.
+    /// The redirect was put in place, and not observed since.
     Applied,
-    /// It was put in place, and observing it, or keeping it, has failed more than once.
+    /// The redirect was put in place, and observing it, or keeping it, has failed more than once.
     Doubtful,
-    /// It was observed in place, and was removed repeatedly before: it may be removed again at any time.
+    /// The redirect was observed in place, but was removed repeatedly before: it may be removed again at any time.
     Unstable,
-    /// It was observed in place.
+    /// The redirect was observed in place.
     Verified,
 }
 
-/// What serves its traffic: the sidecar, or ztunnel.
+/// State of the proxy that serves a pod's traffic: the sidecar, or ztunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProxyEvidence {
-    /// It serves the pod. A sidecar is not asked, and counts as serving.
+    /// The proxy serves the pod. A sidecar is not asked, and counts as serving.
     Serves,
-    /// It served the pod, or would, and no ztunnel is available now.
+    /// The proxy served the pod, or would, but no ztunnel is available now.
     Unavailable,
     /// Another agent, before this one, announced the pod as captured; this one has not heard of ztunnel yet.
     Announced,
-    /// It has not acknowledged the pod, or has refused it.
+    /// The proxy has not acknowledged the pod, or has refused it.
     Absent,
 }
 
-/// What is known of a pod at one moment.
+/// Facts about a pod at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Whether it belongs to the mesh.
     pub membership: MeshMembership,
     /// How far its life is.
     pub life: PodLife,
-    /// What redirects its traffic.
+    /// State of the redirect of its traffic.
     pub rules: RulesEvidence,
-    /// What serves its traffic.
+    /// State of the proxy that serves its traffic.
     pub proxy: ProxyEvidence,
     /// Rules of another component in its network namespace precede ours.
     pub overruled: bool,
@@ -102,7 +103,7 @@ impl Evidence {
     pub const OUTSIDE: Evidence =
         Evidence { membership: MeshMembership::Outside { remains: false }, ..Evidence::UNKNOWN };
 
-    /// What follows from it.
+    /// Returns the capture status that follows from the evidence.
     #[must_use]
     pub fn classify(&self) -> CaptureStatus {
         CaptureStatus { state: self.state(), annotation: self.annotation() }

@@ -52,14 +52,14 @@ pub struct Lifecycle<N> {
     rules: RulesState,
     /// Something is being done in its namespace.
     busy: bool,
-    /// What is desired has changed meanwhile.
+    /// Whether the desired state has changed meanwhile.
     again: bool,
     leaving: bool,
     /// The API shows it as captured, by an agent before this one.
     marked: bool,
     /// The API shows it as captured and served, and this agent knows nothing else yet.
     announced: bool,
-    /// Its namespace was found with rules of ours.
+    /// Whether the pod's namespace was found with rules of ours.
     adopted: bool,
     /// The namespace in which ztunnel serves it.
     served: Option<N>,
@@ -119,8 +119,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// What there is to do now without anything having happened. Of [`PodAction::Observe`] there may be many at a time:
-    /// whoever carries it out may let it wait. [`Self::begin`] follows.
+    /// Returns the action that is due now without any event. Of [`PodAction::Observe`] there may be many at a time: whoever
+    /// carries it out may let it wait. [`Self::begin`] follows.
     #[must_use]
     pub fn work(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {
@@ -157,8 +157,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.deadline.into_iter().chain(work).chain(options).min()
     }
 
-    /// What is known of it, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`: rules of
-    /// another component in its namespace precede ours.
+    /// Returns the evidence of the pod, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`:
+    /// rules of another component in its namespace precede ours.
     #[must_use]
     pub fn evidence(&self, life: PodLife, connected: bool, overruled: bool) -> Evidence {
         Evidence {
@@ -189,7 +189,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.rules
     }
 
-    /// Its rules are in place, as far as is known.
+    /// Whether the pod's rules are in place, as far as is known.
     #[must_use]
     pub fn is_ruled(&self) -> bool {
         self.rules != RulesState::Absent
@@ -201,7 +201,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.served.is_some() && self.served == self.netns
     }
 
-    /// Its rules were removed repeatedly, and have not been observed in place twice in a row since.
+    /// Whether the pod's rules were removed repeatedly, and have not been observed in place twice in a row since.
     #[must_use]
     pub fn is_unstable(&self) -> bool {
         self.stability.is_unstable()
@@ -213,7 +213,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.stability.repairs()
     }
 
-    /// It is to leave the mesh.
+    /// Whether the pod is to leave the mesh.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.leaving
@@ -261,13 +261,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.refused.as_ref().map(Reason::as_str)
     }
 
-    /// What failed last, unless it has succeeded since.
+    /// Returns the reason of the last failure, unless an attempt has succeeded since.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_ref().map(Reason::as_str)
     }
 
-    /// It may bypass the mesh, or be cut off. Once is no news: it is tried again at once.
+    /// Whether the pod may bypass the mesh, or be cut off. A single failure does not count: it is retried at once.
     fn is_doubtful(&self) -> bool {
         self.doubts > 1 || (self.attempts.failures() > 1 && !self.is_ruled())
     }

@@ -52,9 +52,9 @@ const VARIABLES: [&str; 6] = [
 const MAX_BOOLEAN: usize = 8;
 
 /// Removes what nothing is decided on, and bounds the rest: of the annotations those that we know, of the labels those of
-/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind and the strongest, of these a few variables. A value that is longer than
-/// any that means something is cut to one that is still too long. So no decision of this crate is another one for a trimmed pod,
-/// unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
+/// the mesh and 64 more with 8 KiB in all, 64 containers of each kind and the strongest, of these a few variables. A value that
+/// is longer than any that means something is cut to one that is still too long. So no decision of this crate is another one for
+/// a trimmed pod, unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
 pub fn trim(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
@@ -96,7 +96,7 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
     *status = PodStatus::default();
 }
 
-/// The same for a namespace, of which only the labels count.
+/// Like [`trim`], but for a namespace, of which only the labels count.
 pub fn trim_namespace(namespace: &mut Namespace) {
     namespace.metadata.annotations = BTreeMap::new();
     namespace.metadata.resource_version = String::new();

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{state::ZtunnelSlot, want::RULES};
 
-/// What happens to enrolled pods' TCP while no ztunnel is ready.
+/// Treatment of enrolled pods' TCP traffic while no ztunnel is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZtunnelFallback {
-    /// It is dropped silently: a connection attempt succeeds when a ztunnel comes within its time.
+    /// The traffic is dropped silently. A connection attempt succeeds if a ztunnel becomes ready before it times out.
     #[default]
     Hold,
-    /// It is rejected, so that applications fail at once.
+    /// The traffic is rejected, so that applications fail at once.
     Reject,
-    /// It goes its ordinary way, outside the mesh.
+    /// The traffic goes its ordinary way, outside the mesh.
     Open,
 }
 
@@ -50,7 +50,7 @@ pub enum LinkKind {
     Veth,
     /// Tunnels over the ztunnel pod's own link, as Istio made them.
     Geneve,
-    /// The same with VXLAN, which more kernels have.
+    /// Like `Geneve`, but with VXLAN, which more kernels have.
     Vxlan,
 }
 
@@ -94,7 +94,7 @@ pub struct RulePriorities {
 pub struct LinkNetworks {
     /// Towards ztunnel, for inbound traffic.
     pub inbound_v4: Ipv4Net,
-    /// The same for outbound traffic.
+    /// Towards ztunnel, for outbound traffic.
     pub outbound_v4: Ipv4Net,
     /// Inbound, IPv6.
     pub inbound_v6: Ipv6Net,

@@ -2,7 +2,7 @@
 
 use super::state::PathRoute;
 
-/// Those of `these` that are not among `those`.
+/// Returns the elements of `these` that are not among `those`.
 pub(super) fn missing<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
     these.iter().filter(|this| !those.contains(this)).cloned().collect()
 }

@@ -10,12 +10,12 @@ use super::{
     want::LinkPair,
 };
 
-/// Whose network namespace.
+/// A network namespace, by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetnsPlace {
     /// The node's.
     Node,
-    /// That of the ztunnel in a slot.
+    /// The namespace of the ztunnel in a slot.
     Ztunnel(ZtunnelSlot),
 }
 
@@ -59,14 +59,14 @@ pub enum Operation {
     Routes(NetnsPlace, Vec<RouteEdit>),
     /// Change the firewall.
     Firewall {
-        /// Whose.
+        /// The namespace whose firewall changes.
         place: NetnsPlace,
         /// The change of each family that needs one.
         changes: Vec<(Family, RuleChange)>,
         /// Why, by family.
         why: Vec<(Family, String)>,
-        /// It may be done at any time before its turn, too, and beside other steps: whenever it is done, no packet of an
-        /// enrolled pod gets out.
+        /// Whether the change may also be made at any time before its turn and beside other steps: whenever it is made, no packet
+        /// of an enrolled pod gets out.
         ahead: bool,
     },
     /// Take away built-in chains of nf_tables that were not there before our rules came, as far as nobody uses them.

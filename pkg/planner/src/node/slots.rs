@@ -10,7 +10,7 @@ use super::{
     want::{Direction, node_link},
 };
 
-/// What the kernel tells of the slots.
+/// State of the slots, as read from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSlots {
     /// Addresses of the ztunnel that each slot was made for.
@@ -41,7 +41,7 @@ impl KernelSlots {
     }
 }
 
-/// Who is where.
+/// Assignment of ztunnels to slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotAssignment {
     /// The ztunnels, by slot.
@@ -112,7 +112,7 @@ mod tests {
         KernelSlots { ips: [ips(zero), ips(one)], active }
     }
 
-    /// What the kernel tells of both slots and the active one, who lives, who is to be active; who is where then.
+    /// A case: slots and active one as known from the kernel, living ztunnels, the one to be active, and the expected assignment.
     struct Case {
         known: ([&'static [u8]; 2], Option<ZtunnelSlot>),
         living: &'static [u8],

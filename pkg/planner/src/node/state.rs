@@ -50,7 +50,7 @@ impl ZtunnelSlot {
         }
     }
 
-    /// The same, to change it.
+    /// Returns this slot's part of a pair, to change it.
     pub fn of_mut<T>(self, [zero, one]: &mut [T; 2]) -> &mut T {
         match self {
             ZtunnelSlot::Zero => zero,
@@ -68,20 +68,20 @@ impl fmt::Display for ZtunnelSlot {
 /// A ztunnel pod, and how it hangs on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelInstance {
-    /// Its pod's UID.
+    /// UID of the ztunnel pod.
     pub uid: PodUid,
     /// The node's end of its veth pair.
     pub veth: String,
-    /// Its own end, in its namespace.
+    /// The pod's own end, in its namespace.
     pub uplink: String,
-    /// Its addresses, at most one of a family.
+    /// Addresses of the pod, at most one of a family.
     pub ips: Vec<IpAddr>,
-    /// It answers DNS queries on port 15053.
+    /// Whether the ztunnel answers DNS queries on port 15053.
     pub dns: bool,
 }
 
 impl ZtunnelInstance {
-    /// Its address of a family.
+    /// Returns the pod's address of a family.
     #[must_use]
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
         self.ips.iter().copied().find(|ip| Family::of(*ip) == family)
@@ -91,16 +91,16 @@ impl ZtunnelInstance {
 /// Enrolled addresses and the UIDs of their pods.
 pub type MemberAddresses = BTreeMap<IpAddr, PodUid>;
 
-/// What should be.
+/// The desired state of the node path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredState {
     /// The ztunnels with a path, by slot.
     pub slots: [Option<ZtunnelInstance>; 2],
     /// Where new connections go.
     pub active: Option<ZtunnelSlot>,
-    /// Who is enrolled.
+    /// The enrolled addresses.
     pub members: MemberAddresses,
-    /// What happens when no slot is active.
+    /// Treatment of traffic when no slot is active.
     pub fallback: ZtunnelFallback,
 }
 
@@ -151,20 +151,20 @@ pub enum RouteTo {
 /// A route of one of our tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathRoute {
-    /// Its family.
+    /// Address family.
     pub family: Family,
-    /// Its table.
+    /// Routing table.
     pub table: TableId,
-    /// Its destination; `None`: everything.
+    /// Destination; `None` means everything.
     pub dst: Option<IpNet>,
-    /// Its metric: of two with one destination, the lower one counts.
+    /// Metric: of two routes with one destination, the lower one counts.
     pub metric: u32,
     /// Where it leads.
     pub to: RouteTo,
 }
 
 impl PathRoute {
-    /// What a table can hold only one of.
+    /// Returns what identifies the route: a table can hold only one route of each key.
     pub(super) fn key(&self) -> (Family, TableId, Option<IpNet>, u32) {
         (self.family, self.table, self.dst, self.metric)
     }
@@ -187,9 +187,9 @@ impl fmt::Display for PathRoute {
 /// A policy rule of ours.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathRule {
-    /// Its family.
+    /// Address family.
     pub family: Family,
-    /// Its place.
+    /// Place among the policy rules.
     pub priority: u32,
     /// Only packets with this mark.
     pub mark: Option<Mark>,
@@ -210,13 +210,13 @@ impl fmt::Display for PathRule {
 /// A virtual link of ours on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedLink {
-    /// It is switched on.
+    /// Whether the link is switched on.
     pub up: bool,
-    /// It is of the right kind and leads to the ztunnel that this slot should have.
+    /// Whether the link is of the right kind and leads to the ztunnel that this slot should have.
     pub right: bool,
 }
 
-/// What a ztunnel's namespace shows.
+/// Observed state of a ztunnel's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedInside {
     /// Our links there, and whether they are switched on.
@@ -227,17 +227,17 @@ pub struct ObservedInside {
     pub rules: Vec<PathRule>,
     /// Routes of our table.
     pub routes: Vec<PathRoute>,
-    /// Its firewall.
+    /// Firewall of the namespace.
     pub firewall: BTreeMap<Family, SavedTables>,
     /// Kernel settings that we care about, by name under `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
-    /// It is written down which built-in chains there were before our rules came.
+    /// Whether the built-in chains that were there before our rules are recorded.
     pub chains_noted: bool,
 }
 
-/// What is.
+/// The observed state of the node path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedState {
     /// Members of the set of each family that has one, with the UID in their comment.
@@ -256,10 +256,10 @@ pub struct ObservedState {
     pub sysctls: BTreeMap<String, String>,
     /// How such settings were before we changed them.
     pub journal: BTreeMap<String, String>,
-    /// It is written down which built-in chains there were before our rules came.
+    /// Whether the built-in chains that were there before our rules are recorded.
     pub chains_noted: bool,
-    /// What others have where we want to be, in words: default routes in our tables, rules between ours for every packet
-    /// of a mark, and networks within those of our links.
+    /// Objects of others where ours should be, as text: default routes in our tables, rules between ours for every packet of a
+    /// mark, and networks within those of our links.
     pub foreign: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.
     pub inside: [Option<ObservedInside>; 2],

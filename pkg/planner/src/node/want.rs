@@ -84,7 +84,8 @@ fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: ZtunnelFallb
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
 }
 
-/// What a tunnel sends has the mark of what is in it, and must not go into the tunnel again.
+/// Returns the routes of the packets that a tunnel sends. They have the mark of what is in them, and must not go into the tunnel
+/// again.
 fn carrier_routes(
     config: &NodeConfig,
     slot: ZtunnelSlot,
@@ -187,7 +188,7 @@ pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
     place && (config.all_tables().contains(&rule.table) || rules(config, rule.family).contains(rule))
 }
 
-/// The same inside a ztunnel's namespace, where Istio's own agent uses the same priorities.
+/// Whether a policy rule inside a ztunnel's namespace is one of ours. Istio's own agent uses the same priorities there.
 #[must_use]
 pub fn is_our_inside_rule(rule: &PathRule) -> bool {
     DELIVER.contains(&rule.priority) && rule.table == DELIVER_TABLE

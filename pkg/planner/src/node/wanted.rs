@@ -30,7 +30,7 @@ pub struct WantedNode {
     pub sysctls: BTreeMap<String, String>,
     /// Firewall rules of each family.
     pub firewall: BTreeMap<Family, RuleSet>,
-    /// What the ztunnel of each slot has.
+    /// Objects in the namespace of each slot's ztunnel.
     pub inside: [Option<WantedInside>; 2],
 }
 
@@ -69,7 +69,7 @@ pub fn wanted(config: &NodeConfig, desired: &DesiredState, observed: &ObservedSt
     }
 }
 
-/// What was changed before, and suits as it is, is ours as well.
+/// Returns the node's kernel settings. Those that were changed before, and suit as they are, are ours as well.
 fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
     let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
     let mut wanted: BTreeMap<String, String> =

@@ -14,16 +14,16 @@ pub enum PodEvent<N> {
         /// When the ADD has failed if it is not answered.
         deadline: AgentTime,
     },
-    /// It belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
+    /// The pod belongs to the mesh, maybe again. `changed`: it asks for other rules than before.
     Joined {
         /// Other rules than before.
         changed: bool,
     },
-    /// It does not belong to the mesh any more, and why.
+    /// The pod does not belong to the mesh any more, and why.
     Left(Reason),
-    /// It is outside of the mesh, and rules of ours are in its namespace: it left while no agent was here.
+    /// The pod is outside of the mesh, but rules of ours are in its namespace: it left while no agent was here.
     LeftMeanwhile,
-    /// Its namespace was found. `captured`: with rules of ours in it.
+    /// The pod's namespace was found. `captured`: with rules of ours in it.
     Found {
         /// The namespace.
         netns: N,
@@ -68,7 +68,7 @@ pub enum PodAction {
     Answer(Result<(), Reason>),
     /// Another namespace than before is its namespace now.
     Moved,
-    /// It is captured, and was not before.
+    /// Announce that the pod is captured, and was not before.
     Announce,
     /// Forget it, and have ztunnel drop it.
     Forget(Reason),

@@ -46,7 +46,7 @@ pub(in crate::node) fn node_rules(config: &NodeConfig, desired: &DesiredState, f
     rules_of_slots(config, desired, family, [true; 2])
 }
 
-/// The same, as if only these slots had a ztunnel of whose packets rules speak.
+/// Like `node_rules`, but with rules on packets of ztunnels in `these` slots only.
 pub(super) fn rules_of_slots(
     config: &NodeConfig,
     desired: &DesiredState,

@@ -11,7 +11,7 @@ use crate::node::{
     want,
 };
 
-/// What is ours and not wanted any more.
+/// Returns the steps that remove what is ours and not desired any more.
 pub(super) fn tidy_steps(
     config: &NodeConfig,
     desired: &DesiredState,

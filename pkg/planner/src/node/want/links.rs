@@ -35,7 +35,7 @@ impl Direction {
 pub struct LinkPair {
     /// The slot.
     pub slot: ZtunnelSlot,
-    /// What it carries.
+    /// Direction of the traffic that the pair carries.
     pub direction: Direction,
     /// The node's end.
     pub node: String,

@@ -52,7 +52,7 @@ pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     every.map(|(link, name)| format!("net/ipv4/conf/{link}/{name}")).collect()
 }
 
-/// The same inside a ztunnel's namespace.
+/// Returns the names of the kernel settings that matter inside a ztunnel's namespace.
 #[must_use]
 pub fn watched_inside_sysctls() -> Vec<String> {
     inside_sysctls(ZtunnelSlot::Zero).into_keys().collect()
