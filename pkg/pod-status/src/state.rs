@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaptureState {
-    /// It should be captured, and is: redirection is in place, and its proxy serves it.
+    /// The pod should be captured, and is: redirection is in place, and its proxy serves it.
     Captured,
-    /// It should be captured, and is on its way.
+    /// The pod should be captured, and is on its way.
     Pending,
-    /// It should be captured and runs, and all or some of its traffic bypasses the mesh.
+    /// The pod should be captured and runs, and all or some of its traffic bypasses the mesh.
     Bypassing,
-    /// It should be captured; its traffic is held back, and reaches nothing through the mesh.
+    /// The pod should be captured; its traffic is held back, and reaches nothing through the mesh.
     Held,
-    /// It should not be captured, and is not.
+    /// The pod should not be captured, and is not.
     Outside,
-    /// It should not be captured, and rules or addresses of ours are still there for it.
+    /// The pod should not be captured, and rules or addresses of ours are still there for it.
     Leaving,
     /// The state could not be determined.
     #[default]
@@ -38,7 +38,7 @@ impl CaptureState {
         CaptureState::Outside,
     ];
 
-    /// Its name in JSON.
+    /// Returns the name of the state in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ pub enum RedirectionMode {
 }
 
 impl RedirectionMode {
-    /// Its name in JSON.
+    /// Returns the name of the mode in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -121,11 +121,11 @@ impl Redirection {
     }
 }
 
-/// What follows from the evidence.
+/// The conclusion from the evidence about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureStatus {
     /// Whether the pod is captured.
     pub state: CaptureState,
-    /// What its annotation should be; `None` leaves it as it is, because nothing new is certain.
+    /// The annotation that the pod should have; `None` leaves it as it is, because nothing new is certain.
     pub annotation: Option<Redirection>,
 }

@@ -4,13 +4,13 @@ pub enum Error {
     /// The namespace itself.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// Its addresses, routes or policy rules.
+    /// The addresses, routes or policy rules of the namespace.
     #[error(transparent)]
     Network(#[from] hostnet::Error),
-    /// Its firewall tables.
+    /// The firewall tables of the namespace.
     #[error(transparent)]
     Firewall(#[from] netfilter::Error),
-    /// It has no address yet.
+    /// The namespace has no usable address yet.
     #[error(transparent)]
     NoAddress(#[from] crate::NoAddress),
 }

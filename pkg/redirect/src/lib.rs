@@ -22,14 +22,14 @@ use rules::{ChainSet, RuleSet, sidecar};
 pub use error::Error;
 pub use families::{FamilyChoice, NoAddress, first_family};
 
-/// What was found, and done.
+/// Result of applying or verifying the redirection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectReport {
     /// The backend in use.
     pub backend: Backend,
     /// The families that are redirected.
     pub families: Vec<Family>,
-    /// What differed from what was wanted, in words; empty when nothing did.
+    /// Differences from the desired state that were found, as text; empty if there were none.
     pub differences: Vec<String>,
 }
 
@@ -115,7 +115,8 @@ impl PreparedNetns {
         Ok(RedirectReport { backend, ..report })
     }
 
-    /// The same, for a caller that has something to do around the change of rules: `change` makes it.
+    /// Like [`apply`], from what was seen, for a caller that has something to do around the change of rules: `change` makes
+    /// that change.
     ///
     /// # Errors
     /// As [`apply`].
@@ -192,7 +193,7 @@ pub fn remove(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String
     collect([routes::remove(tproxy_mark)].into_iter().chain(rules))
 }
 
-/// What [`remove`] would take away.
+/// Lists what [`remove`] would remove.
 ///
 /// # Errors
 /// The kernel, or a tool, could not be asked.

@@ -64,7 +64,7 @@ pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
     Ok(found.words())
 }
 
-/// What [`remove`] would take.
+/// Lists what [`remove`] would remove.
 pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
     let lo = handle.loopback()?;

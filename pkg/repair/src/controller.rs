@@ -26,7 +26,7 @@ use attempt::Attempt;
 /// The operator's options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairOptions {
-    /// What is done with a broken pod.
+    /// Action on a broken pod.
     pub mode: RepairMode,
     /// Which pods are broken.
     pub criteria: RepairCriteria,
@@ -38,7 +38,7 @@ pub struct RepairOptions {
     pub field_selector: String,
     /// Nothing is changed; what would be done is logged and counted as skipped.
     pub dry_run: bool,
-    /// What happens to connections of a pod that is repaired in place, unless its annotation requests otherwise.
+    /// Treatment of the connections of a pod that is repaired in place, unless its annotation requests otherwise.
     pub existing: ExistingConnections,
     /// The plugin's: a pod that it does not redirect is not redirected by a repair either.
     pub policy: EnrolmentPolicy,
@@ -65,7 +65,7 @@ impl RepairOptions {
 pub struct RepairEvent {
     /// The pod.
     pub name: PodName,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: PodUid,
     /// The pod was deleted or labelled, the attempt failed, or none can succeed.
     pub is_warning: bool,
@@ -88,7 +88,7 @@ pub struct RepairController {
     metrics: RepairMetrics,
     events: Sender<RepairEvent>,
     last: LastError,
-    /// What is known of running pods; empty before the first pass, and after a panic.
+    /// Keeper of the rules of running pods; `None` before the first pass, and after a panic.
     keeper: Option<RuleKeeper>,
     last_pass: LastError,
 }

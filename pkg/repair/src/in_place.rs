@@ -30,7 +30,7 @@ pub struct InPlaceRepair {
     firewall: FirewallOptions,
     /// The plugin's policy.
     policy: EnrolmentPolicy,
-    /// What happens to connections of pods that do not request anything.
+    /// Treatment of the connections of pods that do not request anything.
     existing: ExistingConnections,
     records: AddRecords,
 }
@@ -54,7 +54,7 @@ pub enum InPlaceError {
     /// The node's processes cannot be listed.
     #[error("cannot search for its network namespace: {0}")]
     Search(#[from] inpod::Error),
-    /// None of its processes was found, or none in a namespace with its address.
+    /// No process of the pod was found, or none in a namespace with its address.
     #[error(
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"
     )]
@@ -65,7 +65,7 @@ pub enum InPlaceError {
     /// One of its annotations cannot be read.
     #[error("{0}")]
     Annotation(#[from] InvalidAnnotation),
-    /// Its namespace cannot be used.
+    /// The pod's network namespace cannot be used.
     #[error("cannot redirect it: {0}")]
     Redirect(#[from] redirect::Error),
     /// Rules were applied, and the kernel does not show them.

@@ -22,14 +22,14 @@ pub use metrics::RepairMetrics;
 pub use observed_pod::ObservedPod;
 pub use queue::{RepairOutcome, RepairQueue, RepairTask};
 
-/// What is done with a broken pod.
+/// Action on a broken pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepairMode {
-    /// Its rules are applied in its network namespace; its init container passes at its next restart.
+    /// The pod's rules are applied in its network namespace; its init container passes at its next restart.
     InPlace,
-    /// It is deleted, so that its controller replaces it.
+    /// The pod is deleted, so that its controller replaces it.
     Delete,
-    /// It is labelled, so that another component can act on it.
+    /// The pod is labelled, so that another component can act on it.
     Label {
         /// The label's key.
         key: String,

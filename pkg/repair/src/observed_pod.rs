@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 pub struct ObservedPod {
     /// Namespace and name.
     pub name: PodName,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: PodUid,
-    /// Its version: a change of the pod names the version that was observed.
+    /// Resource version of the pod: a change of the pod names the version that was observed.
     pub version: String,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub is_terminating: bool,
-    /// Its phase is `Succeeded` or `Failed`: no container of it starts again.
+    /// Whether the pod's phase is `Succeeded` or `Failed`: no container of it starts again.
     pub is_finished: bool,
     /// A controller replaces it when it is gone.
     pub has_controller: bool,
@@ -25,7 +25,7 @@ pub struct ObservedPod {
     pub labels: Vec<String>,
     /// Keys of its annotations.
     pub annotations: Vec<String>,
-    /// Its init containers that have failed, or may have.
+    /// Init containers of the pod that have failed, or may have.
     pub init_containers: Vec<ObservedInitContainer>,
     /// The pod as far as rules depend on it, if it was injected and runs.
     pub running: Option<Box<Pod>>,
@@ -34,7 +34,7 @@ pub struct ObservedPod {
 /// An init container's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedInitContainer {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
     /// How it has ended, if it does not run and is not waiting for a restart.
     pub ended: Option<Termination>,
@@ -46,12 +46,12 @@ pub struct ObservedInitContainer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Termination {
-    /// Its exit code.
+    /// Exit code of the container.
     pub exit_code: i32,
     /// Such as `Completed` or `Error`.
     #[serde(deserialize_with = "null_is_empty")]
     pub reason: String,
-    /// Its termination message.
+    /// Termination message of the container.
     #[serde(deserialize_with = "null_is_empty")]
     pub message: String,
 }
@@ -60,7 +60,7 @@ pub struct Termination {
 const MAX_MESSAGE: usize = 4096;
 
 impl Termination {
-    /// It succeeded.
+    /// Whether the container succeeded.
     pub(crate) fn is_success(&self) -> bool {
         self.exit_code == 0 || self.reason == "Completed"
     }

@@ -43,7 +43,7 @@ pub enum RepairOutcome {
     Done,
     /// Nothing can, or has to, be done for it.
     Skipped,
-    /// It failed; another attempt follows.
+    /// The attempt failed; another one follows.
     Failed,
     /// There is no such pod any more.
     Gone,

@@ -26,7 +26,7 @@ use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::Sidec
 pub(crate) struct RulesReport {
     pub(crate) name: PodName,
     pub(crate) uid: PodUid,
-    /// What had differed, which is restored unless this is a dry run; or why that failed.
+    /// Differences, which are restored unless this is a dry run; or the reason why that failed.
     pub(crate) result: Result<Vec<String>, String>,
 }
 
@@ -36,11 +36,12 @@ struct KnownPod {
     netns: Arc<Netns>,
     /// The watch over it; `None`: the clock alone leads to comparisons.
     _watch: Option<NetnsWatch<PodUid>>,
-    /// What its rules have to be; `None` before they were found in use.
+    /// Rules that the pod has to have; `None` if its ADD did not record them and they were not found in use yet.
     baseline: Option<RuleDigest>,
-    /// What its tables were when all rules were in place.
+    /// Fingerprint of the pod's tables when all rules were in place.
     verified: Option<RulesFingerprint>,
-    /// What was last reported: it is reported again only after all rules were in place, or when it changes.
+    /// Result that was last reported. A failure, or a difference in a dry run, is reported again only after all rules were in
+    /// place, or when it changes.
     reported: Option<Result<Vec<String>, String>>,
 }
 
@@ -187,7 +188,7 @@ impl KnownPod {
         is_news.then_some(result)
     }
 
-    /// What is missing, after it was restored; empty: nothing.
+    /// Restores what is missing, and returns it; empty if nothing is. Without `repair`, nothing is restored.
     fn settle(
         &mut self,
         pod: &SidecarPod,

@@ -15,7 +15,7 @@ pub(crate) struct SidecarPod {
     pub(crate) ids: PodIds,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) redirect: SidecarRedirect,
-    /// What happens to its connections, if its annotation requests something.
+    /// Treatment of the pod's connections, if its annotation requests one.
     pub(crate) existing: Option<ExistingConnections>,
 }
 

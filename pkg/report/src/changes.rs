@@ -52,8 +52,8 @@ impl StateChange {
     }
 }
 
-/// What is another in the new document. With nothing before it, what a reader has to know to understand the rest: the node, and
-/// what is wrong.
+/// Returns what changed from one document to the next. With nothing before it, these are the facts that a reader has to
+/// know to understand the rest: the node, and what is wrong.
 #[must_use]
 pub fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return beginning(now) };

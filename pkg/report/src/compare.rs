@@ -4,15 +4,15 @@ use std::{collections::BTreeSet, fmt};
 
 use serde::{Deserialize, Serialize};
 
-/// What should be, what is, and what that amounts to.
+/// Desired state, observed state, and the differences between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Comparison<T> {
-    /// What should be.
+    /// Objects that should be there.
     pub desired: Vec<T>,
-    /// What the kernel shows; `None`: it could not be queried, see [`crate::Provenance::blind`].
+    /// Objects that the kernel shows; `None` if it could not be queried, see [`crate::Provenance::blind`].
     pub observed: Option<Vec<T>>,
-    /// What has to change so that the two agree; empty as well when the kernel could not be asked.
+    /// Changes that would make the two agree; empty as well if the kernel could not be queried.
     pub difference: Vec<StateDifference>,
 }
 
@@ -32,12 +32,12 @@ pub struct StateDifference {
     /// The IP family that it concerns, 4 or 6; `None`: both, or none in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
-    /// What, in the words of the kernel's own tools where it has any.
+    /// The object that differs, in the notation of the kernel's own tools where they have one.
     pub what: String,
 }
 
 impl StateDifference {
-    /// It matters for packets of this family, 4 or 6.
+    /// Whether the difference matters for packets of this family, 4 or 6.
     #[must_use]
     pub fn concerns(&self, family: u8) -> bool {
         self.family.is_none_or(|of| of == family)
@@ -48,11 +48,11 @@ impl StateDifference {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DifferenceKind {
-    /// It should be there and is not.
+    /// The object should be there and is not.
     Missing,
-    /// It is there, is ours, and should not be.
+    /// The object is there, is ours, and should not be.
     Unexpected,
-    /// It is there in another way than it should be.
+    /// The object is there in another form than it should be.
     #[default]
     #[serde(other)]
     Changed,

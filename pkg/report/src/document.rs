@@ -7,18 +7,18 @@ use crate::state::{SCHEMA, StateReport};
 /// Why a document cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// It is of a form that this program does not know.
+    /// The document is of a form that this program does not know.
     #[error("the document is {found:?}, and this program knows {SCHEMA}: use the version of the agent")]
     Schema {
-        /// Its schema.
+        /// Schema of the document.
         found: String,
     },
-    /// It is no such document, or damaged.
+    /// The text is no such document, or is damaged.
     #[error("the document of the node's state cannot be read: {0}")]
     Content(#[from] serde_json::Error),
 }
 
-/// What is read first, because its meaning is the same in every version.
+/// The part of a document that is read first, because its meaning is the same in every version.
 #[derive(Deserialize)]
 struct Head {
     schema: String,

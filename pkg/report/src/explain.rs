@@ -37,7 +37,7 @@ pub struct Explanation {
     /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
     #[serde(deserialize_with = "known_value")]
     pub way: Option<RedirectionMode>,
-    /// What an exit status tells.
+    /// Verdict on the pod, which determines an exit status.
     #[serde(deserialize_with = "known_or_default")]
     pub verdict: PodVerdict,
     /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
@@ -46,9 +46,9 @@ pub struct Explanation {
     pub answer: String,
     /// Since when, why or why not, what the kernel shows now, and what is not known.
     pub sentences: Vec<String>,
-    /// What to do about it, the most promising first; empty: nothing.
+    /// Advice, the most promising first; empty if nothing is to be done.
     pub advice: Vec<String>,
-    /// What is wrong with the node, its agent or its ztunnel, whether or not this pod suffers from it.
+    /// Faults of the node, its agent or its ztunnel, whether or not this pod suffers from them.
     pub trouble: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
     put_together(explanation, found, faults)
 }
 
-/// What the state of a pod is due to, in a clause, and the code of it: of one that is as it should be, why it should be so; of
+/// Returns the cause of a pod's state as a clause, and its code: of a pod that is as it should be, why it should be so; of
 /// every other, what went wrong.
 #[must_use]
 pub fn cause(state: &StateReport, pod: &PodState) -> (String, String) {

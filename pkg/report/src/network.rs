@@ -27,7 +27,7 @@ pub struct NetworkState {
     pub sysctls: Comparison<SysctlState>,
     /// Firewall rules: those in chains of ours, and those of others' chains that lead there.
     pub firewall: Comparison<FirewallRule>,
-    /// What others have where we want to be, in words.
+    /// Objects of other components in places that ours need, as text.
     pub foreign: Vec<String>,
 }
 
@@ -105,9 +105,9 @@ pub struct RouteState {
     pub place: String,
     /// 4 or 6.
     pub family: u8,
-    /// Its table.
+    /// Number of the routing table.
     pub table: u32,
-    /// Its destination as `ip` writes it, or `default`.
+    /// Destination as `ip` writes it, or `default`.
     pub destination: String,
     /// `unicast`, `local`, `blackhole`, `unreachable`, or another of `ip`'s words.
     #[serde(rename = "type")]
@@ -126,13 +126,13 @@ pub struct RouteState {
 pub struct LinkState {
     /// Where.
     pub place: String,
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// It is switched on.
+    /// Whether the link is up.
     pub up: bool,
-    /// It is of the right kind, and leads to the ztunnel that its slot should have.
+    /// Whether the link is of the right kind, and leads to the ztunnel that its slot should have.
     pub right: bool,
-    /// Its addresses, with prefix lengths.
+    /// Addresses of the link, with prefix lengths.
     pub addresses: Vec<CidrAddress>,
 }
 
@@ -145,11 +145,11 @@ pub type CidrAddress = String;
 pub struct SysctlState {
     /// Where.
     pub place: String,
-    /// Its name below `/proc/sys`, with slashes.
+    /// Name of the setting below `/proc/sys`, with slashes.
     pub name: String,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
-    /// What it was before us; `None`: it was not changed by us, or nobody knows.
+    /// Value before our change; `None` if it was not changed by us, or if that is not known.
     pub before: Option<String>,
 }
 
@@ -163,9 +163,9 @@ pub struct FirewallRule {
     pub family: u8,
     /// `raw`, `mangle`, `nat` or `filter`.
     pub table: String,
-    /// Its chain.
+    /// Chain of the rule.
     pub chain: String,
-    /// Its arguments, behind `-A CHAIN`; as `iptables-save` prints them where it was observed.
+    /// Arguments of the rule, behind `-A CHAIN`; as `iptables-save` prints them where it was observed.
     pub rule: String,
 }
 

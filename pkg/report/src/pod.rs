@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::known_value;
 
-/// What is known of a pod.
+/// State of a pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodState {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its UID; empty: nobody says.
+    /// UID of the pod; empty if it is not known.
     pub uid: PodUid,
-    /// Its addresses.
+    /// IP addresses of the pod.
     pub ips: Vec<IpAddr>,
     /// `Pending`, `Running`, `Succeeded`, `Failed`; empty: nobody says.
     pub phase: String,
@@ -31,16 +31,16 @@ pub struct PodState {
     pub reason: StateReason,
     /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.
     pub since: Option<String>,
-    /// Its annotation `ambient.istio.io/redirection`.
+    /// Value of the pod's annotation `ambient.istio.io/redirection`.
     pub annotation: Option<String>,
-    /// What the kernel shows of it.
+    /// The kernel's view of the pod.
     pub kernel: KernelView,
-    /// What ztunnel says of it; none with a sidecar, outside the mesh, and with capture on the node.
+    /// The pod's state in ztunnel; `None` with a sidecar, outside the mesh, and with capture on the node.
     pub ztunnel: Option<ZtunnelView>,
     /// Why the agent holds on to it although the API server's list says otherwise, in a clause; `None`: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<String>,
-    /// What failed last, in a sentence; `None`: nothing, or it was overcome.
+    /// The last failure, in a sentence; `None` if nothing failed, or if it was overcome.
     pub trouble: Option<String>,
     /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
@@ -57,24 +57,24 @@ pub struct StateReason {
     pub words: String,
 }
 
-/// What the kernel shows of a pod.
+/// State of a pod in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KernelView {
     /// When it was looked at, RFC 3339; `None`: it was not.
     pub looked: Option<String>,
-    /// Its network namespace; `None`: it is not known.
+    /// Network namespace of the pod; `None` if it is not known.
     pub netns: Option<NetnsRef>,
     /// The evidence on which this namespace is attributed to the pod, as a clause; `None`: no agent has recorded it.
     pub netns_witness: Option<String>,
-    /// What should be there: nothing missing means that the kernel shows what is wanted. In words.
+    /// Differences from the desired state, as text. If the pod was observed, none means that the kernel shows what is desired.
     pub differences: Vec<String>,
-    /// What was seen in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").
+    /// Facts that were observed in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").
     pub seen: Vec<String>,
     /// Rules of other components in its network namespace that precede ours, so that traffic bypasses the mesh, or can; each
     /// in a clause.
     pub overruling: Vec<String>,
-    /// Its rules are removed repeatedly: how many times in a row they were restored; 0: they stay in place.
+    /// How many times in a row the pod's rules were restored because they are removed repeatedly; 0 if they stay in place.
     pub repairs: u32,
     /// Connections that are older than its capture.
     pub outside: OutsideView,
@@ -102,13 +102,13 @@ pub struct NetnsRef {
     pub inode: u64,
 }
 
-/// What ztunnel says of a pod.
+/// State of a pod in ztunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ZtunnelView {
-    /// It has acknowledged the pod in the namespace that it has now.
+    /// Whether ztunnel has acknowledged the pod in the namespace that it has now.
     pub serves: bool,
-    /// What it said when it refused; `None`: it did not.
+    /// Reason for which ztunnel refused the pod; `None` if it did not.
     pub refused: Option<String>,
 }
 

@@ -23,11 +23,11 @@ pub struct StateReport {
     pub schema: String,
     /// Version of the program that made it.
     pub version: String,
-    /// Who has looked, and when.
+    /// The observer, and the time of the observation.
     pub seen: Provenance,
     /// The node, and how it works.
     pub node: NodeState,
-    /// What probes are told, part by part.
+    /// Answers to probes, part by part.
     pub health: Vec<PartHealth>,
     /// Files of ours on the node, and whether they are as they should be.
     pub installation: Vec<InstalledFile>,
@@ -37,7 +37,7 @@ pub struct StateReport {
     pub pods: Vec<PodState>,
     /// Our objects in the node's network, desired and observed.
     pub network: NetworkState,
-    /// What would be done now, in order; empty when nothing is to be done.
+    /// Steps that would be taken now, in order; empty if nothing is to be done.
     pub plan: Vec<PlanStep>,
     /// The last changes, newest first.
     pub history: Vec<ChangeRecord>,
@@ -45,7 +45,7 @@ pub struct StateReport {
     pub config: Vec<EffectiveSetting>,
 }
 
-/// Who has looked, and when.
+/// The observer of a state, and the time of the observation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Provenance {
@@ -53,13 +53,13 @@ pub struct Provenance {
     pub at: String,
     /// How long that took, in milliseconds.
     pub took_ms: f64,
-    /// Who did.
+    /// The observer.
     pub by: Observer,
-    /// What could not be observed, and why. Nothing is known of it, neither good nor bad.
+    /// Parts that could not be observed, and why. Nothing is known of them, neither good nor bad.
     pub blind: Vec<Unobserved>,
 }
 
-/// Who has looked.
+/// The program that observed the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observer {
@@ -71,13 +71,13 @@ pub enum Observer {
     Command,
 }
 
-/// What could not be observed.
+/// A part of the state that could not be observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Unobserved {
-    /// What, for programs.
+    /// The part, for programs.
     pub part: StatePart,
-    /// What, in words.
+    /// The part, as text.
     pub what: String,
     /// Why, in a sentence.
     pub why: String,
@@ -95,7 +95,7 @@ impl Unobserved {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StatePart {
-    /// What only the agent knows.
+    /// Facts that only the agent knows.
     Agent,
     /// The desired state.
     Desired,
@@ -140,7 +140,7 @@ impl StatePart {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
     /// When the agent started; `None`: there is none.
     pub started: Option<String>,
@@ -149,9 +149,9 @@ pub struct NodeState {
     /// The capture mode in use for pods of ambient mode; `None`: ambient mode is off, or no agent says.
     #[serde(deserialize_with = "known_value")]
     pub way: Option<RedirectionMode>,
-    /// What the operator chose: `node`, `in-pod` or `auto`; empty when ambient mode is off.
+    /// The operator's choice: `node`, `in-pod` or `auto`; empty when ambient mode is off.
     pub chosen: String,
-    /// What happens while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
+    /// Treatment of traffic while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
     pub fallback: Option<String>,
     /// The slot that takes new connections, with capture on the node; `None`: no ztunnel is ready.
     pub active_slot: Option<u32>,
@@ -167,9 +167,9 @@ pub struct NodeState {
 pub struct PartHealth {
     /// `installer` or `agent`.
     pub part: String,
-    /// It is well.
+    /// Whether the part is well.
     pub ok: bool,
-    /// What is wrong; empty: nothing.
+    /// The fault; empty if there is none.
     pub why: String,
 }
 
@@ -181,7 +181,7 @@ pub struct InstalledFile {
     pub kind: String,
     /// Where, as the daemon sees it.
     pub path: String,
-    /// It is as it should be.
+    /// Whether the file is as it should be.
     pub ok: bool,
     /// In words: what it is, or what is wrong with it.
     pub detail: String,
@@ -191,29 +191,31 @@ pub struct InstalledFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ZtunnelState {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: PodUid,
-    /// Its addresses.
+    /// IP addresses of the pod.
     pub ips: Vec<IpAddr>,
     /// The API says that it is ready.
     pub ready: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
     /// New connections go to it.
     pub active: bool,
-    /// Its slot, with capture on the node.
+    /// Slot of the ztunnel, with capture on the node.
     pub slot: Option<u32>,
     /// The node's end of its link, with capture on the node.
     pub link: Option<String>,
-    /// It answers DNS for pods of the mesh.
+    /// Whether this ztunnel answers DNS for pods of the mesh.
     pub dns: bool,
-    /// It is connected to the agent, with in-pod capture; `None`: that is not known of a single one.
+    /// Whether the ztunnel is connected to the agent, with in-pod capture; `None` if a connection whose pod is not known may
+    /// be its own.
     pub connected: Option<bool>,
-    /// It has acknowledged its snapshot of pods, before which it is not ready; `None`: it is not known to be connected.
+    /// Whether the ztunnel has acknowledged its snapshot of pods, before which it is not ready; `None` if it is not known to
+    /// be connected.
     pub synced: Option<bool>,
 }
 
@@ -225,7 +227,7 @@ pub struct PlanStep {
     pub kind: String,
     /// In words.
     pub words: String,
-    /// What is done, one operation each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
+    /// Operations of the step, one each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
     pub operations: Vec<String>,
 }
 
@@ -235,9 +237,9 @@ pub struct PlanStep {
 pub struct ChangeRecord {
     /// When it began.
     pub at: String,
-    /// What set it off, such as `pod shop/web joined`, `drift` or `start`.
+    /// Trigger of the change, such as `pod shop/web joined`, `drift` or `start`.
     pub cause: String,
-    /// What was done, in words.
+    /// The change itself, as text.
     pub what: String,
     /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
     pub pod: Option<String>,
@@ -253,9 +255,9 @@ pub struct ChangeRecord {
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeStatus {
-    /// It was done.
+    /// The change was made.
     Done,
-    /// It was not, or not whole.
+    /// The change was not made, or not completely.
     #[default]
     #[serde(other)]
     Failed,
@@ -267,7 +269,7 @@ pub enum ChangeStatus {
 pub struct EffectiveSetting {
     /// The flag's name, without dashes.
     pub name: String,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
     /// Where it came from: `default`, `flag`, or `environment NAME`.
     pub origin: String,
@@ -280,7 +282,7 @@ impl StateReport {
         self.pods.iter().find(|pod| pod.namespace == namespace && pod.name == name)
     }
 
-    /// Its list of pods is complete: somebody made one, and read it to its end.
+    /// Whether the list of pods is complete: it was made, and read to its end.
     #[must_use]
     pub fn knows_all_pods(&self) -> bool {
         let is_observed = !self.pods.is_empty() || self.seen.blind.is_empty();

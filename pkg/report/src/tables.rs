@@ -49,7 +49,7 @@ fn pod_row(state: &StateReport, pod: &PodState) -> Vec<Cell> {
     ]
 }
 
-/// What the state of a pod is due to, on one line: see [`crate::cause`], after what is wrong with the pod itself.
+/// Returns the cause of a pod's state on one line: what is wrong with the pod itself, otherwise [`crate::cause`].
 #[must_use]
 pub fn why(state: &StateReport, pod: &PodState) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.refused.as_deref());
@@ -86,7 +86,7 @@ pub fn seconds(time: &str) -> String {
     }
 }
 
-/// What nobody could look at, in sentences. As long as there is any, nobody can say that all is well.
+/// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
 #[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
     let blind = state.seen.blind.iter();
@@ -141,8 +141,8 @@ fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
     state.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
 }
 
-/// What a verification finds: [`StateReport::differences`], and pods of the mesh that bypass it or reach nothing although the
-/// kernel is as desired, each with the cause.
+/// Returns what a verification finds: [`StateReport::differences`], and pods of the mesh that bypass it or reach nothing
+/// although the kernel is as desired, each with the cause.
 #[must_use]
 pub fn verified(state: &StateReport) -> Vec<String> {
     let pods = without_service(state)
@@ -150,7 +150,7 @@ pub fn verified(state: &StateReport) -> Vec<String> {
     state.differences().into_iter().chain(pods).collect()
 }
 
-/// The same as a table, and what is not known.
+/// Returns what [`verified`] finds as a table, and what is not known.
 #[must_use]
 pub fn differences(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.ok);
@@ -189,7 +189,7 @@ fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
     vec![Cell::coloured(difference, colour), Cell::plain(of), Cell::plain(what)]
 }
 
-/// What was changed, a line each, in the order that they have.
+/// Returns changes as a table, a line each, in the given order.
 #[must_use]
 pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
@@ -212,7 +212,7 @@ pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
     table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
 }
 
-/// What would be done now: each step in words, and its operations below.
+/// Returns what would be done now: each step as text, and its operations below.
 #[must_use]
 pub fn plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {

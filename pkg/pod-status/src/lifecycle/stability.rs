@@ -29,7 +29,7 @@ pub(super) struct Stability {
 }
 
 impl Stability {
-    /// Its rules were observed. `repaired`: something was missing, and was restored.
+    /// Records an observation of the pod's rules. `repaired`: something was missing, and was restored.
     pub(super) fn observed(&mut self, repaired: bool, now: AgentTime) {
         if !repaired {
             // Others that follow at once, because of any change in the namespace, prove nothing.
@@ -48,7 +48,7 @@ impl Stability {
         self.unstable |= self.repairs >= ENOUGH;
     }
 
-    /// Its rules could not be observed, or not be kept.
+    /// Records that the pod's rules could not be observed, or not be kept in place.
     pub(super) fn failed(&mut self) {
         self.whole = 0;
     }

@@ -6,7 +6,7 @@ use model::Reason;
 use super::{AgentTime, BACKOFF, Lifecycle, OBSERVE, PodAction, PodEvent, RulesState, stability::Stability};
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
-    /// What is to be done about an event, in this order.
+    /// Applies an event, and returns the actions that follow from it, in the order in which they are to be carried out.
     #[must_use]
     pub fn handle(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
         match event {
@@ -68,7 +68,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// Its namespace is this one. True if that is another one than before.
+    /// Sets the pod's network namespace. Returns whether it is another one than before.
     fn settle_in(&mut self, netns: N) -> bool {
         if self.netns == Some(netns) {
             return false;
@@ -140,7 +140,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// Its rules are observed at once, or, where changes do not end, at the pace that [`ChangePace`] gives.
+    /// Has the pod's rules observed at once, or, where changes do not end, at the pace that [`ChangePace`] gives.
     ///
     /// [`ChangePace`]: retry::ChangePace
     fn netns_changed(&mut self, netns: N, now: AgentTime) -> Vec<PodAction> {
@@ -157,7 +157,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         vec![PodAction::Observe]
     }
 
-    /// What has ended concerns another namespace, or other options, than those of now.
+    /// Returns the actions that follow if the step that has ended is out of date: the pod is leaving, or its namespace or
+    /// options are others by now.
     fn overtaken(&mut self, netns: N) -> Option<Vec<PodAction>> {
         self.busy = false;
         let again = std::mem::take(&mut self.again);

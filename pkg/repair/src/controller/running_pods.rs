@@ -22,7 +22,7 @@ impl RepairController {
             .await;
     }
 
-    /// The same for pods whose network namespaces changed.
+    /// Restores what is missing of the rules of those pods whose network namespaces changed.
     pub(super) async fn keep_changed(&mut self, changed: BTreeSet<PodUid>, pods: &SidecarPods) {
         let pods = pods.all().clone();
         if let Some(keeper) = self.keeper.take() {

@@ -113,7 +113,7 @@ fn unwell(part: &PartHealth) -> Option<Finding> {
         .then(|| Finding::wrong(&code, says, &["Read the agent's log of the last minutes."]))
 }
 
-/// What follows from a file that is not as it should be.
+/// Returns the consequence of a file that is not as it should be, with advice.
 fn of_file(file: &InstalledFile) -> Finding {
     let (code, then, advice): (&str, &str, &[&str]) = match file.kind.as_str() {
         "plugin" => (

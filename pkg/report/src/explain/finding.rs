@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What it amounts to.
+/// Overall verdict on a pod.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodVerdict {
@@ -10,7 +10,7 @@ pub enum PodVerdict {
     Well,
     /// Something is wrong with it, or with what it depends on, or it is not finished yet.
     Wrong,
-    /// That cannot be said.
+    /// Whether something is wrong is not known.
     #[default]
     Unknown,
     /// The node has no such pod.

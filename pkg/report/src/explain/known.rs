@@ -22,7 +22,8 @@ const RESTART: &str =
 const WAIT: &str = "Wait a minute and ask again: the agent repairs this by itself.";
 const RECURS: &str = "If it comes back, another program changes it: install-cni watch shows when, install-cni verify shows what.";
 
-/// Who asks from elsewhere than the agent's container may see more from there; who is there already may not.
+/// Returns advice on where to find out more. More may be visible in the agent's container than elsewhere; a command
+/// that runs there already can only refer to the log.
 pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
     let is_elsewhere = state.seen.blind.iter().any(|blind| blind.part == StatePart::Installation);
     if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
@@ -31,7 +32,7 @@ pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
 const LOG: &str =
     "Read the agent's log of the last minutes: kubectl logs, or the container runtime's log on the node.";
 
-/// What an agent does by itself, if there is one.
+/// Returns advice for a fault that an agent repairs by itself; empty if no agent runs.
 pub(super) fn repairs(state: &StateReport) -> &'static [&'static str] {
     if state.seen.by == Observer::Agent { &[WAIT, RECURS] } else { &[] }
 }
@@ -70,7 +71,7 @@ fn title(pod: &PodState) -> String {
     clean(&pod.title())
 }
 
-/// What this means for its traffic.
+/// Describes the consequence for the pod's traffic.
 fn traffic(pod: &PodState) -> &'static str {
     match pod.capture {
         CaptureState::Bypassing => "All or some of its traffic bypasses the mesh.",
@@ -104,7 +105,7 @@ fn failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("failed", says, &advice))
 }
 
-/// It is captured, and the control plane has not been told.
+/// Finds a pod that is captured, but whose annotation does not show this to the control plane.
 fn unannounced(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_told = pod.annotation.as_deref() == Some("enabled");
@@ -170,7 +171,7 @@ fn plain(_: &StateReport, pod: &PodState) -> Finding {
     }
 }
 
-/// It should not be captured, and something is left.
+/// Describes a pod that should not be captured, but for which something is left.
 fn leaving(pod: &PodState) -> Finding {
     let left = match pod.kernel.differences.first().or(pod.kernel.seen.first()) {
         Some(first) => format!(" ({})", clause(first)),

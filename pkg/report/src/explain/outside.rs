@@ -38,7 +38,7 @@ pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
     Finding { advice, ..Finding::well(&pod.reason.code, says, &[]) }
 }
 
-/// What the code means, for a tired reader; none for a code that is not known here.
+/// Returns the meaning of a code, for a tired reader; `None` for a code that is not known here.
 fn then(code: &str) -> Option<&'static str> {
     Some(match code {
         "pod-label-none" => {
@@ -80,7 +80,7 @@ fn then(code: &str) -> Option<&'static str> {
     })
 }
 
-/// What to do if that is not wanted.
+/// Returns advice for the case that the pod should be captured after all.
 fn advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
     let ambient = state.node.ambient;
     match pod.reason.code.as_str() {

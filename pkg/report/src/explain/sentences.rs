@@ -39,7 +39,7 @@ fn since(state: &StateReport, pod: &PodState) -> String {
     }
 }
 
-/// None where the answer is the reason.
+/// Returns why the pod should be captured, or why not; `None` where the answer is the reason.
 fn why(pod: &PodState) -> Option<String> {
     if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
@@ -157,7 +157,7 @@ fn last_change(change: &ChangeRecord) -> String {
     }
 }
 
-/// What could not be seen when the document was made.
+/// Returns sentences about what could not be observed when the document was made.
 pub(crate) fn of_seeing(state: &StateReport) -> Vec<String> {
     let blind = state.seen.blind.iter();
     blind

@@ -14,7 +14,7 @@ use crate::{
 pub(super) enum HeadlineLevel {
     /// Nothing is to be done.
     Well,
-    /// It may pass by itself, or is not known.
+    /// Something may pass by itself, or is not known.
     Watch,
     /// Somebody should look.
     Wrong,
@@ -30,7 +30,7 @@ impl HeadlineLevel {
         }
     }
 
-    /// Its sign, which is never all that tells: the words say it too.
+    /// Returns the sign of the level. The text always says the same, so the sign never carries the meaning alone.
     pub(super) fn sign(self) -> &'static str {
         match self {
             HeadlineLevel::Well => "✓",

@@ -17,7 +17,7 @@ impl HtmlWriter {
         HtmlWriter { out: "<!DOCTYPE html>\n".to_owned() }
     }
 
-    /// What was written.
+    /// Returns the HTML that was written.
     pub(super) fn finish(self) -> String {
         self.out
     }
@@ -74,7 +74,7 @@ impl HtmlWriter {
         }
     }
 
-    /// What is part of the program: styles and scripts.
+    /// Writes a fixed part of the program, such as a style or a script, without escaping.
     pub(super) fn fixed(&mut self, markup: &'static str) {
         self.out.push_str(markup);
     }

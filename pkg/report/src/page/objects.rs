@@ -94,7 +94,7 @@ fn list(html: &mut HtmlWriter, name: &str, lines: &[String]) {
     });
 }
 
-/// What others have where we want to be.
+/// Writes the objects of other components that are in places that ours need.
 fn foreign(html: &mut HtmlWriter, foreign: &[String]) {
     if foreign.is_empty() {
         return;

@@ -104,7 +104,7 @@ fn ztunnel(html: &mut HtmlWriter, one: &ZtunnelState) {
     });
 }
 
-/// What would be done now.
+/// Writes the steps that would be taken now.
 pub(super) fn plan(html: &mut HtmlWriter, state: &StateReport) {
     section(html, "plan", "Plan", |html| {
         if state.plan.is_empty() {

@@ -31,7 +31,7 @@ struct Block {
     tone: Tone,
 }
 
-/// What a look at something showed.
+/// Numbers of differences that were found, and of parts that could not be observed.
 struct FoundDifferences {
     differences: usize,
     /// Kinds of objects, or pods, that could not be observed.
@@ -71,7 +71,7 @@ impl Block {
     }
 }
 
-/// Those that are in use: the node's own, and those of its pods.
+/// Returns the drawings of the capture modes in use: the node's own, and those of its pods.
 pub(super) fn ways(state: &StateReport) -> Vec<Drawing> {
     let used = |way| state.node.way == Some(way) || state.pods.iter().any(|pod| pod.way == Some(way));
     let mut ways = Vec::new();
@@ -95,7 +95,7 @@ fn open(boxes: Vec<Block>) -> Row {
     Row { boxes, framed: false }
 }
 
-/// Those of its pods that go this way, and how they are.
+/// Returns the box of the pods in this capture mode, with their states.
 fn pods(state: &StateReport, way: RedirectionMode) -> Block {
     let wrong = of(state, way).any(|pod| pod.capture.is_wrong());
     Block::new("Pods", tables::counts(of(state, way)), if wrong { Tone::Wrong } else { Tone::Plain })
@@ -105,7 +105,7 @@ fn of(state: &StateReport, way: RedirectionMode) -> impl Iterator<Item = &PodSta
     state.pods.iter().filter(move |pod| pod.way == Some(way))
 }
 
-/// What the kernel shows inside of the namespaces of pods that go this way.
+/// Counts the differences within the network namespaces of pods in this capture mode.
 fn within(state: &StateReport, way: RedirectionMode) -> FoundDifferences {
     FoundDifferences {
         differences: of(state, way).map(|pod| pod.kernel.differences.len()).sum(),
@@ -118,7 +118,7 @@ fn is_unseen(kernel: &KernelView) -> bool {
     kernel.blind.is_some() || (kernel.seen.is_empty() && kernel.differences.is_empty())
 }
 
-/// What the kernel shows of the node, but for links, which are drawn by themselves.
+/// Counts the differences on the node, except those of links, which are drawn by themselves.
 fn on_node(network: &NetworkState) -> FoundDifferences {
     let all = [
         network.ipsets.observed.is_none(),

@@ -70,7 +70,7 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("netns-not-found", says, &advice))
 }
 
-/// Its rules are in place, and others come first.
+/// Finds a pod whose rules are in place, but preceded by rules of other components.
 pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.overruling.first()?);
     let number = pod.kernel.overruling.len();
@@ -88,7 +88,7 @@ pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("overruled", says, &advice))
 }
 
-/// Its rules are in place for the moment.
+/// Finds a pod whose rules are in place only for the moment.
 pub(super) fn unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let repairs = Some(pod.kernel.repairs).filter(|repairs| *repairs > 0)?;
     let says = format!(
