@@ -111,7 +111,7 @@ impl InPodRulesConfig {
     }
 }
 
-/// What is special about a pod.
+/// Properties of a pod on which its rules depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodOptions {
     /// ztunnel answers its DNS.

@@ -218,7 +218,7 @@ impl Rule {
         self.when(Match::DestPort(MatchValue::eq(port)))
     }
 
-    /// The same conditions with another verdict.
+    /// Returns a rule with the same conditions and another verdict.
     #[must_use]
     pub fn with_target(&self, target: Target) -> Rule {
         Rule { target, ..self.clone() }

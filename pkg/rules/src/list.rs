@@ -13,7 +13,7 @@ pub struct RuleLine {
     pub table: Table,
     /// The chain, built-in or not.
     pub chain: String,
-    /// What stands behind the chain's name, as we write it if it is a rule that we could have made.
+    /// Text behind the chain's name, as we write it if it is a rule that we could have made.
     pub rule: String,
 }
 
@@ -22,7 +22,7 @@ pub struct RuleLine {
 pub struct SeenLine {
     /// For comparisons.
     pub line: RuleLine,
-    /// What stands behind the chain's name, to the letter of the save.
+    /// Text behind the chain's name, to the letter of the save.
     pub text: String,
 }
 
@@ -45,7 +45,7 @@ impl RuleSet {
 }
 
 impl ChainSet {
-    /// Those of a namespace's rules that are this owner's: what stands in its chains, and what leads there.
+    /// Returns those of a namespace's rules that are this owner's: the rules in its chains, and those that lead there.
     #[must_use]
     pub fn lines(self, observed: &SavedTables) -> Vec<SeenLine> {
         let mut lines = Vec::new();

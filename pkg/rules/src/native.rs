@@ -37,7 +37,7 @@ pub struct NativeChain {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeRule {
-    /// Whose packets; none: of either family.
+    /// Family whose packets the rule applies to. `None` means either family.
     pub family: Option<Family>,
     /// Conditions and verdict. Names of chains are those of native tables.
     pub rule: Rule,
@@ -73,7 +73,7 @@ impl NativeRules {
         NativeRules { tables: tables.collect() }
     }
 
-    /// The same before any packet is led into it: base chains are empty.
+    /// Returns these rules as they are before any packet is led into them: base chains are empty.
     #[must_use]
     pub fn without_jumps(mut self) -> NativeRules {
         let chains = self.tables.iter_mut().flat_map(|table| &mut table.chains);
@@ -200,7 +200,7 @@ fn alone(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
     alone
 }
 
-/// It names an address.
+/// Whether the rule names an address.
 fn is_of_one_family(rule: &Rule) -> bool {
     rule.source.is_some()
         || rule.dest.is_some()

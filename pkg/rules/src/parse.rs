@@ -35,11 +35,11 @@ pub struct SavedTable {
 pub struct SavedRule {
     /// The chain that it stands in.
     pub chain: String,
-    /// What follows the chain's name, to the letter.
+    /// Text that follows the chain's name, to the letter.
     pub text: String,
-    /// What it says, when this model can say it.
+    /// Meaning of the text, if this model can express it.
     pub rule: Option<Rule>,
-    /// Its number in nf_tables (`NFTA_RULE_HANDLE`); a tool's save has none.
+    /// Number of the rule in nf_tables (`NFTA_RULE_HANDLE`). A tool's save has none.
     pub handle: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub struct SavedRule {
 pub struct ParseError {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Error in the line.
     pub what: &'static str,
 }
 
@@ -71,9 +71,9 @@ impl SavedTables {
         SaveReader::default().read(text)
     }
 
-    /// The same without what is no concern of these owners. What remains: built-in chains and the first rule of each, the
-    /// owners' chains and their rules, and rules that lead there. All plans of these owners come out as they would with the
-    /// whole, and a node's firewall of tens of thousands of rules takes no memory to speak of.
+    /// Like [`SavedTables::parse`], but without what is no concern of these owners. These remain: built-in chains and the first
+    /// rule of each, the owners' chains and their rules, and rules that lead there. All plans of these owners come out as they
+    /// would with the whole, and a node's firewall of tens of thousands of rules takes no memory to speak of.
     ///
     /// # Errors
     /// As [`SavedTables::parse`].
@@ -100,7 +100,7 @@ fn is_built_in(chain: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct SavedTablesBuilder<'a> {
     saved: SavedTables,
-    /// Whose chains matter; `None`: all do.
+    /// Owners whose chains matter. `None` means that all chains do.
     owners: Option<&'a [ChainSet]>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> SavedTablesBuilder<'a> {
         }
     }
 
-    /// What was put together.
+    /// Returns the tables as they were put together.
     #[must_use]
     pub fn build(self) -> SavedTables {
         self.saved

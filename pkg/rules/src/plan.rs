@@ -19,8 +19,8 @@ use chain::{ChainDifference, ChainUpdate, difference};
 
 pub use change::{AddedRule, RuleChange, RulePlace, TableEdit};
 
-/// Whose rules a plan is about: the chains by which they are known, those that Istio's own programs make among them. A
-/// chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
+/// Owner of the rules that a plan is about: the chains by which they are known, those that Istio's own programs make among
+/// them. A chain of this list is never anybody else's: what is found in it may be replaced or removed, and a rule that leads
 /// into it, wherever it stands, belongs to the same owner. ([`ChainSet::IN_POD`] is part of [`ChainSet::SIDECAR`], because
 /// Istio gave the chains the same names: no pod has both.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl ChainSet {
     }
 }
 
-/// What gives a chain its rules.
+/// Returns the rules to add to a chain that differs, each with its place.
 fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
     let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };

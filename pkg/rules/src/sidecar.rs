@@ -65,7 +65,7 @@ impl SidecarConfig {
         }
     }
 
-    /// What counts as "to the pod's own loopback".
+    /// Returns the network that counts as the pod's own loopback.
     fn localhost(&self, family: Family) -> IpNet {
         match family {
             Family::V4 => self.loopback.net(),

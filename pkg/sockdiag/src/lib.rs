@@ -38,7 +38,7 @@ fn has_none((path, start): &SocketCount) -> bool {
 /// Sockets that are connected, or on the way, and those that listen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpSockets {
-    /// Those with a peer, apart from those whose connection is over (`TIME_WAIT`).
+    /// Sockets with a peer, apart from those whose connection is over (`TIME_WAIT`).
     pub connected: Vec<TcpSocket>,
     /// Where the others listen.
     pub listeners: Vec<SocketAddr>,
@@ -47,8 +47,8 @@ pub struct TcpSockets {
 }
 
 impl TcpSockets {
-    /// Those of the calling thread's namespace, of both families. A socket of IPv6 that is connected over IPv4 has addresses of
-    /// IPv4.
+    /// Returns the sockets of the calling thread's namespace, of both families. An IPv6 socket that is connected over IPv4 has
+    /// IPv4 addresses.
     ///
     /// # Errors
     /// The kernel does not answer, such as one without `inet_diag`. One without IPv6 has no sockets of it.
@@ -75,8 +75,8 @@ impl TcpSockets {
         Ok(sockets)
     }
 
-    /// Those that are connected, by what tells a connection from all others of the namespace. Of a connection within it, the
-    /// two sockets have different keys.
+    /// Returns the connected sockets by local and remote address, which distinguish a connection from all others of the
+    /// namespace. Of a connection within it, the two sockets have different keys.
     #[must_use]
     pub fn by_addresses(&self) -> BTreeMap<(SocketAddr, SocketAddr), &TcpSocket> {
         self.connected.iter().map(|socket| ((socket.local, socket.remote), socket)).collect()

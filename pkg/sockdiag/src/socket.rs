@@ -43,7 +43,7 @@ impl TcpState {
         TcpState::Listen,
         TcpState::Closing,
     ];
-    /// Those in which something may still be sent, or come.
+    /// States in which something may still be sent or received.
     pub(crate) const LIVE: &[TcpState] = &[
         TcpState::Established,
         TcpState::SynSent,
@@ -73,17 +73,17 @@ impl TcpState {
 /// A socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Its own end. Without a scope, also if the address is of a link.
+    /// Address of its own end. Without a scope, also if the address is link-local.
     pub local: SocketAddr,
     /// The other end; port 0 if it listens.
     pub remote: SocketAddr,
-    /// Its state.
+    /// TCP state of the socket.
     pub state: TcpState,
     /// The user who made it.
     pub user: u32,
-    /// Its number in the file system of sockets; 0: no process holds it.
+    /// Inode number in the file system of sockets; 0 if no process holds the socket.
     pub inode: u32,
-    /// Its mark (`SO_MARK`); 0 where we may not know it.
+    /// Mark of the socket (`SO_MARK`); 0 where we may not know it.
     pub mark: u32,
     pub(crate) family: u8,
     pub(crate) id: [u8; ID],

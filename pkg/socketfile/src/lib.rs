@@ -26,7 +26,7 @@ pub use descriptors::{Accompanying, receive_with_descriptor, send_with_descripto
 pub use peer::peer_user;
 
 const DIRECTORY_MODE: u32 = 0o750;
-/// Those who may wait to be served. A node starts many pods at once when it comes up.
+/// Number of clients that may wait to be served. A node starts many pods at once when it comes up.
 const BACKLOG: i32 = 1024;
 
 /// How often somebody who listens is asked again, and after which pause. An agent that was killed while it started a tool
@@ -46,7 +46,7 @@ pub enum SocketError {
     /// Something is there that is not ours to remove.
     #[error("{} is there and is no socket", path.display())]
     NotASocket {
-        /// What stands in the way.
+        /// Path of the file that is in the way.
         path: PathBuf,
     },
     /// The system refuses.
@@ -54,7 +54,7 @@ pub enum SocketError {
     System {
         /// The socket.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted operation.
         doing: &'static str,
         /// The system's reason.
         source: io::Error,

@@ -42,16 +42,16 @@ const BUFFER: usize = 16 * 1024;
 /// Before trying again when there are no descriptors left, or the like.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who is at the other end of a connection. Every request has it as an extension.
+/// Peer at the other end of a connection. Every request has it as an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionPeer {
     /// A process of this machine, over a Unix socket.
     Socket,
     /// A process of our network namespace, over its loopback.
     Local {
-        /// Its address.
+        /// Address of the process.
         address: SocketAddr,
-        /// Who made its socket, as our user namespace numbers users; `None`: unknown.
+        /// User who made its socket, as our user namespace numbers users; `None` if unknown.
         user: Option<u32>,
     },
     /// Somebody over TCP.
@@ -66,7 +66,7 @@ impl ConnectionPeer {
         matches!(self, ConnectionPeer::Socket | ConnectionPeer::Local { user: Some(0), .. })
     }
 
-    /// Who has this TCP connection at its other end.
+    /// Returns the peer at the other end of this TCP connection.
     fn of(stream: &TcpStream, address: SocketAddr) -> ConnectionPeer {
         // A socket for both families shows IPv4 as a part of IPv6.
         if !address.ip().to_canonical().is_loopback() {
@@ -77,7 +77,7 @@ impl ConnectionPeer {
     }
 }
 
-/// What the connections of one server may take.
+/// Limits on the connections of one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// How many at a time.
@@ -109,7 +109,7 @@ impl ConnectionLimits {
 
 /// A listening socket.
 pub(crate) trait Listener {
-    /// Its connections.
+    /// Type of its connections.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, and who it comes from.

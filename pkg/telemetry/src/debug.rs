@@ -58,7 +58,7 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 /// An answer that takes a while: the thing, or why there is none, in a sentence.
 pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Reason>> + Send + 'a>>;
 
-/// Who knows the node. A question whose asker has gone is dropped.
+/// Access to the state of the node. A question whose asker has gone is dropped.
 pub trait StateInspector: Send + Sync + 'static {
     /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
     fn state(&self) -> InspectionFuture<'_, Arc<report::StateReport>>;
@@ -67,7 +67,7 @@ pub trait StateInspector: Send + Sync + 'static {
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 }
 
-/// What was built, in ControlZ's words.
+/// Description of the build, in ControlZ's terms.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildInfo {
     /// The program's version.
@@ -82,7 +82,7 @@ pub struct BuildInfo {
     pub date: &'static str,
 }
 
-/// What the handlers share; clones are the same one.
+/// State that the handlers share. A clone refers to the same state.
 #[derive(Clone)]
 struct DebugHandler(Arc<HandlerState>);
 

@@ -23,10 +23,10 @@ pub use crate::connections::ConnectionPeer;
 
 /// Connections that are served at a time; one more takes the place of one that is not being answered.
 pub const MAX_CONNECTIONS: usize = 64;
-/// Those that may wait.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// What the daemon knows about its own state. Asked at every probe, so it must answer at once.
+/// Health of the daemon, as it knows it itself. Asked at every probe, so it must answer at once.
 pub trait HealthCheck: Send + Sync + 'static {
     /// Whether the process is of use at all.
     ///
@@ -40,7 +40,7 @@ pub trait HealthCheck: Send + Sync + 'static {
     /// What is missing.
     fn ready(&self) -> Result<(), Reason>;
 
-    /// What is missing, in a word that names nothing of the node; empty: nothing.
+    /// Returns what is missing, as a word that names nothing of the node; empty if nothing is.
     fn reason(&self) -> &'static str;
 }
 
@@ -158,7 +158,7 @@ pub async fn serve(
     serve_within(ConnectionLimits::public(MAX_CONNECTIONS), listener, &router, shutdown).await
 }
 
-/// The same with limits of the caller's.
+/// Like [`serve`], but with limits of the caller's.
 pub(crate) async fn serve_within(
     limits: ConnectionLimits,
     listener: TcpListener,

@@ -121,7 +121,7 @@ impl Logger {
         })))
     }
 
-    /// What hands `tracing` events to this logger.
+    /// Returns the subscriber that hands `tracing` events to this logger.
     #[must_use]
     pub fn subscriber(&self) -> LogSubscriber {
         LogSubscriber(self.clone())
@@ -139,8 +139,8 @@ impl Logger {
         self.write(&mut self.targets(), record);
     }
 
-    /// As [`Logger::emit`] for several, with no line of anyone else between them. The iterator runs while all others wait, and must
-    /// not log by itself.
+    /// As [`Logger::emit`] for several, with no line of anyone else between them. The iterator runs while all others wait, and
+    /// must not log by itself.
     pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
         let mut targets = self.targets();
         for record in records.filter(|record| self.passes(&record.scope, record.level)) {

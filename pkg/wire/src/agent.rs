@@ -29,7 +29,7 @@ pub enum CniVerb {
 /// A request. Members that a verb does not need are empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentRequest {
-    /// What to do.
+    /// Operation that is requested.
     pub verb: CniVerb,
     /// The pod's namespace.
     #[serde(default)]
@@ -73,10 +73,10 @@ pub struct AgentAnswer {
     /// The pod, at ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
-    /// Its namespace.
+    /// Namespace of the pod, as an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Namespace>,
-    /// It is enrolled in ambient mode, as the kernel shows.
+    /// Whether the pod is enrolled in ambient mode, as the kernel shows.
     #[serde(default)]
     pub enrolled: bool,
     /// Why it was not done, in a sentence. It can be tried again.
@@ -85,7 +85,7 @@ pub struct AgentAnswer {
 }
 
 impl AgentAnswer {
-    /// It was not done.
+    /// Returns the answer to a request that was not carried out, with the reason.
     #[must_use]
     pub fn failed(error: impl Into<String>) -> AgentAnswer {
         AgentAnswer { error: Some(error.into()), ..AgentAnswer::default() }

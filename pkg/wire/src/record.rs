@@ -51,13 +51,13 @@ pub fn is_failure_place(file: &str) -> bool {
     file.starts_with(FAILED)
 }
 
-/// What tells a network namespace from all others that there are at the time: its file in nsfs. The kernel may give the
-/// number of one that ended to a new one.
+/// Identity of a network namespace among all that exist at the time: its file in nsfs. The kernel may give the number of one
+/// that ended to a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetnsFile {
     /// Device of the file system that holds it.
     pub dev: u64,
-    /// Its inode number, the one in `net:[4026531840]`.
+    /// Inode number, the one in `net:[4026531840]`.
     pub ino: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct PodRecord {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// Its UID, where the runtime says it. Of a static pod it is the kubelet's own, not that of any object of the API.
+    /// UID of the pod, where the runtime says it. Of a static pod it is the kubelet's own, not that of any object of the API.
     #[serde(default)]
     pub uid: PodUid,
     /// `metadata.uid` of the pod that the agent or the API server decided on; empty: neither was asked.
@@ -83,7 +83,7 @@ pub struct PodRecord {
     /// `CNI_NETNS`, as the runtime says it.
     #[serde(default)]
     pub netns: String,
-    /// What was there at the ADD; `None`: that could not be found out.
+    /// Network namespace that was there at the ADD; `None` if it could not be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_file: Option<NetnsFile>,
     /// The addresses of the pod's interface.
@@ -108,7 +108,7 @@ pub struct PodRecord {
     /// version before this one, or as above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captured: Vec<String>,
-    /// What the redirection to its sidecar rests on; `None`: it has no sidecar, or that is too long for a record.
+    /// Pod as far as the redirection to its sidecar rests on it; `None` if it has no sidecar, or it is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Box<Pod>>,
 }
@@ -116,10 +116,10 @@ pub struct PodRecord {
 /// Why a record cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Its names and addresses alone are too long.
+    /// The record's names and addresses alone are too long.
     #[error("its names and addresses take more than {0} bytes")]
     TooLong(usize),
-    /// It cannot be represented in JSON.
+    /// The record cannot be represented in JSON.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
 }

@@ -15,11 +15,11 @@ pub(crate) struct ZtunnelConnection {
     /// When it said hello, and in which version.
     pub(crate) since: SystemTime,
     pub(crate) version: i32,
-    /// Whose it is.
+    /// Peer at the other end of the connection.
     pub(crate) peer: ZtunnelPeer,
-    /// It has acknowledged the end of the snapshot.
+    /// Whether it has acknowledged the end of the snapshot.
     pub(crate) in_sync: bool,
-    /// What is put after this revision goes before everything else.
+    /// Revision after which a put goes before everything else.
     pub(crate) fresh_after: u64,
     /// By UID. What is missing was never acknowledged, or was taken back.
     pub(crate) acked: BTreeMap<PodUid, AckedWorkload>,
@@ -27,7 +27,7 @@ pub(crate) struct ZtunnelConnection {
     event: OwnedFd,
 }
 
-/// What it has said about one workload.
+/// Last answer of a ztunnel for one workload.
 #[derive(Debug)]
 pub(crate) struct AckedWorkload {
     /// Which put it acknowledged.
@@ -41,7 +41,7 @@ pub(crate) struct AckedWorkload {
     pub(crate) since: SystemTime,
 }
 
-/// It cannot serve the workload (yet).
+/// Answer of a ztunnel that it cannot serve the workload (yet).
 #[derive(Debug)]
 pub(crate) struct WorkloadRefusal {
     pub(crate) error: String,
@@ -74,14 +74,14 @@ impl ZtunnelConnection {
         }
     }
 
-    /// It has acknowledged the workload in the network namespace that it has now.
+    /// Whether it has acknowledged the workload in the network namespace that the workload has now.
     pub(crate) fn serves(&self, wanted: &WantedWorkload) -> bool {
         let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
         let acked = self.acked.get(&wanted.workload.uid);
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 
-    /// It refused the workload when it was last sent it.
+    /// Whether it refused the workload when it was last sent it.
     pub(crate) fn refuses(&self, uid: &PodUid) -> bool {
         self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }

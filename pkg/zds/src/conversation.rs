@@ -17,7 +17,7 @@ use crate::place_guard::HeldPlace;
 use crate::places::Progress;
 use crate::plan::{NextAction, RequestStep, ZdsRequest};
 
-/// What is kept of an error, in bytes: ztunnel's may be long, and stays in memory.
+/// Length to which an error is cut, in bytes: ztunnel's may be long, and stays in memory.
 const MAX_ERROR: usize = 1024;
 
 /// Serves a ztunnel until it goes, or does something that it should not.

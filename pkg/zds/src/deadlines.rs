@@ -9,7 +9,7 @@ use retry::Backoff;
 pub struct ZdsDeadlines {
     /// For the hello, from the connection on.
     pub hello: Duration,
-    /// The same for a peer of which no ztunnel pod is known.
+    /// Like `hello`, but for a peer of which no ztunnel pod is known.
     pub stranger_hello: Duration,
     /// From the end of such a peer's connection until its place is given again.
     pub stranger_pause: Duration,

@@ -18,7 +18,7 @@ use crate::place_holders::PlaceHolders;
 use crate::plan::{NextAction, RequestStep};
 use crate::{Workload, ZdsDeadlines, ZdsState};
 
-/// What the agent is told. Not in the order of its own calls: what it wants may have changed meanwhile.
+/// Event that the agent is notified of. Not in the order of its own calls: what it wants may have changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ZdsEvent {
     /// How many ztunnels there are.
@@ -34,7 +34,7 @@ pub enum ZdsEvent {
     Accepted {
         /// UID of the pod.
         uid: PodUid,
-        /// Its network namespace.
+        /// Network namespace of the pod.
         netns: NetnsId,
     },
     /// The newest ztunnel could not serve the workload, and no other one does. It is asked again; this is told again when
@@ -42,7 +42,7 @@ pub enum ZdsEvent {
     Refused {
         /// UID of the pod.
         uid: PodUid,
-        /// Its network namespace.
+        /// Network namespace of the pod.
         netns: NetnsId,
         /// In ztunnel's words.
         error: String,
@@ -209,7 +209,7 @@ impl Hub {
         (self.shared.tell)(count);
     }
 
-    /// What a thread that panicked leaves is complete: no change of the ledger can stop half-way.
+    /// Locks the ledger. After a thread has panicked, it is complete nevertheless: no change of it can stop half-way.
     fn ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +228,7 @@ pub(crate) struct ConnectionGuard<'a> {
 }
 
 impl ConnectionGuard<'_> {
-    /// What this ztunnel is called in logs.
+    /// Returns the number by which logs identify this ztunnel.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

@@ -25,7 +25,7 @@ pub(crate) struct WorkloadLedger {
     pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
     pub(crate) pods: Vec<ZtunnelPod>,
-    /// Who has connected and has not acknowledged a snapshot.
+    /// Ztunnels that have connected and have not acknowledged a snapshot.
     unsynced: UnsyncedZtunnels,
     /// Of the last put that changed something.
     revision: u64,
@@ -174,8 +174,8 @@ impl WorkloadLedger {
         self.connections.values().any(|connection| connection.serves(wanted))
     }
 
-    /// That nobody serves a workload, and nobody is about to: the newest has refused it, and so has every other that
-    /// was sent it.
+    /// Returns the event that nobody serves a workload, and nobody is about to: the newest has refused it, and so has every
+    /// other that was sent it. `None` if that is not so.
     fn refusal(&self, uid: &PodUid) -> Option<ZdsEvent> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();

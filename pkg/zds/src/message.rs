@@ -5,12 +5,12 @@ pub use prost::Message;
 /// The first message of a connection, from ztunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct ZdsHello {
-    /// What ztunnel speaks. 1 is the only version there is; 0 stands for none.
+    /// Version of the protocol that ztunnel speaks. 1 is the only version there is; 0 stands for none.
     #[prost(int32, tag = "1")]
     pub version: i32,
 }
 
-/// What the agent asks of ztunnel.
+/// Request of the agent to ztunnel.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadRequest {
     /// Never missing.
@@ -46,16 +46,16 @@ pub struct AddWorkload {
     pub workload_info: Option<WorkloadInfo>,
 }
 
-/// Who a workload is.
+/// Identity of a workload.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadInfo {
     /// Name of the pod.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its service account, from which its identity is made.
+    /// Service account of the pod, from which its identity in the mesh is made.
     #[prost(string, tag = "3")]
     pub service_account: String,
 }
@@ -80,7 +80,7 @@ pub struct KeepWorkload {
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct SnapshotSent {}
 
-/// What ztunnel says to a request.
+/// Response of ztunnel to a request.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WorkloadResponse {
     /// Missing only in what is no answer.
@@ -99,7 +99,7 @@ pub enum ResponsePayload {
 /// A request was processed.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Ack {
-    /// What went wrong; empty when nothing did.
+    /// Error text; empty if the request succeeded.
     #[prost(string, tag = "1")]
     pub error: String,
 }

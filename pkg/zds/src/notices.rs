@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(crate) const PERIOD: Duration = Duration::from_secs(60);
 /// Lines of one kind about ztunnels of the node, in each period.
 const ZTUNNELS: u64 = 10;
-/// The same about others.
+/// Lines of one kind about other peers, in each period.
 const STRANGERS: u64 = 1;
 
 /// The subject of a line.
@@ -18,13 +18,13 @@ pub(crate) enum Notice {
     NoPlace,
     /// A peer's network namespace could not be examined.
     Unlocated,
-    /// It has said hello.
+    /// A ztunnel has said hello.
     Connected,
-    /// It runs in no ztunnel pod.
+    /// A peer runs in no ztunnel pod.
     Stranger,
-    /// It refused a request.
+    /// A ztunnel refused a request.
     Refusal,
-    /// Its connection has ended.
+    /// A connection has ended.
     Ended,
 }
 
@@ -73,7 +73,7 @@ impl NoticeBudget {
         may
     }
 
-    /// What was suppressed in periods that are over; each once.
+    /// Returns the numbers of lines that were suppressed in periods that are over, each once.
     pub(crate) fn summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
         let mut over = Vec::new();
         self.0.retain(|&(notice, stranger), count| {

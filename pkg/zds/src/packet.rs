@@ -10,9 +10,9 @@ use socketfile::send_with_descriptor;
 
 use crate::error::ConversationEnd;
 
-/// What ztunnel has room for.
+/// Longest packet that ztunnel has room for, in bytes.
 pub(crate) const MAX_SENT: usize = 1024;
-/// What we have room for: the error in an answer may be long.
+/// Longest packet that we have room for, in bytes: the error in an answer may be long.
 const MAX_RECEIVED: usize = 16 * 1024;
 
 /// Sends a packet, with this file descriptor if there is one.

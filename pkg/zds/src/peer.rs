@@ -11,13 +11,13 @@ use netns::NetnsId;
 /// A ztunnel pod of the node, as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZtunnelPod {
-    /// Its UID.
+    /// UID of the pod.
     pub uid: PodUid,
     /// `metadata.creationTimestamp`.
     pub created: String,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
-    /// Its addresses.
+    /// Addresses of the pod.
     pub ips: Vec<IpAddr>,
     /// The network namespace that is known to be its own, with hostNetwork the node's; `None`: not known.
     pub netns: Option<NetnsId>,
@@ -28,12 +28,12 @@ pub struct ZtunnelPod {
 pub(crate) struct PeerNetns {
     /// `None`: it could not be determined.
     pub(crate) id: Option<NetnsId>,
-    /// Its addresses; empty where they are not needed, or not known.
+    /// Addresses of the namespace; empty where they are not needed, or not known.
     pub(crate) addresses: BTreeSet<IpAddr>,
 }
 
 impl PeerNetns {
-    /// The same for all connections of one namespace, whose addresses may change, or be left out.
+    /// Returns a value that is the same for all connections of one namespace, whose addresses may change, or be left out.
     pub(crate) fn key(&self) -> PeerNetns {
         if self.id.is_some() { PeerNetns { id: self.id, addresses: BTreeSet::new() } } else { self.clone() }
     }
@@ -42,11 +42,11 @@ impl PeerNetns {
 /// How a peer is known to be a ztunnel of the node; the greatest counts most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerStanding {
-    /// It is not: its namespace is that of no ztunnel pod, as far as these are known.
+    /// The peer is not known as a ztunnel of the node: its namespace is that of no ztunnel pod, as far as these are known.
     Stranger,
-    /// Its namespace has the address of a ztunnel pod whose own namespace is not known.
+    /// The peer's namespace has the address of a ztunnel pod whose own namespace is not known.
     Address,
-    /// Its namespace is that of a ztunnel pod.
+    /// The peer's namespace is that of a ztunnel pod.
     Namespace,
 }
 
@@ -71,11 +71,11 @@ impl fmt::Display for PeerStanding {
 #[derive(Clone, Debug)]
 pub(crate) struct ZtunnelPeer {
     pub(crate) netns: PeerNetns,
-    /// Its pod, once it was found: a process stays in its pod. `None` with a standing above stranger: one of several pods that
-    /// share a namespace or an address.
+    /// Pod of the ztunnel, once it was found: a process stays in its pod. `None` with a standing above stranger means one of
+    /// several pods that share a namespace.
     pub(crate) pod: Option<ZtunnelPod>,
     pub(crate) standing: PeerStanding,
-    /// That it is a stranger was reported.
+    /// Whether it was reported as a stranger.
     reported: bool,
 }
 
@@ -83,17 +83,17 @@ pub(crate) struct ZtunnelPeer {
 /// and a peer that runs in no ztunnel pod less than one whose pod stays.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seniority {
-    /// Its pod, by its address, is being deleted.
+    /// The pod, known by its address, is being deleted.
     AddressLeaving(PodAge),
     /// In which pod it runs is not known.
     Unknown,
-    /// Its pod, by its address, stays.
+    /// The pod, known by its address, stays.
     AddressStaying(PodAge),
-    /// Its pod, by its namespace, is being deleted.
+    /// The pod, known by its namespace, is being deleted.
     NamespaceLeaving(PodAge),
-    /// It is one of several pods that share its namespace.
+    /// The pod is one of several that share the ztunnel's namespace.
     NamespaceShared,
-    /// Its pod, by its namespace, stays.
+    /// The pod, known by its namespace, stays.
     NamespaceStaying(PodAge),
 }
 

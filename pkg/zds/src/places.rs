@@ -17,15 +17,15 @@ pub const MAX_PER_POD: usize = 2;
 /// How far a connection is; the least counts least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Progress {
-    /// It has not said hello.
+    /// The peer has not said hello.
     Dialled,
-    /// It has said hello.
+    /// The peer has said hello.
     Greeted,
-    /// It has acknowledged its snapshot.
+    /// The peer has acknowledged its snapshot.
     Synced,
 }
 
-/// Whose connection it is, as far as that is known.
+/// Owner of a connection, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) standing: PeerStanding,
@@ -36,7 +36,7 @@ pub(crate) struct Claim {
 /// The answer to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It has this place, and the connection with that place is to be closed for it, if any is.
+    /// The connection has the place `id`, and the one with the place `evicted`, if any, is to be closed for it.
     Admitted { id: u64, evicted: Option<u64> },
     /// There is no place for it.
     Refused,

@@ -17,7 +17,7 @@ use crate::connection_state::{AckedWorkload, ZtunnelConnection};
 use crate::ledger::{WantedWorkload, WorkloadLedger};
 use crate::message::{AddWorkload, DelWorkload, KeepWorkload, RequestPayload, SnapshotSent, WorkloadRequest};
 
-/// What a ztunnel's thread does next.
+/// Next action of a ztunnel's thread.
 #[derive(Debug)]
 pub(crate) enum NextAction {
     Send(ZdsRequest),
@@ -25,7 +25,7 @@ pub(crate) enum NextAction {
     Wait(Option<Instant>),
 }
 
-/// What a request means, to be noted when it was acknowledged.
+/// Meaning of a request, to be noted when the request was acknowledged.
 #[derive(Debug)]
 pub(crate) enum RequestStep {
     Add { uid: PodUid, revision: u64, netns: NetnsId },
@@ -91,7 +91,7 @@ impl ZdsRequest {
 }
 
 impl WorkloadLedger {
-    /// What this ztunnel is sent next.
+    /// Returns the next request to this ztunnel, or how long to wait for one.
     pub(crate) fn next(&self, id: u64, now: Instant) -> NextAction {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
             return NextAction::Wait(None);

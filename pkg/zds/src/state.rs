@@ -17,7 +17,7 @@ pub struct ZdsState {
     pub open: bool,
     /// In the order of their hellos.
     pub connections: Vec<ConnectionState>,
-    /// What is wanted, by UID.
+    /// Wanted workloads, by UID.
     pub workloads: BTreeMap<PodUid, WorkloadState>,
 }
 
@@ -36,7 +36,7 @@ pub struct ConnectionState {
     pub pod: Option<PodUid>,
     /// How it is known to be a ztunnel of the node.
     pub standing: PeerStanding,
-    /// It counts as the newest, which is sent what comes.
+    /// Whether it counts as the newest ztunnel, which is sent what comes.
     pub newest: bool,
 }
 
@@ -45,9 +45,9 @@ pub struct ConnectionState {
 pub struct WorkloadState {
     /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its network namespace, if it is known.
+    /// Network namespace of the pod, if it is known.
     pub netns: Option<NetnsId>,
     /// How far the newest ztunnel is; accepted if another one serves it meanwhile.
     pub progress: WorkloadProgress,
@@ -60,13 +60,14 @@ pub struct WorkloadState {
 /// How far a ztunnel is with a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkloadProgress {
-    /// It has not acknowledged it, or was not sent it: there is no ztunnel, or the network namespace is not known.
+    /// The ztunnel has not acknowledged the workload, or was not sent it: there is no ztunnel, or the network namespace is not
+    /// known.
     Waiting,
-    /// It was told to keep what it has.
+    /// The ztunnel was asked to keep what it has.
     Kept,
-    /// It serves the workload.
+    /// The ztunnel serves the workload.
     Accepted,
-    /// It could not serve the workload when it was last asked.
+    /// The ztunnel could not serve the workload when it was last asked.
     Refused(String),
 }
 

@@ -23,7 +23,7 @@ struct UnsyncedEntry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
     pod: Option<PodUid>,
-    /// It was a stranger when it left.
+    /// Whether it was a stranger when it left.
     stranger: bool,
     /// When it left; `None`: it is connected.
     left: Option<Instant>,

@@ -12,13 +12,14 @@ use crate::message::WorkloadInfo;
 pub struct Workload {
     /// UID of the pod.
     pub uid: PodUid,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its service account.
+    /// Service account of the pod.
     pub service_account: String,
-    /// Its network namespace. `None`: not known (yet); a ztunnel that serves the pod already goes on with it.
+    /// Network namespace of the pod. `None` if it is not known (yet): a ztunnel that serves the pod already goes on with the
+    /// one it has.
     pub netns: Option<Arc<Netns>>,
 }
 

@@ -56,7 +56,7 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
     ]
 }
 
-/// What is wrong with the agent, and the health of its parts.
+/// Returns the rows for what is wrong with the agent, and for the health of its parts.
 fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let facts = (node.ambient && !node.synced)

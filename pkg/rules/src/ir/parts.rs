@@ -169,7 +169,7 @@ pub enum Match {
     },
 }
 
-/// What happens to a packet that a rule matches.
+/// Verdict on a packet that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// Back to the calling chain.

@@ -12,8 +12,8 @@ use super::{Chain, Hook, Rule, Table};
 pub enum JumpPlace {
     /// Before everybody else's rules.
     First,
-    /// The same when it is made. Another component that wants to be first may come before it later: nobody is to contend for
-    /// a rule that need not be first.
+    /// Before everybody else's rules at the time when it is created. Another component that wants to be first may come before
+    /// it later: nobody is to contend for a rule that need not be first.
     Early,
     /// After what is there.
     Last,
@@ -26,11 +26,11 @@ pub struct HookJump {
     pub hook: Hook,
     /// The rule; its target is a [`Target::Jump`](super::Target::Jump).
     pub rule: Rule,
-    /// Its place.
+    /// Place in the built-in chain.
     pub place: JumpPlace,
 }
 
-/// What we want in one table.
+/// Desired rules of one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableRules {
     /// At most one jump per built-in chain.
@@ -70,7 +70,8 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// What a family needs: its `rules` if it is one of those that are redirected. Any other must hold nothing of ours either.
+    /// Returns the rule set that a family needs: its `rules` if it is one of those that are redirected. Any other must hold
+    /// nothing of ours, so its rule set is empty.
     #[must_use]
     pub fn if_redirected(
         redirected: &[Family],

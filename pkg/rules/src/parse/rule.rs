@@ -195,7 +195,7 @@ fn target(words: &mut RuleWords<'_>) -> Option<Target> {
     }
 }
 
-/// What the tools take for the name of a chain or a set, and print without quotes.
+/// Whether the tools accept this as the name of a chain or a set, and print it without quotes.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['-', '!'])

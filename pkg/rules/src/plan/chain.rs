@@ -9,7 +9,7 @@ use crate::{
 /// How a chain gets its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChainUpdate {
-    /// It is made, or emptied, and filled.
+    /// The chain is created, or emptied if it exists, and filled.
     Fill,
     /// Nothing in it is wrong: these are added, each at its place, in this order. After a deletion from
     /// nf_tables, a tool does not end before the kernel has freed what it took out, which takes many times as long as the
@@ -17,16 +17,16 @@ pub(super) enum ChainUpdate {
     Insert(Vec<(RulePlace, Rule)>),
 }
 
-/// What is wrong with a chain.
+/// Difference between a chain and its wanted rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChainDifference {
     /// The chain.
     pub(super) chain: Chain,
-    /// It is there.
+    /// Whether the chain exists.
     pub(super) exists: bool,
     /// How it is repaired.
     pub(super) way: ChainUpdate,
-    /// What is wrong, in words.
+    /// The difference as text.
     pub(super) why: String,
 }
 

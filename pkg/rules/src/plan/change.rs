@@ -52,14 +52,14 @@ impl AddedRule {
     }
 }
 
-/// What one table needs.
+/// Changes of one table, in the order of the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableEdit {
     /// The table.
     pub table: Table,
-    /// Those of our chains that are made, or emptied and filled anew; true for one that is there already.
+    /// Our chains that are created, or emptied and filled anew. True for one that exists already.
     pub declare: Vec<(Chain, bool)>,
-    /// What follows, in this order: rules of others that lead into our chains, and jumps in the wrong place, deleted.
+    /// Rules that are deleted: rules of others that lead into our chains, and jumps in the wrong place.
     pub deletes: Vec<SavedRule>,
     /// Our rules added to our chains.
     pub adds: Vec<AddedRule>,
@@ -116,7 +116,7 @@ impl TableEdit {
         self.declare.is_empty() && self.commands().next().is_none()
     }
 
-    /// The same as single `iptables` calls, each split into its arguments.
+    /// Returns the edit as single `iptables` calls, each split into its arguments.
     fn calls(&self) -> impl Iterator<Item = Vec<String>> {
         let declare = self
             .declare
@@ -129,7 +129,7 @@ impl TableEdit {
     }
 }
 
-/// What a namespace needs: an edit per table that differs. `None`: it is as desired.
+/// Changes that a namespace needs: an edit per table that differs. No edits mean that it is as desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleChange {
     /// Edits in commit order.
@@ -149,14 +149,14 @@ impl RuleChange {
         self.edits.iter().map(TableEdit::restore_text).collect()
     }
 
-    /// The same change as single `iptables` calls, in order, each split into its arguments; not atomic.
+    /// Returns this change as single `iptables` calls, in order, each split into its arguments. They are not atomic.
     #[must_use]
     pub fn calls(&self) -> Vec<Vec<String>> {
         self.edits.iter().flat_map(TableEdit::calls).collect()
     }
 
-    /// The same change in two steps: our chains with their rules, so that whatever these need of the kernel is in use, and then
-    /// what leads packets into them. `None`: nothing leads packets into them that did not before.
+    /// Splits this change into two steps: our chains with their rules, so that whatever these need of the kernel is in use, and
+    /// then what leads packets into them. `None` if nothing leads packets into them that did not before.
     #[must_use]
     pub fn in_two_steps(&self) -> Option<(RuleChange, RuleChange)> {
         if self.edits.iter().all(|edit| edit.jumps.is_empty()) {

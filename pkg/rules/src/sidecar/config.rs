@@ -72,7 +72,7 @@ impl FromStr for LoopbackNet {
     }
 }
 
-/// What to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
+/// Selection of the traffic to redirect. Ports, ids and marks are Istio's defaults in [`SidecarConfig::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidecarConfig {
     /// The proxy's outbound listener.
@@ -105,7 +105,7 @@ pub struct SidecarConfig {
     pub exclude_interfaces: Vec<IfName>,
     /// Interfaces behind which virtual machines live; what comes from there is treated as outbound.
     pub kubevirt_interfaces: Vec<IfName>,
-    /// What counts as the pod's own loopback in IPv4; in IPv6 it is `::1`.
+    /// Network that counts as the pod's own loopback in IPv4. In IPv6 it is `::1`.
     pub loopback: LoopbackNet,
     /// DNS capture.
     pub dns: DnsCapture,

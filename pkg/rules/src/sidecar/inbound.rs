@@ -26,7 +26,7 @@ pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSe
     nat_jump(config, rules);
 }
 
-/// What comes from a virtual machine behind this pod is its outbound traffic, and never inbound.
+/// Adds the rules for virtual machines behind this pod: their traffic is its outbound traffic, and never inbound.
 fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let nat = rules.table(Table::Nat);
     for interface in &config.kubevirt_interfaces {
@@ -124,7 +124,7 @@ fn tproxy(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSe
     remember_mark(config, family, mark, rules);
 }
 
-/// What the proxy has marked, and what is on loopback, is not inbound, except the pod's calls of itself through the proxy.
+/// Exempts traffic that the proxy has marked, and loopback traffic, except the pod's calls of itself through the proxy.
 fn skip_own_loop(mangle: &mut InboundChains, family: Family, mark: Mark) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
     let from_lo = Rule::new(Target::Return).input(&IfName::lo()).tcp();

@@ -53,8 +53,8 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
     }
 }
 
-/// What the proxy sends is not captured, except when it calls its own pod by the pod's address: then the call
-/// has to come in again through the inbound listener.
+/// Exempts the proxy's own traffic from capture, except when it calls its own pod by the pod's address: then the call has to
+/// come in again through the inbound listener.
 fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
     let dns = config.dns != DnsCapture::Off;

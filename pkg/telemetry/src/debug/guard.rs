@@ -44,9 +44,9 @@ fn late() -> Response {
 
 /// Why a request is not handled.
 enum Refusal {
-    /// It would change something, over TCP.
+    /// The request would change something, over TCP.
     Change,
-    /// Its sender may not read, for this reason.
+    /// The sender of the request may not read, for this reason.
     Reader(&'static str),
 }
 

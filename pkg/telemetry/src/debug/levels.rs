@@ -51,7 +51,7 @@ impl From<LogScope> for ShownScope {
     }
 }
 
-/// What is wanted.
+/// Body of a request to change a level.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct LevelRequest {

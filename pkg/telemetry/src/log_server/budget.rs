@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use tokio::time::Instant;
 
-/// What may be printed: so much at once, and so much a second after that.
+/// Rate of lines and bytes that may be printed: so much at once, and so much a second after that.
 #[derive(Clone, Copy, Debug)]
 struct LogRate {
     lines: u32,
@@ -24,7 +24,7 @@ const ALL: LogRate =
 /// Pods that are told apart at a time. Further ones share what a pod has.
 const MAX_PODS: usize = 1024;
 
-/// What may still be printed.
+/// Lines and bytes that may still be printed.
 #[derive(Debug)]
 pub(super) struct LogBudget {
     all: TokenBucket,

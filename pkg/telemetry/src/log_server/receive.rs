@@ -24,7 +24,7 @@ pub const MAX_BODY: usize = 1024 * 1024;
 const MAX_LINES: usize = MAX_BODY / 64;
 /// All bodies together that are read at a time. Usual ones have a few hundred bytes.
 const MAX_BODIES: usize = 2 * MAX_BODY;
-/// What is read of a refused body, and thrown away: who is still sending does not see the answer.
+/// Bytes of a refused body that are read and discarded: a client that is still sending does not see the answer.
 const DRAIN: usize = 8 * MAX_BODY;
 /// For the body.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ struct LogReceiver {
     quota: Arc<Mutex<LogQuota>>,
 }
 
-/// What may be printed, and what was not since somebody was told.
+/// Budget of lines that may be printed, and the number of lines and bytes dropped since the last summary.
 struct LogQuota {
     budget: LogBudget,
     dropped: u64,

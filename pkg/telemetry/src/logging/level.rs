@@ -9,7 +9,8 @@ use wire::LogLevel;
 pub(super) const DEFAULT_SCOPE: &str = "default";
 /// In a list of levels: every scope.
 pub(crate) const ALL_SCOPES: &str = "all";
-/// What libraries say: clients, TLS. Silent unless asked for: whoever calls them tells what matters, once, and in words.
+/// Scope of lines from libraries: clients, TLS. Silent unless asked for: whoever calls them logs what matters, once, as a
+/// sentence.
 pub(super) const LIBRARY_SCOPE: &str = "kube";
 
 /// How much a scope prints: its level and all that are graver.
@@ -17,7 +18,7 @@ pub(super) const LIBRARY_SCOPE: &str = "kube";
 pub enum OutputLevel {
     /// Nothing.
     None,
-    /// What ends the program. No line of ours has this level, so it prints nothing either.
+    /// Errors that end the program. No line of ours has this level, so it prints nothing either.
     Fatal,
     /// [`LogLevel::Error`].
     Error,

@@ -7,7 +7,7 @@ use wire::{LogLevel, LogRecord};
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
 use super::{Logger, OutputLevel};
 
-/// Those that lines are printed under, and the names that newer versions of Istio have for them.
+/// Scopes that lines are printed under, and the names that newer versions of Istio have for them, each with its description.
 const SCOPES: [(&str, &str); 9] = [
     ("ambient", "pods of ambient mode: who is captured, and how"),
     ("cni", "what the plugin tells"),
@@ -23,13 +23,13 @@ const SCOPES: [(&str, &str); 9] = [
 /// A scope, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogScope {
-    /// Its name.
+    /// Name of the scope.
     pub name: String,
-    /// Whose lines it has; empty for one that a flag names and nobody prints under.
+    /// Description of its lines; empty for a scope that a flag names and nobody prints under.
     pub description: &'static str,
     /// How much of it is printed. Of several that a name stands for, the most.
     pub level: OutputLevel,
-    /// Its lines tell where in the source they come from.
+    /// Whether its lines show where in the source they come from.
     pub callers: bool,
 }
 
@@ -39,17 +39,17 @@ pub enum LevelError {
     /// There is no such scope.
     #[error("unknown scope name: {name} (there are {known})")]
     UnknownScope {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// Those that there are.
+        /// Names of the scopes that exist.
         known: String,
     },
     /// There is no such level.
     #[error("{name:?} is no level (they are {known})")]
     UnknownLevel {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// Those that there are.
+        /// Names of the levels that exist.
         known: String,
     },
 }

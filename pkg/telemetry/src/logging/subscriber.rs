@@ -67,7 +67,7 @@ impl Subscriber for LogSubscriber {
     fn exit(&self, _: &Id) {}
 }
 
-/// None for trace, which Istio does not have: libraries trace every byte.
+/// Returns the level of an event. `None` for trace, which Istio does not have: libraries trace every byte.
 fn level(metadata: &Metadata<'_>) -> Option<LogLevel> {
     match *metadata.level() {
         tracing::Level::ERROR => Some(LogLevel::Error),
