@@ -9,6 +9,7 @@
 )]
 
 mod commands;
+mod comments;
 mod links;
 mod markdown;
 mod prose;
