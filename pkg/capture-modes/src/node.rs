@@ -43,6 +43,8 @@ pub(crate) struct NodeCapture {
     path: NodePath,
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
+    /// The desired state that was applied last: whatever differs from it was changed by another component.
+    applied: Option<DesiredState>,
     verified: Option<VerifiedState>,
     /// The iptables backend that is not in use has been cleared of our rules.
     alone: bool,
@@ -85,6 +87,7 @@ impl NodeCapture {
             path: open_path(settings)?,
             members: EnrolledMembers::open(settings.node.clone())?,
             fallback: settings.fallback,
+            applied: None,
             verified: None,
             alone: false,
             wanted: None,

@@ -48,9 +48,12 @@ impl NodeCapture {
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete(scope, &mut observed, &desired)?;
         let steps = plan(&self.settings.node, Some(&desired), &observed);
+        // Also if another component was faster than the verification that followed.
+        let is_repair = self.applied.as_ref() == Some(&desired);
         let mut repaired = None;
         if !steps.is_empty() {
             self.apply(state, &steps, &desired)?;
+            self.applied = Some(desired.clone());
             observed = self.path.observe_network().map_err(words)?;
             self.complete(scope, &mut observed, &desired)?;
             let left = plan(&self.settings.node, Some(&desired), &observed);
@@ -60,7 +63,7 @@ impl NodeCapture {
                 )
                 .into());
             }
-            if self.is_repair(&desired) {
+            if is_repair {
                 report_repair(state, &steps);
                 repaired = steps.first().map(kind_of);
             }
@@ -74,6 +77,7 @@ impl NodeCapture {
         state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         tell(state, &desired, &observed);
         shared::write(&self.settings, &desired)?;
+        self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
         self.path.let_go().map_err(words)?;
@@ -209,11 +213,6 @@ impl NodeCapture {
             }
         }
         Ok(())
-    }
-
-    /// Whether steps to the desired state restore what another component has changed: it was the same before.
-    fn is_repair(&self, desired: &DesiredState) -> bool {
-        self.verified.as_ref().is_some_and(|verified| verified.desired == *desired)
     }
 
     fn meanwhile(&self) -> &'static str {
