@@ -19,6 +19,7 @@ use flags::{Flag, FlagValues, ParseOutcome};
 use command_flags::{BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE};
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
+use history::HistoryQuery;
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
 use telemetry::logging::LogOptions;
@@ -206,7 +207,11 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         CliCommand::Plan => show::plan(&call),
         CliCommand::Bundle => bundle::run(&call),
         CliCommand::Watch => watch::run(&call),
-        CliCommand::History => history::run(&call),
+        CliCommand::History => {
+            let pod = explain::pod_name(call.values.words())?;
+            let query = HistoryQuery { pod, namespace: call.values.text(&NAMESPACE).to_owned() };
+            history::run(&call.settings.history(), &query, call.output)
+        }
         CliCommand::LogLevel => log_level::run(&call.settings.debug_socket, call.values.words(), call.output),
     }
 }

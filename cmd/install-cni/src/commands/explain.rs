@@ -18,10 +18,13 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(explanation.verdict.status()))
 }
 
-/// The pod that two words, or one with a slash, name.
-pub(super) fn pod_name(words: &[String]) -> Result<String> {
+/// Returns the pod that two words, or one with a slash, name; `None` without any word.
+pub(super) fn pod_name(words: &[String]) -> Result<Option<String>> {
+    if words.is_empty() {
+        return Ok(None);
+    }
     match asked(words, "")? {
-        PodQuery::Pod(namespace, name) => Ok(format!("{namespace}/{name}")),
+        PodQuery::Pod(namespace, name) => Ok(Some(format!("{namespace}/{name}"))),
         PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
     }
 }
