@@ -51,10 +51,9 @@ pub struct HistoryEntry<'a> {
 impl ChangeHistory {
     /// Keeps the changes in a file from now on, and begins with those that an earlier agent left there.
     pub(crate) fn keep_in(&mut self, path: &Path) {
-        let (file, earlier) = HistoryFile::open(path);
-        let skipped = earlier.len().saturating_sub(MOST);
-        self.changes = earlier.into_iter().skip(skipped).collect();
-        self.file = Some(file);
+        let (file, mut earlier) = HistoryFile::open(path);
+        drop(earlier.drain(..earlier.len().saturating_sub(MOST)));
+        (self.changes, self.file) = (earlier, Some(file));
     }
 
     /// An event that the next pass handles.

@@ -42,18 +42,20 @@ pub fn read_history(path: &Path) -> Result<Vec<ChangeRecord>, hostfs::Error> {
 }
 
 impl HistoryFile {
-    /// Also returns what is in it. A file that cannot be read is replaced.
-    pub(crate) fn open(path: &Path) -> (HistoryFile, Vec<ChangeRecord>) {
+    /// Opens the file, and returns the changes that are in it. One that cannot be read is replaced.
+    pub(crate) fn open(path: &Path) -> (HistoryFile, VecDeque<ChangeRecord>) {
         let mut file =
             HistoryFile { path: path.to_owned(), file: None, size: 0, error: LastError::default() };
-        let changes = read_history(path).unwrap_or_else(|error| {
-            file.report(&error);
-            Vec::new()
-        });
+        let changes = read_history(path).map_or_else(
+            |error| {
+                file.report(&error);
+                VecDeque::new()
+            },
+            VecDeque::from,
+        );
         // A line that was cut off ends here, and what is not ours goes.
-        let kept: VecDeque<ChangeRecord> = changes.iter().cloned().collect();
-        if !kept.is_empty() || path.exists() {
-            let written = file.replace(&kept);
+        if path.exists() {
+            let written = file.replace(&changes);
             file.take_in(written);
         }
         (file, changes)
@@ -161,7 +163,7 @@ mod tests {
         drop(file);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"at\":\"2026").unwrap();
         let (mut file, found) = HistoryFile::open(&path);
-        assert_eq!(found, changes[..2]);
+        assert_eq!(found, &changes[..2]);
         file.append(&all(&changes));
         assert_eq!(read_history(&path).unwrap(), changes);
     }

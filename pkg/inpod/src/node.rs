@@ -76,7 +76,7 @@ impl ProbeRules {
     /// Returns the names of the sets.
     ///
     /// # Errors
-    /// The kernel takes no such name, which cannot be.
+    /// One of the names is not valid for a set. They are constants, so this is a defect.
     pub fn set_names(&self) -> Result<Vec<SetName>, Error> {
         self.families.iter().map(|family| Ok(SetName::new(set(*family))?)).collect()
     }
