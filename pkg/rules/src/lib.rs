@@ -17,6 +17,7 @@ pub mod node;
 pub mod parse;
 pub mod plan;
 pub mod print;
+mod recorded;
 pub mod sidecar;
 
 pub use ir::{
@@ -26,3 +27,4 @@ pub use ir::{
 pub use list::{RuleLine, SeenLine};
 pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};
 pub use plan::{AddedRule, ChainSet, RuleChange, RulePlace, TableEdit};
+pub use recorded::{RecordedRules, UnknownRecordedRule};

@@ -127,6 +127,11 @@ impl<'a> SavedTablesBuilder<'a> {
         }
     }
 
+    /// Notes that a table may hold more than is added.
+    pub fn note_others(&mut self, table: Table) {
+        self.saved.tables.entry(table).or_default().has_others = true;
+    }
+
     /// Adds a rule behind those of its chain; it is computed if it matters. `leads_to`: whether it may lead to a chain for
     /// which the function that it is given returns true.
     pub fn rule(
@@ -219,12 +224,16 @@ impl SaveReader<'_> {
         let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
         let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
         let Some(table) = self.table()? else { return Ok(()) };
-        let parsed = || words(text).and_then(|words| rule::parse(&words));
         self.builder.rule(
             table,
             chain,
             |is_owned| may_lead_to(text, is_owned),
-            || SavedRule { chain: chain.to_owned(), text: text.to_owned(), rule: parsed(), handle: None },
+            || SavedRule {
+                chain: chain.to_owned(),
+                text: text.to_owned(),
+                rule: rule_of(text),
+                handle: None,
+            },
         );
         Ok(())
     }
@@ -235,6 +244,11 @@ fn may_lead_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
     let mut before = "";
     text.split_ascii_whitespace()
         .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && is_owned(word))
+}
+
+/// Understands what stands behind a chain's name; `None`: the model cannot express it.
+pub(crate) fn rule_of(text: &str) -> Option<Rule> {
+    rule::parse(&words(text)?)
 }
 
 /// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None

@@ -114,6 +114,12 @@ pub fn remove(observed: &SavedTables) -> RuleChange {
 }
 
 impl ChainSet {
+    /// The rules outside this owner's chains that lead there and are not understood otherwise.
+    pub fn strange_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
+        let jumps = observed.tables.values().flat_map(move |table| table.rules_into_chains_of(self));
+        jumps.map(|(_, rule)| rule).filter(|rule| rule.rule.is_none())
+    }
+
     fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<TableEdit> {
         let differ: Vec<ChainDifference> =
             want.chains.iter().filter_map(|(chain, rules)| difference(table, chain, rules, have)).collect();

@@ -100,16 +100,20 @@ impl TableEdit {
     fn split(&self) -> (TableEdit, TableEdit) {
         let mut lead = self.clone();
         let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
-        let fill = TableEdit {
-            table: self.table,
-            declare,
+        (TableEdit { declare, adds, ..TableEdit::of(self.table) }, lead)
+    }
+
+    /// Of no change.
+    fn of(table: Table) -> TableEdit {
+        TableEdit {
+            table,
+            declare: Vec::new(),
             deletes: Vec::new(),
-            adds,
+            adds: Vec::new(),
             jumps: Vec::new(),
             removals: Vec::new(),
             why: Vec::new(),
-        };
-        (fill, lead)
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -153,6 +157,21 @@ impl RuleChange {
     #[must_use]
     pub fn calls(&self) -> Vec<Vec<String>> {
         self.edits.iter().flat_map(TableEdit::calls).collect()
+    }
+
+    /// Takes out the deletions of rules that a tool cannot be told, because they are not understood; they have handles. Returns
+    /// them as a change of their own, which comes first.
+    #[must_use]
+    pub fn take_strange_deletes(&mut self) -> RuleChange {
+        let mut edits = Vec::new();
+        for edit in &mut self.edits {
+            let is_strange = |rule: &SavedRule| rule.rule.is_none() && rule.handle.is_some();
+            let (deletes, rest) = mem::take(&mut edit.deletes).into_iter().partition(is_strange);
+            edit.deletes = rest;
+            edits.push(TableEdit { deletes, ..TableEdit::of(edit.table) });
+        }
+        edits.retain(|edit| !edit.deletes.is_empty());
+        RuleChange { edits }
     }
 
     /// Splits this change into two steps: our chains with their rules, so that whatever these need of the kernel is in use, and

@@ -1,0 +1,287 @@
+//! An owner's rules as text that can be kept: those of both families in one, because they are nearly the same.
+
+use std::{collections::BTreeMap, fmt};
+
+use model::Family;
+
+use crate::{
+    ir::{Chain, Hook, HookJump, JumpPlace, RuleSet, Table},
+    parse::{self, SavedTables},
+    plan::ChainSet,
+};
+
+/// The line for a chain itself, in front of its rules (`iptables -N`).
+const CHAIN: &str = "-N";
+/// A jump ahead of all other rules of a built-in chain (`iptables -I`).
+const FIRST: &str = "-I ";
+
+/// Rules by place, such as `nat ISTIO_OUTPUT`: one line for each, in order. A line is a rule as iptables has it behind the chain's name; `-N` says
+/// that the chain exists, which is one of the owner's then. `-4 ` or `-6 ` in front: in this family only, as in a file for
+/// `iptables-restore`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedRules(BTreeMap<String, String>);
+
+/// A line that says nothing that this version understands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the recorded rule {line:?} of {place} is not understood")]
+pub struct UnknownRecordedRule {
+    /// Table and chain.
+    pub place: String,
+    /// The line.
+    pub line: String,
+}
+
+impl RecordedRules {
+    /// Records rules. A family without any has an empty rule set.
+    #[must_use]
+    pub fn of(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
+        let [v4, v6] = Family::BOTH.map(|family| lines(&rules(family)));
+        RecordedRules::merge(v4, v6)
+    }
+
+    /// Records the rules of an owner that were found; `None`: some of them are not understood.
+    #[must_use]
+    pub fn of_found(owner: ChainSet, found: impl Fn(Family) -> SavedTables) -> Option<RecordedRules> {
+        let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, &found(family)));
+        Some(RecordedRules::merge(v4?, v6?))
+    }
+
+    /// Restores what [`RecordedRules::lines`] returned.
+    #[must_use]
+    pub fn from_lines(lines: BTreeMap<String, String>) -> RecordedRules {
+        RecordedRules(lines)
+    }
+
+    /// The lines by place, to be kept.
+    #[must_use]
+    pub fn lines(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
+    /// There are no rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// There are rules, and this version understands them all.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rules(family).is_ok())
+    }
+
+    /// Returns the rules of a family.
+    ///
+    /// # Errors
+    /// A line is not understood: another version has recorded it.
+    pub fn rules(&self, family: Family) -> Result<RuleSet, UnknownRecordedRule> {
+        let mut rules = RuleSet::default();
+        for (place, lines) in &self.0 {
+            for line in lines.lines() {
+                let unknown = || UnknownRecordedRule { place: place.clone(), line: line.to_owned() };
+                let Some(text) = of_family(line, family) else { continue };
+                add(&mut rules, place, text).ok_or_else(unknown)?;
+            }
+        }
+        Ok(rules)
+    }
+
+    fn merge(v4: PlacedLines, mut v6: PlacedLines) -> RecordedRules {
+        let mut merged = BTreeMap::new();
+        for (place, lines) in v4 {
+            let others = v6.remove(&place).unwrap_or_default();
+            merged.insert(place, merge_lines(&lines, &others));
+        }
+        for (place, lines) in v6 {
+            merged.insert(place, merge_lines(&[], &lines));
+        }
+        RecordedRules(merged)
+    }
+}
+
+impl fmt::Display for RecordedRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(place, lines)| {
+            lines
+                .lines()
+                .filter(|line| !line.ends_with(CHAIN))
+                .try_for_each(|line| writeln!(f, "{place}: {line}"))
+        })
+    }
+}
+
+/// Lines by place.
+type PlacedLines = BTreeMap<String, Vec<String>>;
+
+/// Lines of both families, each in its order.
+fn merge_lines(v4: &[String], v6: &[String]) -> String {
+    let mut merged = Vec::new();
+    for index in 0..v4.len().max(v6.len()) {
+        match (v4.get(index), v6.get(index)) {
+            (Some(one), Some(other)) if one == other => merged.push(one.clone()),
+            (one, other) => {
+                merged.extend(one.map(|line| format!("-4 {line}")));
+                merged.extend(other.map(|line| format!("-6 {line}")));
+            }
+        }
+    }
+    merged.join("\n")
+}
+
+/// The line without its mark; `None`: it is of the other family only.
+fn of_family(line: &str, family: Family) -> Option<&str> {
+    let (own, other) = match family {
+        Family::V4 => ("-4 ", "-6 "),
+        Family::V6 => ("-6 ", "-4 "),
+    };
+    if line.starts_with(other) { None } else { Some(line.strip_prefix(own).unwrap_or(line)) }
+}
+
+fn place(table: Table, chain: &str) -> String {
+    format!("{} {chain}", table.name())
+}
+
+fn lines(rules: &RuleSet) -> PlacedLines {
+    let mut lines = PlacedLines::new();
+    for (table, rules) in &rules.tables {
+        for jump in &rules.jumps {
+            let first = if jump.place == JumpPlace::First { FIRST } else { "" };
+            let place = lines.entry(place(*table, jump.hook.name())).or_default();
+            place.push(format!("{first}{}", jump.rule));
+        }
+        for (chain, rules) in &rules.chains {
+            let place = lines.entry(place(*table, &chain.0)).or_default();
+            place.push(CHAIN.to_owned());
+            place.extend(rules.iter().map(ToString::to_string));
+        }
+    }
+    lines
+}
+
+fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
+    let mut lines = PlacedLines::new();
+    for (table, saved) in &found.tables {
+        for (_, jump) in saved.rules_into_chains_of(owner) {
+            lines.entry(place(*table, &jump.chain)).or_default().push(jump.rule.as_ref()?.to_string());
+        }
+        for chain in saved.chains.iter().filter(|chain| owner.contains(chain)) {
+            let place = lines.entry(place(*table, chain)).or_default();
+            place.push(CHAIN.to_owned());
+            for rule in saved.rules_of(chain) {
+                place.push(rule.rule.as_ref()?.to_string());
+            }
+        }
+    }
+    Some(lines)
+}
+
+/// Adds a line to the rules; `None`: it is not understood.
+fn add(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
+    let (table, chain) = place.split_once(' ')?;
+    let table = Table::ALL.into_iter().find(|known| known.name() == table)?;
+    let rules = rules.table(table);
+    if let Some(hook) = Hook::ALL.into_iter().find(|hook| hook.name() == chain) {
+        let (place, text) = match text.strip_prefix(FIRST) {
+            Some(text) => (JumpPlace::First, text),
+            None => (JumpPlace::Last, text),
+        };
+        rules.jumps.push(HookJump { hook, rule: parse::rule_of(text)?, place });
+        return Some(());
+    }
+    let chain = Chain(chain.to_owned().into());
+    let into = rules.chain_mut(&chain);
+    if text != CHAIN {
+        into.push(parse::rule_of(text)?);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::{inpod, sidecar};
+
+    fn sets() -> Vec<Box<dyn Fn(Family) -> RuleSet>> {
+        let sidecar = |config: sidecar::SidecarConfig| -> Box<dyn Fn(Family) -> RuleSet> {
+            Box::new(move |family| sidecar::rule_set(&config, family))
+        };
+        let dns = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
+        vec![
+            sidecar(sidecar::SidecarConfig::default()),
+            Box::new(move |family| inpod::pod(&inpod::InPodRulesConfig::default(), &dns, family)),
+            Box::new(|family| match family {
+                Family::V4 => sidecar::rule_set(&sidecar::SidecarConfig::default(), family),
+                Family::V6 => RuleSet::default(),
+            }),
+        ]
+    }
+
+    /// The order of jumps and chains does not count.
+    fn sorted(mut rules: RuleSet) -> RuleSet {
+        for table in rules.tables.values_mut() {
+            table.jumps.sort_by_key(|jump| jump.hook);
+            table.jumps.iter_mut().filter(|jump| jump.place != JumpPlace::First).for_each(|jump| {
+                jump.place = JumpPlace::Last; // an early one may be anywhere once it is there
+            });
+            table.chains.sort_by(|one, other| one.0.cmp(&other.0));
+        }
+        rules
+    }
+
+    #[test]
+    fn what_is_recorded_is_read_back_in_both_families() {
+        for rules in sets() {
+            let recorded = RecordedRules::of(&rules);
+            assert!(!recorded.is_empty());
+            let kept = RecordedRules::from_lines(recorded.lines().clone());
+            for family in Family::BOTH {
+                assert_eq!(sorted(kept.rules(family).unwrap()), sorted(rules(family)), "{recorded}");
+            }
+        }
+    }
+
+    #[test]
+    fn rules_of_both_families_take_little_more_room_than_those_of_one() {
+        let both = sets().swap_remove(0);
+        let one = RecordedRules::of(|family| match family {
+            Family::V4 => both(family),
+            Family::V6 => RuleSet::default(),
+        });
+        let length = |recorded: &RecordedRules| recorded.to_string().len();
+        assert!(length(&RecordedRules::of(&both)) < length(&one) * 3 / 2);
+    }
+
+    #[test]
+    fn rules_that_were_found_are_recorded_like_those_that_were_wanted() {
+        let rules = sets().swap_remove(0);
+        let recorded = RecordedRules::of_found(ChainSet::SIDECAR, |family| {
+            let text = ChainSet::SIDECAR.apply(&rules(family), &SavedTables::default()).restore_text();
+            SavedTables::parse(&text).unwrap()
+        });
+        assert_eq!(recorded, Some(RecordedRules::of(rules)));
+        let strange =
+            "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -m statistic --mode nth -j RETURN\nCOMMIT\n";
+        let found = |_| SavedTables::parse(strange).unwrap();
+        assert_eq!(RecordedRules::of_found(ChainSet::SIDECAR, found), None);
+    }
+
+    proptest! {
+        #[test]
+        fn lines_of_both_families_keep_their_order(v4 in vec("[ab]", 0..6), v6 in vec("[ab]", 0..6)) {
+            let merged = merge_lines(&v4, &v6);
+            let of = |family| -> Vec<String> {
+                merged.lines().filter_map(|line| of_family(line, family)).map(str::to_owned).collect()
+            };
+            prop_assert_eq!(of(Family::V4), v4);
+            prop_assert_eq!(of(Family::V6), v6);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(place in ".{0,20}", lines in "(.{0,30}\n){0,4}") {
+            let recorded = RecordedRules::from_lines(BTreeMap::from([(place, lines)]));
+            drop(Family::BOTH.map(|family| recorded.rules(family)));
+        }
+    }
+}
