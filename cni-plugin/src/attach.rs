@@ -10,13 +10,13 @@ use std::{
 
 use cni_types::{CniError, ErrorCode, run_dir};
 use model::{Pod, PodName};
-use netfilter::{CapturedTraffic, FirewallOptions, NativeTables, RuleDigest};
+use netfilter::{FirewallOptions, NativeTables};
 use netns::Netns;
 use planner::{
     EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect, enrolment,
 };
-use redirect::{FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
-use rules::{ChainSet, sidecar};
+use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
+use rules::sidecar;
 
 use wire::CniVerb;
 
@@ -53,9 +53,9 @@ pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) 
         PodDecision::Ambient(reason) => log.info(enrolled(call, authority, *reason)?),
         PodDecision::Sidecar(redirect) => {
             warn(log, &redirect.warnings);
-            if let Some(RedirectResult { report, rules, captured, warning }) = redirected? {
+            if let Some(RedirectResult { report, rules, warning }) = redirected? {
                 warn(log, warning.as_slice());
-                log.made(&rules, &captured);
+                log.made(rules);
                 log.info(format!("{decision}; {}", done(&report)));
             }
         }
@@ -66,9 +66,8 @@ pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) 
 /// Result of the redirection in a pod's namespace.
 struct RedirectResult {
     report: RedirectReport,
-    /// For the record; empty: nobody will read one.
-    rules: RuleDigest,
-    captured: CapturedTraffic,
+    /// For the record.
+    rules: DesiredRules,
     warning: Option<String>,
 }
 
@@ -127,11 +126,10 @@ fn redirect_pod(
         }
         let Some(redirect) = order() else { return Ok(None) };
         let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
-        // That rules cannot be read keeps no pod from starting.
-        let captured = CapturedTraffic::of_this_netns(ChainSet::SIDECAR).unwrap_or_default();
-        Ok(Some((report, redirect::rules_now().unwrap_or_default(), captured)))
+        let rules = DesiredRules::of(&redirect.config, &report.families);
+        Ok(Some((report, rules)))
     })?;
-    Ok(done.map(|(report, rules, captured)| RedirectResult { report, rules, captured, warning }))
+    Ok(done.map(|(report, rules)| RedirectResult { report, rules, warning }))
 }
 
 /// A dry run: what a restore in a blank namespace would read, one family after the other, and no change.

@@ -16,8 +16,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use netfilter::{CapturedTraffic, RuleDigest};
 use planner::PodDecision;
+use redirect::DesiredRules;
 use wire::{LogLevel, LogRecord};
 
 use crate::call::PluginCall;
@@ -38,8 +38,7 @@ pub struct CallLog {
     decision: Option<(&'static str, String)>,
     has_enrolled: bool,
     has_redirected: bool,
-    rules: BTreeMap<String, String>,
-    captured: Vec<String>,
+    rules: DesiredRules,
 }
 
 impl CallLog {
@@ -64,8 +63,7 @@ impl CallLog {
             decision: None,
             has_enrolled: false,
             has_redirected: false,
-            rules: BTreeMap::new(),
-            captured: Vec::new(),
+            rules: DesiredRules::default(),
         }
     }
 
@@ -100,22 +98,15 @@ impl CallLog {
         self.has_redirected
     }
 
-    /// The rules that the pod has now and what they redirect, kept for [`CallLog::rules`] and [`CallLog::captured`].
-    pub fn made(&mut self, rules: &RuleDigest, captured: &CapturedTraffic) {
-        self.rules.clone_from(rules.lines());
-        self.captured = captured.lines();
+    /// Records the rules that were made, for [`CallLog::rules`].
+    pub fn made(&mut self, rules: DesiredRules) {
+        self.rules = rules;
     }
 
-    /// The rules that the pod has now; empty: none were made.
+    /// The rules that were made; empty: none were.
     #[must_use]
-    pub fn rules(&self) -> &BTreeMap<String, String> {
+    pub fn rules(&self) -> &DesiredRules {
         &self.rules
-    }
-
-    /// The traffic that is redirected now; empty: no rules were made.
-    #[must_use]
-    pub fn captured(&self) -> &[String] {
-        &self.captured
     }
 
     /// Something that only those want to know who search a fault.

@@ -57,8 +57,8 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         decision: code.to_owned(),
         words: words.to_owned(),
         error: error.map(|error| error.msg.clone()),
-        rules: log.rules().clone(),
-        captured: log.captured().to_vec(),
+        rules: log.rules().rules.lines().clone(),
+        captured: log.rules().captured.lines(),
         // Of a failure nothing is computed.
         pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
             planner::facts::trim(&mut pod);

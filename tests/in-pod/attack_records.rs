@@ -36,7 +36,7 @@ fn lost(number: usize) -> (String, String) {
         container: format!("c{number}").as_str().into(),
         netns: format!("/var/run/netns/lost-{number}"),
         netns_file: Some(wire::NetnsFile { dev: 4, ino: 1 }),
-        rules: [("IPv4 nat".to_owned(), "r".repeat(3000))].into(),
+        rules: [("nat ISTIO_OUTPUT".to_owned(), "r".repeat(3000))].into(),
         at: "2026-01-01T00:00:00Z".to_owned(),
         decision: "namespace-label".to_owned(),
         ..wire::PodRecord::default()

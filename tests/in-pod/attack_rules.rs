@@ -72,7 +72,7 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     let pod = fixture.mesh_pod("hostile");
     fixture.wait_captured(&pod);
     let netns = &pod.sandbox.netns;
-    crowd(netns, &["nat"], 200_000);
+    crowd(netns, &["nat"], 50_000);
     let flushes =
         ["ISTIO_OUTPUT", "ISTIO_PRERT", "OUTPUT", "PREROUTING"].map(|chain| fixture.tables.flush_nat(chain));
     // At once: between two of them, the agent would repair the first.

@@ -166,11 +166,11 @@ impl<'a> Direct<'a> {
 const GATE: &str = r#"#!/bin/bash
 tool=${0##*/}
 if [ "$(readlink /proc/self/ns/net)" != "$(cat /gate/pod 2>/dev/null)" ]; then exec "/usr/sbin/$tool" "$@"; fi
-if [ "$tool" = iptables-legacy-save ] && mv /gate/armed /gate/shut 2>/dev/null; then
+if mv /gate/armed /gate/shut 2>/dev/null; then
   while [ -e /gate/shut ]; do sleep 0.01; done
 fi
 "/usr/sbin/$tool" "$@"; status=$?
-[ "$tool" = iptables-legacy-save ] || touch /gate/restored
+touch /gate/restored
 exit $status
 "#;
 
@@ -180,9 +180,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     let gate = kit::TempDir::new().unwrap();
     let at = |name: &str| gate.path().join(name);
     // Legacy tables, because nothing can stop the engine half-way.
-    for tool in ["iptables-legacy-save", "iptables-legacy-restore"] {
-        kit::write_script(&at(tool), GATE);
-    }
+    kit::write_script(&at("iptables-legacy-restore"), GATE);
     let env = [IPTABLES, ("AMBIENT_CAPTURE", "auto"), ("PATH", "/gate:/usr/sbin:/usr/bin:/sbin:/bin")];
     let mut fixture = InPod::stopped(kit::NodeOptions::default(), &env);
     fixture.mount(gate.path(), "/gate");
@@ -193,7 +191,7 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     new.wait_for_snapshots(1);
     let peer = Peer::new(fixture.node.pod(kit::Pod::new(MESH, "app"), &[]));
     let netns = &peer.sandbox.netns;
-    netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // where there is nothing, nothing is saved
+    netns.sh("iptables-legacy -w -A INPUT -j ACCEPT"); // these tables are in use
     std::fs::write(at("pod"), netns.sh("readlink /proc/self/ns/net")).unwrap();
     std::fs::write(at("armed"), "").unwrap();
     fixture.processes.add(&peer.sandbox.pod.uid, netns);
@@ -201,11 +199,11 @@ fn rules_that_are_on_their_way_when_the_node_takes_over_do_not_stay() {
     fixture.eventually("its rules are on their way", |_| at("shut").exists());
     new.kill();
     fixture.manifests.remove_pod("istio-system", "ztunnel-new");
-    fixture.wait_logged("capture mode changed", "mode=node-level");
     // Long enough for what must not happen: that it goes on without them.
     std::thread::sleep(std::time::Duration::from_secs(1));
     std::fs::remove_file(at("shut")).unwrap();
     fixture.eventually("the restore has ended", |_| at("restored").exists());
+    fixture.wait_logged("capture mode changed", "mode=node-level");
     fixture.wait_enrolled(&peer, true);
     fixture.eventually("they are removed", |_| fixture.is_bare(&peer));
     // Long enough for what must not happen: that they come back.

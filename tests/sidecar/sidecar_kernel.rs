@@ -7,8 +7,8 @@ mod captured;
 pub(crate) mod cases;
 mod choice;
 mod damage;
-mod digest;
 mod lock;
+mod recorded;
 pub(crate) mod state;
 
 use std::{

@@ -38,6 +38,7 @@ use netns_changes::ChangeReporter;
 use planner::node::{MemberAddresses, ZtunnelFallback};
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
+use rules::ChainSet;
 use zds::{Hub, ZdsServer};
 
 use crate::{
@@ -243,11 +244,8 @@ fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
 fn watch_node(probes: &NodeProbes, results: JobResultSender) -> Result<Option<NodeWatch>, Error> {
     let rules = probes.rules().clone();
-    let objects = NodeObjects {
-        sets: rules.set_names()?,
-        rules: Box::new(move |before| rules.snapshot(before)),
-        network: probes.has_branches(),
-    };
+    let objects =
+        NodeObjects { sets: rules.set_names()?, rules: ChainSet::PROBES, network: probes.has_branches() };
     Ok(NodeWatch::start_or_warn(objects, move |change| results.send(JobResult::NodeChanged(change))))
 }
 

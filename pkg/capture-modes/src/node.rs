@@ -20,6 +20,7 @@ use model::{Family, PodUid};
 use nodepath::{EnrolledMembers, NodePath};
 use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
+use rules::ChainSet;
 
 use crate::{
     node_watch::{NodeChange, NodeDrift, NodeObjects, NodeWatch},
@@ -77,11 +78,8 @@ impl NodeCapture {
                 owner.work_completed();
             }
         };
-        let objects = NodeObjects {
-            rules: Box::new(nodepath::rules_snapshot),
-            sets: nodepath::set_names(&settings.node)?,
-            network: true,
-        };
+        let objects =
+            NodeObjects { rules: ChainSet::NODE, sets: nodepath::set_names(&settings.node)?, network: true };
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path: open_path(settings)?,

@@ -22,6 +22,7 @@ use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsWatch};
 use nftables::GenerationReader;
 use retry::{ChangePace, LAST_PAUSE};
+use rules::ChainSet;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -56,12 +57,10 @@ impl NodeChange {
     }
 }
 
-/// Takes a snapshot of our rules; it is passed the one before.
-type TakeSnapshot = dyn Fn(Option<&RulesSnapshot>) -> RulesSnapshot + Send;
-
 /// Our objects on the node.
 pub(crate) struct NodeObjects {
-    pub(crate) rules: Box<TakeSnapshot>,
+    /// Owner of our rules.
+    pub(crate) rules: ChainSet,
     /// The names of our sets.
     pub(crate) sets: Vec<SetName>,
     /// Policy rules, routes or links are ours, too.
@@ -228,7 +227,7 @@ impl NodeObserver {
             return false;
         }
         let before = self.rules.take();
-        let now = (self.objects.rules)(before.as_ref());
+        let now = RulesSnapshot::of_node(self.objects.rules, before.as_ref());
         self.legacy_due = Instant::now() + LEGACY_PERIOD.max(began.elapsed() * LEGACY_RELIEF);
         self.generation = generation;
         let changed = before.is_some_and(|before| {

@@ -22,9 +22,9 @@ pub use find::{
     NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods, recorded_netns,
 };
 pub use listener::has_listener;
-pub use node::{EnsureReport, NodeProbes, ProbeRules, set};
+pub use node::{NodeProbes, ProbeRules, set};
 pub use peer::peer_addresses;
 pub use pod::{
-    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, glance, glance_each,
-    is_captured, release, verify,
+    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, is_captured, observe,
+    observe_each, release,
 };

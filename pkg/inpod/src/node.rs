@@ -7,9 +7,7 @@ use std::path::Path;
 use ipset::{SetName, SetSpec};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use netfilter::{
-    Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables, RulesSnapshot,
-};
+use netfilter::{Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables};
 use rules::{ChainSet, RuleSet, inpod};
 
 use crate::{Error, branch::BranchRules};
@@ -33,26 +31,13 @@ pub struct ProbeRules {
     journal: Journal,
 }
 
-/// Report of [`ProbeRules::ensure`]: what it found, and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EnsureReport {
-    /// Differences that were found and repaired, as text.
-    pub missing: Vec<String>,
-    /// For the next time.
-    pub seen: RulesSnapshot,
-}
-
 impl ProbeRules {
-    /// Puts the rules in place where they are not, in the calling thread's namespace; the sets must exist. `before`: what was
-    /// seen the last time. Nobody has to be asked twice for rules that are as they were, whatever others have changed.
+    /// Puts the rules in place where they are not, in the calling thread's namespace; the sets must exist. Returns the differences
+    /// that were found and repaired, as text.
     ///
     /// # Errors
     /// The step that failed; the rules are as they were.
-    pub fn ensure(&self, before: Option<&RulesSnapshot>) -> Result<EnsureReport, Error> {
-        let seen = self.snapshot(before);
-        if before.is_some_and(|before| before.is_unchanged(&seen)) {
-            return Ok(EnsureReport { missing: Vec::new(), seen });
-        }
+    pub fn ensure(&self) -> Result<Vec<String>, Error> {
         let (firewall, observed) = Firewall::open(&self.options)?;
         let changes = self.changes(&observed);
         if firewall.backend() == Backend::Nft {
@@ -60,17 +45,7 @@ impl ProbeRules {
             self.journal.note_chains(JournalPage::ProbeChains, &changes.tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
-        let missing = changes.words();
-        // What was just made is compared the next time.
-        let seen = if missing.is_empty() { seen } else { RulesSnapshot::default() };
-        Ok(EnsureReport { missing, seen })
-    }
-
-    /// Takes a snapshot of the rules in the calling thread's namespace. `before`: the last one.
-    #[must_use]
-    pub fn snapshot(&self, before: Option<&RulesSnapshot>) -> RulesSnapshot {
-        let rules = |family| self.wanted(family);
-        RulesSnapshot::of_node(&netfilter::WantedRules { owner: ChainSet::PROBES, rules: &rules }, before)
+        Ok(changes.words())
     }
 
     /// Returns the names of the sets.

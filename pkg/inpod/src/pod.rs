@@ -5,7 +5,9 @@ use std::time::Instant;
 use conntrack::ConnectionsReport;
 use hostnet::{LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
-use netfilter::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, foreign, inside};
+use netfilter::{
+    FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign, inside,
+};
 use netns::Netns;
 use rules::{
     ChainSet, RuleSet,
@@ -29,60 +31,56 @@ pub struct PodRulesSpec<'a> {
     pub existing: ExistingConnections,
 }
 
-/// Report of [`capture`] or [`verify`]: what was found, and done.
+/// Report of [`capture`]: what was found, and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureReport {
     /// Differences from the desired state, as text; empty if there were none.
     pub differences: Vec<String>,
-    /// For a [`glance`] later; what [`verify`] saw.
-    pub seen: PodRulesSnapshot,
     /// Description of what did not work as well as it could, as text.
     pub warning: Option<String>,
     /// Result for connections that were there before; `None` if there were none, or the traffic was redirected already.
     pub connections: Option<ConnectionsReport>,
 }
 
-/// State of a namespace, as far as it can be observed at next to no cost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// State of a namespace compared with what is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRulesSnapshot {
-    rules: netfilter::RulesSnapshot,
+    /// Fingerprint of all rules there. `None`: it could not be determined.
+    rules: Option<RulesFingerprint>,
     /// Missing parts of the policy route, as text.
     missing: Vec<String>,
+    /// Differences of the firewall rules, as text.
+    differing: Vec<String>,
     /// Policy rules of other components that precede ours, in words.
     overruling: Vec<String>,
     /// Effects of other components' firewall rules ahead of ours, as text.
     foreign: Vec<String>,
-    /// Connections that bypass ztunnel; `None`: not looked for.
-    outside: Option<OutsideConnections>,
+    /// Connections that bypass ztunnel.
+    outside: OutsideConnections,
 }
 
 impl PodRulesSnapshot {
-    /// Nothing of ours was changed between `self` and `later`, and nothing is missing. Where the kernel cannot tell, it is
-    /// `false`: whoever wants to know has to ask the tools.
-    #[must_use]
-    pub fn is_unchanged(&self, later: &PodRulesSnapshot) -> bool {
-        let whole = self.missing.is_empty() && later.missing.is_empty();
-        let unruled = self.overruling == later.overruling && self.foreign == later.foreign;
-        whole && unruled && self.rules.is_unchanged(&later.rules)
+    /// Returns the differences from what is wanted, as text.
+    pub fn differences(&self) -> impl Iterator<Item = &str> {
+        self.missing.iter().chain(&self.differing).map(String::as_str)
     }
 
-    /// A later look can be compared with it. What [`capture`] made has not been looked at yet.
+    /// All is as it is wanted.
     #[must_use]
-    pub fn is_comparable(&self) -> bool {
-        self.rules.is_comparable()
+    pub fn is_whole(&self) -> bool {
+        self.differences().next().is_none()
     }
 
-    /// The generation of nf_tables' rules that was observed.
+    /// The generation of nf_tables' rules that was observed; `None`: the kernel has none, or did not say it.
     #[must_use]
     pub fn generation(&self) -> Option<u32> {
-        self.rules.generation()
+        self.rules.as_ref()?.generation()
     }
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
     pub fn outside(&self) -> &OutsideConnections {
-        static NONE: OutsideConnections = OutsideConnections::NONE;
-        self.outside.as_ref().unwrap_or(&NONE)
+        &self.outside
     }
 
     /// Returns what rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; as text.
@@ -92,19 +90,17 @@ impl PodRulesSnapshot {
 }
 
 /// Makes the namespace as it is wanted. The policy route comes first and the tables that switch traffic on last, so
-/// that no packet is captured before it can be delivered. In a namespace with more rules of others than are read, chains
-/// that are not as they were `before` are made anew.
+/// that no packet is captured before it can be delivered.
 ///
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
 pub fn capture(
     netns: &Netns,
     wanted: &PodRulesSpec<'_>,
-    before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
 ) -> Result<CaptureReport, Error> {
-    in_pod(netns, options, |options| {
-        let (firewall, observed) = open(wanted, before, options)?;
+    let act = |options: &FirewallOptions| {
+        let (firewall, observed) = Firewall::open(options)?;
         // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
         let blank = observed.families.is_empty();
         let waiting = wanted.families.iter().filter(|_| blank);
@@ -114,33 +110,24 @@ pub fn capture(
         let concerns = |socket: &TcpSocket| existing::concerns(wanted, socket);
         let connections = conntrack::apply(&firewall, &changes, waiting, wanted.existing, &concerns)?;
         differences.extend(changes.words());
-        let mut report = CaptureReport { differences, connections, ..CaptureReport::default() };
-        if observed.coarse {
-            let (rules, lack) = netfilter::RulesSnapshot::of_made(&of_pod(&rules_of(wanted)))?;
-            lack.map_or(Ok(()), |lack| Err(Error::Unstable(lack)))?;
-            report.seen.rules = rules;
-        }
-        Ok(report)
-    })
+        Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
+    };
+    let (report, warning) = inside(netns, options, act)?;
+    Ok(CaptureReport { warning, ..report })
 }
 
-/// Compares the namespace with what is wanted, and changes nothing. `before`: what was seen when it was so, if it ever was.
+/// Compares the namespace with what is wanted, and changes nothing. It needs no tool. Rules that nobody has changed since they were
+/// compared `before` are not read once more.
 ///
 /// # Errors
-/// The kernel, or a tool, could not be asked.
-pub fn verify(
+/// The kernel could not be asked, or its answer makes no sense.
+pub fn observe(
     netns: &Netns,
     wanted: &PodRulesSpec<'_>,
     before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
-) -> Result<CaptureReport, Error> {
-    in_pod(netns, options, |options| {
-        let seen = look(wanted, None)?; // before the tables: what changes meanwhile is another generation
-        let (_, observed) = open(wanted, before, options)?;
-        let mut differences = seen.missing.clone();
-        differences.extend(changes(wanted, &observed).words());
-        Ok(CaptureReport { differences, seen, ..CaptureReport::default() })
-    })
+) -> Result<PodRulesSnapshot, Error> {
+    netns.run_in(|| look(wanted, before, options))?
 }
 
 /// Whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the same names
@@ -175,30 +162,19 @@ pub(crate) fn families_with_rule(
     Ok(captured)
 }
 
-/// Looks at what costs no child process.
-///
-/// # Errors
-/// The kernel could not be asked.
-pub fn glance(
-    netns: &Netns,
-    wanted: &PodRulesSpec<'_>,
-    before: Option<&PodRulesSnapshot>,
-) -> Result<PodRulesSnapshot, Error> {
-    netns.run_in(|| look(wanted, before))?
-}
-
-/// Like [`glance`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
+/// Like [`observe`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
 /// the kernel could not be asked, or that it was later than `until`, because pods before that one have lists that take long to
 /// read.
 #[must_use]
-pub fn glance_each(
+pub fn observe_each(
     pods: &[(&Netns, PodRulesSpec<'_>, &PodRulesSnapshot)],
+    options: &FirewallOptions,
     until: Instant,
 ) -> Vec<Option<PodRulesSnapshot>> {
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
     let look = |place: usize| {
         let (_, wanted, before) = pods.get(place).filter(|_| Instant::now() < until)?;
-        look(wanted, Some(before)).ok()
+        look(wanted, Some(before), options).ok()
     };
     let looked = Netns::run_in_each(&netns, look).unwrap_or_default();
     looked.into_iter().map(|looked| looked.ok().flatten()).collect()
@@ -222,43 +198,16 @@ pub fn release(
     Ok(taken)
 }
 
-fn in_pod(
-    netns: &Netns,
-    options: &FirewallOptions,
-    act: impl Fn(&FirewallOptions) -> Result<CaptureReport, Error> + Send + Sync,
-) -> Result<CaptureReport, Error> {
-    let (report, warning) = inside(netns, options, act)?;
-    Ok(CaptureReport { warning, ..report })
-}
-
 fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
-    // The jumps to look for are those that capture makes, with every option.
-    let (config, pod) =
-        (InPodRulesConfig::default(), inpod::PodOptions { dns: true, ..inpod::PodOptions::default() });
-    let jumps = |family| inpod::pod(&config, &pod, family);
-    let wanted = netfilter::WantedRules { owner: ChainSet::IN_POD, rules: &jumps };
-    let (firewall, observed) = Firewall::open_for(options, &wanted, None)?;
+    let (firewall, observed) = Firewall::open(options)?;
     let changes = observed.removal(ChainSet::IN_POD);
     firewall.apply(&changes, Vec::new())?;
-    Ok([changes.words(), firewall.remove_elsewhere_of(&wanted)?].concat())
-}
-
-fn open(
-    wanted: &PodRulesSpec<'_>,
-    before: Option<&PodRulesSnapshot>,
-    options: &FirewallOptions,
-) -> Result<(Firewall, ObservedTables), Error> {
-    let verified = before.and_then(|before| before.rules.own());
-    Ok(Firewall::open_for(options, &of_pod(&rules_of(wanted)), verified)?)
+    Ok([changes.words(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
 }
 
 fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
     let rules = |family| inpod::pod(wanted.config, wanted.pod, family);
     move |family| RuleSet::if_redirected(wanted.families, family, rules)
-}
-
-fn of_pod(rules: &dyn Fn(Family) -> RuleSet) -> netfilter::WantedRules<'_> {
-    netfilter::WantedRules { owner: ChainSet::IN_POD, rules }
 }
 
 fn changes(wanted: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
@@ -296,7 +245,11 @@ fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     Ok(taken)
 }
 
-fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<PodRulesSnapshot, Error> {
+fn look(
+    wanted: &PodRulesSpec<'_>,
+    before: Option<&PodRulesSnapshot>,
+    options: &FirewallOptions,
+) -> Result<PodRulesSnapshot, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in wanted.families {
@@ -307,17 +260,22 @@ fn look(wanted: &PodRulesSpec<'_>, before: Option<&PodRulesSnapshot>) -> Result<
             overruled.extend(overruling(&rules, wanted.config));
         }
     }
-    let rules =
-        netfilter::RulesSnapshot::take(&of_pod(&rules_of(wanted)), before.map(|before| &before.rules));
-    let untouched = before.filter(|before| before.rules.is_untouched(&rules));
-    let foreign = match untouched {
-        Some(before) => before.foreign.clone(),
-        None => foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?,
+    // Before the rules themselves: what changes meanwhile has another fingerprint.
+    let rules = RulesFingerprint::of_this_netns().ok();
+    let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
+    let (differing, foreign) = match unchanged {
+        Some(before) => (before.differing.clone(), before.foreign.clone()),
+        None => {
+            let options = FirewallOptions { is_pod: true, ..options.clone() };
+            let (_, observed) = Firewall::open(&options)?;
+            let foreign = foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?;
+            (changes(wanted, &observed).words(), foreign)
+        }
     };
     // There are new ones only when it is captured.
-    let known = before.and_then(|before| before.outside.as_ref()).filter(|outside| outside.count == 0);
-    let outside = Some(known.cloned().unwrap_or_else(OutsideConnections::of_this_netns));
-    Ok(PodRulesSnapshot { rules, missing, overruling: overruled, foreign, outside })
+    let known = before.map(|before| &before.outside).filter(|outside| outside.count == 0);
+    let outside = known.cloned().unwrap_or_else(OutsideConnections::of_this_netns);
+    Ok(PodRulesSnapshot { rules, missing, differing, overruling: overruled, foreign, outside })
 }
 
 /// Without IPv6 on `lo`, its route is refused, and no packet could use it. Asked only when something is missing: the kernel looks

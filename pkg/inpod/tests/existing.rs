@@ -139,7 +139,7 @@ impl Fixture {
     fn capture(&self, existing: ExistingConnections) -> CaptureReport {
         let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
         let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
-        capture(&self.pod.1, &wanted, None, &self.options()).unwrap()
+        capture(&self.pod.1, &wanted, &self.options()).unwrap()
     }
 
     fn release(&self) {

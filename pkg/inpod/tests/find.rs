@@ -163,14 +163,14 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         families: &Family::BOTH,
         existing: ExistingConnections::Keep,
     };
-    let first = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
+    let first = capture(&fixture.pod.1, &wanted, &options).unwrap();
     assert!(!first.differences.is_empty());
-    assert_eq!(capture(&fixture.pod.1, &wanted, None, &options).unwrap().differences, Vec::<String>::new());
+    assert_eq!(capture(&fixture.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
     assert!(fixture.find().unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
-    let changed = capture(&fixture.pod.1, &narrower, None, &options).unwrap().differences;
+    let changed = capture(&fixture.pod.1, &narrower, &options).unwrap().differences;
     assert!(
         changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
         "{changed:?}"
@@ -193,24 +193,23 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
     let fixtures = [Fixture::new(), Fixture::new(), Fixture::new()];
     let verified = |fixture: &Fixture| {
         let options = FirewallOptions::default();
-        let _ = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
-        inpod::verify(&fixture.pod.1, &wanted, None, &options).unwrap().seen
+        let _ = capture(&fixture.pod.1, &wanted, &options).unwrap();
+        inpod::observe(&fixture.pod.1, &wanted, None, &options).unwrap()
     };
     let before = fixtures.each_ref().map(verified);
-    assert!(before.iter().all(inpod::PodRulesSnapshot::is_comparable));
+    assert!(before.iter().all(inpod::PodRulesSnapshot::is_whole));
     fixtures[1].pod.sh("ip rule del pref 32764");
     let pods: Vec<_> =
         fixtures.iter().zip(&before).map(|(fixture, before)| (&fixture.pod.1, wanted, before)).collect();
-    let look = |until: Instant| inpod::glance_each(&pods, until);
+    let look = |until: Instant| inpod::observe_each(&pods, &FirewallOptions::default(), until);
     let seen = look(Instant::now() + Duration::from_secs(60));
-    let unchanged =
-        seen.iter().zip(&before).map(|(seen, before)| before.is_unchanged(seen.as_ref().unwrap()));
-    assert_eq!(unchanged.collect::<Vec<bool>>(), [true, false, true]);
+    let whole = seen.iter().map(|seen| seen.as_ref().unwrap().is_whole());
+    assert_eq!(whole.collect::<Vec<bool>>(), [true, false, true]);
     assert_eq!(look(Instant::now()), [None, None, None]);
 }
 
 #[test]
-fn a_glance_tells_changes_in_tables_of_both_backends() {
+fn an_observation_names_the_difference_in_tables_of_both_backends() {
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
     let wanted = PodRulesSpec {
         config: &config,
@@ -222,26 +221,37 @@ fn a_glance_tells_changes_in_tables_of_both_backends() {
         let fixture = Fixture::new();
         let netns = &fixture.pod.1;
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
-        let _ = capture(netns, &wanted, None, &options).unwrap();
-        let seen = inpod::verify(netns, &wanted, None, &options).unwrap();
-        assert_eq!(seen.differences, Vec::<String>::new());
-        let glance = || inpod::glance(netns, &wanted, None).unwrap();
-        assert!(seen.seen.is_unchanged(&glance()), "{backend}");
-        for tool in ["iptables", "ip6tables"] {
+        let _ = capture(netns, &wanted, &options).unwrap();
+        let seen = inpod::observe(netns, &wanted, None, &options).unwrap();
+        assert!(seen.is_whole(), "{seen:?}");
+        // What was compared before counts for as long as nobody changes a rule.
+        let observe = || inpod::observe(netns, &wanted, Some(&seen), &options).unwrap();
+        assert_eq!(observe(), seen);
+        for (tool, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
             // Neither the number of rules nor their length is another one.
             let rule = "-t nat -R ISTIO_OUTPUT 1 -p tcp -d";
             let [before, after] = if tool == "iptables" { ["1.2.3.4", "1.2.3.5"] } else { ["1::4", "1::5"] };
-            fixture.pod.sh(&format!("{tool}-{backend} {rule} {before} -j ACCEPT"));
-            let first = glance();
-            assert!(!seen.seen.is_unchanged(&first), "{backend} {tool}");
-            assert!(first.is_unchanged(&glance()), "{backend} {tool}");
-            fixture.pod.sh(&format!("{tool}-{backend} {rule} {after} -j ACCEPT"));
-            assert!(!first.is_unchanged(&glance()), "{backend} {tool}");
+            for address in [before, after] {
+                fixture.pod.sh(&format!("{tool}-{backend} {rule} {address} -j ACCEPT"));
+                let differences: Vec<String> = observe().differences().map(str::to_owned).collect();
+                let [found] =
+                    differences.iter().filter(|one| one.starts_with(&family.to_string())).collect::<Vec<_>>()
+                        [..]
+                else {
+                    panic!("{backend} {tool}: {differences:?}")
+                };
+                assert!(
+                    found.contains("chain ISTIO_OUTPUT has as rule 1") && found.contains(address),
+                    "{found}"
+                );
+            }
         }
-        let differs = inpod::verify(netns, &wanted, None, &options).unwrap();
-        assert!(!differs.differences.is_empty());
         fixture.pod.sh("ip rule del pref 32764");
-        assert!(!differs.seen.is_unchanged(&glance()), "{backend}");
+        assert!(
+            observe().differences().any(|one| one.contains("has no policy rule")),
+            "{backend}: {:?}",
+            observe()
+        );
     }
 }
 
@@ -258,7 +268,7 @@ fn a_release_takes_the_rules_of_both_backends() {
     let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let fixture = Fixture::new();
-        let _ = capture(&fixture.pod.1, &wanted, None, &forced(made)).unwrap();
+        let _ = capture(&fixture.pod.1, &wanted, &forced(made)).unwrap();
         let taken = release(&fixture.pod.1, &config, &forced(released)).unwrap();
         assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
         for tool in ["iptables", "ip6tables"] {
@@ -281,16 +291,16 @@ fn traffic_is_no_change() {
     for backend in [Backend::Nft, Backend::Legacy] {
         let fixture = Fixture::new();
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
-        let _ = capture(&fixture.pod.1, &wanted, None, &options).unwrap();
+        let _ = capture(&fixture.pod.1, &wanted, &options).unwrap();
         for tool in ["iptables", "ip6tables"] {
             fixture
                 .pod
                 .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
         }
-        let glance = || inpod::glance(&fixture.pod.1, &wanted, None).unwrap();
+        let observe = || inpod::observe(&fixture.pod.1, &wanted, None, &options).unwrap();
         let counters =
             || ["iptables", "ip6tables"].map(|tool| fixture.pod.shown(&format!("{tool}-{backend}-save -c")));
-        let (first, before) = (glance(), counters());
+        let (first, before) = (observe(), counters());
         for target in ["127.0.0.1:9", "[::1]:9"] {
             let refused = fixture.pod.1.run_in(|| std::net::TcpStream::connect(target)).unwrap().unwrap_err();
             assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{target}");
@@ -298,7 +308,7 @@ fn traffic_is_no_change() {
         for (before, after) in before.iter().zip(counters()) {
             assert!(rules_of(before) != rules_of(&after), "{backend}: nothing was counted\n{after}");
         }
-        assert!(first.is_unchanged(&glance()), "{backend}");
+        assert_eq!(first, observe(), "{backend}");
     }
 }
 
@@ -309,7 +319,7 @@ fn rules_of(save: &str) -> Vec<&str> {
 
 /// Looking makes no table.
 #[test]
-fn a_glance_leaves_no_trace() {
+fn an_observation_leaves_no_trace() {
     let fixture = Fixture::new();
     let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
     let wanted = PodRulesSpec {
@@ -323,7 +333,7 @@ fn a_glance_leaves_no_trace() {
         || ["ip", "ip6"].map(|family| fixture.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
-    let _ = inpod::glance(&fixture.pod.1, &wanted, None).unwrap();
+    let _ = inpod::observe(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
     assert_eq!(names(), before);
 }
 
@@ -351,14 +361,16 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
         existing: ExistingConnections::Keep,
     };
     crowd(pod, 12_000);
-    let first = capture(&pod.1, &wanted, None, &options).unwrap();
+    let first = capture(&pod.1, &wanted, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");
-    let seen = inpod::verify(&pod.1, &wanted, Some(&first.seen), &options).unwrap();
-    assert_eq!(seen.differences, Vec::<String>::new());
+    let observe = || {
+        let seen = inpod::observe(&pod.1, &wanted, None, &options).unwrap();
+        seen.differences().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(observe(), [""; 0]);
     // What is its own does not count.
     pod.sh("iptables-nft -t nat -A OUTPUT -p udp -j ACCEPT");
-    let glance = |before: &_| inpod::glance(&pod.1, &wanted, Some(before)).unwrap();
-    assert!(seen.seen.is_unchanged(&glance(&seen.seen)));
+    assert_eq!(observe(), [""; 0]);
     let damages = [
         "iptables-nft -t nat -F ISTIO_OUTPUT",
         "iptables-nft -t nat -D OUTPUT -j ISTIO_OUTPUT",
@@ -366,24 +378,15 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
         "iptables-nft -t nat -I PREROUTING -j ACCEPT",
         "ip6tables-nft -t nat -F",
         "iptables-nft -t nat -A OUTPUT -j ISTIO_OUTPUT",
+        "iptables-nft -t nat -A OWN -j ISTIO_OUTPUT",
+        "iptables-nft -t nat -A OWN -m statistic --mode nth --every 2 --packet 0 -j ISTIO_OUTPUT",
     ];
-    let mut seen = seen.seen;
     for damage in damages {
         pod.sh(damage);
-        assert!(!seen.is_unchanged(&glance(&seen)), "{damage}");
-        let differs = inpod::verify(&pod.1, &wanted, Some(&seen), &options).unwrap().differences;
-        assert!(!differs.is_empty(), "{damage}");
-        let made = capture(&pod.1, &wanted, Some(&seen), &options).unwrap();
-        let after = inpod::verify(&pod.1, &wanted, Some(&made.seen), &options).unwrap();
-        assert_eq!(after.differences, Vec::<String>::new(), "{damage}");
-        seen = after.seen;
+        assert!(!observe().is_empty(), "{damage}");
+        let _ = capture(&pod.1, &wanted, &options).unwrap();
+        assert_eq!(observe(), [""; 0], "{damage}");
     }
-    // By a fresh look of the tools, all of it is as in any other pod.
-    pod.sh("iptables-nft -t nat -F OWN");
-    let whole = inpod::verify(&pod.1, &wanted, None, &options).unwrap();
-    let rest: Vec<_> = whole.differences.iter().filter(|why| !why.contains("not wanted: -j ISTIO")).collect();
-    assert!(rest.is_empty(), "{rest:?}");
-    crowd(pod, 12_000);
     assert!(!release(&pod.1, &config, &options).unwrap().is_empty());
     assert!(
         !pod.shown("iptables-nft-save").contains("ISTIO"),

@@ -8,18 +8,20 @@ use std::{
 };
 
 use model::Family;
-use netlink::ListBounds;
+use netlink::{
+    Attribute, Attributes, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
+    ReceivedMessage, Socket,
+};
 use nftables::{
     native::is_table_of,
-    uapi::{INET, NFPROTO},
+    uapi::{
+        DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_RULE, IMMEDIATE_DATA, INET, NFPROTO, RULE_CHAIN,
+        RULE_EXPRESSIONS, RULE_TABLE, VERDICT_ACCEPT, VERDICT_CHAIN, VERDICT_CODE, VERDICT_RETURN, XT_NAME,
+    },
 };
-use rules::{ChainSet, Hook};
+use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
-use crate::{
-    Error,
-    digest::{self, DigestedRule},
-    legacy,
-};
+use crate::{Error, legacy, presence::has_no_nf_tables};
 
 /// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
@@ -40,6 +42,33 @@ impl RuleEffect {
     /// Whether a target of iptables, or an expression of nf_tables, hands packets to a local port.
     pub(crate) fn is_redirection(name: &str) -> bool {
         matches!(name, "REDIRECT" | "TPROXY" | "redir" | "tproxy")
+    }
+}
+
+/// A rule, as far as it matters for where packets go.
+#[derive(Debug)]
+pub(crate) struct TracedRule {
+    /// The chain that it is in.
+    pub(crate) chain: String,
+    /// The chain that it jumps to.
+    pub(crate) jumps_to: Option<String>,
+    /// Effect of the rule on a packet.
+    pub(crate) effect: RuleEffect,
+}
+
+impl TracedRule {
+    fn of(chain: &str, rule: &Rule) -> TracedRule {
+        let is_plain = Rule::new(rule.target.clone()) == *rule;
+        let effect = match rule.target {
+            Target::Redirect(_) | Target::Tproxy { .. } => RuleEffect::Redirects,
+            Target::Return | Target::Accept if is_plain => RuleEffect::Leaves,
+            _ => RuleEffect::None,
+        };
+        let jumps_to = match &rule.target {
+            Target::Jump(chain) | Target::Goto(chain) => Some(chain.to_string()),
+            _ => None,
+        };
+        TracedRule { chain: chain.to_owned(), jumps_to, effect }
     }
 }
 
@@ -95,26 +124,54 @@ impl CapturedTraffic {
     pub fn of_this_netns(owner: ChainSet) -> Result<CapturedTraffic, Error> {
         let mut tables = BTreeMap::new();
         for (family, number) in NFPROTO {
-            let mut note = |backend: u8, table: &str, rule: DigestedRule| {
+            let mut note = |backend: u8, table: &str, rule: TracedRule| {
                 if owner.contains(&rule.chain) || is_relevant_in_hook(&rule, owner) {
                     note_rule(&mut tables, (Some(family), backend, table.to_owned()), rule);
                 }
             };
-            digest::nf_tables(number, BOUNDS, |table, rule| note(0, table, rule))?;
+            nf_tables(number, |table, rule| note(0, table, rule))?;
             legacy::rules(family, |table, rule| note(1, table, rule))?;
         }
         if let Some(prefix) = owner.native {
-            digest::nf_tables(INET, BOUNDS, |table, rule| {
+            nf_tables(INET, |table, rule| {
                 if is_table_of(prefix, table) {
                     note_rule(&mut tables, (None, 0, table.to_owned()), rule);
                 }
             })?;
         }
+        Ok(CapturedTraffic::by(&tables))
+    }
+
+    /// The traffic that these rules redirect in a family.
+    #[must_use]
+    pub fn of_rules(family: Family, rules: &RuleSet) -> CapturedTraffic {
+        let mut tables = BTreeMap::new();
+        for (table, rules) in &rules.tables {
+            let mut note = |chain: &str, rule: &Rule| {
+                let key = (Some(family), 0, table.name().to_owned());
+                note_rule(&mut tables, key, TracedRule::of(chain, rule));
+            };
+            rules.jumps.iter().for_each(|jump| note(jump.hook.name(), &jump.rule));
+            for (chain, rules) in &rules.chains {
+                rules.iter().for_each(|rule| note(&chain.0, rule));
+            }
+        }
+        CapturedTraffic::by(&tables)
+    }
+
+    fn by(tables: &BTreeMap<TableKey, TableChains>) -> CapturedTraffic {
         let flows = tables.iter().flat_map(|((family, ..), chains)| {
             let captured = HOOKS.iter().filter(|(hook, _)| chains.capture_at(*hook));
             captured.map(|(hook, _)| CapturedFlow { family: *family, hook: *hook })
         });
-        Ok(CapturedTraffic(flows.collect()))
+        CapturedTraffic(flows.collect())
+    }
+
+    /// This traffic and `other`.
+    #[must_use]
+    pub fn with(mut self, other: CapturedTraffic) -> CapturedTraffic {
+        self.0.extend(other.0);
+        self
     }
 
     /// Outbound traffic, of whichever family: every rule set of a sidecar or of in-pod capture redirects some of it, whatever
@@ -150,15 +207,68 @@ impl CapturedTraffic {
     }
 }
 
+/// All rules of a family in nf_tables, in their order, each with its table.
+fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), Error> {
+    // struct nfgenmsg: family, version 0, resource 0
+    let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
+    let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, BOUNDS.time);
+    let replies = match opened.and_then(|socket| socket.bounded(BOUNDS).dump(&question)) {
+        Ok(replies) => replies,
+        Err(error) if has_no_nf_tables(&error) => return Ok(()),
+        Err(source) => return Err(Error::Presence(source)),
+    };
+    for reply in replies.iter() {
+        let (table, rule) = told(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
+        note(table, rule);
+    }
+    Ok(())
+}
+
+/// A rule as the kernel tells it, with its table.
+pub(crate) fn told<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
+    let (_, attributes) = message.header::<4>()?;
+    let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
+    Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
+}
+
+fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedRule, Malformed> {
+    let mut jumps_to = None;
+    let mut effect = RuleEffect::None;
+    let mut is_plain = true;
+    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+        let parts = expression?.nested();
+        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.str()?;
+        let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") else { continue };
+        if name == "immediate" {
+            let verdict =
+                data.nested().find(IMMEDIATE_DATA).and_then(|data| data.nested().find(DATA_VERDICT));
+            let code = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CODE));
+            let code = code.map(|code| code.be32()).transpose()?.map(u32::cast_signed);
+            if is_plain && matches!(code, Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
+                effect = RuleEffect::Leaves;
+            }
+            let target = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CHAIN));
+            jumps_to = target.map(|target| target.str()).transpose()?.map(str::to_owned).or(jumps_to);
+            continue;
+        }
+        is_plain = false;
+        let target = data.nested().find(XT_NAME).filter(|_| name == "target");
+        if RuleEffect::is_redirection(target.map_or(Ok(name), |target| target.str())?) {
+            effect = RuleEffect::Redirects;
+        }
+    }
+    Ok(TracedRule { chain: chain.to_owned(), jumps_to, effect })
+}
+
 /// Family, backend and name.
 type TableKey = (Option<Family>, u8, String);
 
-fn note_rule(tables: &mut BTreeMap<TableKey, TableChains>, table: TableKey, rule: DigestedRule) {
+fn note_rule(tables: &mut BTreeMap<TableKey, TableChains>, table: TableKey, rule: TracedRule) {
     tables.entry(table).or_default().0.entry(rule.chain.clone()).or_default().push(rule);
 }
 
 /// Of the built-in chains, jumps to chains of the owner matter, and what keeps packets from them.
-fn is_relevant_in_hook(rule: &DigestedRule, owner: ChainSet) -> bool {
+fn is_relevant_in_hook(rule: &TracedRule, owner: ChainSet) -> bool {
     HOOKS.iter().any(|(hook, _)| hook.name() == rule.chain)
         && (rule.effect == RuleEffect::Leaves
             || rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain)))
@@ -166,7 +276,7 @@ fn is_relevant_in_hook(rule: &DigestedRule, owner: ChainSet) -> bool {
 
 /// The rules of a table, in their order, by chain.
 #[derive(Debug, Default)]
-struct TableChains(BTreeMap<String, Vec<DigestedRule>>);
+struct TableChains(BTreeMap<String, Vec<TracedRule>>);
 
 impl TableChains {
     /// Whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself is for DNS.
@@ -227,11 +337,11 @@ mod tests {
         assert_eq!(CapturedTraffic::outbound().missing(&inbound), ["IPv4 or IPv6 outbound"]);
     }
 
-    fn rule(chain: &str, jumps_to: Option<&str>, effect: RuleEffect) -> DigestedRule {
-        DigestedRule { chain: chain.to_owned(), jumps_to: jumps_to.map(str::to_owned), hash: 0, effect }
+    fn rule(chain: &str, jumps_to: Option<&str>, effect: RuleEffect) -> TracedRule {
+        TracedRule { chain: chain.to_owned(), jumps_to: jumps_to.map(str::to_owned), effect }
     }
 
-    fn table(rules: Vec<DigestedRule>) -> TableChains {
+    fn table(rules: Vec<TracedRule>) -> TableChains {
         let mut tables = BTreeMap::new();
         rules.into_iter().for_each(|rule| note_rule(&mut tables, (None, 0, String::new()), rule));
         tables.into_values().next().unwrap_or_default()

@@ -8,8 +8,7 @@ use nftables::native::NativeListing;
 use rules::{ChainSet, RuleChange, RuleSet, native::NativeRules};
 
 use crate::{
-    Backend, Error, Firewall, NativeTables, ObservedTables, OwnRules, WaitingRestore, WantedRules,
-    firewall::readable, presence::BackendPresence,
+    Backend, Error, Firewall, NativeTables, ObservedTables, WaitingRestore, presence::BackendPresence,
 };
 
 /// The change of each family, or of native tables, which both share.
@@ -72,10 +71,9 @@ impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
 impl NativeChange {
     fn new(found: &Arc<NativeListing>, prefix: &'static str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
         let wanted = native_rules(prefix, rules);
-        let differences = match NativeListing::expected(&wanted) {
-            Ok(expected) => found.differences(prefix, &expected),
-            Err(unsupported) => vec![unsupported.to_string()], // and who makes the change is told
-        };
+        // Who makes the change is told as well.
+        let differences =
+            found.differences(prefix, &wanted).unwrap_or_else(|unsupported| vec![unsupported.to_string()]);
         NativeChange { prefix, found: Arc::clone(found), wanted, differences }
     }
 
@@ -182,7 +180,8 @@ impl Firewall {
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {
-            return self.or_native(self.restore(&changes.texts(), waiting), changes);
+            let told = self.without_strange_deletes(changes)?;
+            return self.or_native(self.restore(&told.texts(), waiting), changes);
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction(&by_family) {
@@ -197,6 +196,21 @@ impl Firewall {
             done => done,
         };
         self.or_native(by_tools, changes)
+    }
+
+    /// Deletes rules that a tool could not be told to delete, and returns the rest of the changes.
+    fn without_strange_deletes(&self, changes: &FamilyChanges) -> Result<FamilyChanges, Error> {
+        let mut rest = changes.clone();
+        let deletes: Vec<(Family, RuleChange)> = rest
+            .families
+            .iter_mut()
+            .map(|(family, change)| (*family, change.take_strange_deletes()))
+            .collect();
+        if deletes.iter().any(|(_, change)| !change.is_empty()) {
+            let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
+            nftables::commit(nftables::transaction(&by_family)?)?;
+        }
+        Ok(rest)
     }
 
     /// Makes native tables after a failure, where these may be used and nothing is there yet.
@@ -218,26 +232,17 @@ impl Firewall {
     /// # Errors
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
-        self.remove_elsewhere_of(&WantedRules { owner, rules: &|_| RuleSet::default() })
-    }
-
-    /// Like [`Firewall::remove_elsewhere`], but also works where there may be more rules than are read. The jumps among the
-    /// wanted rules determine which built-in chains are read then.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn remove_elsewhere_of(&self, wanted: &WantedRules<'_>) -> Result<Vec<String>, Error> {
         let presence = BackendPresence::of_this_netns()?;
         let mut taken = Vec::new();
         for other in self.others().filter(|other| presence.native || other.backend() != Backend::Native) {
             let found = other.look(presence.of(other.backend()));
-            let found = if self.is_forced() { found.unwrap_or_default() } else { readable(found)? };
-            let observed = match found {
-                Some(observed) => observed,
-                None => OwnRules::of_this_netns(wanted)?.observation(wanted, None),
+            let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
+            let changes = observed.removal(owner);
+            match other.apply(&changes, Vec::new()) {
+                // Nobody here can change these.
+                Err(Error::NoTool { .. }) => continue,
+                done => done?,
             };
-            let changes = observed.removal(wanted.owner);
-            other.apply(&changes, Vec::new())?;
             taken.extend(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())));
         }
         Ok(taken)
@@ -251,7 +256,7 @@ impl Firewall {
         if changes.native.is_some() {
             return self.apply(changes, Vec::new()); // no tool makes these
         }
-        for (family, change) in &changes.families {
+        for (family, change) in &self.without_strange_deletes(changes)?.families {
             change.calls().iter().try_for_each(|call| self.call(*family, call))?;
         }
         Ok(self.backend())

@@ -5,10 +5,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
-    os::{
-        fd::OwnedFd,
-        unix::process::{CommandExt as _, ExitStatusExt as _},
-    },
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -18,15 +15,13 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
     io::Errno,
-    process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit},
+    process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use netns::UserNamespace;
 
-use crate::{Error, RuleLimits};
+use crate::Error;
 
-/// Signal that ends a process that writes too much into a file.
-const SIGXFSZ: i32 = 25;
 /// This program.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The argument that makes it a tool: see [`become_tool`].
@@ -66,8 +61,6 @@ pub(crate) struct RunningTool {
     child: Child,
     stdout: File,
     stderr: File,
-    /// How much it may print, in bytes.
-    limit: Option<u64>,
 }
 
 /// Exit status and output of a tool that has ended.
@@ -126,24 +119,7 @@ impl RunningTool {
         command.args(arguments).env_clear().envs(env.iter().copied());
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(stdin).stdout(stdout.try_clone()?).stderr(Stdio::from(stderr.try_clone()?));
-        Ok(RunningTool { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr, limit: None })
-    }
-
-    /// With limits for what it prints and maps. It has just begun, and reads before it prints.
-    pub(crate) fn limited(mut self, limits: Option<&RuleLimits>) -> Result<RunningTool, Error> {
-        let Some(limits) = limits else { return Ok(self) };
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let set = |resource, most| {
-            let limit = Rlimit { current: Some(most), maximum: Some(most) };
-            prlimit(pid, resource, limit).map(drop)
-        };
-        let done = set(Resource::Fsize, limits.output).and_then(|()| set(Resource::As, limits.memory));
-        match done {
-            Ok(()) | Err(Errno::SRCH) => {}
-            Err(errno) => return Err(Error::Run { tool: self.tool.clone(), source: errno.into() }),
-        }
-        self.limit = Some(limits.output);
-        Ok(self)
+        Ok(RunningTool { tool: tool.to_owned(), child: command.spawn()?, stdout, stderr })
     }
 
     /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
@@ -162,9 +138,6 @@ impl RunningTool {
         let failed = |source| Error::Run { tool: tool.clone(), source };
         let status = wait(&mut self.child, deadline).map_err(failed)?;
         let status = status.ok_or_else(|| Error::TimedOut { tool: tool.clone(), after: bound })?;
-        if let (Some(limit), Some(SIGXFSZ)) = (self.limit, status.signal()) {
-            return Err(Error::TooMuch { tool, limit });
-        }
         let stdout = contents(&mut self.stdout).map_err(failed)?;
         let stderr = contents(&mut self.stderr).map_err(failed)?;
         Ok(FinishedTool { tool, status, stdout, stderr })

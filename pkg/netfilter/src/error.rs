@@ -45,17 +45,6 @@ pub enum Error {
         /// The bound.
         after: Duration,
     },
-    /// A tool printed more than it may, and was killed.
-    #[error("{} printed more than {} MiB and was killed", tool.display(), limit >> 20)]
-    TooMuch {
-        /// The tool.
-        tool: PathBuf,
-        /// The bound, in bytes.
-        limit: u64,
-    },
-    /// There are more rules than are read.
-    #[error("the network namespace holds more {0} rules than any pod should: they are not read")]
-    Crowded(Backend),
     /// A tool refused.
     #[error("{} failed: {meaning}: {stderr}", tool.display())]
     Refused {

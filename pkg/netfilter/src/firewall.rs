@@ -14,7 +14,7 @@ use nftables::native::NativeListing;
 use rules::SavedTables;
 
 use crate::{
-    Backend, Error, OwnRules, RuleLimits, WantedRules, XtablesLock,
+    Backend, Error, XtablesLock,
     backend::{HeldTables, OWNERS, by_content, native_prefixes},
     child::{FinishedTool, RunningTool, ToolInput},
     legacy,
@@ -23,7 +23,7 @@ use crate::{
     tools::{IptablesTools, ToolVerb},
 };
 
-/// Means by which the tables of nf_tables are read and changed.
+/// Means by which the tables of nf_tables are changed. They are read over netlink in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NftAccess {
     /// The engine, over netlink. No tool is needed.
@@ -56,7 +56,7 @@ impl NativeTables {
 /// How to work.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
-    /// Means by which the tables of nf_tables are read and changed.
+    /// Means by which the tables of nf_tables are changed.
     pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
@@ -71,9 +71,9 @@ pub struct FirewallOptions {
     pub lock_wait: Duration,
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
-    /// Limits on what reading may cost, and for changes, a shorter time. `None` means as much as it takes.
-    /// [`inside`](crate::inside) sets the limits of pods.
-    pub limits: Option<RuleLimits>,
+    /// The network namespace is a pod's, of which no more is read than any pod has, and where a tool has less time.
+    /// [`inside`](crate::inside) sets it.
+    pub is_pod: bool,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
     /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
     /// first thing.
@@ -90,7 +90,7 @@ impl Default for FirewallOptions {
             lock_directory: None,
             lock_wait: Duration::from_secs(10),
             tool_timeout: Duration::from_secs(30),
-            limits: None,
+            is_pod: false,
             user_namespace: None,
         }
     }
@@ -103,7 +103,7 @@ impl FirewallOptions {
         self.forced.map_or_else(|| Backend::ALL.to_vec(), |forced| vec![forced])
     }
 
-    /// Whether tables of nf_tables are read and changed without tools. In a user namespace the kernel takes rules about
+    /// Whether tables of nf_tables are changed without tools. In a user namespace the kernel takes rules about
     /// owners only from whoever is in it, which none of our threads can be.
     #[must_use]
     pub fn uses_engine(&self) -> bool {
@@ -125,14 +125,14 @@ impl FirewallOptions {
         }
     }
 
-    /// How long a tool may take that prints, and how much it may use.
-    fn look_time(&self) -> Duration {
-        self.limits.map_or(self.tool_timeout, |limits| limits.look.min(self.tool_timeout))
+    /// How long a tool may take.
+    fn tool_time(&self) -> Duration {
+        if self.is_pod { self.tool_timeout.min(POD_TOOL_TIME) } else { self.tool_timeout }
     }
 
-    /// How long one may take that changes something.
-    fn change_time(&self) -> Duration {
-        self.limits.map_or(self.tool_timeout, |limits| limits.change.min(self.tool_timeout))
+    /// How much of a list is read.
+    fn bounds(&self) -> ListBounds {
+        if self.is_pod { ListBounds::POD } else { ListBounds::NODE }
     }
 }
 
@@ -150,18 +150,8 @@ pub struct Firewall {
 pub struct ObservedTables {
     /// By family.
     pub families: BTreeMap<Family, SavedTables>,
-    /// Only one owner's chains were read, and of these no more than whether they were changed.
-    pub coarse: bool,
     /// Content of native tables, where these are used; then there are no families.
     pub native: Option<Arc<NativeListing>>,
-}
-
-/// Result of opening the tables.
-enum OpenedFirewall {
-    /// All tables of the backend.
-    Read(Firewall, ObservedTables),
-    /// More rules of nf_tables than are read: it has to be asked chain by chain.
-    Crowded(Firewall),
 }
 
 /// A restore that was started and waits for its text. Dropped, it ends and has changed nothing.
@@ -178,99 +168,150 @@ impl WaitingRestore {
     }
 }
 
+/// How long a tool may take in a pod, where it may have to wait for a lock.
+const POD_TOOL_TIME: Duration = Duration::from_secs(10);
 /// Bytes that surely fit into an empty pipe without a reader (kernel: `include/linux/pipe_fs_i.h`, 16 pages by default).
 const PIPE: usize = 32 * 1024;
 
 impl ObservedTables {
+    /// Returns native tables without any content.
+    fn no_native() -> ObservedTables {
+        ObservedTables { native: Some(Arc::default()), ..ObservedTables::default() }
+    }
+
     /// Returns the tables of `family`, blank if it is absent.
     #[must_use]
     pub fn of(&self, family: Family) -> &SavedTables {
         static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
         self.families.get(&family).unwrap_or(&NOTHING)
     }
+
+    /// Reads the tables of the calling thread's network namespace, a pod's, by the backend that it uses. No tool is needed.
+    ///
+    /// # Errors
+    /// The kernel could not be asked, its answer makes no sense, or there are more chains than any pod has.
+    pub fn of_pod() -> Result<ObservedTables, Error> {
+        let options = FirewallOptions { is_pod: true, ..FirewallOptions::default() };
+        let presence = BackendPresence::of_this_netns()?;
+        let chosen = AllTables::read(&options, &presence, true)?.choose();
+        Ok(chosen.map(|(_, observed)| observed).unwrap_or_default())
+    }
+
+    /// Whether a rule of another chain that leads to one of ours has conditions that are not understood.
+    fn has_strange_jump(&self) -> bool {
+        let is_strange =
+            |found: &SavedTables| OWNERS.iter().flat_map(|owner| owner.strange_jumps(found)).next().is_some();
+        self.families.values().any(is_strange)
+    }
+}
+
+/// The tables of each backend.
+struct AllTables {
+    nft: ObservedTables,
+    legacy: ObservedTables,
+    native: Option<ObservedTables>,
+    /// Native tables are used where there is nothing of ours.
+    prefers_native: bool,
+}
+
+impl AllTables {
+    /// `with_all`: also of backends whose tools the host lacks. Their tables cannot be ours to change.
+    fn read(
+        options: &FirewallOptions,
+        presence: &BackendPresence,
+        with_all: bool,
+    ) -> Result<AllTables, Error> {
+        let firewall = |backend| Firewall::with(backend, options);
+        let look = |backend| match firewall(backend).look(presence.of(backend)) {
+            Err(Error::NoTool { .. }) => Ok(ObservedTables::default()),
+            other => other,
+        };
+        let legacy = firewall(Backend::Legacy);
+        let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
+        let native = presence.native && options.native != NativeTables::Never;
+        Ok(AllTables {
+            nft: look(Backend::Nft)?,
+            legacy: if has_legacy { look(Backend::Legacy)? } else { ObservedTables::default() },
+            native: native.then(|| look(Backend::Native)).transpose()?,
+            prefers_native: options.native == NativeTables::Preferred && presence.has_nf_tables,
+        })
+    }
+
+    /// `None`: none of them holds anything that counts.
+    fn choose(self) -> Option<(Backend, ObservedTables)> {
+        let held = |observed: &ObservedTables| HeldTables::of(observed.families.values());
+        let (nft, legacy) = (held(&self.nft), held(&self.legacy));
+        let backend = by_content(nft, legacy, self.native.is_some(), self.prefers_native)?;
+        let observed = match backend {
+            Backend::Nft => self.nft,
+            Backend::Legacy => self.legacy,
+            Backend::Native => self.native.unwrap_or_else(ObservedTables::no_native),
+        };
+        Some((backend, observed))
+    }
 }
 
 impl Firewall {
     /// Chooses the backend and reads the tables: the forced one, else the one that holds something here, else the
-    /// host's default. In a fresh namespace this costs no child process.
+    /// host's default. It costs no child process, unless a legacy table has a rule that leads to ours and is not understood.
     ///
     /// # Errors
-    /// No tool for the backend, a save that failed, or more rules than the limits allow.
+    /// The kernel could not be asked, its answer makes no sense, there is more than any pod has, or no backend can be used.
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
-        match Firewall::open_any(options)? {
-            OpenedFirewall::Read(firewall, observed) => Ok((firewall, observed)),
-            OpenedFirewall::Crowded(firewall) => Err(Error::Crowded(firewall.backend)),
-        }
-    }
-
-    /// Like [`Firewall::open`], but for the rules of one owner only. Where there are more rules than the limits allow, its
-    /// chains are read one by one. Those that are as they were when they were `verified` hold what is wanted, and others
-    /// count as wrong.
-    ///
-    /// # Errors
-    /// As [`Firewall::open`]; too many rules are an error in legacy tables only.
-    pub fn open_for(
-        options: &FirewallOptions,
-        wanted: &WantedRules<'_>,
-        verified: Option<&OwnRules>,
-    ) -> Result<(Firewall, ObservedTables), Error> {
-        Ok(match Firewall::open_any(options)? {
-            OpenedFirewall::Read(firewall, observed) => (firewall, observed),
-            OpenedFirewall::Crowded(firewall) => {
-                (firewall, OwnRules::of_this_netns(wanted)?.observation(wanted, verified))
-            }
-        })
-    }
-
-    fn open_any(options: &FirewallOptions) -> Result<OpenedFirewall, Error> {
-        let tools = IptablesTools::from_environment();
         let presence = BackendPresence::of_this_netns()?;
-        let of = |backend| Firewall { backend, tools: tools.clone(), options: options.clone() };
-        let look = |backend| of(backend).look(presence.of(backend));
-        let chosen = |backend, observed: Option<ObservedTables>| match observed {
-            Some(observed) => OpenedFirewall::Read(of(backend), observed),
-            None => OpenedFirewall::Crowded(of(backend)),
-        };
         if let Some(backend) = options.forced {
-            return Ok(chosen(backend, look(backend)?));
+            let firewall = Firewall::with(backend, options);
+            let observed = firewall.look(presence.of(backend))?;
+            return Ok((firewall, observed));
         }
-        if presence.is_blank() {
-            let backend = options.default_backend(&tools, &presence)?;
-            let native = (backend == Backend::Native).then(Arc::default);
-            return Ok(chosen(backend, Some(ObservedTables { native, ..ObservedTables::default() })));
+        let by_content = match presence.is_blank() {
+            true => None,
+            false => AllTables::read(options, &presence, false)?.choose(),
+        };
+        if let Some((backend, observed)) = by_content {
+            return Ok((Firewall::with(backend, options), observed));
         }
-        let (nft, legacy) = (readable(look(Backend::Nft))?, readable(look(Backend::Legacy))?);
-        let has_native = presence.native && options.native != NativeTables::Never;
-        let prefers_native = options.native == NativeTables::Preferred && presence.has_nf_tables;
-        let held = by_content(held(nft.as_ref())?, held(legacy.as_ref())?, has_native, prefers_native);
-        Ok(match held.map_or_else(|| options.default_backend(&tools, &presence), Ok)? {
-            Backend::Nft => chosen(Backend::Nft, nft),
-            Backend::Legacy => chosen(Backend::Legacy, legacy),
-            Backend::Native => chosen(Backend::Native, look(Backend::Native)?),
-        })
+        let firewall = Firewall::with(Backend::Nft, options);
+        let backend = options.default_backend(&firewall.tools, &presence)?;
+        let firewall = Firewall { backend, ..firewall };
+        let observed = match (presence.is_blank(), backend) {
+            (true, Backend::Native) => ObservedTables::no_native(),
+            (true, _) => ObservedTables::default(),
+            (false, _) => firewall.look(presence.of(backend))?,
+        };
+        Ok((firewall, observed))
     }
 
-    /// Reads the tables of these families, within the limits; `None`: nf_tables holds too much.
-    pub(crate) fn look(&self, families: &[Family]) -> Result<Option<ObservedTables>, Error> {
-        if self.backend == Backend::Native {
-            return self.native().map(Some);
-        }
-        let Some(limits) = self.options.limits.filter(|_| !families.is_empty()) else {
-            return self.save(families).map(Some);
-        };
+    fn with(backend: Backend, options: &FirewallOptions) -> Firewall {
+        Firewall { backend, tools: IptablesTools::from_environment(), options: options.clone() }
+    }
+
+    /// Whether the host has the tool that changes the tables of this backend.
+    fn has_tool(&self, family: Family) -> bool {
+        self.tools.find(self.backend, family, ToolVerb::Restore).is_ok()
+    }
+
+    /// Reads the tables of these families, of which there are some.
+    pub(crate) fn look(&self, families: &[Family]) -> Result<ObservedTables, Error> {
+        let bounds = self.options.bounds();
         match self.backend {
-            Backend::Legacy if legacy::is_longer_than_any_pods()? => Err(Error::Crowded(self.backend)),
-            Backend::Legacy => self.save(families).map(Some),
-            Backend::Nft if self.is_direct() => match self.save(families) {
-                Err(Error::Engine(error)) if error.is_excess() => Ok(None),
-                done => done.map(Some),
-            },
-            Backend::Nft | Backend::Native if limits.are_exceeded()? => Ok(None),
-            // Rules are not all that makes a tool take long, and they may have come just now.
-            Backend::Nft | Backend::Native => match self.save(families) {
-                Err(Error::TimedOut { .. } | Error::TooMuch { .. }) => Ok(None),
-                done => done.map(Some),
-            },
+            Backend::Native => {
+                let native = Some(Arc::new(NativeListing::read(&native_prefixes(), bounds)?));
+                Ok(ObservedTables { native, ..ObservedTables::default() })
+            }
+            _ if families.is_empty() => Ok(ObservedTables::default()),
+            Backend::Nft => {
+                let families = nftables::listing(&OWNERS, bounds)?;
+                Ok(ObservedTables { families, ..ObservedTables::default() })
+            }
+            Backend::Legacy => {
+                let longest = if self.options.is_pod { legacy::LONGEST } else { legacy::LONGEST_OF_NODE };
+                let read = |family: &Family| Ok((*family, legacy::listing(*family, &OWNERS, longest)?));
+                let families = families.iter().map(read).collect::<Result<BTreeMap<_, _>, Error>>()?;
+                let observed = ObservedTables { families, ..ObservedTables::default() };
+                // To delete such a rule, a tool has to be told all that it says.
+                if observed.has_strange_jump() { self.save() } else { Ok(observed) }
+            }
         }
     }
 
@@ -305,26 +346,15 @@ impl Firewall {
         others.map(|backend| Firewall { backend, ..self.clone() })
     }
 
-    /// Our native tables.
-    fn native(&self) -> Result<ObservedTables, Error> {
-        let native = NativeListing::read(&native_prefixes(), ListBounds::POD)?;
-        Ok(ObservedTables { native: Some(Arc::new(native)), ..ObservedTables::default() })
-    }
-
-    /// Reads the tables of these families, which must exist, side by side.
-    pub(crate) fn save(&self, families: &[Family]) -> Result<ObservedTables, Error> {
-        if self.is_direct() {
-            let bounds = if self.options.limits.is_some() { ListBounds::POD } else { ListBounds::NODE };
-            let families = nftables::listing(&OWNERS, bounds)?;
-            return Ok(ObservedTables { families, ..ObservedTables::default() });
-        }
+    /// Has the tools of this backend print its tables, the families side by side.
+    fn save(&self) -> Result<ObservedTables, Error> {
+        let families = BackendPresence::of_this_netns()?.of(self.backend).to_vec();
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend, *family, ToolVerb::Save)?;
-            let running = RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?;
-            Ok((*family, running.limited(self.options.limits.as_ref())?))
+            Ok((*family, RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?))
         });
         let mut observed = ObservedTables::default();
-        let time = self.options.look_time();
+        let time = self.options.tool_time();
         for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
             let tool = finished.tool.clone();
             let output = finished.success()?;
@@ -368,7 +398,7 @@ impl Firewall {
                 },
             ));
         }
-        let finished = finish_all(running, self.options.change_time())?;
+        let finished = finish_all(running, self.options.tool_time())?;
         finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
     }
 
@@ -396,7 +426,7 @@ impl Firewall {
         let environment = self.restore_environment();
         let running =
             RunningTool::start_within(within, &tool, &arguments, &environment, ToolInput::Text(""))?;
-        let bound = self.options.change_time();
+        let bound = self.options.tool_time();
         self.restored(running.finish(Instant::now() + bound, bound)?)
     }
 
@@ -458,21 +488,4 @@ pub fn may_use_legacy(options: &FirewallOptions) -> Result<bool, Error> {
         options.default_backend(&tools, &presence).is_ok_and(|backend| backend == Backend::Legacy)
     };
     Ok(!presence.legacy.is_empty() || (presence.nft.is_empty() && by_default()))
-}
-
-/// Tables of a backend whose tools this host lacks cannot be ours to change: they do not count in the choice.
-pub(crate) fn readable(look: Result<Option<ObservedTables>, Error>) -> Result<Option<ObservedTables>, Error> {
-    match look {
-        Err(Error::NoTool { .. }) => Ok(Some(ObservedTables::default())),
-        other => other,
-    }
-}
-
-/// Summarizes what a backend holds. `None` means that its tables were not read because nf_tables holds too much.
-fn held(observed: Option<&ObservedTables>) -> Result<HeldTables, Error> {
-    let Some(observed) = observed else {
-        let ours = OWNERS.into_iter().map(OwnRules::has_any).collect::<Result<Vec<bool>, Error>>()?;
-        return Ok(HeldTables { ours: ours.contains(&true), any: true });
-    };
-    Ok(HeldTables::of(observed.families.values()))
 }

@@ -13,7 +13,7 @@ use std::{
 use netns::{MountSandbox, Netns};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::{Error, FirewallOptions, RuleLimits, XtablesLock, may_use_legacy, private_mounts};
+use crate::{Error, FirewallOptions, XtablesLock, may_use_legacy, private_mounts};
 
 /// The file of the namespace itself, for a tool that is in a pod's user namespace and can open nothing of the node's root:
 /// only the plugin has such, at an ADD, before the pod has any process that could hold it.
@@ -32,7 +32,7 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     options: &FirewallOptions,
     act: impl Fn(&FirewallOptions) -> Result<T, E> + Send + Sync,
 ) -> Result<(T, Option<String>), E> {
-    let limited = FirewallOptions { limits: options.limits.or(Some(RuleLimits::POD)), ..options.clone() };
+    let limited = FirewallOptions { is_pod: true, ..options.clone() };
     let attempt = || -> Result<SandboxAttempt<T>, E> {
         let legacy = may_use_legacy(&limited)?;
         if !legacy && limited.uses_engine() {

@@ -1,9 +1,10 @@
-//! What the kernel's ip_tables hold, as a number: of them it counts no changes, but it gives them out.
+//! What the kernel's ip_tables hold. Of these it counts no changes, but it gives them out: as rules, or as a number for all of it.
 //!
 //! The one place in this crate that needs `unsafe`: options that are read are sockets' options, which neither std nor
 //! rustix reads by number.
 
 mod chains;
+mod decode;
 mod entries;
 
 use std::{
@@ -20,7 +21,11 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socket_with},
 };
 
-use crate::{Error, digest::DigestedRule, presence::legacy_tables};
+use nftables::XtablesDecoder;
+use rules::{ChainSet, SavedTables, SavedTablesBuilder, Table};
+
+use crate::{Error, captured::TracedRule, presence::legacy_tables};
+use chains::LegacyRule;
 use entries::EntryLayout;
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
@@ -86,60 +91,89 @@ pub(crate) fn number(longest: usize) -> Result<Option<u64>, Error> {
     Ok(is_any.then(|| hasher.finish()))
 }
 
-/// Whether a legacy table of the calling thread's namespace is longer than any pod's should be.
-pub(crate) fn is_longer_than_any_pods() -> Result<bool, Error> {
-    for family in Family::BOTH {
-        let tables = legacy_tables(family)?;
-        if tables.is_empty() {
-            continue;
-        }
-        let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
-        for table in tables {
-            let size = ask(&socket, family, &table).map_err(|trouble| trouble.of(family, &table))?.1;
-            if usize::try_from(size).map_or(true, |size| size > LONGEST) {
-                return Ok(true);
-            }
-        }
+/// Reads the legacy tables of a family in the calling thread's namespace that iptables knows, as far as they concern these owners
+/// (see [`SavedTables::parse_for`]). Only tables that exist are asked for. One that is longer is an error.
+pub(crate) fn listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
+    let (mut builder, mut decoder) = (SavedTablesBuilder::new(owners), XtablesDecoder::default());
+    let layout = EntryLayout::of(family);
+    let mut chains = Vec::new();
+    read_each(family, longest, &mut chains, |name, rule| {
+        let Some(table) = table_of(name) else { return Ok(()) };
+        builder.table(table);
+        let decoded = || decode::decode(family, &layout, rule, &mut decoder).saved(family, rule.chain);
+        builder.rule(table, rule.chain, |is_owned| rule.leads_to.is_some_and(is_owned), decoded);
+        Ok(())
+    })?;
+    for (name, chains) in chains {
+        let Some(table) = table_of(&name) else { continue };
+        builder.table(table);
+        chains.iter().for_each(|chain| builder.chain(table, chain));
     }
-    Ok(false)
+    Ok(builder.build())
+}
+
+fn table_of(name: &str) -> Option<Table> {
+    Table::ALL.into_iter().find(|table| table.name() == name)
 }
 
 /// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
 /// are asked for.
-pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, DigestedRule)) -> Result<(), Error> {
+pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, TracedRule)) -> Result<(), Error> {
     targets(family, |table, rule, _, _| note(table, rule))
 }
 
 /// Hands over the same rules as `rules`, each with its target's name and data.
 pub(crate) fn targets(
     family: Family,
-    mut note: impl FnMut(&str, DigestedRule, &str, &[u8]),
+    mut note: impl FnMut(&str, TracedRule, &str, &[u8]),
 ) -> Result<(), Error> {
-    let tables = legacy_tables(family)?;
-    if tables.is_empty() {
+    let layout = EntryLayout::of(family);
+    read_each(family, LONGEST, &mut Vec::new(), |table, rule| {
+        let data = rule.entry.target.get(chains::TARGET_DATA..).unwrap_or_default();
+        note(table, rule.trace(&layout)?, rule.entry.target_name()?, data);
+        Ok(())
+    })
+}
+
+/// Hands over the rules of all legacy tables of a family, each with its table, and adds the tables' names and those of their
+/// chains.
+fn read_each(
+    family: Family,
+    longest: usize,
+    tables: &mut Vec<(String, Vec<String>)>,
+    mut note: impl FnMut(&str, &LegacyRule<'_>) -> Result<(), &'static str>,
+) -> Result<(), Error> {
+    let names = legacy_tables(family)?;
+    if names.is_empty() {
         return Ok(());
     }
     let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
-    for table in tables {
-        let content = read(&socket, family, &table, LONGEST).map_err(|trouble| trouble.of(family, &table))?;
+    for table in names {
+        let content = read(&socket, family, &table, longest).map_err(|trouble| trouble.of(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
         let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-        let each = |rule, name: &str, info: &[u8]| note(&table, rule, name, info);
-        let read = chains::read_targets(info, entries, &EntryLayout::of(family), each);
-        read.map_err(|what| LegacyTableError::Malformed(what).of(family, &table))?;
+        let chains = chains::read(info, entries, &EntryLayout::of(family), |rule| note(&table, rule));
+        let chains = chains.map_err(|what| LegacyTableError::Malformed(what).of(family, &table))?;
+        tables.push((table, chains));
     }
     Ok(())
 }
 
-/// Reads the rules of a table from the kernel's two answers. Removes the counters from the second.
+/// Reads the rules of a table from the kernel's two answers, each as a save would have it. Removes the counters from the second.
 pub(crate) fn told(
     family: Family,
     info: &[u8],
     entries: &mut [u8],
-) -> Result<Vec<DigestedRule>, &'static str> {
-    let layout = EntryLayout::of(family);
+) -> Result<Vec<(TracedRule, String)>, &'static str> {
+    let (layout, mut decoder) = (EntryLayout::of(family), XtablesDecoder::default());
     entries::clear_counters(entries, &layout)?;
-    chains::read(info, entries, &layout)
+    let mut rules = Vec::new();
+    chains::read(info, entries, &layout, |rule| {
+        let saved = decode::decode(family, &layout, rule, &mut decoder).saved(family, rule.chain);
+        rules.push((rule.trace(&layout)?, saved.text));
+        Ok(())
+    })?;
+    Ok(rules)
 }
 
 impl LegacyTableError {

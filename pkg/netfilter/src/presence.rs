@@ -85,14 +85,6 @@ pub(crate) fn legacy_tables(family: Family) -> Result<Vec<String>, Error> {
     }
 }
 
-/// The nf_tables tables of each family of iptables, by name; none if the kernel has no nf_tables.
-pub(crate) fn nft_tables() -> Result<Option<BTreeSet<(Family, String)>>, Error> {
-    let of_iptables = |(number, name): (u8, String)| {
-        NFPROTO.iter().find(|(_, of)| *of == number).map(|(family, _)| (*family, name))
-    };
-    Ok(all_nft_tables()?.map(|tables| tables.into_iter().filter_map(of_iptables).collect()))
-}
-
 /// All tables of nf_tables, by family and name; none if the kernel has no nf_tables.
 fn all_nft_tables() -> Result<Option<BTreeSet<(u8, String)>>, Error> {
     match list_tables() {

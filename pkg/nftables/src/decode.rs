@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net, Mark, Port};
 use netlink::{Attribute, Attributes};
-use rules::{Chain, Match, MatchValue, PortRange, Rule, Target, TransportProtocol};
+use rules::{Chain, Match, MatchValue, PortRange, Rule, SavedRule, Target, TransportProtocol};
 
 use crate::{
     encode::{address_size, protocol_number, source_offset},
@@ -28,13 +28,40 @@ const REGISTERS: usize = 24;
 
 /// Content of a rule, as far as it is understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DecodedRule {
+pub struct DecodedRule {
     /// The rule in terms of the model. `None` if the model cannot express it.
-    pub(crate) rule: Option<Rule>,
+    pub rule: Option<Rule>,
     /// The chain that it leads to, also when its conditions are not understood.
-    pub(crate) leads_to: Option<String>,
+    pub leads_to: Option<String>,
     /// The names of its expressions, for people.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
+}
+
+impl DecodedRule {
+    /// Returns the rule as a save would have it, without a handle. One that the model cannot say gets the names of its
+    /// expressions instead of its conditions, and where it leads to.
+    #[must_use]
+    pub fn saved(self, family: Family, chain: &str) -> SavedRule {
+        let DecodedRule { rule, leads_to, names } = self;
+        let text = rule.as_ref().map_or_else(
+            || {
+                let names = names.join(", ");
+                let leads_to = leads_to.map(|chain| {
+                    let quoted = chain.replace('\\', "\\\\").replace('"', "\\\"");
+                    format!(" -j \"{quoted}\"")
+                });
+                format!("(foreign: {names}){}", leads_to.unwrap_or_default())
+            },
+            |rule| match &rule.target {
+                // What the tools add to what they are told.
+                Target::Tproxy { .. } => rule
+                    .to_string()
+                    .replace("--tproxy-mark", &format!("--on-ip {} --tproxy-mark", family.unspecified())),
+                _ => rule.to_string(),
+            },
+        );
+        SavedRule { chain: chain.to_owned(), text, rule, handle: None }
+    }
 }
 
 /// The chain that a rule leads to, read without what else it says.

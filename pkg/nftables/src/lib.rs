@@ -27,5 +27,7 @@ pub mod uapi;
 mod xt;
 
 pub use commit::{Unsupported, commit, transaction};
+pub use decode::DecodedRule;
 pub use error::Error;
 pub use listing::{GenerationReader, generation, listing};
+pub use xt::XtablesDecoder;

@@ -1,52 +1,60 @@
 //! What the kernel holds, in the form of a save.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Family;
 use netlink::{
-    Attribute, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest, ReceivedMessage, Socket,
+    Attribute, Attributes, Errno, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
+    ReceivedMessage, ReplyMessages, Socket,
 };
-use rules::{ChainSet, SavedRule, SavedTables, SavedTablesBuilder, Table, Target};
+use rules::{ChainSet, Hook, SavedRule, SavedTables, SavedTablesBuilder, Table};
 
 use crate::{
-    Error,
-    decode::{self, DecodedRule},
+    Error, decode,
     sets::KernelSets,
     uapi::{
-        CHAIN_NAME, CHAIN_TABLE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, RULE_CHAIN, RULE_HANDLE,
-        RULE_TABLE, header,
+        CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, GET_TABLE,
+        RULE_CHAIN, RULE_HANDLE, RULE_TABLE, TABLE_NAME, header,
     },
 };
 
 /// How often everything is read again because somebody changed it meanwhile.
 const ATTEMPTS: u32 = 8;
+/// Bytes of the list of chains that are read: some hundred chains. Where there are more, ours are asked for by name.
+const CHAINS: usize = 64 << 10;
+/// Bytes of a chain of ours that are read. A rule of ours has some 500 at most, and the longest of our chains some hundred.
+const OWN_CHAIN: usize = 512 << 10;
+/// Bytes of a built-in chain that are read: a few hundred rules. Our jumps stand at its beginning.
+const BUILT_IN_CHAIN: usize = 64 << 10;
 
 /// Reads what the calling thread's network namespace holds of the tables that iptables knows, as far as it concerns these
 /// owners (see [`SavedTables::parse_for`]), without making anything. A family that has none of these tables is absent. Rules
-/// have their handles. Each list is read within the bounds.
+/// have their handles.
+///
+/// The owners' chains and the built-in ones are read by name, so what others have there costs nothing, however much it is. All
+/// rules of a table are read, within the bounds, only if a rule in a chain of another component leads to a chain of ours.
 ///
 /// # Errors
-/// [`Error::Read`], also for more than the bounds allow; [`Error::Changing`] if others change rules all the time.
+/// [`Error::Read`]: the kernel could not be asked, or its answer makes no sense.
 pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
-    unchanged(bounds, |socket| read(socket, owners))
+    unchanged(|| ChainReader { socket: None, owners, bounds, sets: KernelSets::default() }.read())
 }
 
-/// Reads again until nobody has changed rules meanwhile.
-pub(crate) fn unchanged<T>(
-    bounds: ListBounds,
-    read: impl Fn(&mut Socket) -> Result<T, netlink::Error>,
-) -> Result<T, Error> {
-    let mut socket = open(bounds).map_err(Error::Read)?;
+/// Reads again until nobody has changed rules meanwhile. Whoever changes them all the time gets what was read last: each chain is
+/// read as it was at one moment, and who compares generations learns of the change.
+pub(crate) fn unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
+    let mut generation = GenerationReader::open()?;
+    let mut last = Err(Error::Changing(ATTEMPTS));
     for _ in 0..ATTEMPTS {
-        let before = generation_of(&mut socket).map_err(Error::Read)?;
-        match read(&mut socket) {
+        let before = generation.read()?;
+        match read() {
             Err(netlink::Error::Interrupted(_)) => {}
             Err(error) => return Err(Error::Read(error)),
-            Ok(found) if generation_of(&mut socket).map_err(Error::Read)? == before => return Ok(found),
-            Ok(_) => {}
+            Ok(found) if generation.read()? == before => return Ok(found),
+            Ok(found) => last = Ok(found),
         }
     }
-    Err(Error::Changing(ATTEMPTS))
+    last
 }
 
 /// A number that changes whenever rules of the calling thread's network namespace do.
@@ -79,7 +87,7 @@ impl GenerationReader {
     }
 }
 
-fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
+pub(crate) fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
     Ok(Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds))
 }
 
@@ -92,72 +100,248 @@ fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
     number.ok_or_else(|| Malformed("no generation in the answer").into())
 }
 
-fn read(socket: &mut Socket, owners: &[ChainSet]) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
-    let chains = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
-    let mut sets = KernelSets::default();
-    let mut families = BTreeMap::new();
-    for family in Family::BOTH {
-        let (mut builder, mut tables) = (SavedTablesBuilder::new(owners), Vec::new());
-        for reply in chains.iter() {
-            let ([number, ..], attributes) = reply.header::<4>()?;
-            let name = attributes.find(CHAIN_NAME).map(name_in).unwrap_or_default();
-            let Some(table) = table_of(family, *number, attributes.find(CHAIN_TABLE)) else { continue };
-            builder.chain(table, name);
-            if !tables.contains(&table) {
-                tables.push(table);
+/// A chain of one of iptables' tables.
+#[derive(Debug)]
+struct FoundChain {
+    family: Family,
+    table: Table,
+    name: String,
+    /// Number of its rules, and of what leads to it.
+    users: usize,
+}
+
+impl FoundChain {
+    /// `None`: of a table that iptables does not know.
+    fn from(reply: &ReceivedMessage<'_>) -> Result<Option<FoundChain>, Malformed> {
+        let ([number, ..], attributes) = reply.header::<4>()?;
+        let known =
+            |family| table_of(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table));
+        let Some((family, table)) = Family::BOTH.into_iter().find_map(known) else { return Ok(None) };
+        let name = attributes.find(CHAIN_NAME).map(name_in).unwrap_or_default().to_owned();
+        let users = attributes.find(CHAIN_USE).map(|users| users.be32()).transpose()?.unwrap_or_default();
+        Ok(Some(FoundChain { family, table, name, users: usize::try_from(users).unwrap_or(usize::MAX) }))
+    }
+
+    fn is_built_in(&self) -> bool {
+        Hook::ALL.iter().any(|hook| hook.name() == self.name)
+    }
+}
+
+/// Reads chains, by one socket as long as it can be used.
+struct ChainReader<'a> {
+    socket: Option<Socket>,
+    owners: &'a [ChainSet],
+    bounds: ListBounds,
+    sets: KernelSets,
+}
+
+impl ChainReader<'_> {
+    fn read(mut self) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
+        let (chains, are_all) = self.chains()?;
+        let mut families = BTreeMap::new();
+        for family in Family::BOTH {
+            let chains: Vec<&FoundChain> = chains.iter().filter(|chain| chain.family == family).collect();
+            if chains.is_empty() {
+                continue;
             }
-        }
-        for table in &tables {
-            read_rules(socket, family, *table, &mut sets, &mut builder)?;
-        }
-        if !tables.is_empty() {
+            let mut builder = SavedTablesBuilder::new(self.owners);
+            for chain in &chains {
+                builder.chain(chain.table, &chain.name);
+                if !are_all {
+                    builder.note_others(chain.table);
+                }
+            }
+            self.read_family(&chains, &mut builder)?;
             families.insert(family, builder.build());
         }
+        Ok(families)
     }
-    Ok(families)
-}
 
-fn read_rules(
-    socket: &mut Socket,
-    family: Family,
-    table: Table,
-    sets: &mut KernelSets,
-    builder: &mut SavedTablesBuilder<'_>,
-) -> Result<(), netlink::Error> {
-    let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
-    question.str(RULE_TABLE, table.name());
-    let mut read = Ok(());
-    socket.dump_each(&question, &mut |reply| {
-        if read.is_ok() {
-            read = read_rule(family, table, reply, sets, builder);
+    /// All chains; if there are very many, those that matter, and `false`.
+    fn chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
+        let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
+        let (replies, are_all) = self.head(&question, CHAINS)?;
+        if are_all {
+            let found = replies.iter().map(|reply| FoundChain::from(&reply));
+            return Ok((found.filter_map(Result::transpose).collect::<Result<_, _>>()?, true));
         }
-    })?;
-    Ok(read?)
+        let built_in = Hook::ALL.iter().map(|hook| hook.name());
+        let names: Vec<&str> =
+            self.owners.iter().flat_map(|owner| owner.chains).copied().chain(built_in).collect();
+        let mut found = Vec::new();
+        for family in Family::BOTH {
+            for table in Table::ALL {
+                let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &header(family));
+                question.str(TABLE_NAME, table.name());
+                if self.get(question)?.is_none() {
+                    continue;
+                }
+                for name in &names {
+                    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &header(family));
+                    question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, name);
+                    let reply = self.get(question)?;
+                    let reply = reply.iter().flat_map(ReplyMessages::iter).next();
+                    found.extend(reply.map(|reply| FoundChain::from(&reply)).transpose()?.flatten());
+                }
+            }
+        }
+        Ok((found, false))
+    }
+
+    fn read_family(
+        &mut self,
+        chains: &[&FoundChain],
+        builder: &mut SavedTablesBuilder<'_>,
+    ) -> Result<(), netlink::Error> {
+        let owners = self.owners;
+        let is_ours = |name: &str| owners.iter().any(|owner| owner.contains(name));
+        // What is known to use each of our chains.
+        let mut known: BTreeMap<(Table, String), usize> = BTreeMap::new();
+        for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
+            let mut use_of = |name: &str| *known.entry((chain.table, name.to_owned())).or_default() += 1;
+            let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
+            let is_whole = self.read_chain(chain, bytes, builder, |leads_to| {
+                use_of(&chain.name);
+                leads_to.into_iter().for_each(&mut use_of);
+            })?;
+            if !is_whole {
+                // In a chain of ours it is one rule too many.
+                let text = "(more rules than are read)".to_owned();
+                let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
+                builder.rule(chain.table, &chain.name, |_| false, unread);
+            }
+        }
+        let is_used_elsewhere = |chain: &&&FoundChain| {
+            let known = known.get(&(chain.table, chain.name.clone())).copied().unwrap_or_default();
+            is_ours(&chain.name) && chain.users > known
+        };
+        let tables: BTreeSet<Table> =
+            chains.iter().filter(is_used_elsewhere).map(|chain| chain.table).collect();
+        let Some(family) = chains.first().map(|chain| chain.family) else { return Ok(()) };
+        tables.into_iter().try_for_each(|table| self.read_other_chains(family, table, builder))
+    }
+
+    /// Reads the beginning of a chain, and tells whether that is all of it. `note` is called for each rule, with the chain that it
+    /// leads to.
+    fn read_chain(
+        &mut self,
+        chain: &FoundChain,
+        bytes: usize,
+        builder: &mut SavedTablesBuilder<'_>,
+        mut note: impl FnMut(Option<&str>),
+    ) -> Result<bool, netlink::Error> {
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(chain.family));
+        question.str(RULE_TABLE, chain.table.name()).str(RULE_CHAIN, &chain.name);
+        let (replies, is_whole) = match self.head(&question, bytes) {
+            Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
+            asked => asked?,
+        };
+        for reply in replies.iter() {
+            let Some(rule) = KernelRule::from(chain.family, chain.table, &reply)? else { continue };
+            // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
+            if rule.chain == chain.name {
+                note(rule.leads_to);
+                rule.add_to(builder, &mut self.sets);
+            }
+        }
+        Ok(is_whole)
+    }
+
+    /// Reads the rules of other components' chains that lead to ours, unless there are more rules than the bounds allow.
+    fn read_other_chains(
+        &mut self,
+        family: Family,
+        table: Table,
+        builder: &mut SavedTablesBuilder<'_>,
+    ) -> Result<(), netlink::Error> {
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
+        question.str(RULE_TABLE, table.name());
+        let (owners, mut read) = (self.owners, Ok(()));
+        let is_read = |name: &str| {
+            Hook::ALL.iter().any(|hook| hook.name() == name)
+                || owners.iter().any(|owner| owner.contains(name))
+        };
+        let mut socket = self.open()?;
+        let sets = &mut self.sets;
+        let done = socket.dump_each(&question, &mut |reply| {
+            let rule = KernelRule::from(family, table, reply);
+            match rule.map(|rule| rule.filter(|rule| !is_read(rule.chain))) {
+                Ok(rule) => rule.into_iter().for_each(|rule| rule.add_to(builder, sets)),
+                Err(malformed) => read = Err(malformed),
+            }
+        });
+        match done {
+            Err(netlink::Error::Bounds(_)) => Ok(()),
+            Ok(()) => {
+                self.socket = Some(socket);
+                Ok(read?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open(&mut self) -> Result<Socket, netlink::Error> {
+        self.socket.take().map_or_else(|| open(self.bounds), Ok)
+    }
+
+    /// As [`Socket::head`]; the second value tells whether that is all.
+    fn head(
+        &mut self,
+        question: &NetlinkRequest,
+        bytes: usize,
+    ) -> Result<(ReplyMessages, bool), netlink::Error> {
+        let (replies, rest) = self.open()?.head(question, bytes)?;
+        self.socket = rest;
+        Ok((replies, self.socket.is_some()))
+    }
+
+    /// Asks for one object; `None`: there is none.
+    fn get(&mut self, question: NetlinkRequest) -> Result<Option<ReplyMessages>, netlink::Error> {
+        let mut socket = self.open()?;
+        let replies = socket.get(question);
+        self.socket = Some(socket);
+        match replies {
+            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
+            replies => Ok(Some(replies?).filter(|replies| !replies.is_empty())),
+        }
+    }
 }
 
-fn read_rule(
+/// A rule as the kernel tells it.
+struct KernelRule<'a> {
     family: Family,
     table: Table,
-    reply: &ReceivedMessage<'_>,
-    sets: &mut KernelSets,
-    builder: &mut SavedTablesBuilder<'_>,
-) -> Result<(), Malformed> {
-    let ([number, ..], attributes) = reply.header::<4>()?;
-    // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-    if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
-        return Ok(());
+    chain: &'a str,
+    /// The chain that it leads to.
+    leads_to: Option<&'a str>,
+    handle: Option<u64>,
+    attributes: Attributes<'a>,
+}
+
+impl<'a> KernelRule<'a> {
+    /// `None`: a rule of another table.
+    fn from(
+        family: Family,
+        table: Table,
+        reply: &ReceivedMessage<'a>,
+    ) -> Result<Option<KernelRule<'a>>, Malformed> {
+        let ([number, ..], attributes) = reply.header::<4>()?;
+        if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
+            return Ok(None);
+        }
+        let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
+        let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
+        let (leads_to, handle) = (decode::leads_to(&attributes), handle.transpose()?);
+        Ok(Some(KernelRule { family, table, chain, leads_to, handle, attributes }))
     }
-    let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
-    let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
-    let handle = handle.transpose()?;
-    // A node may have tens of thousands of rules of others: of these it is only read where they lead to.
-    builder.rule(
-        table,
-        chain,
-        |is_owned| decode::leads_to(&attributes).is_some_and(is_owned),
-        || saved(family, chain, decode::rule(family, &attributes, sets), handle),
-    );
-    Ok(())
+
+    fn add_to(&self, builder: &mut SavedTablesBuilder<'_>, sets: &mut KernelSets) {
+        let decoded = || {
+            let rule = decode::rule(self.family, &self.attributes, sets);
+            SavedRule { handle: self.handle, ..rule.saved(self.family, self.chain) }
+        };
+        builder.rule(self.table, self.chain, |is_owned| self.leads_to.is_some_and(is_owned), decoded);
+    }
 }
 
 /// A table of iptables of this family; none for other families, and other programs' tables.
@@ -169,28 +353,4 @@ fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<T
 /// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which no chain can be.
 fn name_in(attribute: Attribute<'_>) -> &str {
     attribute.str().unwrap_or_default()
-}
-
-/// A rule as a save would have it. One that the model cannot say gets the names of its expressions instead of its
-/// conditions, and where it leads to.
-fn saved(family: Family, chain: &str, decoded: DecodedRule, handle: Option<u64>) -> SavedRule {
-    let DecodedRule { rule, leads_to, names } = decoded;
-    let text = rule.as_ref().map_or_else(
-        || {
-            let names = names.join(", ");
-            let leads_to = leads_to.map(|chain| {
-                let quoted = chain.replace('\\', "\\\\").replace('"', "\\\"");
-                format!(" -j \"{quoted}\"")
-            });
-            format!("(foreign: {names}){}", leads_to.unwrap_or_default())
-        },
-        |rule| match &rule.target {
-            // What the tools add to what they are told.
-            Target::Tproxy { .. } => rule
-                .to_string()
-                .replace("--tproxy-mark", &format!("--on-ip {} --tproxy-mark", family.unspecified())),
-            _ => rule.to_string(),
-        },
-    );
-    SavedRule { chain: chain.to_owned(), text, rule, handle }
 }

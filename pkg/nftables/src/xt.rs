@@ -7,8 +7,36 @@ mod layout;
 mod matches;
 mod targets;
 
+use model::Family;
+use rules::{Match, Target, TransportProtocol};
+
+use crate::sets::KernelSets;
+
 pub(crate) use matches::{decode_match, encode_match};
 pub(crate) use targets::{decode_target, encode_target};
+
+/// Reads matches and targets of legacy tables, in the calling thread's network namespace.
+#[derive(Debug, Default)]
+pub struct XtablesDecoder(KernelSets);
+
+impl XtablesDecoder {
+    /// Returns a match in terms of the model; `None` if the model cannot express it. `proto`: the protocol that its rule names.
+    pub fn decode_match(
+        &mut self,
+        name: &str,
+        revision: u8,
+        info: &[u8],
+        proto: Option<TransportProtocol>,
+    ) -> Option<Match> {
+        decode_match(name, revision.into(), info, proto, &mut self.0)
+    }
+
+    /// Returns a target, other than a verdict or a jump; `None` if the model cannot express it.
+    #[must_use]
+    pub fn decode_target(&self, name: &str, revision: u8, info: &[u8], family: Family) -> Option<Target> {
+        decode_target(name, revision.into(), info, family)
+    }
+}
 
 /// A match or target: its name, its revision, and its structure.
 pub(crate) type XtInfo = (&'static str, u32, Vec<u8>);

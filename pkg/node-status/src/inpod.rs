@@ -180,21 +180,21 @@ pub(super) fn verify(
         existing: chosen.existing,
     };
     let now = wire::rfc3339(SystemTime::now());
-    match ::inpod::verify(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
+    match ::inpod::observe(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
-        Ok(report) => {
+        Ok(seen) => {
             pod.kernel.looked = Some(now);
             pod.kernel.seen.clear();
-            if report.differences.is_empty() {
+            if seen.is_whole() {
                 let names: Vec<String> =
                     families.iter().map(|family| format!("IPv{}", number(*family))).collect();
                 pod.kernel
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
-            pod.kernel.outside = outside(report.seen.outside());
-            pod.kernel.overruling = report.seen.bypasses().map(str::to_owned).collect();
-            let is_complete = report.differences.is_empty();
+            pod.kernel.outside = outside(seen.outside());
+            pod.kernel.overruling = seen.bypasses().map(str::to_owned).collect();
+            let is_complete = seen.is_whole();
             let rules = match is_complete {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
                 true => RulesEvidence::Verified,
@@ -206,7 +206,7 @@ pub(super) fn verify(
             if !is_complete {
                 pod.since = None; // the change was not observed
             }
-            pod.kernel.differences.splice(..0, report.differences);
+            pod.kernel.differences.splice(..0, seen.differences().map(str::to_owned));
         }
     }
 }

@@ -9,7 +9,6 @@ use std::{
 use ::inpod::recorded_netns;
 use agent::KnownPod;
 use model::PodUid;
-use netfilter::RuleDigest;
 use netns::{Netns, NetnsId};
 use planner::{
     EnrolmentPolicy, PodDecision,
@@ -17,6 +16,7 @@ use planner::{
 };
 use pod_status::{Evidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StatePart, StateReason, Unobserved};
+use rules::RecordedRules;
 use wire::PodRecord;
 
 use crate::{
@@ -113,7 +113,7 @@ pub(super) fn pods(
 /// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.
 #[derive(Debug, Default)]
 pub(super) struct RecordedAdds {
-    pub(super) rules: BTreeMap<PodUid, RuleDigest>,
+    pub(super) rules: BTreeMap<PodUid, RecordedRules>,
     pub(super) namespaces: BTreeMap<PodUid, NetnsId>,
 }
 
@@ -125,7 +125,7 @@ impl RecordedAdds {
         records.sort_by(|a, b| a.at.cmp(&b.at));
         let done = records.iter().filter(|record| record.error.is_none());
         let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
-        let rules = |record: &&Arc<PodRecord>| (key(record), RuleDigest::from_lines(record.rules.clone()));
+        let rules = |record: &&Arc<PodRecord>| (key(record), RecordedRules::from_lines(record.rules.clone()));
         RecordedAdds { namespaces: namespaces.collect(), rules: records.iter().map(rules).collect() }
     }
 }

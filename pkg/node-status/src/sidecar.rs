@@ -11,13 +11,13 @@ use std::{
 
 use hostnet::RtnetlinkHandle;
 use model::PodUid;
-use netfilter::{CapturedTraffic, RuleDigest, RulesFingerprint};
+use netfilter::{CapturedTraffic, RulesFingerprint};
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode};
-use rules::ChainSet;
+use rules::{ChainSet, RecordedRules};
 
 use crate::{inpod::netns_ref, pods::PodRedirects};
 
@@ -81,7 +81,7 @@ impl NetnsPaths {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompareContext<'a> {
     pub(super) places: &'a NetnsPaths,
-    pub(super) recorded: &'a BTreeMap<PodUid, RuleDigest>,
+    pub(super) recorded: &'a BTreeMap<PodUid, RecordedRules>,
     /// The namespace of each pod's ADD, where that is recorded.
     pub(super) namespaces: &'a BTreeMap<PodUid, NetnsId>,
 }
@@ -201,9 +201,9 @@ impl SidecarCache {
 fn compare(
     netns: &Netns,
     redirect: &SidecarRedirect,
-    then: Option<&RuleDigest>,
+    then: Option<&RecordedRules>,
 ) -> Result<RulesComparison, String> {
-    let Some(then) = then.filter(|then| !then.is_empty()) else { return judge_traffic(netns) };
+    let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
     let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
     let compare = || redirect::compare(&redirect.config, families, then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;

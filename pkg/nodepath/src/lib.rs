@@ -6,7 +6,6 @@
 mod apply;
 mod convert;
 mod error;
-mod firewall;
 mod inside;
 mod locate;
 mod members;
@@ -14,7 +13,6 @@ mod observe;
 mod restore;
 
 pub use error::Error;
-pub use firewall::rules_snapshot;
 pub use locate::LocatedPod;
 pub use members::{EnrolledMembers, set_names};
 pub use observe::NodePath;

@@ -3,9 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    panic,
     path::{Path, PathBuf},
-    thread,
 };
 
 use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
@@ -17,12 +15,7 @@ use planner::node::{
     is_our_rule, pairs, watched_sysctls,
 };
 
-use crate::{
-    Error, LocatedPod, convert,
-    convert::LinkNames,
-    firewall::{self, CachedFirewall},
-    inside, locate, members,
-};
+use crate::{Error, LocatedPod, convert, convert::LinkNames, inside, locate, members};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -32,7 +25,6 @@ pub struct NodePath {
     pub(crate) net: RtnetlinkHandle,
     pub(crate) sets: ipset::IpsetHandle,
     pub(crate) firewall: Option<Firewall>,
-    kept: Option<CachedFirewall>,
     pub(crate) journal: Journal,
     pub(crate) located: BTreeMap<PodUid, LocatedPod>,
     pub(crate) slots: [Option<ZtunnelInstance>; 2],
@@ -59,7 +51,6 @@ impl NodePath {
             net: RtnetlinkHandle::open()?,
             sets: ipset::IpsetHandle::open()?,
             firewall: None,
-            kept: None,
             journal: Journal::at(journal),
             located: BTreeMap::new(),
             slots: [None, None],
@@ -179,20 +170,14 @@ impl NodePath {
     /// Adds the node's firewall.
     ///
     /// # Errors
-    /// A tool failed.
+    /// The kernel could not be asked, or its answer makes no sense.
     pub fn observe_firewall(&mut self, observed: &mut ObservedState) -> Result<(), Error> {
-        let kept = firewall::read(self.kept.take(), &self.options)?;
-        self.add_firewall(kept, observed);
+        let (firewall, found) = Firewall::open(&self.options)?;
+        (self.firewall, observed.firewall) = (Some(firewall), found.families);
         Ok(())
     }
 
-    fn add_firewall(&mut self, kept: CachedFirewall, observed: &mut ObservedState) {
-        self.firewall = Some(kept.firewall.clone());
-        observed.firewall.clone_from(&kept.families);
-        self.kept = Some(kept);
-    }
-
-    /// Adds both, the node's firewall and what depends on the slots, side by side: most of it is waiting for tools.
+    /// Adds both, the node's firewall and what depends on the slots.
     ///
     /// # Errors
     /// As [`NodePath::observe_firewall`] and [`NodePath::observe_slots`].
@@ -201,17 +186,8 @@ impl NodePath {
         observed: &mut ObservedState,
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
-        let (options, kept) = (self.options.clone(), self.kept.take());
-        thread::scope(|scope| {
-            // A thread is of the network namespace of the one that makes it. Without one, nothing is side by side.
-            let look = move || firewall::read(kept, &options);
-            let beside = thread::Builder::new().name("observe".to_owned()).spawn_scoped(scope, look);
-            self.observe_slots(observed, slots)?;
-            let Ok(beside) = beside else { return self.observe_firewall(observed) };
-            let kept = beside.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
-            self.add_firewall(kept, observed);
-            Ok(())
-        })
+        self.observe_firewall(observed)?;
+        self.observe_slots(observed, slots)
     }
 
     /// Adds what depends on who has which slot: where links lead, and what is in there.

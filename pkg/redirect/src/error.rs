@@ -10,6 +10,9 @@ pub enum Error {
     /// The firewall tables of the namespace.
     #[error(transparent)]
     Firewall(#[from] netfilter::Error),
+    /// The rules that the namespace has to have were recorded by another version.
+    #[error(transparent)]
+    Recorded(#[from] rules::UnknownRecordedRule),
     /// The namespace has no usable address yet.
     #[error(transparent)]
     NoAddress(#[from] crate::NoAddress),

@@ -15,9 +15,9 @@ use std::net::IpAddr;
 
 use model::{Family, Mark};
 use netfilter::{
-    Backend, FamilyChanges, Firewall, FirewallOptions, ObservedTables, RuleDigest, WaitingRestore,
+    Backend, CapturedTraffic, FamilyChanges, Firewall, FirewallOptions, ObservedTables, WaitingRestore,
 };
-use rules::{ChainSet, RuleSet, sidecar};
+use rules::{ChainSet, RecordedRules, RuleSet, sidecar};
 
 pub use error::Error;
 pub use families::{FamilyChoice, NoAddress, first_family};
@@ -151,27 +151,54 @@ pub fn verify(
     Ok(RedirectReport { backend: firewall.backend(), families: wanted, differences })
 }
 
-/// Compares the namespace with what an earlier [`apply`] left, without any tool, and changes nothing; answers with what
-/// differs. `then`: what [`rules_now`] gave after it.
+/// Compares the namespace with the rules that an earlier [`apply`] made, and with the policy routes that `config` wants. Changes
+/// nothing, and needs no tool; answers with what differs.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be asked, or the rules are not understood.
 pub fn compare(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
-    then: &RuleDigest,
+    rules: &RecordedRules,
 ) -> Result<Vec<String>, Error> {
     let mut differences = routes::missing(config, &families.choose(&families::addresses()?)?)?;
-    differences.extend(then.differences(&rules_now()?));
+    let [v4, v6] = Family::BOTH.map(|family| rules.rules(family));
+    let (v4, v6) = (v4?, v6?);
+    let wanted = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
+    differences.extend(ObservedTables::of_pod()?.changes(ChainSet::SIDECAR, wanted).words());
     Ok(differences)
 }
 
-/// The rules of sidecar redirection in this namespace, in a form that can be kept for [`compare`].
+/// Rules of sidecar redirection that a namespace has to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredRules {
+    /// The rules, for [`compare`].
+    pub rules: RecordedRules,
+    /// The traffic that they redirect.
+    pub captured: CapturedTraffic,
+}
+
+impl DesiredRules {
+    /// The rules that [`apply`] makes in these families.
+    #[must_use]
+    pub fn of(config: &sidecar::SidecarConfig, families: &[Family]) -> DesiredRules {
+        let rules =
+            |family| RuleSet::if_redirected(families, family, |family| sidecar::rule_set(config, family));
+        let captured = Family::BOTH.into_iter().fold(CapturedTraffic::default(), |all, family| {
+            all.with(CapturedTraffic::of_rules(family, &rules(family)))
+        });
+        DesiredRules { rules: RecordedRules::of(rules), captured }
+    }
+}
+
+/// The rules of sidecar redirection that this namespace has; `None`: some are not understood, or they are native tables.
 ///
 /// # Errors
 /// The kernel could not be asked.
-pub fn rules_now() -> Result<RuleDigest, Error> {
-    Ok(RuleDigest::of_this_netns(ChainSet::SIDECAR)?)
+pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
+    let found = ObservedTables::of_pod()?;
+    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.of(family).clone());
+    Ok(if found.native.is_some() { None } else { rules() })
 }
 
 /// The families that [`apply`] would redirect in this namespace.

@@ -11,11 +11,13 @@ use std::{
 
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
-use netfilter::{RuleDigest, RulesFingerprint};
+use netfilter::{CapturedTraffic, RulesFingerprint};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsWatch};
 use planner::SidecarRedirect;
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
+use redirect::DesiredRules;
+use rules::{ChainSet, RecordedRules};
 use tracing::debug;
 use wire::PodRecord;
 
@@ -36,8 +38,9 @@ struct KnownPod {
     netns: Arc<Netns>,
     /// The watch over it; `None`: the clock alone leads to comparisons.
     _watch: Option<NetnsWatch<PodUid>>,
-    /// Rules that the pod has to have; `None` if its ADD did not record them and they were not found in use yet.
-    baseline: Option<RuleDigest>,
+    /// Rules that the pod has to have; `None`: its ADD did not record them, and those that it has are not understood, or redirect
+    /// nothing yet.
+    baseline: Option<RecordedRules>,
     /// Fingerprint of the pod's tables when all rules were in place.
     verified: Option<RulesFingerprint>,
     /// Result that was last reported. A failure, or a difference in a dry run, is reported again only after all rules were in
@@ -161,9 +164,9 @@ fn watch(watcher: &ChangeWatcher<PodUid>, uid: &PodUid, netns: &Netns) -> Option
     watch.ok()
 }
 
-/// The rules that a pod's ADD left; `None`: it recorded none.
-fn recorded_rules(record: &PodRecord) -> Option<RuleDigest> {
-    Some(RuleDigest::from_lines(record.rules.clone())).filter(|rules| !rules.is_empty())
+/// The rules that a pod's ADD left; `None`: it recorded none that this version understands.
+fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
+    Some(RecordedRules::from_lines(record.rules.clone())).filter(RecordedRules::is_usable)
 }
 
 impl KnownPod {
@@ -194,14 +197,18 @@ impl KnownPod {
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
     ) -> Result<Vec<String>, InPlaceError> {
-        let (found, missing) = self.netns.run_in(|| compare(&pod.redirect, self.baseline.as_ref()))??;
+        let missing = self.netns.run_in(|| compare(&pod.redirect, self.baseline.as_ref()))??;
         if missing.is_empty() {
-            self.baseline = Some(found);
+            if self.baseline.is_none() {
+                self.baseline = self.netns.run_in(redirect::found_rules)??;
+            }
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
         let restored = repair.restore(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
-        self.baseline = Some(self.netns.run_in(redirect::rules_now)??);
+        let families = families(&pod.redirect);
+        let families = self.netns.run_in(|| redirect::families(families))??;
+        self.baseline = Some(DesiredRules::of(&pod.redirect.config, &families).rules);
         Ok(restored)
     }
 
@@ -210,16 +217,14 @@ impl KnownPod {
     }
 }
 
-/// The rules of this namespace, and what is missing. It needs no tool.
+/// Returns what is missing in this namespace. It needs no tool.
 fn compare(
     redirect: &SidecarRedirect,
-    baseline: Option<&RuleDigest>,
-) -> Result<(RuleDigest, Vec<String>), redirect::Error> {
-    let found = redirect::rules_now()?;
-    let missing = match baseline {
-        Some(then) => redirect::compare(&redirect.config, families(redirect), then)?,
-        None if found.is_in_use() => Vec::new(),
-        None => vec!["no rule redirects its traffic".to_owned()],
-    };
-    Ok((found, missing))
+    baseline: Option<&RecordedRules>,
+) -> Result<Vec<String>, redirect::Error> {
+    if let Some(rules) = baseline {
+        return redirect::compare(&redirect.config, families(redirect), rules);
+    }
+    let missing = CapturedTraffic::outbound().missing(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);
+    Ok(missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect())
 }

@@ -100,12 +100,11 @@ pub struct PodRecord {
     /// Why the ADD failed; `None`: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The rules that redirect it to its sidecar, as the ADD left them, chain by chain (`netfilter::RuleDigest`); empty: none
-    /// were made, or they could not be read.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// The rules that redirect it to its sidecar, by table and chain (`rules::RecordedRules`); empty: none were made, or the
+    /// version before this one made them.
+    #[serde(default, rename = "redirectRules", skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
-    /// The traffic that these rules redirect, by family and direction (`netfilter::CapturedTraffic`); empty: written by the
-    /// version before this one, or as above.
+    /// The traffic that these rules redirect, by family and direction (`netfilter::CapturedTraffic`); empty: no rules were made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captured: Vec<String>,
     /// Pod as far as the redirection to its sidecar rests on it; `None` if it has no sidecar, or it is too long for a record.
@@ -126,8 +125,8 @@ pub enum RecordError {
 
 impl PodRecord {
     /// Returns the record's text, of at most [`MAX_FAILURE`] bytes if the ADD failed, else of at most [`MAX_SUCCESS`]. Error
-    /// and message are cut. As far as that is necessary, annotations of more than 128 bytes are left out if the rules are
-    /// there, then the pod, then the rules.
+    /// and message are cut. As far as that is necessary, annotations of more than 128 bytes are left out, then the
+    /// rules, then the pod.
     ///
     /// # Errors
     /// The rest is still too long, which no names that Kubernetes permits are.
@@ -138,16 +137,15 @@ impl PodRecord {
             cut(error, MAX_ERROR);
         }
         let mut text = serde_json::to_vec(&self)?;
-        if let (true, false, Some(pod)) = (text.len() > limit, self.rules.is_empty(), &mut self.pod) {
+        if let (true, Some(pod)) = (text.len() > limit, &mut self.pod) {
             pod.metadata.annotations.retain(|_, value| value.len() <= MAX_ANNOTATION);
-            text = serde_json::to_vec(&self)?;
-        }
-        if text.len() > limit && self.pod.take().is_some() {
             text = serde_json::to_vec(&self)?;
         }
         if text.len() > limit {
             self.rules.clear();
-            self.captured.clear();
+            text = serde_json::to_vec(&self)?;
+        }
+        if text.len() > limit && self.pod.take().is_some() {
             text = serde_json::to_vec(&self)?;
         }
         if text.len() > limit { Err(RecordError::TooLong(limit)) } else { Ok(text) }
@@ -237,7 +235,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_left_out_in_order_and_names_never_are() {
         let rules = |number: usize| {
-            let line = |n: usize| (format!("IPv4 nat ISTIO_{n:03}"), "3 0123456789abcdef".to_owned());
+            let line = |n: usize| (format!("nat ISTIO_{n:03}"), "-p tcp -j RETURN".to_owned());
             (0..number).map(line).collect::<BTreeMap<_, _>>()
         };
         let long =
@@ -245,8 +243,8 @@ mod tests {
         let cases = [
             (rules(28), long(1000), (true, true)),
             (rules(28), long(4000), (true, true)),
-            (rules(0), long(4000), (false, false)),
-            (rules(200), long(10), (false, false)),
+            (rules(0), long(4000), (false, true)),
+            (rules(200), long(10), (false, true)),
         ];
         for (rules, pod, (has_rules, has_pod)) in cases {
             let before = PodRecord { rules, pod, ..record() };

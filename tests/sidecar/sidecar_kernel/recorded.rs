@@ -1,10 +1,11 @@
-//! Rules compared with what they were, without any tool: what an agent does whose image has none.
+//! Rules compared with what was recorded of them, without any tool: what an agent does whose image has none.
 
 use std::net::TcpStream;
 
 use model::Family;
-use netfilter::Backend;
-use redirect::FamilyChoice;
+use netfilter::{Backend, CapturedTraffic};
+use redirect::{DesiredRules, FamilyChoice};
+use rules::{ChainSet, RecordedRules};
 
 use super::{
     apply, at_once,
@@ -24,13 +25,25 @@ fn foreign(netns: &kit::Netns, backend: Backend) {
 
 fn shows_what_changed(case: &Case, backend: Backend) {
     let what = format!("{} {backend}", case.name);
-    let netns = pod_netns("digest");
-    let blank = netns.run(redirect::rules_now).unwrap();
-    assert!(blank.is_empty(), "{what}: {blank:?}");
+    let netns = pod_netns("recorded");
+    let blank = netns.run(redirect::found_rules).unwrap();
+    assert!(blank.as_ref().is_some_and(RecordedRules::is_empty), "{what}: {blank:?}");
     apply(&netns, case, backend);
-    let then = netns.run(redirect::rules_now).unwrap();
-    assert!(then.lines().contains_key("IPv4 nat: ISTIO_REDIRECT"), "{what}: {then:?}");
-    let differences = || netns.run(|| redirect::compare(&case.config, FamilyChoice::Dual, &then)).unwrap();
+    let desired = DesiredRules::of(&case.config, &Family::BOTH);
+    let rules = RecordedRules::from_lines(desired.rules.lines().clone());
+    let found = netns.run(redirect::found_rules).unwrap().unwrap();
+    let sorted = |rules: &RecordedRules| {
+        let lines = rules.lines().iter().map(|(place, lines)| {
+            let mut lines: Vec<String> = lines.lines().map(|line| line.replace("-I ", "")).collect();
+            lines.sort();
+            (place.clone(), lines)
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(sorted(&found), sorted(&rules), "{what}: what is found is what was wanted");
+    let traffic = netns.run(|| CapturedTraffic::of_this_netns(ChainSet::SIDECAR)).unwrap();
+    assert_eq!(traffic, desired.captured, "{what}: and redirects the same");
+    let differences = || netns.run(|| redirect::compare(&case.config, FamilyChoice::Dual, &rules)).unwrap();
     assert_eq!(differences(), [""; 0], "{what}");
     apply(&netns, case, backend);
     netns.run(|| drop(TcpStream::connect("127.0.0.1:9"))); // counters move
@@ -39,26 +52,28 @@ fn shows_what_changed(case: &Case, backend: Backend) {
 
     for family in Family::BOTH {
         iptables(&netns, backend, family, "-t nat -D ISTIO_REDIRECT 1");
-        assert_eq!(differences(), [format!("{family} nat: ISTIO_REDIRECT: its rules are missing")], "{what}");
+        let missing =
+            format!("{family} nat: chain ISTIO_REDIRECT lacks rule 1: -p tcp -j REDIRECT --to-ports 15001");
+        assert_eq!(differences(), [missing], "{what}");
         iptables(&netns, backend, family, "-t nat -A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15002");
-        assert_eq!(
-            differences(),
-            [format!("{family} nat: ISTIO_REDIRECT: its rules were changed")],
-            "{what}"
-        );
+        let [changed] = differences().try_into().unwrap();
+        assert!(changed.contains("--to-ports 15002, not: -p tcp -j REDIRECT --to-ports 15001"), "{changed}");
         apply(&netns, case, backend);
         assert_eq!(differences(), [""; 0], "{what}: repaired");
     }
     iptables(&netns, backend, Family::V4, "-t nat -F OUTPUT");
-    assert_eq!(differences(), ["IPv4 nat: OUTPUT: its rules are missing"], "{what}");
+    assert_eq!(differences(), ["IPv4 nat: OUTPUT does not jump to ISTIO_OUTPUT"], "{what}");
     apply(&netns, case, backend);
     iptables(&netns, backend, Family::V6, "-t nat -A PREROUTING -p tcp -j ISTIO_REDIRECT");
     let [added] = differences().try_into().unwrap();
-    assert!(added.starts_with("IPv6 nat: PREROUTING: "), "{what}: {added}");
+    assert_eq!(
+        added, "IPv6 nat: PREROUTING has a rule that is not wanted: -p tcp -j ISTIO_REDIRECT",
+        "{what}"
+    );
 }
 
 #[test]
-fn a_digest_of_rules_shows_changes_of_ours_and_no_others() {
+fn recorded_rules_show_changes_of_ours_and_no_others() {
     let wanted = ["injected", "tproxy-everything", "dns-servers", "kubevirt-networks", "trace"];
     let cases: Vec<Case> = cases::all().into_iter().filter(|case| wanted.contains(&case.name)).collect();
     assert_eq!(cases.len(), wanted.len());

@@ -51,8 +51,8 @@ impl InPodCapture {
                 self.due = self.next_due();
             }
             JobResult::Glanced(pods) => {
-                for GlanceResult { uid, netns, unchanged } in pods {
-                    self.glanced(state, uid, netns, unchanged);
+                for GlanceResult { uid, netns, whole } in pods {
+                    self.glanced(state, uid, netns, whole);
                 }
             }
             JobResult::Released { uid, result } => {
@@ -225,7 +225,11 @@ impl InPodCapture {
                 );
                 let changed = !report.differences.is_empty();
                 if changed && enrolled_pod.id() == Some(netns) {
-                    enrolled_pod.seen = Some(Arc::new(report.seen));
+                    enrolled_pod.seen = None; // it is observed next
+                    // After a repair that did not hold, or could not be verified.
+                    if enrolled_pod.looked.is_some() {
+                        self.metrics.repaired("pod");
+                    }
                 }
                 Ok(changed)
             }
@@ -245,11 +249,11 @@ impl InPodCapture {
         state: &mut AgentState,
         uid: PodUid,
         netns: NetnsId,
-        unchanged: Option<Arc<PodRulesSnapshot>>,
+        whole: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
         let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
-        let Some(glance) = unchanged.or(seen) else { return self.perform(&uid, PodAction::Observe) };
+        let Some(glance) = whole.or(seen) else { return self.perform(&uid, PodAction::Observe) };
         let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
         self.take(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
     }

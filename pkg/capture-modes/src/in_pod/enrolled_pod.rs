@@ -145,7 +145,7 @@ impl EnrolledPod {
 
     /// A look at its rules, which begins now, if there is something to compare them with.
     pub(super) fn glance_order(&mut self, uid: &PodUid) -> Option<GlanceOrder> {
-        let (netns, before) = (self.netns.clone()?, self.seen.clone().filter(|seen| seen.is_comparable())?);
+        let (netns, before) = (self.netns.clone()?, self.seen.clone()?);
         self.begun = Instant::now();
         Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before })
     }

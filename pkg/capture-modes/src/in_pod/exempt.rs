@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use inpod::EnsureReport;
 use model::Reason;
 use tracing::warn;
 
@@ -21,14 +20,12 @@ impl InPodCapture {
         if self.exemption.busy {
             return;
         }
-        let before = self.exemption.seen.clone();
         if self.exemption.was_tried {
             self.exemption.busy = true;
-            self.workers.send(CaptureJob::Exempt { before }, false);
+            self.workers.send(CaptureJob::Exempt, false);
         } else {
             let began = Instant::now();
-            let result =
-                self.probes.rules().ensure(before.as_ref()).map_err(|error| error.to_string().into());
+            let result = self.probes.rules().ensure().map_err(|error| error.to_string().into());
             self.exempted(state, began.elapsed(), result);
         }
     }
@@ -70,20 +67,16 @@ impl InPodCapture {
         &mut self,
         state: &mut AgentState,
         took: Duration,
-        result: Result<EnsureReport, Reason>,
+        result: Result<Vec<String>, Reason>,
     ) {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
-        let repaired = result.as_ref().is_ok_and(|report| !report.missing.is_empty());
+        let repaired = result.as_ref().is_ok_and(|missing| !missing.is_empty());
         self.drift.end(took, repaired, Instant::now());
         let before = self.exemption.rules.take();
         match result {
-            Ok(EnsureReport { missing, seen }) => {
-                self.exemption.seen = Some(seen);
-                if !missing.is_empty() {
-                    self.note_exempted(state, &missing, took);
-                }
-            }
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => self.note_exempted(state, &missing, took),
             Err(error) => self.exemption.rules = Some(error),
         }
         self.exemption.rules_changed = None;

@@ -67,7 +67,7 @@ impl InPodCapture {
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
             PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before, watch },
-            _ => CaptureJob::Capture { uid, netns, pod, existing, before },
+            _ => CaptureJob::Capture { uid, netns, pod, existing },
         };
         self.workers.send(job, urgent);
     }

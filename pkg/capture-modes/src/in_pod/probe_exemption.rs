@@ -3,13 +3,10 @@
 use std::time::Instant;
 
 use model::Reason;
-use netfilter::RulesSnapshot;
 
 /// State of the sets and rules that exempt the node's probes.
 #[derive(Debug, Default)]
 pub(super) struct ProbeExemption {
-    /// The rules as a worker last observed them.
-    pub(super) seen: Option<RulesSnapshot>,
     /// A worker is applying them.
     pub(super) busy: bool,
     /// They have been applied at least once, successfully or not.

@@ -13,9 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inpod::{
-    CaptureReport, NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns,
-};
+use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netfilter::FirewallOptions;
 use netns::Netns;
@@ -145,9 +143,9 @@ impl WorkerContext {
     fn run(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
-            CaptureJob::Capture { uid, netns, pod, existing, before } => {
+            CaptureJob::Capture { uid, netns, pod, existing } => {
                 let wanted = self.wanted(&pod, existing);
-                let result = inpod::capture(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
+                let result = inpod::capture(&netns, &wanted, &self.options).map_err(words);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
             CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
@@ -164,17 +162,17 @@ impl WorkerContext {
             }
             CaptureJob::Check { netns, pod, before, reply } => {
                 let wanted = self.wanted(&pod, ExistingConnections::default()); // nothing is changed
-                let seen = inpod::verify(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
-                let fine = |seen: CaptureReport| match seen.differences.is_empty() {
+                let seen = inpod::observe(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
+                let fine = |seen: PodRulesSnapshot| match seen.is_whole() {
                     true => Ok(()),
-                    false => Err(seen.differences.join("; ").into()),
+                    false => Err(seen.differences().collect::<Vec<_>>().join("; ").into()),
                 };
                 drop(reply.send(seen.and_then(fine))); // a requester that has given up needs no answer
                 return None;
             }
-            CaptureJob::Exempt { before } => {
+            CaptureJob::Exempt => {
                 let began = Instant::now();
-                let result = self.probes.ensure(before.as_ref()).map_err(words);
+                let result = self.probes.ensure().map_err(words);
                 JobResult::Exempted { took: began.elapsed(), result }
             }
             CaptureJob::Search { pods, processes, records } => {
@@ -211,16 +209,16 @@ impl WorkerContext {
         Ok(finds)
     }
 
-    /// Checks without tools whether the rules of pods are unchanged. Pods for which this cannot be determined are left to a
-    /// verification.
+    /// Checks whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
     fn glance(&self, pods: &[GlanceOrder]) -> Vec<GlanceResult> {
         let mut looks = Vec::new();
         for GlanceOrder { netns, pod, before, .. } in pods {
             looks.push((&**netns, self.wanted(pod, ExistingConnections::default()), &**before));
         }
-        let mut seen = inpod::glance_each(&looks, Instant::now() + GLANCING).into_iter();
+        let mut seen = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
         let result = |order: &GlanceOrder| {
-            order.result(seen.next().flatten().and_then(|now| unchanged(&order.before, now)))
+            let now = seen.next().flatten().filter(PodRulesSnapshot::is_whole);
+            order.result(now.map(|now| shared(Some(&order.before), now)))
         };
         pods.iter().map(result).collect()
     }
@@ -231,26 +229,21 @@ impl WorkerContext {
         wanted: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        if let Some(before) = before.filter(|before| before.is_comparable()) {
-            let glance = inpod::glance(netns, wanted, Some(before))?;
-            if let Some(glance) = unchanged(before, glance) {
-                return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
-            }
+        let seen = inpod::observe(netns, wanted, before.map(|before| &**before), &self.options)?;
+        if seen.is_whole() {
+            let glance = shared(before, seen);
+            return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
         }
-        let before = before.map(|before| &**before);
-        let seen = inpod::verify(netns, wanted, before, &self.options)?;
-        if seen.differences.is_empty() {
-            return Ok(RulesCheck { glance: Arc::new(seen.seen), repaired: Vec::new(), connections: None });
-        }
-        let made = inpod::capture(netns, wanted, before, &self.options)?;
-        let after = inpod::verify(netns, wanted, Some(&made.seen), &self.options)?;
-        match after.differences.into_iter().next() {
+        let made = inpod::capture(netns, wanted, &self.options)?;
+        let after = inpod::observe(netns, wanted, None, &self.options)?;
+        let difference = after.differences().next().map(str::to_owned);
+        match difference {
+            Some(difference) => Err(inpod::Error::Unstable(difference)),
             None => Ok(RulesCheck {
-                glance: Arc::new(after.seen),
+                glance: Arc::new(after),
                 repaired: made.differences,
                 connections: made.connections,
             }),
-            Some(difference) => Err(inpod::Error::Unstable(difference)),
         }
     }
 
@@ -263,10 +256,9 @@ impl WorkerContext {
     }
 }
 
-/// The later of two snapshots, if nobody has changed the rules between them. Equal ones are shared.
-fn unchanged(before: &Arc<PodRulesSnapshot>, now: PodRulesSnapshot) -> Option<Arc<PodRulesSnapshot>> {
-    let is_unchanged = before.is_unchanged(&now);
-    is_unchanged.then(|| if **before == now { Arc::clone(before) } else { Arc::new(now) })
+/// The snapshot, or the one before if it is the same.
+fn shared(before: Option<&Arc<PodRulesSnapshot>>, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
+    before.filter(|before| ***before == now).map_or_else(|| Arc::new(now), Arc::clone)
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
 //! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
 
-use crate::{
-    captured::RuleEffect,
-    digest::{DigestedRule, FnvHash},
-};
+use crate::captured::{RuleEffect, TracedRule};
 
 use super::entries::EntryLayout;
 
@@ -15,33 +12,40 @@ const HOOK_ENTRY: usize = 36;
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// `struct xt_entry_target`: its name, and its data, which of the standard target is a verdict, of `ERROR` a chain's name.
 const TARGET_NAME: usize = 2;
-const TARGET_DATA: usize = 32;
+pub(super) const TARGET_DATA: usize = 32;
 const ERROR: &str = "ERROR";
 /// Verdicts of the standard target (`-NF_ACCEPT - 1`, `XT_RETURN`).
-const ACCEPT: i32 = -2;
-const RETURN: i32 = -5;
+pub(super) const ACCEPT: i32 = -2;
+pub(super) const RETURN: i32 = -5;
 
 type ParseFailure = &'static str;
 
-/// All rules but the chains' policies, in their order. `info` is the answer to `IPT_SO_GET_INFO`, `entries` what the kernel
-/// gives out of the table, without its counters. An error says what is wrong with them.
+/// A rule in its chain.
+pub(super) struct LegacyRule<'a> {
+    pub(super) chain: &'a str,
+    /// The chain that it leads to.
+    pub(super) leads_to: Option<&'a str>,
+    pub(super) entry: &'a LegacyEntry<'a>,
+}
+
+impl LegacyRule<'_> {
+    /// Returns the rule as far as it matters for where packets go.
+    pub(super) fn trace(&self, layout: &EntryLayout) -> Result<TracedRule, ParseFailure> {
+        let effect = self.entry.effect(layout)?;
+        let jumps_to = self.leads_to.map(str::to_owned);
+        Ok(TracedRule { chain: self.chain.to_owned(), jumps_to, effect })
+    }
+}
+
+/// Hands over all rules but the chains' policies, in their order, and returns the names of the chains. `info` is the answer to
+/// `IPT_SO_GET_INFO`, `entries` what the kernel gives out of the table, without its counters. An error says what is wrong with
+/// them.
 pub(super) fn read(
     info: &[u8],
     entries: &[u8],
     layout: &EntryLayout,
-) -> Result<Vec<DigestedRule>, ParseFailure> {
-    let mut rules = Vec::new();
-    read_targets(info, entries, layout, |rule, _, _| rules.push(rule))?;
-    Ok(rules)
-}
-
-/// Hands over the same rules as `read`, each with its target's name and data.
-pub(super) fn read_targets(
-    info: &[u8],
-    entries: &[u8],
-    layout: &EntryLayout,
-    mut note: impl FnMut(DigestedRule, &str, &[u8]),
-) -> Result<(), ParseFailure> {
+    mut note: impl FnMut(&LegacyRule<'_>) -> Result<(), ParseFailure>,
+) -> Result<Vec<String>, ParseFailure> {
     let list = split(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
     for entry in &list {
@@ -52,11 +56,11 @@ pub(super) fn read_targets(
     // By halves: a pod can have a hundred thousand of each.
     let chain_at = |at: usize| {
         let behind = chains.partition_point(|(begin, _)| *begin <= at);
-        behind.checked_sub(1).and_then(|last| chains.get(last)).map(|(_, name)| name)
+        behind.checked_sub(1).and_then(|last| chains.get(last)).map(|(_, name)| name.as_str())
     };
     let begins = |at: usize| {
         let found = chains.get(chains.partition_point(|(begin, _)| *begin < at));
-        found.filter(|(begin, _)| *begin == at).map(|(_, name)| name.clone())
+        found.filter(|(begin, _)| *begin == at).map(|(_, name)| name.as_str())
     };
     for (entry, next) in list.iter().zip(list.iter().skip(1)) {
         // Each chain ends in its policy, which is no rule: what follows is another chain, or the end.
@@ -64,26 +68,23 @@ pub(super) fn read_targets(
         if is_policy || entry.names_chain()?.is_some() {
             continue;
         }
-        let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?.clone();
-        let jumps_to = match entry.jump()? {
+        let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?;
+        let leads_to = match entry.jump()? {
             Some(at) if at != entry.end() => Some(begins(at).ok_or("a jump leads to no chain")?),
             _ => None,
         };
-        let hash = entry.hash(jumps_to.as_deref(), layout)?;
-        let data = entry.target.get(TARGET_DATA..).unwrap_or_default();
-        let effect = entry.effect(layout)?;
-        note(DigestedRule { chain, jumps_to, hash, effect }, entry.target_name()?, data);
+        note(&LegacyRule { chain, leads_to, entry })?;
     }
-    Ok(())
+    Ok(chains.into_iter().map(|(_, name)| name).collect())
 }
 
-struct LegacyEntry<'a> {
+pub(super) struct LegacyEntry<'a> {
     begin: usize,
-    bytes: &'a [u8],
-    target: &'a [u8],
+    pub(super) bytes: &'a [u8],
+    pub(super) target: &'a [u8],
 }
 
-fn number(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
+pub(super) fn number(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
     found.map(u32::from_ne_bytes).ok_or("something is cut off")
 }
@@ -111,7 +112,7 @@ fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
     Ok(chains)
 }
 
-fn text(bytes: &[u8]) -> Result<&str, ParseFailure> {
+pub(super) fn text(bytes: &[u8]) -> Result<&str, ParseFailure> {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     std::str::from_utf8(text).map_err(|_| "a name is not UTF-8")
 }
@@ -121,7 +122,7 @@ impl LegacyEntry<'_> {
         self.begin + self.bytes.len()
     }
 
-    fn target_name(&self) -> Result<&str, ParseFailure> {
+    pub(super) fn target_name(&self) -> Result<&str, ParseFailure> {
         text(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
     }
 
@@ -150,21 +151,6 @@ impl LegacyEntry<'_> {
             && matches!(number(self.target, TARGET_DATA)?.cast_signed(), ACCEPT | RETURN)
             && layout.is_unconditional(self.bytes);
         Ok(if leaves { RuleEffect::Leaves } else { RuleEffect::None })
-    }
-
-    /// Of a jump the name stands for the place, which other rules move.
-    fn hash(&self, jumps_to: Option<&str>, layout: &EntryLayout) -> Result<u64, ParseFailure> {
-        let conditions = self.bytes.len() - self.target.len();
-        let mut bytes = self.bytes.get(..conditions).unwrap_or_default().to_vec();
-        layout.clear_origin(&mut bytes)?;
-        let mut hash = FnvHash::default();
-        hash.bytes(&bytes);
-        match (jumps_to, self.jump()?) {
-            (Some(chain), _) => hash.bytes(chain.as_bytes()),
-            (None, Some(_)) => hash.bytes(b""), // goes on with the next rule
-            (None, None) => hash.bytes(self.target),
-        }
-        Ok(hash.0)
     }
 }
 
@@ -210,6 +196,7 @@ mod tests {
             let (layout, rule) = (EntryLayout::of(family), |verdict| standard(family, verdict));
             let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());
             let read = |more: usize| {
+                let mut rules = Vec::new();
                 let filler: Vec<u8> = (0..more).flat_map(|_| rule(ACCEPT)).collect();
                 let length = |list: &[Vec<u8>]| list.concat().len();
                 let at = filler.len() + length(&[rule(0), rule(ACCEPT), heads("OURS")]);
@@ -222,18 +209,22 @@ mod tests {
                     rule(RETURN),
                     heads(ERROR),
                 ];
-                read(&info(), &list.concat(), &layout).unwrap()
+                let chains = read(&info(), &list.concat(), &layout, |rule| {
+                    rules.push((rule.chain.to_owned(), rule.leads_to.map(str::to_owned)));
+                    Ok(())
+                });
+                assert_eq!(chains.unwrap(), ["OUTPUT", "OURS"]);
+                rules
             };
-            let few = read(0);
-            let chains: Vec<_> =
-                few.iter().map(|rule| (rule.chain.as_str(), rule.jumps_to.as_deref())).collect();
-            assert_eq!(chains, [("OUTPUT", Some("OURS")), ("OURS", None)], "policies are no rules");
+            let jump = ("OUTPUT".to_owned(), Some("OURS".to_owned()));
+            assert_eq!(read(0), [jump.clone(), ("OURS".to_owned(), None)], "policies are no rules");
             let more = read(3);
-            assert_eq!(more.len(), 5);
-            let hash =
-                |rules: &[DigestedRule]| rules.iter().find(|rule| rule.jumps_to.is_some()).unwrap().hash;
-            assert_eq!(hash(&few), hash(&more), "other rules move what it leads to");
+            assert!(more.len() == 5 && more.contains(&jump), "other rules move what it leads to");
         }
+    }
+
+    fn read_all(info: &[u8], entries: &[u8], layout: &EntryLayout) -> Result<Vec<String>, ParseFailure> {
+        read(info, entries, layout, |rule| rule.trace(layout).map(drop))
     }
 
     #[test]
@@ -242,12 +233,12 @@ mod tests {
             let layout = EntryLayout::of(family);
             let end = entry(family, ERROR, b"ERROR\0");
             let nowhere = [standard(family, 7), standard(family, -2), end.clone()].concat();
-            assert_eq!(read(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
+            assert_eq!(read_all(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
             let whole = [standard(family, -2), standard(family, -2), end].concat();
-            assert!(read(&info(), &whole, &layout).is_ok());
-            assert!(read(&info()[..40], &whole, &layout).is_err());
+            assert!(read_all(&info(), &whole, &layout).is_ok());
+            assert!(read_all(&info()[..40], &whole, &layout).is_err());
             for cut in 1..whole.len() {
-                drop(read(&info(), &whole[..cut], &layout));
+                drop(read_all(&info(), &whole[..cut], &layout));
             }
         }
     }
@@ -264,7 +255,7 @@ mod tests {
         (0..48_000).for_each(|number| table.extend(chain(number)));
         table.extend(entry(family, ERROR, b"ERROR\0"));
         let began = std::time::Instant::now();
-        assert!(read(&info(), &table, &layout).unwrap().is_empty());
+        assert!(read_all(&info(), &table, &layout).is_ok());
         let took = began.elapsed();
         assert!(took < std::time::Duration::from_secs(2), "{} bytes took {took:?}", table.len());
     }
@@ -287,7 +278,7 @@ mod tests {
                 }
                 begin += usize::from(length);
             }
-            let _ = read(&info, &bytes, &EntryLayout::of(family));
+            let _ = read_all(&info, &bytes, &EntryLayout::of(family));
         }
     }
 }

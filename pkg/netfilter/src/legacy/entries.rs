@@ -40,10 +40,15 @@ struct Ipv6Entry {
 pub(super) struct EntryLayout {
     target: usize,
     next: usize,
-    /// The kernel's own mark of the hooks from which a rule is reached.
-    origin: usize,
     counters: usize,
-    size: usize,
+    /// Where matches begin.
+    pub(super) size: usize,
+    /// Bytes of an address.
+    pub(super) address: usize,
+    pub(super) interfaces: usize,
+    pub(super) proto: usize,
+    pub(super) flags: usize,
+    pub(super) invflags: usize,
 }
 
 const COUNTERS: usize = size_of::<[u64; 2]>();
@@ -54,16 +59,24 @@ impl EntryLayout {
             Family::V4 => EntryLayout {
                 target: offset_of!(Ipv4Entry, target_offset),
                 next: offset_of!(Ipv4Entry, next_offset),
-                origin: offset_of!(Ipv4Entry, comefrom),
                 counters: offset_of!(Ipv4Entry, counters),
                 size: size_of::<Ipv4Entry>(),
+                address: 4,
+                interfaces: offset_of!(Ipv4Entry, interfaces),
+                proto: offset_of!(Ipv4Entry, proto),
+                flags: offset_of!(Ipv4Entry, flags),
+                invflags: offset_of!(Ipv4Entry, invflags),
             },
             Family::V6 => EntryLayout {
                 target: offset_of!(Ipv6Entry, target_offset),
                 next: offset_of!(Ipv6Entry, next_offset),
-                origin: offset_of!(Ipv6Entry, comefrom),
                 counters: offset_of!(Ipv6Entry, counters),
                 size: size_of::<Ipv6Entry>(),
+                address: 16,
+                interfaces: offset_of!(Ipv6Entry, interfaces),
+                proto: offset_of!(Ipv6Entry, proto),
+                flags: offset_of!(Ipv6Entry, flags),
+                invflags: offset_of!(Ipv6Entry, invflags),
             },
         }
     }
@@ -88,13 +101,6 @@ impl EntryLayout {
         let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         entry.get(..conditions).is_some_and(is_zero)
             && self.offsets(entry).is_ok_and(|(target, _)| target == self.size)
-    }
-
-    /// Clears what depends on other rules.
-    pub(super) fn clear_origin(&self, entry: &mut [u8]) -> Result<(), &'static str> {
-        let origin = entry.get_mut(self.origin..).and_then(<[u8]>::first_chunk_mut::<4>);
-        *origin.ok_or("a rule is shorter than any can be")? = [0; 4];
-        Ok(())
     }
 }
 

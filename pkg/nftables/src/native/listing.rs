@@ -3,12 +3,12 @@
 //! Lists instead of maps: the plugin has this, too, and is to be small. A pod has three tables of ten chains at most.
 
 use netlink::{Attribute, Attributes, ListBounds, MessageFlags, NetlinkRequest, Socket};
-use rules::native::{NativeChain, NativeRules};
+use rules::native::{NativeChain, NativeRules, NativeTable};
 
 use super::encode;
 use crate::{
     Error, Unsupported,
-    listing::unchanged,
+    listing::{open, unchanged},
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
         CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
@@ -62,7 +62,7 @@ impl NativeListing {
     /// # Errors
     /// As [`listing`](crate::listing).
     pub fn read(prefixes: &[&str], bounds: ListBounds) -> Result<NativeListing, Error> {
-        unchanged(bounds, |socket| read(socket, prefixes))
+        unchanged(|| read(&mut open(bounds)?, prefixes))
     }
 
     /// Returns the tables that the kernel will show when these rules are in place.
@@ -99,37 +99,23 @@ impl NativeListing {
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
 
-    /// Hands over all that it says, piece by piece.
-    pub fn each(&self, take: &mut dyn FnMut(&[u8])) {
-        for table in &self.tables {
-            take(table.name.as_bytes());
-            for chain in &table.chains {
-                take(chain.name.as_bytes());
-                if let Some(BaseChain { kind, hook, priority, accepts }) = &chain.base {
-                    take(kind.as_bytes());
-                    take(&hook.to_ne_bytes());
-                    take(&priority.to_ne_bytes());
-                    take(&[u8::from(*accepts)]);
-                }
-                chain.rules.iter().for_each(|rule| take(&rule.0));
-            }
-        }
-    }
-
-    /// In which tables and chains of an owner this is not what is `expected`, for people.
-    #[must_use]
-    pub fn differences(&self, prefix: &str, expected: &NativeListing) -> Vec<String> {
+    /// Returns the differences of an owner's tables from what is wanted, for people.
+    ///
+    /// # Errors
+    /// [`Unsupported`].
+    pub fn differences(&self, prefix: &str, wanted: &NativeRules) -> Result<Vec<String>, Unsupported> {
+        let expected = NativeListing::expected(wanted)?;
         let mut words = Vec::new();
-        for table in &expected.tables {
+        for (table, wanted) in expected.tables.iter().zip(&wanted.tables) {
             match self.table(&table.name) {
                 None => words.push(format!("inet {}: the table is missing", table.name)),
-                Some(found) => found.differences(table, &mut words),
+                Some(found) => found.differences(table, wanted, &mut words),
             }
         }
         for table in self.of(prefix).filter(|table| expected.table(&table.name).is_none()) {
             words.push(format!("inet {}: the table should not exist", table.name));
         }
-        words
+        Ok(words)
     }
 
     pub(super) fn table(&self, name: &str) -> Option<&ListedTable> {
@@ -142,15 +128,18 @@ impl ListedTable {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    fn differences(&self, expected: &ListedTable, words: &mut Vec<String>) {
+    fn differences(&self, expected: &ListedTable, wanted: &NativeTable, words: &mut Vec<String>) {
         let mut differs =
             |chain: &str, how: &str| words.push(format!("inet {}: chain {chain} {how}", self.name));
-        for chain in &expected.chains {
+        for (chain, wanted) in expected.chains.iter().zip(&wanted.chains) {
             match self.chain(&chain.name) {
                 None => differs(&chain.name, "is missing"),
                 Some(found) if found.base != chain.base => differs(&chain.name, "is at another hook"),
-                Some(found) if found.rules != chain.rules => differs(&chain.name, "has other rules"),
-                Some(_) => {}
+                Some(found) => {
+                    if let Some(how) = found.first_difference(chain, wanted) {
+                        differs(&chain.name, &how);
+                    }
+                }
             }
         }
         for chain in self.chains.iter().filter(|chain| expected.chain(&chain.name).is_none()) {
@@ -169,6 +158,26 @@ impl ListedTable {
         let fits =
             |chain: &ListedChain| wanted.chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base);
         self.chains.iter().all(fits)
+    }
+}
+
+impl ListedChain {
+    /// Returns how the rules differ first, for people; `None`: they are the same.
+    fn first_difference(&self, expected: &ListedChain, wanted: &NativeChain) -> Option<String> {
+        let differing =
+            expected.rules.iter().enumerate().find(|(index, rule)| self.rules.get(*index) != Some(rule));
+        let Some((index, _)) = differing else {
+            return (self.rules.len() > expected.rules.len()).then(|| "has one rule too many".to_owned());
+        };
+        let text = wanted.rules.get(index).map(|wanted| wanted.rule.to_string()).unwrap_or_default();
+        let found = self.rules.get(index);
+        // A rule that is there further on was not replaced, but something precedes it or is missing.
+        let is_missing = found.is_none() || found == expected.rules.get(index + 1);
+        let number = index + 1;
+        Some(match is_missing {
+            true => format!("lacks rule {number}: {text}"),
+            false => format!("has another rule {number}, not: {text}"),
+        })
     }
 }
 

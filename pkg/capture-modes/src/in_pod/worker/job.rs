@@ -11,7 +11,7 @@ use std::{
 };
 
 use agent::{AgentHandle, CaptureReply};
-use inpod::{CaptureReport, ConnectionsReport, EnsureReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
+use inpod::{CaptureReport, ConnectionsReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsWatch};
@@ -24,15 +24,8 @@ use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeChange};
 #[derive(Debug)]
 pub(in crate::in_pod) enum CaptureJob {
     /// Apply a pod's rules.
-    Capture {
-        uid: PodUid,
-        netns: Arc<Netns>,
-        pod: rules::inpod::PodOptions,
-        existing: ExistingConnections,
-        before: Option<Arc<PodRulesSnapshot>>,
-    },
-    /// Verify a pod's rules, and restore what is missing. With an earlier snapshot, the tools are run only if a new
-    /// snapshot differs. `watch`: the namespace is to be watched for changes before.
+    Capture { uid: PodUid, netns: Arc<Netns>, pod: rules::inpod::PodOptions, existing: ExistingConnections },
+    /// Verify a pod's rules, and restore what is missing. `before`: the last snapshot. `watch`: the namespace is to be watched for changes before.
     Look {
         uid: PodUid,
         netns: Arc<Netns>,
@@ -41,7 +34,7 @@ pub(in crate::in_pod) enum CaptureJob {
         before: Option<Arc<PodRulesSnapshot>>,
         watch: bool,
     },
-    /// See whether pods' rules are as they were, without tools.
+    /// See whether pods' rules are in place.
     Glance(Vec<GlanceOrder>),
     /// Remove a pod's rules.
     Release { uid: PodUid, netns: Arc<Netns> },
@@ -52,8 +45,8 @@ pub(in crate::in_pod) enum CaptureJob {
         before: Option<Arc<PodRulesSnapshot>>,
         reply: CaptureReply,
     },
-    /// Apply the rules for the node's probes; with their last snapshot.
-    Exempt { before: Option<netfilter::RulesSnapshot> },
+    /// Apply the rules for the node's probes.
+    Exempt,
     /// Find namespaces by processes, and by the plugin's records.
     Search {
         /// All pods of the node.
@@ -97,7 +90,7 @@ impl CaptureJob {
                 Box::new(move |why| JobResult::Released { uid, result: Err(why) })
             }
             CaptureJob::Check { .. } => return None,
-            CaptureJob::Exempt { .. } => {
+            CaptureJob::Exempt => {
                 Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
             }
             CaptureJob::Search { .. } => Box::new(|why| JobResult::Searched(Err(why))),
@@ -126,7 +119,7 @@ pub(crate) enum JobResult {
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
-    Exempted { took: Duration, result: Result<EnsureReport, Reason> },
+    Exempted { took: Duration, result: Result<Vec<String>, Reason> },
     /// Namespaces, by UID.
     Searched(Result<SearchResult, Reason>),
     /// Events of ztunnels.
@@ -182,14 +175,14 @@ pub(crate) struct SearchResult {
 pub(crate) struct GlanceResult {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: NetnsId,
-    /// Their snapshot, if nobody has changed them; otherwise they have to be verified.
-    pub(in crate::in_pod) unchanged: Option<Arc<PodRulesSnapshot>>,
+    /// Their snapshot, if they are in place; otherwise they have to be verified.
+    pub(in crate::in_pod) whole: Option<Arc<PodRulesSnapshot>>,
 }
 
 impl GlanceOrder {
     /// Returns the result for this pod.
-    pub(in crate::in_pod) fn result(&self, unchanged: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
-        GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), unchanged }
+    pub(in crate::in_pod) fn result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
+        GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), whole }
     }
 }
 

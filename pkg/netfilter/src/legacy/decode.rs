@@ -1,0 +1,178 @@
+//! A rule of a legacy table in terms of the model. Nothing is guessed: a condition, a match or a target that we never write makes
+//! it foreign.
+
+use model::{Family, IfName, IpNet, Ipv4Net, Ipv6Net};
+use nftables::{DecodedRule, XtablesDecoder};
+use rules::{Chain, MatchValue, Rule, Target, TransportProtocol};
+
+use super::{
+    chains::{ACCEPT, LegacyRule, RETURN, TARGET_DATA, number, text},
+    entries::EntryLayout,
+};
+
+/// `IPT_INV_*`, the same as `IP6T_INV_*`.
+const NOT_INPUT: u8 = 0x01;
+const NOT_OUTPUT: u8 = 0x02;
+const NOT_SOURCE: u8 = 0x08;
+const NOT_DEST: u8 = 0x10;
+const NOT_PROTO: u8 = 0x40;
+/// Length of an interface's name with the zero that ends it (`IFNAMSIZ`).
+const INTERFACE: usize = 16;
+/// `struct xt_entry_match`, the same as `struct xt_entry_target`: length, name, revision, and data behind these.
+const NAME: usize = 2;
+const REVISION: usize = 31;
+const DATA: usize = TARGET_DATA;
+/// `-NF_DROP - 1`
+const DROP: i32 = -1;
+
+/// Decodes a rule.
+pub(super) fn decode(
+    family: Family,
+    layout: &EntryLayout,
+    rule: &LegacyRule<'_>,
+    decoder: &mut XtablesDecoder,
+) -> DecodedRule {
+    let mut names = Vec::new();
+    let matches: Option<Vec<XtMatch<'_>>> = XtMatch::all(rule.entry.bytes, layout, rule.entry.target);
+    names.extend(matches.iter().flatten().map(|found| found.name.to_owned()));
+    let target = rule.entry.target_name().ok().filter(|name| !name.is_empty());
+    names.extend(target.map(str::to_owned));
+    let conditions = EntryConditions { family, layout, entry: rule.entry.bytes };
+    let decoded = matches.and_then(|matches| conditions.rule(rule, matches, decoder));
+    DecodedRule { rule: decoded, leads_to: rule.leads_to.map(str::to_owned), names }
+}
+
+/// A match of an entry.
+struct XtMatch<'a> {
+    name: &'a str,
+    revision: u8,
+    data: &'a [u8],
+}
+
+impl<'a> XtMatch<'a> {
+    /// All of an entry; `None`: they make no sense.
+    fn all(entry: &'a [u8], layout: &EntryLayout, target: &[u8]) -> Option<Vec<XtMatch<'a>>> {
+        let mut rest = entry.get(layout.size..entry.len().checked_sub(target.len())?)?;
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let size = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+            let (one, after) = rest.split_at_checked(size)?;
+            let (header, data) = one.split_at_checked(DATA)?;
+            let name = text(header.get(NAME..REVISION)?).ok()?;
+            found.push(XtMatch { name, revision: *header.get(REVISION)?, data });
+            rest = after;
+        }
+        Some(found)
+    }
+}
+
+/// The conditions of an entry that are no matches.
+struct EntryConditions<'a> {
+    family: Family,
+    layout: &'a EntryLayout,
+    entry: &'a [u8],
+}
+
+impl EntryConditions<'_> {
+    fn rule(
+        &self,
+        rule: &LegacyRule<'_>,
+        matches: Vec<XtMatch<'_>>,
+        decoder: &mut XtablesDecoder,
+    ) -> Option<Rule> {
+        let (flags, inverted) = (self.byte(self.layout.flags)?, self.byte(self.layout.invflags)?);
+        // IPT_F_GOTO; IP6T_F_PROTO, which goes with a protocol, and IP6T_F_GOTO
+        let (goto, known) = if self.family == Family::V4 { (0x02, 0x02) } else { (0x04, 0x05) };
+        if flags & !known != 0 {
+            return None;
+        }
+        let mut decoded = Rule::new(self.target(rule, flags & goto != 0, decoder)?);
+        let mut read = 0;
+        let mut is_inverted = |flag: u8| {
+            read |= flag;
+            inverted & flag != 0
+        };
+        decoded.source = self.net(0, is_inverted(NOT_SOURCE))?;
+        decoded.dest = self.net(1, is_inverted(NOT_DEST))?;
+        decoded.input = self.interface(0, is_inverted(NOT_INPUT))?;
+        decoded.output = self.interface(1, is_inverted(NOT_OUTPUT))?;
+        decoded.proto = self.proto(is_inverted(NOT_PROTO))?;
+        let proto = decoded.proto.as_ref().filter(|proto| !proto.negated).map(|proto| proto.value);
+        for found in matches {
+            decoded.matches.push(decoder.decode_match(found.name, found.revision, found.data, proto)?);
+        }
+        (inverted & !read == 0).then_some(decoded)
+    }
+
+    fn target(&self, rule: &LegacyRule<'_>, is_goto: bool, decoder: &XtablesDecoder) -> Option<Target> {
+        let target = rule.entry.target;
+        let name = rule.entry.target_name().ok()?;
+        if !name.is_empty() {
+            return decoder.decode_target(name, *target.get(REVISION)?, target.get(DATA..)?, self.family);
+        }
+        if let Some(chain) = rule.leads_to {
+            let chain = Chain(chain.to_owned().into());
+            return Some(if is_goto { Target::Goto(chain) } else { Target::Jump(chain) });
+        }
+        match number(target, DATA).ok()?.cast_signed() {
+            DROP => Some(Target::Drop),
+            ACCEPT => Some(Target::Accept),
+            RETURN => Some(Target::Return),
+            _ => None,
+        }
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.entry.get(at).copied()
+    }
+
+    fn bytes(&self, at: usize, length: usize) -> Option<&[u8]> {
+        self.entry.get(at..at + length)
+    }
+
+    /// Source (0) or destination (1). The inner `None`: any.
+    fn net(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IpNet>>> {
+        let length = self.layout.address;
+        let address = self.bytes(place * length, length)?;
+        let mask = self.bytes((2 + place) * length, length)?;
+        let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
+        let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));
+        let is_prefix = partial.count_ones() == partial.leading_ones() && rest.iter().all(|byte| *byte == 0);
+        let prefix = u8::try_from(ones * 8).ok()? + u8::try_from(partial.leading_ones()).ok()?;
+        if !is_prefix || (prefix == 0 && negated) {
+            return None;
+        }
+        let net = match self.family {
+            Family::V4 => IpNet::V4(Ipv4Net::new(<[u8; 4]>::try_from(address).ok()?.into(), prefix).ok()?),
+            Family::V6 => IpNet::V6(Ipv6Net::new(<[u8; 16]>::try_from(address).ok()?.into(), prefix).ok()?),
+        };
+        (net.addr() == net.network()).then(|| (prefix > 0).then_some(MatchValue { negated, value: net }))
+    }
+
+    /// The interface of arrival (0) or departure (1). The inner `None`: any.
+    fn interface(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IfName>>> {
+        let at = self.layout.interfaces + place * INTERFACE;
+        let (name, mask) = (self.bytes(at, INTERFACE)?, self.bytes(at + 2 * INTERFACE, INTERFACE)?);
+        let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
+        let name = text(name).ok()?;
+        let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
+        let value = match compared {
+            0 => return (is_mask && !negated).then_some(None),
+            whole if whole == name.len() + 1 => IfName::new(name),
+            start if start == name.len() => IfName::new(&format!("{name}+")),
+            _ => return None,
+        };
+        is_mask.then_some(Some(MatchValue { negated, value: value.ok()? }))
+    }
+
+    fn proto(&self, negated: bool) -> Option<Option<MatchValue<TransportProtocol>>> {
+        let number = u16::from_ne_bytes(self.bytes(self.layout.proto, 2)?.try_into().ok()?);
+        let value = match number {
+            0 => return (!negated).then_some(None),
+            6 => TransportProtocol::Tcp,
+            17 => TransportProtocol::Udp,
+            _ => return None,
+        };
+        Some(Some(MatchValue { negated, value }))
+    }
+}
