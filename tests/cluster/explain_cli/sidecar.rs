@@ -187,7 +187,7 @@ fn in_the_image_with_what_the_manifest_gives_pods_are_looked_at_as_well() {
 fn without_rules(node: &Node, pod: &PodSandbox) {
     let path = node.run_dir().join("pods").join(&pod.pod.container_id);
     let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert!(record.as_object_mut().unwrap().remove("rules").is_some(), "{record}");
+    assert!(record.as_object_mut().unwrap().remove("redirectRules").is_some(), "{record}");
     std::fs::write(&path, record.to_string()).unwrap();
 }
 
