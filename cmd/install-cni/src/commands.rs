@@ -95,8 +95,8 @@ Usage: install-cni watch [--for DURATION] [flags]
 
 Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
 const HISTORY: &str = "install-cni history shows what was changed on the node and in its pods, the newest last: pods that joined or left
-the mesh, drift with what was changed and by whom, and ztunnels that came or went; also by earlier agents. It reads the
-file history.jsonl in the agent's run directory, and needs no agent.
+the mesh, drift with what was changed and by whom, repaired sidecar pods, and ztunnels that came or went; also by earlier
+agents. It reads the file history.jsonl in the agent's run directory, and needs no agent.
 
 Usage: install-cni history [NAMESPACE/POD] [-n NAMESPACE] [flags]
 

@@ -281,8 +281,15 @@ impl Daemon {
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let sources =
-            NoticeReceivers { installer: notices, agent: told, sidecar_drift: drift_notices, repairs };
+        let history = ambient.as_ref().map(|running| running.handle.clone());
+        let history = history.or_else(|| self.sidecar_agent.as_ref().map(|agent| agent.handle.clone()));
+        let sources = NoticeReceivers {
+            installer: notices,
+            agent: told,
+            sidecar_drift: drift_notices,
+            repairs,
+            history,
+        };
         let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, owner);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 

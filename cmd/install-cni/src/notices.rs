@@ -1,7 +1,7 @@
 //! What people who look at the cluster are told: Events about pods, about our own pod, and about the node. What cannot be
 //! told is in our log all the same.
 
-use agent::{NoticeLevel, NoticeSubject};
+use agent::{AgentHandle, HistoryEntry, NoticeLevel, NoticeSubject};
 use daemon_settings::{DaemonSettings, PodSource};
 use kubeio::{Error, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
 use model::PodName;
@@ -23,6 +23,8 @@ pub(crate) struct NoticeReceivers {
     pub(crate) sidecar_drift: Receiver<agent::AgentNotice>,
     /// The repair of broken pods.
     pub(crate) repairs: Receiver<RepairEvent>,
+    /// The agent that keeps the history, in which repairs are entered; `None`: there is none.
+    pub(crate) history: Option<AgentHandle>,
 }
 
 /// Something to be published, and about whom.
@@ -36,7 +38,7 @@ enum PublishedEvent {
 impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
     async fn next(&mut self) -> Option<PublishedEvent> {
-        let NoticeReceivers { installer, agent, sidecar_drift, repairs } = self;
+        let NoticeReceivers { installer, agent, sidecar_drift, repairs, history } = self;
         let of_agent = async {
             match agent {
                 Some(agent) => agent.recv().await,
@@ -47,10 +49,21 @@ impl NoticeReceivers {
             Some(notice) = installer.recv() => Some(PublishedEvent::Installer(notice)),
             Some(notice) = of_agent => Some(PublishedEvent::Agent(notice)),
             Some(notice) = sidecar_drift.recv() => Some(PublishedEvent::Agent(notice)),
-            Some(repair) = repairs.recv() => Some(PublishedEvent::Repair(repair)),
+            Some(repair) = repairs.recv() => {
+                if let (Some(history), Some(entry)) = (history, history_entry(&repair)) {
+                    history.note_change(entry);
+                }
+                Some(PublishedEvent::Repair(repair))
+            }
             else => None,
         }
     }
+}
+
+/// `None`: nothing was changed.
+fn history_entry(repair: &RepairEvent) -> Option<HistoryEntry> {
+    let (cause, what) = (repair.cause()?.to_owned(), repair.message.clone());
+    Some(HistoryEntry { cause, what, pod: Some(repair.name.to_string()), took: repair.took, error: None })
 }
 
 /// Publishes until nobody is left who could report.
@@ -108,7 +121,7 @@ fn events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
             };
             vec![(subject, KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message })]
         }
-        PublishedEvent::Repair(RepairEvent { name, uid, is_warning, reason, message }) => {
+        PublishedEvent::Repair(RepairEvent { name, uid, is_warning, reason, message, .. }) => {
             let level = if is_warning { EventLevel::Warning } else { EventLevel::Normal };
             let event = KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message };
             vec![(EventSubject::Pod { name, uid }, event)]

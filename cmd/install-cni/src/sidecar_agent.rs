@@ -67,11 +67,14 @@ fn serve(
     let metrics = AgentMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
     let policy = EnrolmentPolicy::default();
     let (of_loop, to_status) = (metrics, Arc::clone(&status));
-    let ignore_marks = Box::new(drop);
+    let (ignore_marks, history) = (Box::new(drop), settings.history());
     let body = move || {
         let mode = Box::new(SidecarsOnly);
         let policy = EnrolmentPolicy::default();
-        Reconciler::new(mode, policy, inbox, of_loop, to_status, ignore_marks, Box::new(drop)).run();
+        let mut agent =
+            Reconciler::new(mode, policy, inbox, of_loop, to_status, ignore_marks, Box::new(drop));
+        agent.keep_history(&history);
+        agent.run();
     };
     thread::Builder::new().name("agent".to_owned()).spawn(body).context("cannot start a thread")?;
     let (cluster, runtime) = (Arc::clone(cluster), runtime.clone());

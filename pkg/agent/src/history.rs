@@ -35,7 +35,7 @@ impl Default for ChangeHistory {
 
 /// A change that ends now.
 #[derive(Debug)]
-pub struct HistoryEntry<'a> {
+pub struct HistoryEntry {
     /// Cause of the change, such as an ADD, a fact or drift.
     pub cause: String,
     /// Description of the change.
@@ -45,7 +45,7 @@ pub struct HistoryEntry<'a> {
     /// How long it took.
     pub took: Duration,
     /// Why it failed, if it did.
-    pub error: Option<&'a str>,
+    pub error: Option<String>,
 }
 
 impl ChangeHistory {
@@ -85,7 +85,7 @@ impl ChangeHistory {
     }
 
     /// Records a change. One that fails again as the last one did replaces it.
-    pub fn note(&mut self, entry: HistoryEntry<'_>) {
+    pub fn note(&mut self, entry: HistoryEntry) {
         let change = ChangeRecord {
             at: wire::rfc3339(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
             cause: entry.cause,
@@ -93,7 +93,7 @@ impl ChangeHistory {
             pod: entry.pod,
             took_ms: milliseconds(entry.took),
             outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
-            error: entry.error.map(str::to_owned),
+            error: entry.error,
         };
         // Repeated failures are one entry, with the time of the last attempt.
         let same = |last: &&mut ChangeRecord| {
@@ -139,7 +139,7 @@ pub fn milliseconds(took: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    fn entry(what: &str) -> HistoryEntry<'_> {
+    fn entry(what: &str) -> HistoryEntry {
         HistoryEntry {
             cause: "start".to_owned(),
             what: what.to_owned(),
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn what_fails_again_is_told_once() {
         let mut history = ChangeHistory::default();
-        (0..3).for_each(|_| history.note(HistoryEntry { error: Some("no"), ..entry("try") }));
+        (0..3).for_each(|_| history.note(HistoryEntry { error: Some("no".to_owned()), ..entry("try") }));
         history.note(entry("try"));
         history.note(entry("try"));
         assert_eq!(history.changes().len(), 3);

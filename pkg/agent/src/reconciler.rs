@@ -23,6 +23,7 @@ use crate::{
     agent_state::AgentState,
     annotation::AnnotationSink,
     capture_mode::{CaptureMode, CaptureReply, CaptureResult, PodEnrolment},
+    history::HistoryEntry,
     ledger::{self, PodAttachment},
     metrics::AgentMetrics,
     notice::NoticeSink,
@@ -90,6 +91,7 @@ pub(crate) enum ReconcilerMessage {
     Collect(BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
     Inspect(ReplySender<Box<AgentSnapshot>>),
+    Note(Box<HistoryEntry>),
     WorkCompleted,
     Stop,
 }
@@ -108,6 +110,11 @@ impl AgentHandle {
     /// find it.
     pub fn work_completed(&self) {
         self.send(ReconcilerMessage::WorkCompleted);
+    }
+
+    /// Adds a change that ends now to the history.
+    pub fn note_change(&self, entry: HistoryEntry) {
+        self.send(ReconcilerMessage::Note(Box::new(entry)));
     }
 
     /// Passes a fact.
@@ -359,6 +366,7 @@ impl Reconciler {
                 }
             }
             ReconcilerMessage::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(mode.snapshot())))),
+            ReconcilerMessage::Note(entry) => core.history.note(*entry),
             ReconcilerMessage::WorkCompleted => mode.work_completed(core),
             ReconcilerMessage::Stop => {}
         }

@@ -7,7 +7,6 @@
 //! annotation.
 
 mod bypass;
-mod disturbance;
 mod done;
 mod enrolled_pod;
 mod exempt;

@@ -13,6 +13,7 @@
 //! `net/netlink/af_netlink.c`.
 
 mod change;
+mod disturbance;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -22,6 +23,7 @@ mod sockets;
 mod watcher;
 
 pub use change::{Change, ChangeKinds, Writer};
+pub use disturbance::NetnsDisturbance;
 pub use error::Error;
 pub use reporter::ChangeReporter;
 pub use watcher::{ChangeWatcher, NetnsWatch, WatchId};

@@ -28,7 +28,9 @@ use model::Reason;
 use netns::Netns;
 use planner::{EnrolmentPolicy, node::DesiredState};
 use pod_status::PodLife;
-use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved};
+use report::{
+    ChangeRecord, NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport, Unobserved,
+};
 use wire::PodRecord;
 
 pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain};
@@ -202,6 +204,8 @@ pub struct SidecarNodeLook {
     pub is_complete: bool,
     /// Namespaces of pods that nothing is known of.
     pub unrecorded: Option<Unobserved>,
+    /// The last changes that the agent knows, the newest first.
+    pub history: Vec<ChangeRecord>,
 }
 
 impl SidecarNodeInspector {
@@ -227,7 +231,9 @@ impl SidecarNodeInspector {
         let known = snapshot.as_ref().filter(|snapshot| snapshot.has_pods);
         let known = known.map(|snapshot| snapshot.pods.as_slice());
         let mut cache = self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
-        records::pods(records, known, &self.policy, &self.places, &mut cache)
+        let look = records::pods(records, known, &self.policy, &self.places, &mut cache);
+        let history = snapshot.map(|snapshot| snapshot.history).unwrap_or_default();
+        SidecarNodeLook { history, ..look }
     }
 }
 

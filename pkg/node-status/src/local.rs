@@ -15,7 +15,8 @@ pub fn look_plain(plain: &SidecarNodeInspector, records: &[Arc<wire::PodRecord>]
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let seen = Provenance { at, took_ms, by: Observer::Agent, blind: look.unrecorded.into_iter().collect() };
     let node = NodeState { synced: look.is_complete, ..NodeState::default() };
-    StateReport { seen, node, pods: look.pods, network: NetworkState::unwanted(), ..empty() }
+    let (pods, history) = (look.pods, look.history);
+    StateReport { seen, node, pods, history, network: NetworkState::unwanted(), ..empty() }
 }
 
 /// A document without content.

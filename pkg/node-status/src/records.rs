@@ -107,7 +107,7 @@ pub(super) fn pods(
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let is_complete = known.is_some();
     let unrecorded = if is_complete { None } else { unrecorded(records, places) };
-    SidecarNodeLook { pods, is_complete, unrecorded }
+    SidecarNodeLook { pods, is_complete, unrecorded, history: Vec::new() }
 }
 
 /// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.

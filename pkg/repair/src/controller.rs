@@ -3,11 +3,12 @@
 mod attempt;
 mod running_pods;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
 use model::{ExistingConnections, PodName, PodUid};
+use netns_changes::NetnsDisturbance;
 use planner::EnrolmentPolicy;
 use retry::LastError;
 use tokio::{
@@ -73,6 +74,20 @@ pub struct RepairEvent {
     pub reason: &'static str,
     /// The message.
     pub message: String,
+    /// From when it was noticed that rules had changed to their repair; zero if nothing noticed it, or the pod was broken.
+    pub took: Duration,
+}
+
+impl RepairEvent {
+    /// Cause of a change, for the history; `None`: nothing was changed.
+    #[must_use]
+    pub fn cause(&self) -> Option<&'static str> {
+        match self.reason {
+            running_pods::RESTORED => Some("drift"),
+            "BrokenPodRepaired" | attempt::LABELLED | attempt::DELETED => Some("repair"),
+            _ => None,
+        }
+    }
 }
 
 /// While the plugin is not installed, a pod that is replaced would be broken again: how often that is checked.
@@ -214,7 +229,8 @@ impl RepairController {
 
     async fn tell(&self, task: &RepairTask, is_warning: bool, reason: &'static str, message: String) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
-        self.publish(RepairEvent { name, uid, is_warning, reason, message }).await;
+        let took = Duration::ZERO;
+        self.publish(RepairEvent { name, uid, is_warning, reason, message, took }).await;
     }
 
     /// The publisher may lag behind; that slows repairs down, and no Event is lost.
@@ -232,7 +248,7 @@ fn start_watch() -> Option<SidecarWatch> {
     started.map_err(failed).ok()
 }
 
-async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeSet<PodUid> {
+async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeMap<PodUid, NetnsDisturbance> {
     match watch {
         Some(watch) => watch.next().await,
         None => std::future::pending().await,

@@ -4,16 +4,13 @@
 //! redirected, or none, the rules that are found first count, if they receive traffic: they may be those of another
 //! version, and replacing them under a running pod would help no one.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
 use netfilter::{CapturedTraffic, RulesFingerprint};
 use netns::Netns;
-use netns_changes::{ChangeWatcher, NetnsWatch};
+use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use planner::SidecarRedirect;
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use redirect::DesiredRules;
@@ -30,6 +27,8 @@ pub(crate) struct RulesReport {
     pub(crate) uid: PodUid,
     /// Differences, which are restored unless this is a dry run; or the reason why that failed.
     pub(crate) result: Result<Vec<String>, String>,
+    /// Changes that led to the comparison; `None`: the clock did.
+    pub(crate) disturbance: Option<NetnsDisturbance>,
 }
 
 /// A pod's namespace, and what is known of its rules.
@@ -74,16 +73,17 @@ impl RuleKeeper {
     /// [`RuleKeeper::pass`].
     pub(crate) fn pass_changed(
         &mut self,
-        changed: &BTreeSet<PodUid>,
+        changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Vec<RulesReport> {
         let repair = (!self.dry_run).then_some(&self.in_place);
-        let report = |uid: &PodUid| {
-            let (pod, known) = (pods.get(uid)?, self.known.get_mut(uid)?);
+        let report = |(uid, disturbance)| {
+            let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
             let result = known.look(pod, repair)?;
-            Some(RulesReport { name: pod.ids.name.clone(), uid: uid.clone(), result })
+            let name = pod.ids.name.clone();
+            Some(RulesReport { name, uid, result, disturbance: Some(disturbance) })
         };
-        changed.iter().filter_map(report).collect()
+        changed.into_iter().filter_map(report).collect()
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each
@@ -101,7 +101,8 @@ impl RuleKeeper {
         let mut reports = Vec::new();
         for (uid, pod) in pods {
             let name = &pod.ids.name;
-            let report = |result| RulesReport { name: name.clone(), uid: uid.clone(), result };
+            let report =
+                |result| RulesReport { name: name.clone(), uid: uid.clone(), result, disturbance: None };
             let Some(known) = self.known.get_mut(uid) else {
                 match self.ambiguous.get(uid) {
                     Some(streak) if streak.is_due() => reports.push(report(Err(streak.to_string()))),

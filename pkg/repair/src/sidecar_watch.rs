@@ -1,13 +1,9 @@
 //! Notifications of the kernel about changes of sidecar pods' network namespaces, and when each pod's rules are compared.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    time::Instant,
-};
+use std::{collections::BTreeMap, io, time::Instant};
 
 use model::PodUid;
-use netns_changes::{Change, ChangeReporter, ChangeWatcher};
+use netns_changes::{Change, ChangeReporter, ChangeWatcher, NetnsDisturbance};
 use retry::ChangePace;
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -19,11 +15,11 @@ const WAITING: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct SidecarWatch {
     reporter: ChangeReporter<PodUid>,
-    changed: mpsc::Receiver<PodUid>,
+    changed: mpsc::Receiver<Change<PodUid>>,
     started: Instant,
     paces: BTreeMap<PodUid, ChangePace>,
-    /// When the rules of pods that changed are compared.
-    due: BTreeMap<PodUid, Instant>,
+    /// When the rules of pods that changed are compared, and what has changed.
+    due: BTreeMap<PodUid, (Instant, NetnsDisturbance)>,
 }
 
 impl SidecarWatch {
@@ -34,7 +30,7 @@ impl SidecarWatch {
     pub(crate) fn start() -> io::Result<SidecarWatch> {
         let (sender, changed) = mpsc::channel(WAITING);
         let report = move |change: io::Result<Change<PodUid>>| match change {
-            Ok(change) => drop(sender.try_send(change.key)), // the clock takes what does not fit
+            Ok(change) => drop(sender.try_send(change)), // the clock takes what does not fit
             Err(error) => {
                 warn!(target: "repair", %error, "changes of pods' network namespaces are not reported; comparing rules at intervals");
             }
@@ -48,20 +44,18 @@ impl SidecarWatch {
         self.reporter.watcher()
     }
 
-    /// Waits until rules of pods are to be compared, and returns whose. Nothing is lost if it is dropped.
-    pub(crate) async fn next(&mut self) -> BTreeSet<PodUid> {
+    /// Waits until rules of pods are to be compared, and returns whose, with what has changed. Nothing is lost if it is dropped.
+    pub(crate) async fn next(&mut self) -> BTreeMap<PodUid, NetnsDisturbance> {
         loop {
             let now = Instant::now();
-            let begins: BTreeSet<PodUid> =
-                self.due.iter().filter(|(_, due)| **due <= now).map(|(uid, _)| uid.clone()).collect();
+            let begins: BTreeMap<_, _> = self.due.extract_if(.., |_, (due, _)| *due <= now).collect();
             if !begins.is_empty() {
-                self.due.retain(|uid, _| !begins.contains(uid));
-                return begins;
+                return begins.into_iter().map(|(uid, (_, disturbance))| (uid, disturbance)).collect();
             }
-            let next = self.due.values().min().map(|due| tokio::time::Instant::from_std(*due));
+            let next = self.due.values().map(|(due, _)| *due).min().map(tokio::time::Instant::from_std);
             tokio::select! {
                 changed = self.changed.recv() => match changed {
-                    Some(uid) => self.pace(uid),
+                    Some(change) => self.pace(change),
                     None => std::future::pending().await, // the thread has ended, after a line in the log
                 },
                 () = super::controller::wait_until(next) => {}
@@ -75,10 +69,16 @@ impl SidecarWatch {
         self.due.retain(|uid, _| is_there(uid));
     }
 
-    fn pace(&mut self, uid: PodUid) {
-        let begins = self.paces.entry(uid.clone()).or_default();
-        if let std::collections::btree_map::Entry::Vacant(entry) = self.due.entry(uid) {
-            entry.insert(self.started + begins.next(self.started.elapsed()));
-        }
+    fn pace(&mut self, change: Change<PodUid>) {
+        let uid = change.key.clone();
+        let later = NetnsDisturbance::new(change);
+        let entry = match self.due.remove(&uid) {
+            Some((due, earlier)) => (due, earlier.and(later)),
+            None => {
+                let pace = self.paces.entry(uid.clone()).or_default();
+                (self.started + pace.next(self.started.elapsed()), later)
+            }
+        };
+        self.due.insert(uid, entry);
     }
 }

@@ -81,6 +81,20 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == 3.0);
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     println!("restored after {:?} at most", began.elapsed());
+    let drift = r#"istio_cni_repair_sidecar_drift_seconds_count{kind="firewall"}"#;
+    assert_eq!(daemon.metric(drift), Some(1.0), "{}", daemon.log());
+    let name = format!("{}/{}", of_nft.pod.namespace, of_nft.pod.name);
+    let changes = || {
+        let told = node.0.container.exec(&["history", &name, "-o", "json"]);
+        serde_json::from_slice::<Vec<Value>>(&told.stdout).unwrap_or_default()
+    };
+    let is_known = |change: &Value| {
+        let what = change["what"].as_str().unwrap_or_default();
+        change["cause"] == "drift"
+            && what.contains("ISTIO_OUTPUT")
+            && what.contains("; changed by nft (process ")
+    };
+    eventually("the history names the process", || changes().iter().any(is_known));
     flush(of_legacy, "legacy");
     wait_for_pass(&daemon, "both are redirected again", |daemon| rules(daemon, "success") == 4.0);
     for (kind, sandbox, _) in &pods {

@@ -8,14 +8,13 @@ use std::{
 use inpod::{CaptureReport, ConnectionsReport, PodRulesSnapshot};
 use model::{PodName, PodUid, Reason};
 use netns::NetnsId;
-use netns_changes::{Change, NetnsWatch};
+use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_status::lifecycle::{PodAction, PodEvent, RulesState};
 use tracing::{debug, info, warn};
 use zds::ZdsEvent;
 
 use super::{
     InPodCapture,
-    disturbance::NetnsDisturbance,
     enrolled_pod::EnrolledPod,
     worker::{GlanceResult, JobResult, RulesCheck},
 };
@@ -161,7 +160,7 @@ impl InPodCapture {
                 what: what.to_owned(),
                 pod,
                 took,
-                error: done.err(),
+                error: done.err().map(str::to_owned),
             });
         }
     }
@@ -384,5 +383,11 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
 
 fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
     let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
-    state.history.note(HistoryEntry { cause, what, pod, took: Duration::ZERO, error: done.err() });
+    state.history.note(HistoryEntry {
+        cause,
+        what,
+        pod,
+        took: Duration::ZERO,
+        error: done.err().map(str::to_owned),
+    });
 }

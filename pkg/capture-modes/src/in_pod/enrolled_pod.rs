@@ -9,7 +9,7 @@ use std::{
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use netns_changes::{Change, NetnsWatch};
+use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
@@ -18,7 +18,7 @@ use pod_status::{
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::{disturbance::NetnsDisturbance, worker::GlanceOrder};
+use super::worker::GlanceOrder;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// The pod.

@@ -191,7 +191,7 @@ impl NodeCapture {
             debug!(target: "ambient", %step, "applying");
             done.map_err(|error| Reason::from(format!("{step}: {error}")))
         });
-        let (cause, error) = (state.history.cause(), done.as_ref().err().map(Reason::as_str));
+        let (cause, error) = (state.history.cause(), done.as_ref().err().map(ToString::to_string));
         state.history.note(HistoryEntry {
             cause,
             what: summary(steps),

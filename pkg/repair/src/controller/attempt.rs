@@ -12,8 +12,8 @@ use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport, sideca
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Istio's names; both are Warnings there, too, so rules on them hold.
-const LABELLED: &str = "LabelBrokenPod";
-const DELETED: &str = "DeleteBrokenPod";
+pub(super) const LABELLED: &str = "LabelBrokenPod";
+pub(super) const DELETED: &str = "DeleteBrokenPod";
 
 /// The result of an attempt.
 pub(super) enum Attempt {

@@ -1,9 +1,9 @@
 //! The rules of running pods with a sidecar: what was missing of them, and that it was restored.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeMap, time::Duration};
 
 use model::{PodName, PodUid};
-use netns_changes::ChangeWatcher;
+use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use tracing::{info, warn};
 
 use super::{RepairController, RepairEvent};
@@ -11,6 +11,9 @@ use crate::{
     rule_keeper::{RuleKeeper, RulesReport},
     sidecar_pods::SidecarPods,
 };
+
+/// Reason of the Event about rules of a running pod that were restored.
+pub(super) const RESTORED: &str = "SidecarRulesRestored";
 
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
@@ -23,10 +26,14 @@ impl RepairController {
     }
 
     /// Restores what is missing of the rules of those pods whose network namespaces changed.
-    pub(super) async fn keep_changed(&mut self, changed: BTreeSet<PodUid>, pods: &SidecarPods) {
+    pub(super) async fn keep_changed(
+        &mut self,
+        changed: BTreeMap<PodUid, NetnsDisturbance>,
+        pods: &SidecarPods,
+    ) {
         let pods = pods.all().clone();
         if let Some(keeper) = self.keeper.take() {
-            self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(&changed, &pods))).await;
+            self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
         }
     }
 
@@ -61,7 +68,9 @@ impl RepairController {
     }
 
     async fn report_rules(&self, report: RulesReport) {
-        let RulesReport { name, uid, result } = report;
+        let RulesReport { name, uid, result, disturbance } = report;
+        let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer);
+        let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
         let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
         let (code, reason, message) = match result {
             Ok(missing) if dry_run => {
@@ -71,11 +80,17 @@ impl RepairController {
             }
             Ok(missing) => {
                 let missing = missing.join("; ");
-                warn!(target: "repair", %namespace, %pod, %uid, missing, "rules of a running pod were missing and are restored");
-                let message = format!(
+                warn!(target: "repair", %namespace, %pod, %uid, missing, writer, "rules of a running pod were missing and are restored");
+                let mut message = format!(
                     "Rules that redirect its traffic to its sidecar were missing and have been restored: {missing}"
                 );
-                ("success", "SidecarRulesRestored", message)
+                if let Some(writer) = writer {
+                    message.push_str(&format!("; changed by {writer}"));
+                }
+                if let Some(changes) = &disturbance {
+                    self.metrics.drift_repaired(changes.label(), took);
+                }
+                ("success", RESTORED, message)
             }
             Err(error) => {
                 warn!(target: "repair", %namespace, %pod, %uid, error, "cannot restore the rules of a running pod");
@@ -83,6 +98,6 @@ impl RepairController {
             }
         };
         self.metrics.rules(code);
-        self.publish(RepairEvent { name, uid, is_warning: true, reason, message }).await;
+        self.publish(RepairEvent { name, uid, is_warning: true, reason, message, took }).await;
     }
 }

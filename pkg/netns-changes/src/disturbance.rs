@@ -1,28 +1,30 @@
-//! A change of a captured pod's network namespace, from the kernel's notification to the observation that it leads to.
+//! Changes of a network namespace, from the first notification to the observation that they lead to.
 
 use std::time::Instant;
 
-use model::PodUid;
-use netns_changes::{Change, ChangeKinds, Writer};
+use crate::{Change, ChangeKinds, Writer};
 
-/// A change by somebody else that an observation follows.
+/// At least one change of a network namespace that an observation follows.
 #[derive(Clone, Debug)]
-pub(super) struct NetnsDisturbance {
+pub struct NetnsDisturbance {
     /// When it was noticed first.
-    pub(super) noticed: Instant,
+    pub noticed: Instant,
     kinds: ChangeKinds,
     generation: Option<u32>,
     writer: Option<Writer>,
 }
 
 impl NetnsDisturbance {
-    pub(super) fn new(change: Change<PodUid>) -> NetnsDisturbance {
+    /// Begins with this change, which is noticed now.
+    #[must_use]
+    pub fn new<K>(change: Change<K>) -> NetnsDisturbance {
         let Change { kinds, generation, writer, .. } = change;
         NetnsDisturbance { noticed: Instant::now(), kinds, generation, writer }
     }
 
     /// Both: the first time that it was noticed, and the last writer.
-    pub(super) fn and(self, later: NetnsDisturbance) -> NetnsDisturbance {
+    #[must_use]
+    pub fn and(self, later: NetnsDisturbance) -> NetnsDisturbance {
         NetnsDisturbance {
             noticed: self.noticed,
             kinds: self.kinds | later.kinds,
@@ -32,12 +34,14 @@ impl NetnsDisturbance {
     }
 
     /// All of it was observed: only firewall rules changed, and these were read since. So are those that we changed ourselves.
-    pub(super) fn was_observed(&self, generation: Option<u32>) -> bool {
+    #[must_use]
+    pub fn was_observed(&self, generation: Option<u32>) -> bool {
         self.kinds == ChangeKinds::FIREWALL && generation.is_some() && self.generation == generation
     }
 
     /// The kind of objects that changed, as a label of metrics.
-    pub(super) fn label(&self) -> &'static str {
+    #[must_use]
+    pub fn label(&self) -> &'static str {
         const LABELS: [(ChangeKinds, &str); 5] = [
             (ChangeKinds::FIREWALL, "firewall"),
             (ChangeKinds::POLICY_RULES, "policy_rules"),
@@ -49,7 +53,8 @@ impl NetnsDisturbance {
     }
 
     /// Returns the process that changed firewall rules, by name and ID, for people.
-    pub(super) fn writer(&self) -> Option<String> {
+    #[must_use]
+    pub fn writer(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
     }
 }
