@@ -9,8 +9,8 @@ use std::{
 };
 
 use cni_types::{CniError, ErrorCode, run_dir};
+use firewall::{FirewallOptions, NativeTables};
 use model::{Pod, PodName};
-use netfilter::{FirewallOptions, NativeTables};
 use netns::Netns;
 use planner::{
     EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect, enrolment,
@@ -374,7 +374,7 @@ fn in_pod<T: Send>(
     let native = NativeTables::by_setting(call.conf.native_nftables);
     let user_namespace = owner.map(Arc::new);
     let options = FirewallOptions { user_namespace, lock_directory, native, ..FirewallOptions::default() };
-    netfilter::inside(&netns, &options, act).map_err(|failure| match failure {
+    firewall::inside(&netns, &options, act).map_err(|failure| match failure {
         RedirectFailure::NetnsLock(error) => CniError::new(ErrorCode::TryAgainLater, what(&error)),
         RedirectFailure::Redirect(error) => CniError::new(ErrorCode::Other, what(&error)),
     })

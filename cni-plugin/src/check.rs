@@ -6,7 +6,7 @@
 //! determined in time counts as in order.
 
 use cni_types::{CniError, ErrorCode};
-use netfilter::CapturedTraffic;
+use firewall::CapturedTraffic;
 use planner::{PodDecision, SidecarRedirect, reason};
 use rules::ChainSet;
 use wire::PodRecord;
@@ -130,7 +130,7 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<
         observed => observed,
     };
     let observed = netns.run_in(observe).map_err(|error| error.to_string())?;
-    observed.map_err(|error: netfilter::Error| error.to_string())
+    observed.map_err(|error: firewall::Error| error.to_string())
 }
 
 /// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node

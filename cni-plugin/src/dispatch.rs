@@ -134,8 +134,8 @@ fn available(conf: &NetConf) -> Result<(), CniError> {
     if conf.ambient_enabled {
         return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
     }
-    let missing = |error: netfilter::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
-    netfilter::available_backend().map(drop).map_err(missing)
+    let missing = |error: firewall::Error| CniError::new(ErrorCode::NotAvailable, error.to_string());
+    firewall::available_backend().map(drop).map_err(missing)
 }
 
 /// GC: beside records, only ambient pods leave something outside of their namespace. Without an agent that is left to the

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         drop(writeln!(io::stdout(), "{}", error.to_json()));
         process::exit(1);
     }));
-    if let Some(error) = netfilter::become_tool(env::args_os()) {
+    if let Some(error) = firewall::become_tool(env::args_os()) {
         drop(writeln!(io::stderr(), "{error}"));
         return ExitCode::FAILURE;
     }

@@ -1,8 +1,8 @@
 //! `istio-clean-iptables` leaves nothing of sidecar redirection, whoever made it, and all of everybody else's.
 
+use firewall::Backend;
 use kit::{Netns, binary};
 use model::Family;
-use netfilter::Backend;
 
 use crate::{
     iptables_cli::tool::{Ended, applied, run},

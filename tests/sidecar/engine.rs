@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use firewall::Backend;
 use kit::Netns;
 use model::{Family, IfName, Mark, Port};
-use netfilter::Backend;
 use netlink::ListBounds;
 use rules::{
     Chain, ChainSet, CtStates, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleChange, RuleSet,

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use firewall::{Backend, Firewall, FirewallOptions, NativeTables};
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, Firewall, FirewallOptions, NativeTables};
 use rules::{
     ChainSet, RuleSet,
     inpod::{self, InPodRulesConfig, PodOptions},

@@ -6,9 +6,9 @@ mod node_cases;
 
 use std::net::{TcpListener, TcpStream};
 
+use firewall::{Backend, Firewall};
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, Firewall};
 use rules::{ChainSet, RuleChange, RuleSet, SavedTables};
 
 use crate::sidecar_kernel::{

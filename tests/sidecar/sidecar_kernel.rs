@@ -17,9 +17,9 @@ use std::{
     thread,
 };
 
+use firewall::Backend;
 use kit::Netns;
 use model::{Family, Mark};
-use netfilter::Backend;
 use redirect::{FamilyChoice, RedirectReport, RuleFormat};
 use rules::{SavedTables, plan, sidecar};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daemon_settings::DaemonSettings;
-use netfilter::{FirewallOptions, NativeTables};
+use firewall::{FirewallOptions, NativeTables};
 use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMetrics};
 use tokio::sync::mpsc::Sender;
 use tracing::warn;

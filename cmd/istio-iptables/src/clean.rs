@@ -3,9 +3,9 @@
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use anyhow::Result;
+use firewall::FirewallOptions;
 use flags::Flag;
 use model::Mark;
-use netfilter::FirewallOptions;
 
 use crate::{
     arguments,

@@ -94,13 +94,13 @@ fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
 
 fn apply(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
     let form = if settings.restore_format { RuleFormat::Restore } else { RuleFormat::Commands };
-    let act = |options: &netfilter::FirewallOptions| {
+    let act = |options: &firewall::FirewallOptions| {
         redirect::apply(&settings.config, settings.families, options, form)
     };
     if !settings.cni_mode {
         return Ok(act(&settings.options)?);
     }
-    let (report, warning) = netfilter::inside(&Netns::current()?, &settings.options, act)?;
+    let (report, warning) = firewall::inside(&Netns::current()?, &settings.options, act)?;
     if let Some(warning) = warning {
         writeln!(out, "warning: {warning}")?;
     }

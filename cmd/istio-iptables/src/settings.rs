@@ -7,9 +7,9 @@ mod value;
 
 use std::time::Duration;
 
+use firewall::{Backend, FirewallOptions, NativeTables, NftAccess};
 use flags::{Flag, FlagValues};
 use model::Port;
-use netfilter::{Backend, FirewallOptions, NativeTables, NftAccess};
 use redirect::FamilyChoice;
 use rules::sidecar::SidecarConfig;
 

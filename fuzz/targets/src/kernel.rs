@@ -1,9 +1,10 @@
 //! What the kernel answers about links, addresses, routes, policy rules and firewall rules. Others choose how many of them
 //! there are, and what they are called.
 
+use firewall::fuzzing::{nft_chain, nft_rule};
 use hostnet::fuzzing::{KernelObject, parse, request};
+use iptables_legacy::fuzzing::legacy_table;
 use model::Family;
-use netfilter::fuzzing::{legacy_table, nft_chain, nft_rule};
 use netlink::{MessageFlags, MessageIter};
 
 /// Of the questions in the seeds.

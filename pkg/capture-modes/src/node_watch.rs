@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use firewall::RulesSnapshot;
 use ipset::{IpsetHandle, SetName};
-use netfilter::RulesSnapshot;
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsWatch};
 use nftables::GenerationReader;

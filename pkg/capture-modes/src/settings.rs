@@ -82,7 +82,7 @@ pub struct CaptureSettings {
     /// Initial treatment of traffic while no ztunnel is ready.
     pub fallback: ZtunnelFallback,
     /// How the firewall tools are used.
-    pub tools: netfilter::FirewallOptions,
+    pub tools: firewall::FirewallOptions,
     /// Where the container runtime binds network namespaces.
     pub netns_directory: PathBuf,
     /// The plugin's records of ADDs.

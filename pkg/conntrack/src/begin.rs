@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use firewall::{FamilyChanges, Firewall, WaitingRestore};
 use model::ExistingConnections;
-use netfilter::{FamilyChanges, Firewall, WaitingRestore};
 use sockdiag::TcpSocket;
 
 use crate::{Error, HeldConnections, KeptConnections, held::count, reset};
@@ -59,7 +59,7 @@ pub fn apply(
     waiting: Vec<WaitingRestore>,
     existing: ExistingConnections,
     concerns: &dyn Fn(&TcpSocket) -> bool,
-) -> Result<Option<ConnectionsReport>, netfilter::Error> {
+) -> Result<Option<ConnectionsReport>, firewall::Error> {
     match (changes.in_two_steps(), existing) {
         (None, _) => firewall.apply(changes, waiting).map(|_| None),
         (Some(_), ExistingConnections::Reset) => {

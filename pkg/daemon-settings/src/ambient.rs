@@ -8,9 +8,9 @@ use std::{
 use agent::RecordIndex;
 use capture_modes::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
+use firewall::{Backend, NativeTables};
 use flags::{Flag, ValueSource};
 use model::{ExistingConnections, UnknownExistingConnections};
-use netfilter::{Backend, NativeTables};
 use planner::{
     EnrolmentPolicy,
     node::{NodeConfig, RouteTables, RulePriorities},
@@ -261,7 +261,7 @@ impl SettingsReader<'_> {
         Some(tables)
     }
 
-    fn tools(&mut self, native_nftables: Option<bool>) -> Option<netfilter::FirewallOptions> {
+    fn tools(&mut self, native_nftables: Option<bool>) -> Option<firewall::FirewallOptions> {
         let forced = match self.optional(&options::FORCE_IPTABLES_BINARY) {
             None => None,
             Some(text) => match text.parse::<Backend>() {
@@ -274,7 +274,7 @@ impl SettingsReader<'_> {
         };
         let lock_directory = Some(self.debug_socket().with_file_name(run_dir::LOCKS));
         let native = NativeTables::by_setting(native_nftables?);
-        let others = netfilter::FirewallOptions::default();
-        Some(netfilter::FirewallOptions { forced, lock_directory, native, ..others })
+        let others = firewall::FirewallOptions::default();
+        Some(firewall::FirewallOptions { forced, lock_directory, native, ..others })
     }
 }

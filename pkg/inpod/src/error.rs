@@ -13,7 +13,7 @@ pub enum Error {
     Network(#[from] hostnet::Error),
     /// Firewall tables of the namespace.
     #[error(transparent)]
-    Firewall(#[from] netfilter::Error),
+    Firewall(#[from] firewall::Error),
     /// The name of a set of addresses.
     #[error(transparent)]
     SetName(#[from] ipset::InvalidSetName),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
+use firewall::{Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables};
 use ipset::{SetName, SetSpec};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use netfilter::{Backend, FamilyChanges, Firewall, FirewallOptions, NativeTables, ObservedTables};
 use rules::{ChainSet, RuleSet, inpod};
 
 use crate::{Error, branch::BranchRules};

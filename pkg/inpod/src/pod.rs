@@ -3,11 +3,9 @@
 use std::time::Instant;
 
 use conntrack::ConnectionsReport;
+use firewall::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign, inside};
 use hostnet::{LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
-use netfilter::{
-    FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign, inside,
-};
 use netns::Netns;
 use rules::{
     ChainSet, RuleSet,

@@ -13,9 +13,9 @@ use std::{
 };
 
 use conntrack::{ConnectionsReport, KeptConnections};
+use firewall::{Backend, FirewallOptions};
 use inpod::{CaptureReport, PodRulesSpec, capture, release};
 use model::{ExistingConnections, Family};
-use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};

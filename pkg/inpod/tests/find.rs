@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use firewall::{Backend, FirewallOptions};
 use inpod::{NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
 use model::{ExistingConnections, Family, PodName};
-use netfilter::{Backend, FirewallOptions};
 use netns::Netns;
 use pod_identity::{KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};

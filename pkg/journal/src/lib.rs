@@ -12,8 +12,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use firewall::BuiltIn;
 use model::Family;
-use netfilter::BuiltIn;
 use netns::NetnsId;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub enum Error {
     File(#[source] hostfs::Error),
     /// The kernel refused.
     #[error(transparent)]
-    BuiltIn(#[from] netfilter::Error),
+    BuiltIn(#[from] firewall::Error),
 }
 
 /// Old values by name, by namespace.

@@ -12,7 +12,7 @@
 //! that is not understood makes its rule foreign, and what is read has bounds.
 //!
 //! Sources: the kernel's `include/uapi/linux/netfilter/nf_tables.h`, `nf_tables_compat.h` and `xt_*.h`; what iptables 1.8.9
-//! sends. Called by `netfilter`, which decides who makes a change: this crate, or a tool for legacy tables.
+//! sends. Called by `firewall`, which decides who makes a change: this crate, or a tool for legacy tables.
 
 mod commit;
 mod decode;

@@ -163,7 +163,7 @@ fn outside(found: &OutsideConnections) -> OutsideView {
 pub(super) fn verify(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
-    tools: &netfilter::FirewallOptions,
+    tools: &firewall::FirewallOptions,
     life: PodLife,
     pod: &mut PodState,
 ) {

@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use firewall::{CapturedTraffic, RulesFingerprint};
 use hostnet::RtnetlinkHandle;
 use model::PodUid;
-use netfilter::{CapturedTraffic, RulesFingerprint};
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};

@@ -14,7 +14,7 @@ pub enum Error {
     Set(#[from] ipset::Error),
     /// Firewall rules.
     #[error(transparent)]
-    Firewall(#[from] netfilter::Error),
+    Firewall(#[from] firewall::Error),
     /// A network namespace could not be found, opened or entered.
     #[error(transparent)]
     Netns(#[from] netns::Error),

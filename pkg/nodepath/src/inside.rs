@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use firewall::{Firewall, FirewallOptions};
 use hostnet::{RtnetlinkHandle, sysctl};
-use netfilter::{Firewall, FirewallOptions};
 use planner::node::{
     ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, pairs, watched_inside_sysctls,
 };

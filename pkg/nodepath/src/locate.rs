@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use firewall::Firewall;
 use hostnet::{IpNet, Link, RtnetlinkHandle, TableId};
 use model::Family;
-use netfilter::Firewall;
 use netns::Netns;
 
 use crate::Error;

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use firewall::{Firewall, FirewallOptions, NativeTables};
 use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use netfilter::{Firewall, FirewallOptions, NativeTables};
 use planner::node::{
     KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
     is_our_rule, pairs, watched_sysctls,

@@ -6,8 +6,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use firewall::{Backend, FamilyChanges, Firewall, WaitingRestore};
 use journal::JournalPage;
-use netfilter::{Backend, FamilyChanges, Firewall, WaitingRestore};
 use netns::Netns;
 use planner::node::{NetnsPlace, Operation, ZtunnelSlot};
 use rules::ChainSet;

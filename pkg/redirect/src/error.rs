@@ -9,7 +9,7 @@ pub enum Error {
     Network(#[from] hostnet::Error),
     /// The firewall tables of the namespace.
     #[error(transparent)]
-    Firewall(#[from] netfilter::Error),
+    Firewall(#[from] firewall::Error),
     /// The rules that the namespace has to have were recorded by another version.
     #[error(transparent)]
     Recorded(#[from] rules::UnknownRecordedRule),

@@ -2,7 +2,7 @@
 //! address that some of them need. Put in place, compared with the kernel, or taken away.
 //!
 //! Each verb looks first and changes only what differs, so repeating one changes nothing and a half-done earlier
-//! attempt is completed. They act on the calling thread's namespace; [`netfilter::inside`] takes them into a
+//! attempt is completed. They act on the calling thread's namespace; [`firewall::inside`] takes them into a
 //! pod's.
 //!
 //! Called by the plugin, `istio-iptables`, `istio-clean-iptables`, and repair in place.
@@ -13,10 +13,10 @@ mod routes;
 
 use std::net::IpAddr;
 
-use model::{Family, Mark};
-use netfilter::{
+use firewall::{
     Backend, CapturedTraffic, FamilyChanges, Firewall, FirewallOptions, ObservedTables, WaitingRestore,
 };
+use model::{Family, Mark};
 use rules::{ChainSet, RecordedRules, RuleSet, sidecar};
 
 pub use error::Error;
@@ -124,7 +124,7 @@ impl PreparedNetns {
         self,
         config: &sidecar::SidecarConfig,
         families: FamilyChoice,
-        change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, netfilter::Error>,
+        change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, firewall::Error>,
     ) -> Result<(RedirectReport, T), Error> {
         let wanted = families.choose(&self.addresses)?;
         let changes = changes(config, &wanted, &self.observed);

@@ -8,9 +8,9 @@ use std::{
 };
 
 use conntrack::ConnectionsReport;
+use firewall::FirewallOptions;
 use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use model::{ExistingConnections, Pod, PodName, PodUid};
-use netfilter::FirewallOptions;
 use netns::Netns;
 use planner::{
     EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
@@ -73,8 +73,8 @@ pub enum InPlaceError {
     NotInPlace(Vec<String>),
 }
 
-impl From<netfilter::Error> for InPlaceError {
-    fn from(error: netfilter::Error) -> InPlaceError {
+impl From<firewall::Error> for InPlaceError {
+    fn from(error: firewall::Error) -> InPlaceError {
         InPlaceError::Redirect(error.into())
     }
 }
@@ -151,7 +151,7 @@ impl InPlaceRepair {
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
         let act = |options: &FirewallOptions| restore(redirect, existing, options);
-        let ((missing, connections), warning) = netfilter::inside(netns, &options, act)?;
+        let ((missing, connections), warning) = firewall::inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
         }

@@ -6,9 +6,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use firewall::{CapturedTraffic, RulesFingerprint};
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
-use netfilter::{CapturedTraffic, RulesFingerprint};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use planner::SidecarRedirect;

@@ -1,7 +1,7 @@
 //! Firewall rules as values: what we want in a network namespace, how it reads as `iptables-restore` input, how
 //! a save of either iptables backend reads back, and which text turns the one into the other.
 //!
-//! Pure. `netfilter` runs the tools; this crate only computes their input and understands their output. The
+//! Pure. `firewall` runs the tools; this crate only computes their input and understands their output. The
 //! model speaks of matches and targets as types, never of iptables words in strings, so that another engine
 //! (nf_tables over netlink) can apply the same rules.
 //!

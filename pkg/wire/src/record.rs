@@ -104,7 +104,7 @@ pub struct PodRecord {
     /// version before this one made them.
     #[serde(default, rename = "redirectRules", skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, String>,
-    /// The traffic that these rules redirect, by family and direction (`netfilter::CapturedTraffic`); empty: no rules were made.
+    /// The traffic that these rules redirect, by family and direction (`firewall::CapturedTraffic`); empty: no rules were made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captured: Vec<String>,
     /// Pod as far as the redirection to its sidecar rests on it; `None` if it has no sidecar, or it is too long for a record.

@@ -1,8 +1,8 @@
 //! Each flag and variable, against the configuration that it stands for: two namespaces, one made by the tool and
 //! one by the library, must look the same.
 
+use firewall::{Backend, FirewallOptions};
 use model::{IfName, Mark, Port, TableId};
-use netfilter::{Backend, FirewallOptions};
 use redirect::{FamilyChoice, RuleFormat};
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
@@ -346,7 +346,7 @@ fn newer_flags_are_accepted_and_those_without_effect_are_reported() {
     let removed = applied(&netns, &[("CLEANUP_ONLY", "true")], &["-b", "*"]);
     assert!(removed.contains("removed: ") && !removed.contains("redirected"), "{removed}");
     let after = State::of(&netns);
-    assert!(after.is_blank(netfilter::available_backend().unwrap()), "{after:?}");
+    assert!(after.is_blank(firewall::available_backend().unwrap()), "{after:?}");
     assert_eq!(after.network, before.network);
 }
 

@@ -1,8 +1,8 @@
 //! Which traffic is redirected, by what the kernel holds.
 
+use firewall::{Backend, CapturedTraffic};
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, CapturedTraffic};
 use rules::ChainSet;
 
 use super::{

@@ -1,8 +1,8 @@
 //! Which backend is used where, and that looking leaves no trace.
 
+use firewall::{Backend, FirewallOptions};
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, FirewallOptions};
 use redirect::{FamilyChoice, RuleFormat};
 
 use super::{

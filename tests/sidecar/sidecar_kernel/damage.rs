@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use firewall::Backend;
 use kit::Netns;
 use model::Family;
-use netfilter::Backend;
 use rules::{JumpPlace, sidecar};
 
 use super::{

@@ -2,8 +2,8 @@
 
 use std::net::TcpStream;
 
+use firewall::{Backend, CapturedTraffic};
 use model::Family;
-use netfilter::{Backend, CapturedTraffic};
 use redirect::{DesiredRules, FamilyChoice};
 use rules::{ChainSet, RecordedRules};
 

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use firewall::{Backend, FirewallOptions, XtablesLock};
 use kit::Netns;
 use model::Family;
-use netfilter::{Backend, FirewallOptions, XtablesLock};
 
 /// Both backends.
 pub(crate) const BACKENDS: [Backend; 2] = [Backend::Nft, Backend::Legacy];

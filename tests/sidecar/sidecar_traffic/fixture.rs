@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
+use firewall::Backend;
 use kit::{Echo, Netns, Proto, Seen, Serve, TrafficClient};
-use netfilter::Backend;
 use redirect::{FamilyChoice, RuleFormat};
 use rules::sidecar::{InboundMode, SidecarConfig};
 

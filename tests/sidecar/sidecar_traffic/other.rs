@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use firewall::Backend;
 use kit::{Netns, Proto, TrafficClient};
 use model::{Family, IfName};
-use netfilter::Backend;
 use redirect::FamilyChoice;
 use rules::sidecar::{DnsCapture, SidecarConfig};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use firewall::FirewallOptions;
 use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{ExistingConnections, Family, PodUid, Reason};
-use netfilter::FirewallOptions;
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsWatch};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};

@@ -1,6 +1,6 @@
 //! Settings as the chart of Istio 1.30 gives them, and what they mean beside those of 1.20.
 
-use netfilter::NativeTables;
+use firewall::NativeTables;
 use serde_json::{Value, json};
 
 use super::*;

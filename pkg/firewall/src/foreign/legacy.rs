@@ -7,22 +7,24 @@ use super::{
     IPTABLES, NAT,
     effect::{FoundEffect, of_target},
 };
-use crate::{Error, legacy};
+use crate::Error;
 
 /// Returns the effects of other components' rules in these tables. Ahead of ours are those of `raw` and `mangle`, and those
 /// of `nat` if ours are of the other backend.
 pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
-    legacy::targets(family, |table, rule, name, info| {
-        is_ours |= table == NAT && owner.contains(&rule.chain);
+    iptables_legacy::rules(family, |table, rule| {
+        is_ours |= table == NAT && owner.contains(rule.chain);
         // What leaves the namespace is decided on by then, and what passes through it was when it came.
-        let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain.as_str());
-        if is_late || owner.contains(&rule.chain) || !IPTABLES.contains(&table) {
+        let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain);
+        if is_late || owner.contains(rule.chain) || !IPTABLES.contains(&table) {
             return;
         }
         let of = if table == NAT { &mut in_nat } else { &mut found };
-        let place = format!("{family} {table} {} of the legacy tables", super::shown(&rule.chain));
-        of.extend(of_target(name, info, marks).map(|effect| FoundEffect { place, effect }));
+        let place = format!("{family} {table} {} of the legacy tables", super::shown(rule.chain));
+        of.extend(
+            of_target(rule.target, rule.target_data, marks).map(|effect| FoundEffect { place, effect }),
+        );
     })?;
     if !is_ours {
         found.extend(in_nat);

@@ -47,7 +47,7 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
 
 /// Standard input of a tool.
 #[derive(Clone, Copy)]
-pub(crate) enum ToolInput<'a> {
+pub enum ToolInput<'a> {
     /// This.
     Text(&'a str),
     /// The text that [`RunningTool::feed`] will pass to it.
@@ -56,7 +56,7 @@ pub(crate) enum ToolInput<'a> {
 
 /// A tool that was started.
 #[derive(Debug)]
-pub(crate) struct RunningTool {
+pub struct RunningTool {
     tool: PathBuf,
     child: Child,
     stdout: File,
@@ -64,17 +64,21 @@ pub(crate) struct RunningTool {
 }
 
 /// Exit status and output of a tool that has ended.
-pub(crate) struct FinishedTool {
-    pub(crate) tool: PathBuf,
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct FinishedTool {
+    /// The tool.
+    pub tool: PathBuf,
+    /// Exit status of the tool.
+    pub status: ExitStatus,
+    /// Standard output, with U+FFFD for what is not UTF-8.
+    pub stdout: String,
+    /// Standard error, likewise.
+    pub stderr: String,
 }
 
 impl RunningTool {
     /// Starts `tool` with `input` as its standard input and nothing of our environment but `PATH`. The child
     /// lives in the calling thread's namespaces.
-    pub(crate) fn start(
+    pub fn start(
         tool: &Path,
         arguments: &[String],
         env: &[(&str, &Path)],
@@ -85,7 +89,7 @@ impl RunningTool {
 
     /// Like [`RunningTool::start`], but in a user namespace, if one is given. No thread can enter one, nor can a process
     /// with several threads. So this program is started once more, and becomes the tool in there.
-    pub(crate) fn start_within(
+    pub fn start_within(
         user_namespace: Option<&UserNamespace>,
         tool: &Path,
         arguments: &[String],
@@ -123,7 +127,7 @@ impl RunningTool {
     }
 
     /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
-    pub(crate) fn feed(&mut self, text: &str) -> Result<(), Error> {
+    pub fn feed(&mut self, text: &str) -> Result<(), Error> {
         let written = self.child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
         match written {
             // It has ended already: its own words, read when it is waited for, say why.
@@ -133,7 +137,7 @@ impl RunningTool {
     }
 
     /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
-    pub(crate) fn finish(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
+    pub fn finish(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
         let tool = self.tool.clone();
         let failed = |source| Error::Run { tool: tool.clone(), source };
         let status = wait(&mut self.child, deadline).map_err(failed)?;
@@ -154,7 +158,7 @@ impl Drop for RunningTool {
 
 impl FinishedTool {
     /// Returns the tool's result if it succeeded, else why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
-    pub(crate) fn success(self) -> Result<FinishedTool, Error> {
+    pub fn success(self) -> Result<FinishedTool, Error> {
         if self.status.success() {
             return Ok(self);
         }

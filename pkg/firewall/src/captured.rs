@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use iptables_legacy::{LegacyRule, PlainVerdict};
 use model::Family;
 use netlink::{
     Attribute, Attributes, ListBounds, Malformed, MessageFlags, NetlinkProtocol, NetlinkRequest,
@@ -21,7 +22,7 @@ use nftables::{
 };
 use rules::{ChainSet, Hook, Rule, RuleSet, Target};
 
-use crate::{Error, legacy, presence::has_no_nf_tables};
+use crate::{Error, presence::has_no_nf_tables};
 
 /// For one list of rules of a pod: a caller has no more than two seconds in all, and rules of megabytes are no pod's.
 const BOUNDS: ListBounds = ListBounds { time: Duration::from_millis(300), bytes: ListBounds::POD.bytes };
@@ -57,6 +58,16 @@ pub(crate) struct TracedRule {
 }
 
 impl TracedRule {
+    fn of_legacy(rule: &LegacyRule<'_>) -> TracedRule {
+        let effect = match rule.verdict {
+            Some(PlainVerdict::Accept | PlainVerdict::Return) => RuleEffect::Leaves,
+            None if RuleEffect::is_redirection(rule.target) => RuleEffect::Redirects,
+            None => RuleEffect::None,
+        };
+        let jumps_to = rule.leads_to.map(str::to_owned);
+        TracedRule { chain: rule.chain.to_owned(), jumps_to, effect }
+    }
+
     fn of(chain: &str, rule: &Rule) -> TracedRule {
         let is_plain = Rule::new(rule.target.clone()) == *rule;
         let effect = match rule.target {
@@ -130,7 +141,7 @@ impl CapturedTraffic {
                 }
             };
             nf_tables(number, |table, rule| note(0, table, rule))?;
-            legacy::rules(family, |table, rule| note(1, table, rule))?;
+            iptables_legacy::rules(family, |table, rule| note(1, table, TracedRule::of_legacy(rule)))?;
         }
         if let Some(prefix) = owner.native {
             nf_tables(INET, |table, rule| {

@@ -1,4 +1,4 @@
-//! What the kernel's ip_tables hold. Of these it counts no changes, but it gives them out: as rules, or as a number for all of it.
+//! What the kernel's ip_tables hold. Of these it counts no changes, but it gives them out.
 //!
 //! The one place in this crate that needs `unsafe`: options that are read are sockets' options, which neither std nor
 //! rustix reads by number.
@@ -9,10 +9,12 @@ mod entries;
 
 use std::{
     ffi::{c_int, c_void},
+    fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io,
     mem::{offset_of, size_of},
     os::fd::{AsRawFd as _, OwnedFd},
+    path::Path,
 };
 
 use model::Family;
@@ -24,9 +26,10 @@ use rustix::{
 use nftables::XtablesDecoder;
 use rules::{ChainSet, SavedTables, SavedTablesBuilder, Table};
 
-use crate::{Error, captured::TracedRule, presence::legacy_tables};
-use chains::LegacyRule;
+use crate::Error;
 use entries::EntryLayout;
+
+pub use chains::{LegacyRule, PlainVerdict};
 
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`, the same numbers for IPv6 (kernel:
 /// `include/uapi/linux/netfilter_ipv4/ip_tables.h`).
@@ -39,9 +42,9 @@ const NAME: usize = 32;
 /// A table may be replaced between the question for its size and the one for its content.
 const ATTEMPTS: u32 = 4;
 /// Longer tables are no pod's. In bytes; a rule has some 300.
-pub(crate) const LONGEST: usize = 16 << 20;
+pub const LONGEST: usize = 16 << 20;
 /// Nor are such any node's.
-pub(crate) const LONGEST_OF_NODE: usize = 256 << 20;
+pub const LONGEST_OF_NODE: usize = 256 << 20;
 
 /// `struct ipt_getinfo`.
 #[repr(C)]
@@ -70,13 +73,15 @@ enum LegacyTableError {
 }
 
 /// A number that only means "the same" or "another one" for all rules of the legacy tables in the calling thread's
-/// namespace, without their counters; none if there are no such tables. Only tables that exist are asked for, because
-/// asking for another one would make it.
-pub(crate) fn number(longest: usize) -> Result<Option<u64>, Error> {
+/// namespace, without their counters; none if there are no such tables. One that is longer is an error.
+///
+/// # Errors
+/// The kernel could not be asked, its answer makes no sense, or a table is longer.
+pub fn fingerprint(longest: usize) -> Result<Option<u64>, Error> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
     for family in Family::BOTH {
-        let tables = legacy_tables(family)?;
+        let tables = tables(family)?;
         if tables.is_empty() {
             continue;
         }
@@ -92,8 +97,11 @@ pub(crate) fn number(longest: usize) -> Result<Option<u64>, Error> {
 }
 
 /// Reads the legacy tables of a family in the calling thread's namespace that iptables knows, as far as they concern these owners
-/// (see [`SavedTables::parse_for`]). Only tables that exist are asked for. One that is longer is an error.
-pub(crate) fn listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
+/// (see [`SavedTables::parse_for`]).
+///
+/// # Errors
+/// As [`fingerprint`].
+pub fn listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
     let (mut builder, mut decoder) = (SavedTablesBuilder::new(owners), XtablesDecoder::default());
     let layout = EntryLayout::of(family);
     let mut chains = Vec::new();
@@ -116,21 +124,13 @@ fn table_of(name: &str) -> Option<Table> {
     Table::ALL.into_iter().find(|table| table.name() == name)
 }
 
-/// The rules of all legacy tables of a family in the calling thread's namespace, each with its table. Only tables that exist
-/// are asked for.
-pub(crate) fn rules(family: Family, mut note: impl FnMut(&str, TracedRule)) -> Result<(), Error> {
-    targets(family, |table, rule, _, _| note(table, rule))
-}
-
-/// Hands over the same rules as `rules`, each with its target's name and data.
-pub(crate) fn targets(
-    family: Family,
-    mut note: impl FnMut(&str, TracedRule, &str, &[u8]),
-) -> Result<(), Error> {
-    let layout = EntryLayout::of(family);
+/// Hands over the rules of all legacy tables of a family in the calling thread's namespace, a pod's, each with its table.
+///
+/// # Errors
+/// As [`fingerprint`].
+pub fn rules(family: Family, mut note: impl FnMut(&str, &LegacyRule<'_>)) -> Result<(), Error> {
     read_each(family, LONGEST, &mut Vec::new(), |table, rule| {
-        let data = rule.entry.target.get(chains::TARGET_DATA..).unwrap_or_default();
-        note(table, rule.trace(&layout)?, rule.entry.target_name()?, data);
+        note(table, rule);
         Ok(())
     })
 }
@@ -140,10 +140,10 @@ pub(crate) fn targets(
 fn read_each(
     family: Family,
     longest: usize,
-    tables: &mut Vec<(String, Vec<String>)>,
+    found: &mut Vec<(String, Vec<String>)>,
     mut note: impl FnMut(&str, &LegacyRule<'_>) -> Result<(), &'static str>,
 ) -> Result<(), Error> {
-    let names = legacy_tables(family)?;
+    let names = tables(family)?;
     if names.is_empty() {
         return Ok(());
     }
@@ -154,26 +154,44 @@ fn read_each(
         let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
         let chains = chains::read(info, entries, &EntryLayout::of(family), |rule| note(&table, rule));
         let chains = chains.map_err(|what| LegacyTableError::Malformed(what).of(family, &table))?;
-        tables.push((table, chains));
+        found.push((table, chains));
     }
     Ok(())
 }
 
-/// Reads the rules of a table from the kernel's two answers, each as a save would have it. Removes the counters from the second.
+/// Reads the rules of a table from the kernel's two answers, each with its chain and as a save would have it. Removes the
+/// counters from the second.
 pub(crate) fn told(
     family: Family,
     info: &[u8],
     entries: &mut [u8],
-) -> Result<Vec<(TracedRule, String)>, &'static str> {
+) -> Result<Vec<(String, String)>, &'static str> {
     let (layout, mut decoder) = (EntryLayout::of(family), XtablesDecoder::default());
     entries::clear_counters(entries, &layout)?;
     let mut rules = Vec::new();
     chains::read(info, entries, &layout, |rule| {
         let saved = decode::decode(family, &layout, rule, &mut decoder).saved(family, rule.chain);
-        rules.push((rule.trace(&layout)?, saved.text));
+        rules.push((saved.chain, saved.text));
         Ok(())
     })?;
     Ok(rules)
+}
+
+/// Names of the legacy tables of a family that exist in the calling thread's namespace. The kernel lists them only once its
+/// ip_tables is there, and a table only once somebody used it.
+///
+/// # Errors
+/// [`Error::Read`]: the kernel's list could not be read.
+pub fn tables(family: Family) -> Result<Vec<String>, Error> {
+    let path = Path::new(match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    });
+    match fs::read_to_string(path) {
+        Ok(names) => Ok(names.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
 }
 
 impl LegacyTableError {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use iptables_legacy::Error as ToolError;
 use model::Family;
 use netlink::{Errno, ListBounds};
 use nftables::native::NativeListing;
@@ -192,7 +193,7 @@ impl Firewall {
             Err(unsupported) => unsupported.into(),
         };
         let by_tools = match self.restore(&changes.texts(), waiting) {
-            Err(Error::NoTool { .. } | Error::NoIptables(_)) => Err(refused),
+            Err(Error::Tool(ToolError::NoTool { .. } | ToolError::NoIptables(_))) => Err(refused),
             done => done,
         };
         self.or_native(by_tools, changes)
@@ -240,7 +241,7 @@ impl Firewall {
             let changes = observed.removal(owner);
             match other.apply(&changes, Vec::new()) {
                 // Nobody here can change these.
-                Err(Error::NoTool { .. }) => continue,
+                Err(Error::Tool(ToolError::NoTool { .. })) => continue,
                 done => done?,
             };
             taken.extend(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())));

@@ -1,8 +1,6 @@
 //! The rules of a legacy table by their chains. The kernel has one list of entries: a built-in chain begins where its hook
 //! enters, a user's chain behind an entry with its name, and a jump is a place in the list.
 
-use crate::captured::{RuleEffect, TracedRule};
-
 use super::entries::EntryLayout;
 
 /// `struct ipt_getinfo`: which hooks a table has, and where each enters.
@@ -21,20 +19,28 @@ pub(super) const RETURN: i32 = -5;
 type ParseFailure = &'static str;
 
 /// A rule in its chain.
-pub(super) struct LegacyRule<'a> {
-    pub(super) chain: &'a str,
+#[derive(Debug)]
+pub struct LegacyRule<'a> {
+    /// Name of the chain.
+    pub chain: &'a str,
     /// The chain that it leads to.
-    pub(super) leads_to: Option<&'a str>,
+    pub leads_to: Option<&'a str>,
+    /// Name of its target; empty for a verdict or a jump.
+    pub target: &'a str,
+    /// The target's data, as the kernel's structure lays it out.
+    pub target_data: &'a [u8],
+    /// Verdict of the rule for every packet; `None`: it has conditions, or another target.
+    pub verdict: Option<PlainVerdict>,
     pub(super) entry: &'a LegacyEntry<'a>,
 }
 
-impl LegacyRule<'_> {
-    /// Returns the rule as far as it matters for where packets go.
-    pub(super) fn trace(&self, layout: &EntryLayout) -> Result<TracedRule, ParseFailure> {
-        let effect = self.entry.effect(layout)?;
-        let jumps_to = self.leads_to.map(str::to_owned);
-        Ok(TracedRule { chain: self.chain.to_owned(), jumps_to, effect })
-    }
+/// What becomes of a packet that meets a rule without conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainVerdict {
+    /// The packet passes the table.
+    Accept,
+    /// The packet leaves the chain.
+    Return,
 }
 
 /// Hands over all rules but the chains' policies, in their order, and returns the names of the chains. `info` is the answer to
@@ -73,11 +79,14 @@ pub(super) fn read(
             Some(at) if at != entry.end() => Some(begins(at).ok_or("a jump leads to no chain")?),
             _ => None,
         };
-        note(&LegacyRule { chain, leads_to, entry })?;
+        let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
+        let (target, verdict) = (entry.target_name()?, entry.verdict(layout)?);
+        note(&LegacyRule { chain, leads_to, target, target_data, verdict, entry })?;
     }
     Ok(chains.into_iter().map(|(_, name)| name).collect())
 }
 
+#[derive(Debug)]
 pub(super) struct LegacyEntry<'a> {
     begin: usize,
     pub(super) bytes: &'a [u8],
@@ -142,15 +151,15 @@ impl LegacyEntry<'_> {
         Ok(usize::try_from(verdict).ok())
     }
 
-    fn effect(&self, layout: &EntryLayout) -> Result<RuleEffect, ParseFailure> {
-        let name = self.target_name()?;
-        if RuleEffect::is_redirection(name) {
-            return Ok(RuleEffect::Redirects);
+    fn verdict(&self, layout: &EntryLayout) -> Result<Option<PlainVerdict>, ParseFailure> {
+        if !self.target_name()?.is_empty() || !layout.is_unconditional(self.bytes) {
+            return Ok(None);
         }
-        let leaves = name.is_empty()
-            && matches!(number(self.target, TARGET_DATA)?.cast_signed(), ACCEPT | RETURN)
-            && layout.is_unconditional(self.bytes);
-        Ok(if leaves { RuleEffect::Leaves } else { RuleEffect::None })
+        Ok(match number(self.target, TARGET_DATA)?.cast_signed() {
+            ACCEPT => Some(PlainVerdict::Accept),
+            RETURN => Some(PlainVerdict::Return),
+            _ => None,
+        })
     }
 }
 
@@ -224,7 +233,7 @@ mod tests {
     }
 
     fn read_all(info: &[u8], entries: &[u8], layout: &EntryLayout) -> Result<Vec<String>, ParseFailure> {
-        read(info, entries, layout, |rule| rule.trace(layout).map(drop))
+        read(info, entries, layout, |_| Ok(()))
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use iptables_legacy::{FinishedTool, IptablesTools, LOCK_VARIABLE, RunningTool, ToolInput, ToolVerb};
 use model::Family;
 use netlink::ListBounds;
 use netns::UserNamespace;
@@ -16,11 +17,7 @@ use rules::SavedTables;
 use crate::{
     Backend, Error, XtablesLock,
     backend::{HeldTables, OWNERS, by_content, native_prefixes},
-    child::{FinishedTool, RunningTool, ToolInput},
-    legacy,
-    lock::LOCK_VARIABLE,
     presence::BackendPresence,
-    tools::{IptablesTools, ToolVerb},
 };
 
 /// Means by which the tables of nf_tables are changed. They are read over netlink in any case.
@@ -120,8 +117,8 @@ impl FirewallOptions {
         match presence.has_nf_tables {
             true if self.native == NativeTables::Preferred => Ok(Backend::Native),
             true if self.uses_engine() => Ok(Backend::Nft),
-            true if self.native != NativeTables::Never => tools.default_backend().or(Ok(Backend::Native)),
-            _ => tools.default_backend(),
+            true if self.native != NativeTables::Never => default_backend(tools).or(Ok(Backend::Native)),
+            _ => default_backend(tools),
         }
     }
 
@@ -134,6 +131,11 @@ impl FirewallOptions {
     fn bounds(&self) -> ListBounds {
         if self.is_pod { ListBounds::POD } else { ListBounds::NODE }
     }
+}
+
+/// The backend of the host's tools.
+fn default_backend(tools: &IptablesTools) -> Result<Backend, Error> {
+    Ok(tools.default_kind()?.into())
 }
 
 /// The tables of the calling thread's network namespace, by the backend that it uses.
@@ -223,7 +225,7 @@ impl AllTables {
     ) -> Result<AllTables, Error> {
         let firewall = |backend| Firewall::with(backend, options);
         let look = |backend| match firewall(backend).look(presence.of(backend)) {
-            Err(Error::NoTool { .. }) => Ok(ObservedTables::default()),
+            Err(Error::Tool(iptables_legacy::Error::NoTool { .. })) => Ok(ObservedTables::default()),
             other => other,
         };
         let legacy = firewall(Backend::Legacy);
@@ -288,7 +290,7 @@ impl Firewall {
 
     /// Whether the host has the tool that changes the tables of this backend.
     fn has_tool(&self, family: Family) -> bool {
-        self.tools.find(self.backend, family, ToolVerb::Restore).is_ok()
+        self.tools.find(self.backend.tools(), family, ToolVerb::Restore).is_ok()
     }
 
     /// Reads the tables of these families, of which there are some.
@@ -305,8 +307,13 @@ impl Firewall {
                 Ok(ObservedTables { families, ..ObservedTables::default() })
             }
             Backend::Legacy => {
-                let longest = if self.options.is_pod { legacy::LONGEST } else { legacy::LONGEST_OF_NODE };
-                let read = |family: &Family| Ok((*family, legacy::listing(*family, &OWNERS, longest)?));
+                let longest = if self.options.is_pod {
+                    iptables_legacy::LONGEST
+                } else {
+                    iptables_legacy::LONGEST_OF_NODE
+                };
+                let read =
+                    |family: &Family| Ok((*family, iptables_legacy::listing(*family, &OWNERS, longest)?));
                 let families = families.iter().map(read).collect::<Result<BTreeMap<_, _>, Error>>()?;
                 let observed = ObservedTables { families, ..ObservedTables::default() };
                 // To delete such a rule, a tool has to be told all that it says.
@@ -350,7 +357,7 @@ impl Firewall {
     fn save(&self) -> Result<ObservedTables, Error> {
         let families = BackendPresence::of_this_netns()?.of(self.backend).to_vec();
         let started = families.iter().map(|family| {
-            let tool = self.tools.find(self.backend, *family, ToolVerb::Save)?;
+            let tool = self.tools.find(self.backend.tools(), *family, ToolVerb::Save)?;
             Ok((*family, RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?))
         });
         let mut observed = ObservedTables::default();
@@ -403,15 +410,15 @@ impl Firewall {
     }
 
     fn start(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {
-        let tool = self.tools.find(self.backend, family, ToolVerb::Restore)?;
+        let tool = self.tools.find(self.backend.tools(), family, ToolVerb::Restore)?;
         let within = self.options.user_namespace.as_deref();
-        RunningTool::start_within(
+        Ok(RunningTool::start_within(
             within,
             &tool,
             &self.restore_arguments(),
             &self.restore_environment(),
             input,
-        )
+        )?)
     }
 
     /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
@@ -419,7 +426,7 @@ impl Firewall {
     /// # Errors
     /// The tool's refusal in its own words.
     pub fn call(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
-        let tool = self.tools.find(self.backend, family, ToolVerb::Command)?;
+        let tool = self.tools.find(self.backend.tools(), family, ToolVerb::Command)?;
         let wait = self.wait_argument();
         let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
         let within = self.options.user_namespace.as_deref();
@@ -441,7 +448,7 @@ impl Firewall {
                 waited: self.options.lock_wait,
                 holder: self.options.lock.holder(),
             }),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -35,8 +35,7 @@ pub(super) fn decode(
     let mut names = Vec::new();
     let matches: Option<Vec<XtMatch<'_>>> = XtMatch::all(rule.entry.bytes, layout, rule.entry.target);
     names.extend(matches.iter().flatten().map(|found| found.name.to_owned()));
-    let target = rule.entry.target_name().ok().filter(|name| !name.is_empty());
-    names.extend(target.map(str::to_owned));
+    names.extend(Some(rule.target).filter(|name| !name.is_empty()).map(str::to_owned));
     let conditions = EntryConditions { family, layout, entry: rule.entry.bytes };
     let decoded = matches.and_then(|matches| conditions.rule(rule, matches, decoder));
     DecodedRule { rule: decoded, leads_to: rule.leads_to.map(str::to_owned), names }
@@ -106,9 +105,8 @@ impl EntryConditions<'_> {
 
     fn target(&self, rule: &LegacyRule<'_>, is_goto: bool, decoder: &XtablesDecoder) -> Option<Target> {
         let target = rule.entry.target;
-        let name = rule.entry.target_name().ok()?;
-        if !name.is_empty() {
-            return decoder.decode_target(name, *target.get(REVISION)?, target.get(DATA..)?, self.family);
+        if !rule.target.is_empty() {
+            return decoder.decode_target(rule.target, *target.get(REVISION)?, rule.target_data, self.family);
         }
         if let Some(chain) = rule.leads_to {
             let chain = Chain(chain.to_owned().into());

@@ -1,6 +1,6 @@
 //! Which backend has tables in the calling thread's network namespace, asked without making any.
 
-use std::{collections::BTreeSet, fs, io, path::Path};
+use std::collections::BTreeSet;
 
 use model::Family;
 use netlink::{Errno, ListBounds, MessageFlags, NetlinkProtocol, NetlinkRequest, Socket};
@@ -36,7 +36,7 @@ impl BackendPresence {
     pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
-            if !legacy_tables(family)?.is_empty() {
+            if !iptables_legacy::tables(family)?.is_empty() {
                 legacy.push(family);
             }
         }
@@ -68,20 +68,6 @@ pub(crate) fn has_no_nf_tables(error: &netlink::Error) -> bool {
             .and_then(|number| u16::try_from(number).ok())
             .is_some_and(|number| unknown(Errno(number))),
         _ => false,
-    }
-}
-
-/// Names of the tables that exist. The file does only once the kernel's ip_tables is there, and names a table only once
-/// somebody used it.
-pub(crate) fn legacy_tables(family: Family) -> Result<Vec<String>, Error> {
-    let path = Path::new(match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-    });
-    match fs::read_to_string(path) {
-        Ok(names) => Ok(names.split_whitespace().map(str::to_owned).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
     }
 }
 
@@ -124,6 +110,8 @@ pub(crate) fn generation() -> Result<Option<u32>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

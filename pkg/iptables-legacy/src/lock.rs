@@ -9,7 +9,7 @@ use std::{
 /// Where every iptables of the host locks.
 pub(crate) const HOST_LOCK: &str = "/run/xtables.lock";
 /// Overrides the lock's file in iptables 1.8.6 and later.
-pub(crate) const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
+pub const LOCK_VARIABLE: &str = "XTABLES_LOCKFILE";
 
 /// The lock that a change of legacy tables takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,9 @@ pub enum XtablesLock {
 }
 
 impl XtablesLock {
-    pub(crate) fn path(&self) -> &Path {
+    /// The lock's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         match self {
             XtablesLock::Host => Path::new(HOST_LOCK),
             XtablesLock::Private(path) => path,
@@ -30,7 +32,8 @@ impl XtablesLock {
     }
 
     /// The processes that hold the lock, as far as `/proc` tells.
-    pub(crate) fn holder(&self) -> String {
+    #[must_use]
+    pub fn holder(&self) -> String {
         let unknown = "an unknown process".to_owned();
         let Ok(inode) = fs::metadata(self.path()).map(|meta| meta.ino()) else { return unknown };
         let Ok(locks) = fs::read_to_string("/proc/locks") else { return unknown };

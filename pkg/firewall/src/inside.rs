@@ -10,10 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use iptables_legacy::private_mounts;
 use netns::{MountSandbox, Netns};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::{Error, FirewallOptions, XtablesLock, may_use_legacy, private_mounts};
+use crate::{Error, FirewallOptions, XtablesLock, may_use_legacy};
 
 /// The file of the namespace itself, for a tool that is in a pod's user namespace and can open nothing of the node's root:
 /// only the plugin has such, at an ADD, before the pod has any process that could hold it.

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
+use iptables_legacy::{IptablesTools, ToolKind};
 use rules::{ChainSet, SavedTables};
+
+use crate::Error;
 
 /// A kind of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +21,34 @@ pub enum Backend {
 impl Backend {
     /// All three.
     pub const ALL: [Backend; 3] = [Backend::Nft, Backend::Legacy, Backend::Native];
+
+    /// The tools for these tables; native ones have none of iptables.
+    pub(crate) fn tools(self) -> ToolKind {
+        match self {
+            Backend::Legacy => ToolKind::Legacy,
+            Backend::Nft | Backend::Native => ToolKind::Nft,
+        }
+    }
+}
+
+impl From<ToolKind> for Backend {
+    fn from(kind: ToolKind) -> Backend {
+        match kind {
+            ToolKind::Nft => Backend::Nft,
+            ToolKind::Legacy => Backend::Legacy,
+        }
+    }
+}
+
+/// The backend that a blank network namespace gets: nf_tables where the kernel has them, else that of the host's tools.
+///
+/// # Errors
+/// Neither is there.
+pub fn available_backend() -> Result<Backend, Error> {
+    match nftables::generation() {
+        Ok(_) => Ok(Backend::Nft),
+        Err(_) => Ok(IptablesTools::from_environment().default_kind()?.into()),
+    }
 }
 
 /// The text names no backend.

@@ -1,0 +1,136 @@
+//! Finding the host's tools.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use model::Family;
+
+use crate::{
+    Error,
+    child::{RunningTool, ToolInput},
+};
+
+/// Where tools usually are, for callers without a `PATH`.
+const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Implementation of iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolKind {
+    /// iptables commands on the kernel's nf_tables.
+    Nft,
+    /// Those on the kernel's ip_tables.
+    Legacy,
+}
+
+impl fmt::Display for ToolKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ToolKind::Nft => "nft",
+            ToolKind::Legacy => "legacy",
+        })
+    }
+}
+
+/// The directories that are searched.
+#[derive(Clone, Debug)]
+pub struct IptablesTools {
+    path: OsString,
+}
+
+/// Task of a tool.
+#[derive(Clone, Copy, Debug)]
+pub enum ToolVerb {
+    /// `iptables-restore`
+    Restore,
+    /// `iptables-save`
+    Save,
+    /// `iptables`
+    Command,
+}
+
+impl ToolVerb {
+    fn suffix(self) -> &'static str {
+        match self {
+            ToolVerb::Restore => "-restore",
+            ToolVerb::Save => "-save",
+            ToolVerb::Command => "",
+        }
+    }
+}
+
+impl IptablesTools {
+    /// The directories of `PATH`, or the usual ones for callers without it.
+    #[must_use]
+    pub fn from_environment() -> IptablesTools {
+        let path = env::var_os("PATH").filter(|path| !path.is_empty());
+        IptablesTools { path: path.unwrap_or_else(|| USUAL_PATH.into()) }
+    }
+
+    /// The tool of this kind: by its own name, or by the plain name when that is of this kind.
+    ///
+    /// # Errors
+    /// There is none, or what a plain name is could not be determined.
+    pub fn find(&self, kind: ToolKind, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
+        let prefix = prefix(family);
+        let suffix = verb.suffix();
+        if let Some(tool) = self.search(&format!("{prefix}-{kind}{suffix}")) {
+            return Ok(tool);
+        }
+        let plain = format!("{prefix}{suffix}");
+        match self.search(&plain) {
+            Some(tool) if kind_of(&tool)? == kind => Ok(tool),
+            _ => Err(Error::NoTool {
+                tool: plain,
+                backend: kind,
+                path: self.path.to_string_lossy().into_owned(),
+            }),
+        }
+    }
+
+    /// The kind of the host's plain `iptables-restore`, which is the operator's choice.
+    ///
+    /// # Errors
+    /// There is no such tool, or its kind could not be determined.
+    pub fn default_kind(&self) -> Result<ToolKind, Error> {
+        match self.search("iptables-restore") {
+            Some(tool) => kind_of(&tool),
+            None if self.search("iptables-nft-restore").is_some() => Ok(ToolKind::Nft),
+            None if self.search("iptables-legacy-restore").is_some() => Ok(ToolKind::Legacy),
+            None => Err(Error::NoIptables(self.path.to_string_lossy().into_owned())),
+        }
+    }
+
+    fn search(&self, name: &str) -> Option<PathBuf> {
+        env::split_paths(&self.path).map(|dir| dir.join(name)).find(|path| path.is_file())
+    }
+}
+
+fn prefix(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    }
+}
+
+/// Which kind a tool with a plain name is: by the program that its links lead to, else by asking it.
+fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
+    let program = tool.canonicalize().map_err(|source| Error::Read { path: tool.to_owned(), source })?;
+    match program.file_name().map(|name| name.to_string_lossy().into_owned()) {
+        Some(name) if name.contains("nft") => Ok(ToolKind::Nft),
+        Some(name) if name.contains("legacy") || name == "xtables-multi" => Ok(ToolKind::Legacy),
+        _ => ask(tool),
+    }
+}
+
+/// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
+fn ask(tool: &Path) -> Result<ToolKind, Error> {
+    let bound = Duration::from_secs(5);
+    let running = RunningTool::start(tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;
+    let answer = running.finish(Instant::now() + bound, bound)?.success()?;
+    Ok(if answer.stdout.contains("nf_tables") { ToolKind::Nft } else { ToolKind::Legacy })
+}
