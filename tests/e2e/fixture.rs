@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use crate::agent::{collection, path};
 use crate::checks::Checks;
 use crate::control::{ControlPlane, Places};
-use crate::machine::{Flavour, Machine, OUTSIDE};
+use crate::machine::{Machine, OUTSIDE};
 use crate::pods::{BEYOND, PORT};
 use crate::running::Running;
+use crate::runtime::Runtime;
 use crate::wait::until;
 
 /// For a pod to be ready that nothing is in the way of.
@@ -29,11 +30,11 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    pub(crate) fn start(places: &Places, flavour: Flavour, checks: Checks) -> Self {
+    pub(crate) fn start(places: &Places, runtime: Runtime, checks: Checks) -> Self {
         let start = Instant::now();
         let outside = serve_outside();
         let control = ControlPlane::start(places);
-        let machine = Machine::start(places, &control, flavour);
+        let machine = Machine::start(places, &control, runtime);
         let fixture = Self { checks, control, machine, _outside: outside };
         let version = fixture
             .control

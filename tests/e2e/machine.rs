@@ -1,4 +1,4 @@
-//! The node: containerd and kubelet in namespaces of their own, which `hack/e2e.d/node` sets up from within.
+//! The node: a container runtime and a kubelet in namespaces of their own, which `hack/e2e.d/node` sets up from within.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::control::{ControlPlane, Places, url};
 use crate::running::Running;
+use crate::runtime::Runtime;
 use crate::wait::until;
 
 /// Where the node reaches all that is not on it.
@@ -21,61 +22,22 @@ const PODS: &str = "10.244.1.0/24";
 /// The image that pods of the test are made of, and their sandboxes.
 pub(crate) const IMAGE: &str = "registry.invalid/e2e:test";
 
-/// Which container runtime, and so which version of CNI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flavour {
-    /// Debian's 1.6 with CNI 1.0.0.
-    One,
-    /// 2.x with CNI 1.1.0: it asks plugins for their STATUS.
-    Two,
-}
-
 /// The node. It goes on drop, its disks with it.
 pub(crate) struct Machine {
     pub(crate) disk: PathBuf,
-    pub(crate) flavour: Flavour,
+    pub(crate) runtime: Runtime,
     programs: PathBuf,
     process: Running,
     init: u32,
 }
 
-impl Flavour {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::One => "containerd 1.6, CNI 1.0",
-            Self::Two => "containerd 2, CNI 1.1",
-        }
-    }
-
-    fn containerd(self, programs: &Path) -> PathBuf {
-        match self {
-            Self::One => "/usr/bin/containerd".into(),
-            Self::Two => programs.join("containerd"),
-        }
-    }
-
-    fn cni(self, programs: &Path) -> PathBuf {
-        match self {
-            Self::One => "/usr/lib/cni".into(),
-            Self::Two => programs.into(),
-        }
-    }
-
-    fn cni_version(self) -> &'static str {
-        match self {
-            Self::One => "1.0.0",
-            Self::Two => "1.1.0",
-        }
-    }
-}
-
 impl Machine {
     /// Boots a new node, and returns when it is ready.
-    pub(crate) fn start(places: &Places, control: &ControlPlane, flavour: Flavour) -> Self {
+    pub(crate) fn start(places: &Places, control: &ControlPlane, runtime: Runtime) -> Self {
         let disk = places.work.join("disk");
-        fill(&disk, places, flavour);
-        let (process, init) = boot(&disk, &places.programs, flavour);
-        let machine = Self { disk, flavour, programs: places.programs.clone(), process, init };
+        fill(&disk, places, runtime);
+        let (process, init) = boot(&disk, &places.programs, runtime);
+        let machine = Self { disk, runtime, programs: places.programs.clone(), process, init };
         let ready = machine.wait_until_ready(control, READY_LIMIT);
         assert!(ready, "the node does not get ready:\n{}", machine.logs());
         machine
@@ -95,7 +57,7 @@ impl Machine {
 
     /// It starts again from its disks.
     pub(crate) fn boot(&mut self) {
-        (self.process, self.init) = boot(&self.disk, &self.programs, self.flavour);
+        (self.process, self.init) = boot(&self.disk, &self.programs, self.runtime);
     }
 
     /// Another node of the same name in its place, as new.
@@ -103,7 +65,7 @@ impl Machine {
         self.crash();
         control.delete(&format!("/api/v1/nodes/{NAME}"));
         fs::remove_dir_all(&self.disk).expect("nobody uses it any more");
-        fill(&self.disk, places, self.flavour);
+        fill(&self.disk, places, self.runtime);
         self.boot();
         assert!(self.wait_until_ready(control, READY_LIMIT), "the node does not get ready:\n{}", self.logs());
     }
@@ -146,11 +108,8 @@ impl Machine {
     /// SIGKILL for what holds a pod's namespaces: the kubelet makes new ones.
     pub(crate) fn kill_sandbox(&self, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().expect("a pod has it");
-        let filter =
-            format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
-        let ids = self.sh(&format!("ctr --namespace k8s.io containers ls --quiet '{filter}'"));
-        ids.lines()
-            .for_each(|id| drop(self.run(&format!("ctr --namespace k8s.io tasks kill --signal KILL {id}"))));
+        let ids = self.sh(&self.runtime.list_sandboxes(uid));
+        ids.lines().for_each(|id| drop(self.run(&self.runtime.kill_sandbox(id))));
     }
 
     /// What a container wrote, of its last attempts too.
@@ -180,7 +139,7 @@ impl Machine {
 
     /// The ends of its logs.
     pub(crate) fn logs(&self) -> String {
-        ["import", "containerd", "kubelet"]
+        ["import", self.runtime.process(), "kubelet"]
             .map(|name| {
                 format!("-- {name}\n{}", crate::control::tail(&self.disk.join(format!("log/{name}.log"))))
             })
@@ -201,27 +160,27 @@ fn is_ready(node: &Value) -> bool {
 }
 
 /// Installs the node: its settings, its images, and the network's own plugins.
-fn fill(disk: &Path, places: &Places, flavour: Flavour) {
-    for directory in
-        ["etc/cni/net.d", "etc/kubernetes/manifests", "etc/containerd", "opt/cni/bin", "lib/images", "log"]
-    {
+fn fill(disk: &Path, places: &Places, runtime: Runtime) {
+    for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "opt/cni/bin", "lib/images", "log"] {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
     }
     for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
         fs::copy(file.path(), disk.join("lib/images").join(file.file_name())).expect("cannot copy an image");
     }
     for plugin in ["ptp", "host-local", "portmap", "loopback"] {
-        copy_program(&flavour.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
+        copy_program(&runtime.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
     for (name, text) in [
-        ("cni/net.d/10-e2e.conflist", conflist(flavour.cni_version()).to_string()),
-        ("containerd/e2e.toml", containerd(flavour)),
+        ("cni/net.d/10-e2e.conflist", conflist(runtime.cni_version()).to_string()),
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
-        ("kubernetes/kubelet.json", kubelet().to_string()),
+        ("kubernetes/kubelet.json", kubelet(runtime).to_string()),
+        (runtime.settings_file(), runtime.settings()),
     ] {
-        fs::write(disk.join("etc").join(name), text).expect("cannot write a file");
+        let file = disk.join("etc").join(name);
+        fs::create_dir_all(file.parent().expect("a directory of the node")).expect("cannot make a directory");
+        fs::write(file, text).expect("cannot write a file");
     }
 }
 
@@ -234,22 +193,7 @@ fn conflist(version: &str) -> Value {
     ]})
 }
 
-fn containerd(flavour: Flavour) -> String {
-    // Without CAP_SYS_RESOURCE, which virtual machines may lack, no score can be lowered.
-    match flavour {
-        Flavour::One => format!(
-            "version = 2\noom_score = 0\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
-             disable_tcp_service = true\nrestrict_oom_score_adj = true\n"
-        ),
-        Flavour::Two => format!(
-            "version = 3\noom_score = 0\n[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
-             [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n\
-             [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
-        ),
-    }
-}
-
-fn kubelet() -> Value {
+fn kubelet(runtime: Runtime) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "authentication": {
@@ -257,7 +201,7 @@ fn kubelet() -> Value {
             "x509": {"clientCAFile": "/etc/kubernetes/client-ca.pem"},
         },
         "authorization": {"mode": "Webhook"},
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": runtime.endpoint(),
         "cgroupDriver": "cgroupfs", "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
         // Nobody is there; without it every pod has an Event about that.
         "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local",
@@ -268,7 +212,7 @@ fn kubelet() -> Value {
 }
 
 /// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
-fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Running, u32) {
+fn boot(disk: &Path, programs: &Path, runtime: Runtime) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
     command.args([
@@ -284,7 +228,7 @@ fn boot(disk: &Path, programs: &Path, flavour: Flavour) -> (Running, u32) {
     ]);
     // The sandbox's directory for temporary files is not on the node.
     command.env_remove("TMPDIR");
-    command.arg(script).args([disk, programs, &flavour.containerd(programs), Path::new("/usr/bin/ctr")]);
+    command.arg(script).args([disk, programs, Path::new(runtime.process()), &runtime.directory(programs)]);
     let log = fs::File::options()
         .create(true)
         .append(true)

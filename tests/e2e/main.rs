@@ -22,6 +22,7 @@ mod machine;
 mod pods;
 mod running;
 mod runs;
+mod runtime;
 mod scenarios;
 mod verdict;
 mod wait;
@@ -32,8 +33,8 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::control::{API, Places};
-use crate::machine::Flavour;
 use crate::runs::Part;
+use crate::runtime::Runtime;
 use crate::verdict::Verdict;
 
 fn main() -> ExitCode {
@@ -53,8 +54,8 @@ fn main() -> ExitCode {
 
 fn part(word: &str) -> Part {
     match word {
-        "1.6" => Part::Flavour(Flavour::One),
-        "2" => Part::Flavour(Flavour::Two),
+        "1.6" => Part::Runtime(Runtime::Containerd1),
+        "2" => Part::Runtime(Runtime::Containerd2),
         "charts" => Part::Charts,
         other => panic!("no part {other} here: 1.6, 2 or charts"),
     }

@@ -10,8 +10,8 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
-use crate::machine::Flavour;
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
+use crate::runtime::Runtime;
 use crate::scenarios::{self, Pods};
 use crate::verdict::{Outcome, Played, to_play_again};
 use crate::ztunnel::{self, CaptureState};
@@ -23,15 +23,15 @@ const MESH: &str = "mesh";
 /// A part of the test, with a cluster of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
-    /// All that belongs to a version of containerd.
-    Flavour(Flavour),
+    /// All that is played with a container runtime.
+    Runtime(Runtime),
     /// Every DaemonSet that Istio's charts make.
     Charts,
 }
 
 impl Part {
     pub(crate) const ALL: [Self; 3] =
-        [Self::Flavour(Flavour::One), Self::Flavour(Flavour::Two), Self::Charts];
+        [Self::Runtime(Runtime::Containerd1), Self::Runtime(Runtime::Containerd2), Self::Charts];
 }
 
 type Play = fn(&mut Fixture, &Places, &Agent);
@@ -39,7 +39,7 @@ type Play = fn(&mut Fixture, &Places, &Agent);
 /// From an installation to its end: the smallest thing that can be played alone, on a cluster of its own.
 struct Entry {
     name: String,
-    flavour: Flavour,
+    runtime: Runtime,
     agent: Agent,
     play: Play,
 }
@@ -48,7 +48,7 @@ impl Part {
     fn entries(self) -> Vec<Entry> {
         let entry = |agent, play| self.entry(agent, play);
         match self {
-            Self::Flavour(Flavour::One) => vec![
+            Self::Runtime(Runtime::Containerd1) => vec![
                 entry(Agent::manifest("istio-cni.yaml"), sidecars),
                 entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::Node);
@@ -58,7 +58,7 @@ impl Part {
                     chart(fixture, places, agent, Some(CaptureState::Node));
                 }),
             ],
-            Self::Flavour(Flavour::Two) => vec![
+            Self::Runtime(Runtime::Containerd2) => vec![
                 entry(Agent::manifest("istio-cni-in-pod.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::InPod);
                 }),
@@ -78,11 +78,11 @@ impl Part {
     }
 
     fn entry(self, agent: Agent, play: Play) -> Entry {
-        let (part, flavour) = match self {
-            Self::Flavour(flavour) => (flavour.name(), flavour),
-            Self::Charts => ("DaemonSet of a chart", Flavour::Two),
+        let (part, runtime) = match self {
+            Self::Runtime(runtime) => (runtime.name(), runtime),
+            Self::Charts => ("DaemonSet of a chart", Runtime::Containerd2),
         };
-        Entry { name: format!("{part}: {}", agent.name), flavour, agent, play }
+        Entry { name: format!("{part}: {}", agent.name), runtime, agent, play }
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn play(places: &Places, parts: &[Part], start: Instant) -> Vec<Playe
 /// goes: what one entry has left must not be in the next one's place.
 fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start: Instant) -> Outcome {
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let fixture = cluster.get_or_insert_with(|| boot(places, entry.flavour, start));
+        let fixture = cluster.get_or_insert_with(|| boot(places, entry.runtime, start));
         (entry.play)(fixture, places, &entry.agent);
     }));
     let mut outcome = cluster.as_mut().map(|fixture| fixture.checks.take()).unwrap_or_default();
@@ -133,10 +133,10 @@ fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start:
 }
 
 /// Boots a cluster with what every entry needs.
-fn boot(places: &Places, flavour: Flavour, start: Instant) -> Fixture {
+fn boot(places: &Places, runtime: Runtime, start: Instant) -> Fixture {
     let checks = Checks::new(start);
-    checks.chapter(format!("a cluster with one node and {}", flavour.name()));
-    let fixture = Fixture::start(places, flavour, checks);
+    checks.chapter(format!("a cluster with one node and {}", runtime.name()));
+    let fixture = Fixture::start(places, runtime, checks);
     fixture.namespace(SHOP, &[]);
     fixture.namespace(MESH, &[(MODE, "ambient")]);
     fixture.namespace(ztunnel::NAMESPACE, &[]);

@@ -325,9 +325,9 @@ fn escaped(fixture: &mut Fixture, pods: &Pods) -> Vec<String> {
     escaped
 }
 
-/// SIGKILL for the agent, for containerd and for the kubelet: running pods do not notice, and new ones are captured.
+/// SIGKILL for the agent, for the container runtime and for the kubelet: running pods do not notice, and new ones are captured.
 pub(crate) fn kills(fixture: &mut Fixture, agent: &Agent, pods: &Pods, make: Make<'_>) {
-    for program in ["install-cni", "containerd", "kubelet"] {
+    for program in ["install-cni", fixture.machine.runtime.process(), "kubelet"] {
         fixture.machine.kill(program);
         for (pod, expected) in pods {
             kinds::now(fixture, pod, *expected, &format!("{program} killed; a connection"));
