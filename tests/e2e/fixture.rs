@@ -190,13 +190,15 @@ pub(crate) fn place_of(pod: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-/// A process of a pod: the cgroup that the kubelet made for it names it.
+/// A process of a pod: the cgroup that the kubelet made for it names it. CRI-O's monitor of a container is in there, too, and in the
+/// node's network.
 fn process_of(pod: &Value) -> Option<u32> {
     let group = format!("/pod{}/", pod["metadata"]["uid"].as_str()?);
     let processes =
         fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut processes = processes.filter(|id: &u32| {
-        fs::read_to_string(format!("/proc/{id}/cgroup")).is_ok_and(|groups| groups.contains(&group))
+        fs::read_to_string(format!("/proc/{id}/cgroup"))
+            .is_ok_and(|groups| groups.contains(&group) && !groups.contains("/crio-conmon-"))
     });
     processes.next()
 }

@@ -171,15 +171,16 @@ fn fill(disk: &Path, places: &Places, runtime: Runtime) {
         copy_program(&runtime.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
-    for (name, text) in [
+    let mut files = vec![
         ("cni/net.d/10-e2e.conflist", conflist(runtime.cni_version()).to_string()),
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
         ("kubernetes/kubelet.json", kubelet(runtime).to_string()),
-        (runtime.settings_file(), runtime.settings()),
-    ] {
+    ];
+    files.extend(runtime.settings());
+    for (name, text) in files {
         let file = disk.join("etc").join(name);
-        fs::create_dir_all(file.parent().expect("a directory of the node")).expect("cannot make a directory");
+        fs::create_dir_all(file.parent().expect("it is below etc")).expect("cannot make a directory");
         fs::write(file, text).expect("cannot write a file");
     }
 }

@@ -1,7 +1,7 @@
 //! `hack/e2e`: the agent and the plugin on a real node. etcd, the API server, controllers, the scheduler, kubelet, containerd and runc
 //! run in the sandbox; the agent is deployed with our own manifests and as Istio's chart does it.
 //!
-//! `e2e PROGRAMS IMAGES [1.6|2|charts]...`. Each thing that is shown is also checked; the last line counts.
+//! `e2e PROGRAMS IMAGES [1.6|2|crio|crio-infra|charts]...`. Each thing that is shown is also checked; the last line counts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,7 +40,8 @@ use crate::verdict::Verdict;
 fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
     let mut arguments = std::env::args().skip(1);
-    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2|charts]..."));
+    let mut next =
+        || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2|crio|crio-infra|charts]..."));
     let places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
     let wanted: Vec<_> = arguments.map(|word| part(&word)).collect();
     let line = format!("address add {API}/32 dev lo");
@@ -56,7 +57,9 @@ fn part(word: &str) -> Part {
     match word {
         "1.6" => Part::Runtime(Runtime::Containerd1),
         "2" => Part::Runtime(Runtime::Containerd2),
+        "crio" => Part::Runtime(Runtime::Crio),
+        "crio-infra" => Part::Runtime(Runtime::CrioInfra),
         "charts" => Part::Charts,
-        other => panic!("no part {other} here: 1.6, 2 or charts"),
+        other => panic!("no part {other} here: 1.6, 2, crio, crio-infra or charts"),
     }
 }

@@ -48,7 +48,7 @@ impl Part {
     fn entries(self) -> Vec<Entry> {
         let entry = |agent, play| self.entry(agent, play);
         match self {
-            Self::Runtime(Runtime::Containerd1) => vec![
+            Self::Runtime(Runtime::Containerd1 | Runtime::CrioInfra) => vec![
                 entry(Agent::manifest("istio-cni.yaml"), sidecars),
                 entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::Node);
@@ -58,7 +58,7 @@ impl Part {
                     chart(fixture, places, agent, Some(CaptureState::Node));
                 }),
             ],
-            Self::Runtime(Runtime::Containerd2) => vec![
+            Self::Runtime(Runtime::Containerd2 | Runtime::Crio) => vec![
                 entry(Agent::manifest("istio-cni-in-pod.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::InPod);
                 }),

@@ -11,6 +11,11 @@ pub(crate) enum Runtime {
     Containerd1,
     /// containerd 2 with CNI 1.1: it asks plugins for their STATUS.
     Containerd2,
+    /// CRI-O without infra containers, as by default, with CNI 1.1 and a runc that knows user namespaces. CRI-O asks plugins to
+    /// CHECK a pod after its ADD, and every pod when it starts itself.
+    Crio,
+    /// CRI-O with infra containers, as for pods that share a PID namespace, with CNI 1.0 and Debian's runc.
+    CrioInfra,
 }
 
 impl Runtime {
@@ -18,12 +23,18 @@ impl Runtime {
         match self {
             Self::Containerd1 => "containerd 1.6, CNI 1.0",
             Self::Containerd2 => "containerd 2, CNI 1.1",
+            Self::Crio => "CRI-O 1.34, CNI 1.1",
+            Self::CrioInfra => "CRI-O 1.34 with infra containers, CNI 1.0",
         }
     }
 
     /// Name of its program and process.
     pub(crate) fn process(self) -> &'static str {
-        "containerd"
+        if self.is_crio() { "crio" } else { "containerd" }
+    }
+
+    fn is_crio(self) -> bool {
+        matches!(self, Self::Crio | Self::CrioInfra)
     }
 
     /// Directory of its program, and of those that it starts; `programs` are those that `hack/e2e` built.
@@ -31,60 +42,130 @@ impl Runtime {
         match self {
             Self::Containerd1 => "/usr/bin".into(),
             Self::Containerd2 => programs.into(),
+            Self::Crio | Self::CrioInfra => crio_programs(),
         }
     }
 
     /// Directory of the network's own plugins.
     pub(crate) fn cni(self, programs: &Path) -> PathBuf {
         match self {
-            Self::Containerd1 => "/usr/lib/cni".into(),
-            Self::Containerd2 => programs.into(),
+            Self::Containerd1 | Self::CrioInfra => "/usr/lib/cni".into(),
+            Self::Containerd2 | Self::Crio => programs.into(),
         }
     }
 
     /// `cniVersion` of the network.
     pub(crate) fn cni_version(self) -> &'static str {
         match self {
-            Self::Containerd1 => "1.0.0",
-            Self::Containerd2 => "1.1.0",
+            Self::Containerd1 | Self::CrioInfra => "1.0.0",
+            Self::Containerd2 | Self::Crio => "1.1.0",
         }
     }
 
     /// Address of its socket for the kubelet.
     pub(crate) fn endpoint(self) -> &'static str {
-        "unix:///run/containerd/containerd.sock"
+        if self.is_crio() { CRIO_SOCKET } else { "unix:///run/containerd/containerd.sock" }
     }
 
-    /// Path of its settings below `/etc`.
-    pub(crate) fn settings_file(self) -> &'static str {
-        "containerd/e2e.toml"
-    }
-
-    /// Content of that file.
-    pub(crate) fn settings(self) -> String {
+    /// Files of its settings below `/etc`, with their content.
+    pub(crate) fn settings(self) -> Vec<(&'static str, String)> {
         // Without CAP_SYS_RESOURCE, which virtual machines may lack, no score can be lowered.
+        let containerd = "containerd/e2e.toml";
         match self {
-            Self::Containerd1 => format!(
-                "version = 2\noom_score = 0\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
-                 disable_tcp_service = true\nrestrict_oom_score_adj = true\n"
-            ),
-            Self::Containerd2 => format!(
-                "version = 3\noom_score = 0\n[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
-                 [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n\
-                 [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
-            ),
+            Self::Containerd1 => vec![(
+                containerd,
+                format!(
+                    "version = 2\noom_score = 0\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
+                     disable_tcp_service = true\nrestrict_oom_score_adj = true\n"
+                ),
+            )],
+            Self::Containerd2 => vec![(
+                containerd,
+                format!(
+                    "version = 3\noom_score = 0\n[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
+                     [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n\
+                     [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
+                ),
+            )],
+            Self::Crio => crio(true, &crio_programs().join("runc")),
+            Self::CrioInfra => crio(false, Path::new("/usr/bin/runc")),
         }
     }
 
     /// Command line on the node that prints the IDs of a pod's sandboxes.
     pub(crate) fn list_sandboxes(self, uid: &str) -> String {
+        if self.is_crio() {
+            return format!("{} pods --quiet --no-trunc --label io.kubernetes.pod.uid={uid}", crictl());
+        }
         let filter =
             format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
         format!("ctr --namespace k8s.io containers ls --quiet '{filter}'")
     }
 
-    /// Command line on the node that kills what holds a sandbox's namespaces.
+    /// Command line on the node that kills what holds a sandbox's namespaces. Without infra containers that is no process, and
+    /// the sandbox is stopped.
     pub(crate) fn kill_sandbox(self, id: &str) -> String {
-        format!("ctr --namespace k8s.io tasks kill --signal KILL {id}")
+        match self {
+            Self::Containerd1 | Self::Containerd2 => {
+                format!("ctr --namespace k8s.io tasks kill --signal KILL {id}")
+            }
+            Self::Crio => format!("{} stopp {id}", crictl()),
+            Self::CrioInfra => format!("/usr/bin/runc --root /run/runc kill {id} KILL"),
+        }
     }
+}
+
+const CRIO_SOCKET: &str = "unix:///run/crio/crio.sock";
+
+/// Directory of what `hack/crio` builds.
+fn crio_programs() -> PathBuf {
+    std::env::var_os("MILLRACE_CRIO").expect("hack/e2e sets MILLRACE_CRIO").into()
+}
+
+fn crictl() -> String {
+    format!("{} --runtime-endpoint {CRIO_SOCKET}", crio_programs().join("crictl").display())
+}
+
+/// CRI-O's settings. It has none that leaves scores for the kernel's OOM killer alone, so a script is in runc's place.
+fn crio(drop_infra: bool, runc: &Path) -> Vec<(&'static str, String)> {
+    let runc = format!(
+        r#"#!/bin/sh
+for argument; do
+  [ "$before" != --bundle ] || sed -i 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj":0/' "$argument/config.json"
+  before=$argument
+done
+exec {} "$@"
+"#,
+        runc.display()
+    );
+    let settings = format!(
+        r#"[crio]
+storage_driver = "overlay"
+[crio.api]
+listen = "/run/crio/crio.sock"
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+drop_infra_ctr = {drop_infra}
+apparmor_profile = "unconfined"
+hooks_dir = []
+pinns_path = "{}"
+default_runtime = "runc"
+[crio.runtime.runtimes.runc]
+runtime_path = "/etc/crio/runc"
+runtime_root = "/run/runc"
+monitor_path = "/usr/bin/conmon"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "{IMAGE}"
+pause_command = ""
+signature_policy = "/etc/crio/policy.json"
+[crio.network]
+plugin_dirs = ["/opt/cni/bin"]
+[crio.nri]
+enable_nri = false
+"#,
+        crio_programs().join("pinns").display()
+    );
+    let policy = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#.to_owned();
+    vec![("crio/e2e.toml", settings), ("crio/policy.json", policy), ("crio/runc", runc)]
 }
