@@ -127,8 +127,12 @@ impl Fixture {
 
     /// What the first process of a container did until somebody answered: each line of its log.
     pub(crate) fn attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
-        let text = self.machine.container_log(pod, container);
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        lines_of_json(&self.machine.container_log(pod, container))
+    }
+
+    /// The same since the container last started.
+    pub(crate) fn last_attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
+        lines_of_json(&self.machine.last_container_log(pod, container))
     }
 
     /// The same for the application, when it has had an answer.
@@ -182,6 +186,10 @@ impl Fixture {
             .map(|line| format!("{line}\n"))
             .collect()
     }
+}
+
+fn lines_of_json(text: &str) -> Vec<Value> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// `namespace/name`.

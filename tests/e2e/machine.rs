@@ -114,9 +114,12 @@ impl Machine {
 
     /// What a container wrote, of its last attempts too.
     pub(crate) fn container_log(&self, pod: &Value, container: &str) -> String {
-        let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
-        let name = format!("{}_{}_{}", text("namespace"), text("name"), text("uid"));
-        self.log_in(&name, container)
+        self.log_in(&log_directory(pod), container)
+    }
+
+    /// What a container wrote since it last started.
+    pub(crate) fn last_container_log(&self, pod: &Value, container: &str) -> String {
+        self.log_files(&log_directory(pod), container).last().map(read_log).unwrap_or_default()
     }
 
     /// The same of all pods of a namespace whose names begin so, for when the API server cannot say which.
@@ -128,13 +131,16 @@ impl Machine {
     }
 
     fn log_in(&self, pod: &str, container: &str) -> String {
+        self.log_files(pod, container).iter().map(read_log).collect()
+    }
+
+    /// One file for each start of a container, in their order: `0.log` and so on.
+    fn log_files(&self, pod: &str, container: &str) -> Vec<PathBuf> {
         let directory = self.disk.join("log/pods").join(pod).join(container);
-        let mut files: Vec<_> =
-            fs::read_dir(directory).into_iter().flatten().flatten().map(|file| file.path()).collect();
-        files.sort();
-        let lines = files.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
-        // "TIME stdout F text"
-        lines.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut files: Vec<_> = entries.map(|file| file.path()).collect();
+        files.sort_by_key(|file| file.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok()));
+        files
     }
 
     /// The ends of its logs.
@@ -152,6 +158,18 @@ impl Drop for Machine {
         self.crash();
         let _ = fs::remove_dir_all(&self.disk);
     }
+}
+
+/// Name of the directory that the kubelet keeps a pod's logs in.
+fn log_directory(pod: &Value) -> String {
+    let text = |field: &str| pod["metadata"][field].as_str().expect("a pod has it").to_owned();
+    format!("{}_{}_{}", text("namespace"), text("name"), text("uid"))
+}
+
+/// Lines that a container wrote, without what the runtime puts before them: "TIME stdout F text".
+fn read_log(file: &PathBuf) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
 }
 
 fn is_ready(node: &Value) -> bool {

@@ -157,7 +157,7 @@ monitor_path = "/usr/bin/conmon"
 monitor_cgroup = "pod"
 [crio.image]
 pause_image = "{IMAGE}"
-pause_command = ""
+pause_command = "/bin/pause"
 signature_policy = "/etc/crio/policy.json"
 [crio.network]
 plugin_dirs = ["/opt/cni/bin"]
