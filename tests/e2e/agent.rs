@@ -136,6 +136,12 @@ impl Agent {
         control.admin.patch(&self.path(), &json!({"spec": {"template": template}}));
     }
 
+    /// Sets the value that a label of the node must have for the agent's pods; `None` removes the condition.
+    pub(crate) fn select_nodes(&self, control: &ControlPlane, value: Option<&str>) {
+        let template = json!({"spec": {"nodeSelector": {"e2e": value}}});
+        control.admin.patch(&self.path(), &json!({"spec": {"template": template}}));
+    }
+
     /// Deletes as `helm uninstall` does: the DaemonSet first, and all else while its pods end.
     pub(crate) fn uninstall(&self, control: &ControlPlane) {
         let order = [

@@ -151,28 +151,31 @@ impl Fixture {
 
     /// Who answers a pod that connects there now.
     pub(crate) fn connect_to(&self, pod: &Value, to: &str) -> Value {
-        let Some(process) = process_of(pod) else { return json!({"error": "the pod has no process"}) };
+        let Some(net) = Self::net_of(pod) else { return json!({"error": "the pod has no process"}) };
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{process}/ns/net")).arg(kit_traffic());
+        command.arg(net).arg(kit_traffic());
         command.args(["connect", "tcp", "--timeout-ms", "3000", "--to", to]);
         let output = command.output().expect("nsenter can be run");
         serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|_| json!({"error": String::from_utf8_lossy(&output.stderr)}))
     }
 
+    /// Argument of `nsenter` for a pod's network; `None` if the pod has no process.
+    pub(crate) fn net_of(pod: &Value) -> Option<String> {
+        Some(format!("--net=/proc/{}/ns/net", process_of(pod)?))
+    }
+
     /// Removes the rules of a pod, as a script of somebody else would.
     pub(crate) fn flush_rules(&self, pod: &Value) {
-        let Some(process) = process_of(pod) else { return };
-        let net = format!("--net=/proc/{process}/ns/net");
+        let Some(net) = Self::net_of(pod) else { return };
         let flushed = Command::new("nsenter").args([&net, "iptables-nft", "-t", "nat", "-F"]).output();
         assert!(flushed.is_ok_and(|output| output.status.success()), "iptables can be run");
     }
 
     /// The rules in a pod's namespace, of both backends.
     pub(crate) fn rules_in(&self, pod: &Value) -> String {
-        let Some(process) = process_of(pod) else { return "no process".into() };
+        let Some(net) = Self::net_of(pod) else { return "no process".into() };
         let save = |tool: &str| {
-            let net = format!("--net=/proc/{process}/ns/net");
             Command::new("nsenter")
                 .args([&net, tool])
                 .output()

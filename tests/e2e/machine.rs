@@ -108,8 +108,18 @@ impl Machine {
     /// SIGKILL for what holds a pod's namespaces: the kubelet makes new ones.
     pub(crate) fn kill_sandbox(&self, pod: &Value) {
         let uid = pod["metadata"]["uid"].as_str().expect("a pod has it");
-        let ids = self.sh(&self.runtime.list_sandboxes(uid));
-        ids.lines().for_each(|id| drop(self.run(&self.runtime.kill_sandbox(id))));
+        self.sandboxes(uid).iter().for_each(|id| drop(self.run(&self.runtime.kill_sandbox(id))));
+    }
+
+    /// IDs of the sandboxes of the pod with this UID.
+    pub(crate) fn sandboxes(&self, uid: &str) -> Vec<String> {
+        self.sh(&self.runtime.list_sandboxes(uid)).lines().map(str::to_owned).collect()
+    }
+
+    /// Log of the container runtime, since the node was installed.
+    pub(crate) fn runtime_log(&self) -> String {
+        let log = self.disk.join("log").join(format!("{}.log", self.runtime.process()));
+        String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
     }
 
     /// What a container wrote, of its last attempts too.

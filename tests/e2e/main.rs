@@ -23,6 +23,7 @@ mod pods;
 mod running;
 mod runs;
 mod runtime;
+mod runtime_restart;
 mod scenarios;
 mod verdict;
 mod wait;
@@ -58,6 +59,7 @@ fn part(word: &str) -> Part {
         "1.6" => Part::Runtime(Runtime::Containerd1),
         "2" => Part::Runtime(Runtime::Containerd2),
         "crio" => Part::Runtime(Runtime::Crio),
+        "crio-restart" => Part::Restart(Runtime::Crio),
         "crio-infra" => Part::Runtime(Runtime::CrioInfra),
         "charts" => Part::Charts,
         other => panic!("no part {other} here: 1.6, 2, crio, crio-infra or charts"),

@@ -12,6 +12,7 @@ use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
 use crate::runtime::Runtime;
+use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
 use crate::verdict::{Outcome, Played, to_play_again};
 use crate::ztunnel::{self, CaptureState};
@@ -25,6 +26,8 @@ const MESH: &str = "mesh";
 pub(crate) enum Part {
     /// All that is played with a container runtime.
     Runtime(Runtime),
+    /// Restarts of a container runtime that asks CHECK of every pod then.
+    Restart(Runtime),
     /// Every DaemonSet that Istio's charts make.
     Charts,
 }
@@ -58,6 +61,7 @@ impl Part {
                     chart(fixture, places, agent, Some(CaptureState::Node));
                 }),
             ],
+            Self::Restart(_) => vec![entry(Agent::manifest("istio-cni-in-pod.yaml"), restarted)],
             Self::Runtime(Runtime::Containerd2 | Runtime::Crio) => vec![
                 entry(Agent::manifest("istio-cni-in-pod.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::InPod);
@@ -80,6 +84,7 @@ impl Part {
     fn entry(self, agent: Agent, play: Play) -> Entry {
         let (part, runtime) = match self {
             Self::Runtime(runtime) => (runtime.name(), runtime),
+            Self::Restart(runtime) => (runtime.name(), runtime),
             Self::Charts => ("DaemonSet of a chart", Runtime::Containerd2),
         };
         Entry { name: format!("{part}: {}", agent.name), runtime, agent, play }
@@ -266,6 +271,36 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     let result = helm.uninstall();
     fixture.checks.check(result.is_ok(), format!("the release is uninstalled: {result:?}"));
     let clean = end(fixture, agent, &before, pods);
+    ztunnel::remove(fixture);
+    renew(fixture, places, clean);
+}
+
+/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is away, and while
+/// the API server is, too.
+fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
+    let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
+    let before = scenarios::install(fixture, agent);
+    runtime_restart::restart(fixture, &theirs, "just upgraded from Istio's plugin");
+    ztunnel::deploy(fixture, CaptureState::InPod);
+    let pods = runtime_restart::start_pods(
+        fixture,
+        &[
+            &|name| (injected_at_once(SHOP, &format!("sidecar-{name}")), Expected::Sidecar),
+            &|name| (plain(SHOP, &format!("plain-{name}")), Expected::Direct),
+            &|name| (plain(MESH, &format!("mesh-{name}")), Expected::Ztunnel),
+            &|name| (labelled(plain(MESH, &format!("none-{name}")), MODE, "none"), Expected::Direct),
+        ],
+    );
+    let all: Vec<_> = pods.iter().map(|(pod, _)| pod).chain(&theirs).cloned().collect();
+    runtime_restart::restart(fixture, &all, "the agent is there");
+    runtime_restart::check_traffic(fixture, &pods, "the agent is there");
+    runtime_restart::withdraw(fixture, agent);
+    runtime_restart::restart(fixture, &all, "the agent is away");
+    runtime_restart::check_traffic(fixture, &pods, "the agent is away");
+    runtime_restart::readmit(fixture, agent);
+    let theirs = theirs.into_iter().map(|pod| (pod, Expected::Sidecar));
+    let clean = end(fixture, agent, &before, pods.into_iter().chain(theirs).collect());
     ztunnel::remove(fixture);
     renew(fixture, places, clean);
 }

@@ -1,6 +1,7 @@
 //! Container runtimes of the node, and in what they differ.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::machine::IMAGE;
 
@@ -60,6 +61,11 @@ impl Runtime {
             Self::Containerd1 | Self::CrioInfra => "1.0.0",
             Self::Containerd2 | Self::Crio => "1.1.0",
         }
+    }
+
+    /// How far apart pods can be created for the node to keep up on two cores: CRI-O starts more processes for each.
+    pub(crate) fn pod_interval(self) -> Duration {
+        Duration::from_millis(if self.is_crio() { 1000 } else { 400 })
     }
 
     /// Address of its socket for the kubelet.

@@ -23,9 +23,8 @@ pub(crate) type Pods = Vec<(Value, Expected)>;
 /// Makes a pod of the kind that the agent must capture.
 pub(crate) type Make<'make> = &'make dyn Fn(&str) -> (Value, Expected);
 
-/// Pods that are created while the agent is replaced, and how far apart.
+/// Pods that are created while the agent is replaced.
 const CHURN: usize = 20;
-const CHURN_EVERY: Duration = Duration::from_millis(400);
 /// What 99 of 100 of them may take.
 const CHURN_LIMIT: Duration = Duration::from_secs(5);
 const MANY: usize = 50;
@@ -260,7 +259,7 @@ pub(crate) fn rollout(fixture: &mut Fixture, agent: &Agent, namespace: &str, mak
     agent.restart(&fixture.control, &format!("churn-{namespace}"));
     let start = Instant::now();
     while ready.len() < CHURN && start.elapsed() < Duration::from_secs(60) {
-        let due = CHURN_EVERY * u32::try_from(pods.len()).expect("few pods");
+        let due = fixture.machine.runtime.pod_interval() * u32::try_from(pods.len()).expect("few pods");
         if pods.len() < CHURN && start.elapsed() >= due {
             let name = format!("churn-{}", pods.len());
             let (pod, expected) = make(&name);

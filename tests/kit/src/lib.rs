@@ -29,6 +29,7 @@ mod manifests;
 mod netns;
 mod node;
 mod pki;
+pub mod plugin_rules;
 mod pod;
 mod process;
 mod process_table;

@@ -1,0 +1,156 @@
+//! Restarts of a container runtime that asks CHECK of every pod then (CRI-O): no pod is replaced, whoever made its rules, and
+//! whether the agent is available or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kit::plugin_rules::{NATIVE, iptables};
+use serde_json::Value;
+
+use crate::agent::{Agent, path};
+use crate::fixture::{Fixture, place_of};
+use crate::kinds;
+use crate::pods::{injected_at_once, plain};
+use crate::scenarios::{Make, Pods};
+use crate::wait::until;
+
+/// Pods of each kind.
+const EACH: usize = 10;
+/// For the runtime to have asked CHECK of all of them, one after the other.
+const CHECK_LIMIT: Duration = Duration::from_secs(60);
+
+/// What stays the same as long as a pod is not replaced: its UID, its sandboxes, restarts of its containers, and its addresses.
+type Identity = [String; 4];
+
+/// Pods with a sidecar that started before the agent came, each with the rules of another version of Istio's plugin.
+pub(crate) fn start_pods_of_istio(fixture: &mut Fixture, namespace: &str) -> Vec<Value> {
+    let sets = iptables().into_iter().chain([("native tables", NATIVE.to_owned())]);
+    let sets: Vec<_> = sets.collect();
+    let pods: Vec<_> =
+        (0..sets.len()).map(|index| injected_at_once(namespace, &format!("istio-{index}"))).collect();
+    pods.iter().for_each(|pod| fixture.create(pod));
+    let mut started = Vec::new();
+    for (index, (pod, (_, rules))) in pods.iter().zip(&sets).enumerate() {
+        let Some(pod) = fixture.wait_ready(pod) else { continue };
+        let tool = match index {
+            _ if rules == NATIVE => "nft -f -",
+            _ if index % 2 == 0 => "iptables-nft-restore",
+            _ => "iptables-legacy-restore",
+        };
+        restore_rules(&pod, tool, rules);
+        started.push(pod);
+    }
+    let versions: Vec<_> = sets.iter().map(|(version, _)| *version).collect();
+    fixture.checks.check(
+        started.len() == sets.len(),
+        format!("{} pods have rules of Istio's plugin: {}", started.len(), versions.join("; ")),
+    );
+    started
+}
+
+fn restore_rules(pod: &Value, tool: &str, rules: &str) {
+    let mut command = Command::new("nsenter");
+    command.arg(Fixture::net_of(pod).expect("it is ready")).args(tool.split(' ')).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("nsenter can be run");
+    child.stdin.take().expect("a pipe").write_all(rules.as_bytes()).expect("it reads");
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{tool} does not take the rules for {}", place_of(pod));
+}
+
+/// Starts as many pods of each kind.
+pub(crate) fn start_pods(fixture: &mut Fixture, makes: &[Make<'_>]) -> Pods {
+    let numbered = |(kind, make): (usize, &Make<'_>)| {
+        (0..EACH).map(|number| make(&format!("kind-{kind}-{number}"))).collect::<Pods>()
+    };
+    let pods: Pods = makes.iter().enumerate().flat_map(numbered).collect();
+    pods.iter().for_each(|(pod, _)| fixture.create(pod));
+    pods.iter().filter_map(|(pod, expected)| Some((fixture.wait_ready(pod)?, *expected))).collect()
+}
+
+/// SIGKILL for the runtime, and for the kubelet when the runtime has asked CHECK of all pods, so that it asks the runtime for each
+/// of them anew. `pods` are all that have a network of their own; `situation` is for the reader.
+pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
+    let before = identities(fixture, pods);
+    let (mark, start) = (fixture.machine.runtime_log().len(), Instant::now());
+    fixture.machine.kill(fixture.machine.runtime.process());
+    let unchecked = until(CHECK_LIMIT, || Some(()).filter(|()| unchecked(fixture, pods, mark).is_empty()));
+    let left = unchecked.map_or_else(|| self::unchecked(fixture, pods, mark), |()| BTreeSet::new());
+    fixture.checks.check(
+        left.is_empty(),
+        format!(
+            "{situation}: CRI-O restarted, and asked CHECK of {} pods within {:.1} s {left:?}",
+            pods.len() - left.len(),
+            start.elapsed().as_secs_f32()
+        ),
+    );
+    fixture.machine.kill("kubelet");
+    let sign = plain("default", "sign-of-life");
+    let lives = fixture.start_pod(&sign).is_some();
+    fixture.checks.check(lives, format!("{situation}: the kubelet restarted, and a pod starts"));
+    fixture.delete_pods(&[sign]);
+    let refused = refused(fixture, &before, mark);
+    fixture.checks.check(refused.is_empty(), format!("{situation}: no CHECK failed {refused:?}"));
+    let after = identities(fixture, pods);
+    let replaced: Vec<_> = before.iter().filter(|(name, was)| after.get(*name) != Some(*was)).collect();
+    fixture.checks.check(
+        replaced.is_empty() && before.len() == pods.len(),
+        format!(
+            "{situation}: none of {} pods was replaced, restarted or has another address {replaced:?}",
+            before.len()
+        ),
+    );
+}
+
+/// Pods that the runtime has not asked CHECK of since so many bytes of its log.
+fn unchecked(fixture: &Fixture, pods: &[Value], mark: usize) -> BTreeSet<String> {
+    let log = fixture.machine.runtime_log();
+    let is_checked = |pod: &Value| {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or("?").to_owned();
+        log[mark..].contains(&format!("Checking pod {}_{} for CNI network", text("namespace"), text("name")))
+    };
+    pods.iter().filter(|pod| !is_checked(pod)).map(place_of).collect()
+}
+
+/// Lines of the runtime's log that report a failed CHECK of these pods. Sandboxes that have been stopped are checked, too, and fail.
+fn refused(fixture: &Fixture, pods: &BTreeMap<String, Identity>, mark: usize) -> Vec<String> {
+    let log = fixture.machine.runtime_log();
+    let failed = log[mark..].lines().filter(|line| line.contains("Could not restore sandbox IP"));
+    let is_of_pod = |line: &&str| pods.values().any(|[_, sandbox, ..]| line.contains(sandbox));
+    failed.filter(is_of_pod).map(str::to_owned).collect()
+}
+
+fn identities(fixture: &Fixture, pods: &[Value]) -> BTreeMap<String, Identity> {
+    let identity = |pod: &Value| {
+        let uid = pod["metadata"]["uid"].as_str()?.to_owned();
+        let sandboxes = fixture.machine.sandboxes(&uid).join(" ");
+        let now = fixture.control.find(&path(pod))?;
+        let containers = now["status"]["containerStatuses"].as_array()?;
+        let restarts = containers.iter().map(|one| one["restartCount"].to_string()).collect::<Vec<_>>();
+        let uid = now["metadata"]["uid"].as_str()?.to_owned();
+        Some((place_of(pod), [uid, sandboxes, restarts.join(" "), now["status"]["podIPs"].to_string()]))
+    };
+    pods.iter().filter_map(identity).collect()
+}
+
+/// Checks one connection of the first pod of each kind.
+pub(crate) fn check_traffic(fixture: &mut Fixture, pods: &Pods, situation: &str) {
+    for (pod, expected) in pods.iter().step_by(EACH) {
+        kinds::now(fixture, pod, *expected, &format!("{situation}; a connection"));
+    }
+}
+
+/// Keeps the agent off the node, as a DaemonSet does whose new version cannot be scheduled: its installation stays.
+pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) {
+    agent.select_nodes(&fixture.control, Some("nowhere"));
+    let gone = until(Duration::from_secs(60), || agent.pods(&fixture.control).is_empty().then_some(()));
+    fixture.checks.check(gone.is_some(), "the agent is away");
+}
+
+/// The agent comes back.
+pub(crate) fn readmit(fixture: &mut Fixture, agent: &Agent) {
+    agent.select_nodes(&fixture.control, None);
+    let ready = agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, "the agent is back, and ready");
+}
