@@ -1,6 +1,6 @@
 //! What is installed, and where.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flags::Flag;
 use installer::{Chaining, KubeconfigSettings, ServerAuthority};
@@ -12,6 +12,10 @@ use crate::options;
 const SOURCE: &str = "/opt/cni/bin";
 /// Where the host's directories for plugins are mounted; the second is optional.
 const TARGETS: [&str; 2] = ["/host/opt/cni/bin", "/host/secondary-bin-dir"];
+
+/// A file that CRI-O puts into every container, and containerd into none. ocicni, which CRI-O calls plugins with, keeps a pod's
+/// network as it was at the ADD, and uses that for CHECK and DEL (ocicni.go, `forEachNetwork` with `fromCache`).
+const CRIO_CONTAINER: &str = "/run/.containerenv";
 
 /// Of standalone mode.
 const STANDALONE: &str = "YYY-istio-cni.conf";
@@ -46,6 +50,7 @@ impl SettingsReader<'_> {
                 (true, false) => Some(0o600),
                 (false, false) => None,
             },
+            keeps_plugin: Path::new(CRIO_CONTAINER).exists(),
         };
         // A file or a ConfigMap may become good while we run; a text cannot, but may be another after a restart.
         let is_fixed =

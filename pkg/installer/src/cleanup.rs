@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use cni_types::{FileForm, check_standalone, without_entry};
+use tracing::info;
 
 use crate::{
     Chaining, Error, InstallerSettings,
@@ -12,7 +13,8 @@ use crate::{
 };
 
 /// Removes entry, kubeconfig and binaries, in this order, so that there is no moment with an entry whose binary is
-/// missing: when an entry cannot be removed, the binaries stay. Goes on after a failure as far as it may.
+/// missing: when an entry cannot be removed, the binaries stay. The plugin also stays for a runtime that calls it for pods that
+/// have started with it, whatever its network has by now. Goes on after a failure as far as it may.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     let mut errors = entries(settings);
     let entries_left = !errors.is_empty();
@@ -78,8 +80,13 @@ fn remove_binaries(settings: &InstallerSettings, target: &Path) -> Vec<Error> {
             errors.extend(hostfs::remove(&path).err());
         }
     }
-    if fs::exists(target).unwrap_or(true) {
-        errors.extend(hostfs::remove(&target.join(PLUGIN)).err());
+    let plugin = target.join(PLUGIN);
+    match fs::exists(target) {
+        Ok(false) => {}
+        Ok(true) | Err(_) if settings.keeps_plugin => {
+            info!(target: "install", path = %plugin.display(), "kept: the container runtime calls it for pods that started with it");
+        }
+        Ok(true) | Err(_) => errors.extend(hostfs::remove(&plugin).err()),
     }
     errors.into_iter().map(Error::from).collect()
 }

@@ -32,6 +32,9 @@ pub struct InstallerSettings {
     /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; `None`: those of the
     /// primary network, and 0644.
     pub own_mode: Option<u32>,
+    /// Whether the container runtime calls the plugins that a pod's network had at its ADD until the pod ends, also after our entry
+    /// is gone. Then the plugin stays on the node.
+    pub keeps_plugin: bool,
 }
 
 /// How our entry gets to the runtime.

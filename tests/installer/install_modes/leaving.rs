@@ -54,6 +54,22 @@ fn a_cleanup_after_a_kill_and_a_restart_leaves_the_directory_as_it_was() {
     }
 }
 
+/// CRI-O calls the plugins of a pod's network as it was at the pod's ADD: without the binary, no such pod could end, and at CRI-O's
+/// next start the kubelet would replace it.
+#[test]
+fn a_cleanup_under_crio_leaves_the_plugin_for_pods_that_started_with_it() {
+    let fixture = InstallFixture::new(&[("CLEANUP_ON_EXIT", "always")]);
+    let run = fixture.container.root().join("run");
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join(".containerenv"), "").unwrap();
+    let before = fixture.files();
+    let (status, log) = fixture.start_ready().terminate();
+    assert!(status.success(), "{log}");
+    assert_eq!(fixture.files(), before);
+    let left: Vec<_> = files(&fixture.container.bin_dir()).into_keys().collect();
+    assert_eq!(left, ["istio-cni"], "{log}");
+}
+
 /// What others changed meanwhile is theirs.
 #[test]
 fn a_cleanup_keeps_what_others_changed() {
