@@ -1,4 +1,4 @@
-//! The calls that containerd made, as they were recorded (`tests/data/cni-calls`), against the binary: the same
+//! The calls that containerd and CRI-O made, as they were recorded (`tests/data/cni-calls`), against the binary: the same
 //! variables, the same bytes, in the same order.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,8 @@ use crate::fixtures::plugin::{PluginFixture, expected, fill, rules, tables};
 const CONTAINERD_1_6_CNI_0_3_1: &str = include_str!("../data/cni-calls/containerd-1.6.20-cni-0.3.1.jsonl");
 const CONTAINERD_1_6_CNI_1_0_0: &str = include_str!("../data/cni-calls/containerd-1.6.20-cni-1.0.0.jsonl");
 const CONTAINERD_2_1_CNI_1_1_0: &str = include_str!("../data/cni-calls/containerd-2.1.5-cni-1.1.0.jsonl");
+const CRIO_1_34_CNI_0_4_0: &str = include_str!("../data/cni-calls/crio-1.34.0-cni-0.4.0.jsonl");
+const CRIO_1_34_CNI_1_0_0: &str = include_str!("../data/cni-calls/crio-1.34.0-cni-1.0.0.jsonl");
 
 /// Pod `two` gets a second sandbox; the first one is collected by a DEL that names no namespace.
 #[test]
@@ -32,10 +34,49 @@ fn containerd_2_1_with_cni_1_1_0() {
     assert_eq!(replay(CONTAINERD_2_1_CNI_1_1_0), told);
 }
 
-/// As a runtime calls that has no container but the pod's own (CRI-O with `drop_infra_ctr`): nobody names one, nor hands
-/// annotations over.
+/// CRI-O asks CHECK after each ADD, and of the pod that is left when it starts anew. Sandboxes of before a crash of the node get DELs
+/// without a namespace.
 #[test]
-fn a_runtime_without_infra_containers() {
+fn crio_1_34_with_cni_0_4_0() {
+    let told = [
+        "DEL two",
+        "ADD one",
+        "CHECK one",
+        "ADD two",
+        "CHECK two",
+        "DEL one",
+        "CHECK two",
+        "DEL two",
+        "DEL one",
+        "ADD two",
+        "CHECK two",
+        "DEL two",
+    ];
+    assert_eq!(replay(CRIO_1_34_CNI_0_4_0), told);
+}
+
+#[test]
+fn crio_1_34_with_cni_1_0_0() {
+    let told = [
+        "ADD one",
+        "CHECK one",
+        "ADD two",
+        "CHECK two",
+        "DEL one",
+        "CHECK two",
+        "DEL two",
+        "DEL one",
+        "DEL two",
+        "ADD two",
+        "CHECK two",
+        "DEL two",
+    ];
+    assert_eq!(replay(CRIO_1_34_CNI_1_0_0), told);
+}
+
+/// As a runtime calls that names no container but the pod's own, and hands no annotations over.
+#[test]
+fn a_runtime_that_names_no_infra_container() {
     let told = ["ADD one", "ADD two", "DEL one", "DEL two", "ADD two", "DEL two", "DEL two"];
     let calls = CONTAINERD_1_6_CNI_1_0_0.lines().map(|line| {
         let mut call: Value = serde_json::from_str(line).unwrap();
