@@ -136,10 +136,15 @@ impl Agent {
         control.admin.patch(&self.path(), &json!({"spec": {"template": template}}));
     }
 
-    /// Sets the value that a label of the node must have for the agent's pods; `None` removes the condition.
-    pub(crate) fn select_nodes(&self, control: &ControlPlane, value: Option<&str>) {
-        let template = json!({"spec": {"nodeSelector": {"e2e": value}}});
+    /// Upgrades the DaemonSet to another image, and returns the one before.
+    pub(crate) fn set_image(&self, control: &ControlPlane, image: &str) -> String {
+        let daemon_set = control.find(&self.path()).expect("the DaemonSet is there");
+        let mut containers = daemon_set["spec"]["template"]["spec"]["containers"].clone();
+        let before = containers[0]["image"].as_str().expect("a container has an image").to_owned();
+        containers[0]["image"] = json!(image);
+        let template = json!({"spec": {"containers": containers}});
         control.admin.patch(&self.path(), &json!({"spec": {"template": template}}));
+        before
     }
 
     /// Deletes as `helm uninstall` does: the DaemonSet first, and all else while its pods end.

@@ -35,6 +35,19 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
     ])
 }
 
+/// State that an uninstallation has to leave: as before, but for the plugin where the runtime calls it until the last pod ends that
+/// started with it.
+pub(crate) fn without_installation(machine: &Machine, before: &Footprint) -> Footprint {
+    let mut state = before.clone();
+    if machine.runtime.keeps_plugin() {
+        let programs = state.entry("bin dir").or_default();
+        if !programs.lines().any(|name| name == "istio-cni") {
+            programs.push_str("istio-cni\n");
+        }
+    }
+    state
+}
+
 /// The network that the container runtime reads.
 pub(crate) fn chain(machine: &Machine) -> Value {
     let text = fs::read(machine.path("/etc/cni/net.d/10-e2e.conflist")).unwrap_or_default();

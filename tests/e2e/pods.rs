@@ -105,6 +105,12 @@ pub(crate) fn labelled(mut pod: Value, key: &str, value: &str) -> Value {
     pod
 }
 
+/// The same pod in a user namespace of its own.
+pub(crate) fn in_user_namespace(mut pod: Value) -> Value {
+    pod["spec"]["hostUsers"] = json!(false);
+    pod
+}
+
 /// The same pod in the node's network, where nothing of the node's may be in its place.
 pub(crate) fn on_host(mut pod: Value) -> Value {
     pod["spec"]["hostNetwork"] = json!(true);

@@ -10,7 +10,7 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
-use crate::pods::{injected, injected_at_once, labelled, on_host, plain};
+use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, on_host, plain};
 use crate::runtime::Runtime;
 use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
@@ -184,6 +184,10 @@ fn ambient(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Captu
     let mut pods = ambient_pods(capture);
     pods.push((injected(SHOP, "sidecar"), Expected::Sidecar));
     pods.push((plain(SHOP, "plain"), Expected::Direct));
+    if fixture.machine.runtime.has_user_namespaces() {
+        pods.push((in_user_namespace(plain(MESH, "mesh-userns")), Expected::Ztunnel));
+        pods.push((in_user_namespace(injected(SHOP, "sidecar-userns")), Expected::Sidecar));
+    }
     let pods = kinds::check(fixture, &pods);
     fixture.checks.chapter(format!("{}: rollout, failures, reboot", agent.name));
     let make = |name: &str| (plain(MESH, name), Expected::Ztunnel);
@@ -275,12 +279,14 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is away, and while
-/// the API server is, too.
+/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is unavailable, and
+/// when it has been uninstalled.
 fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
-    let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
     let before = scenarios::install(fixture, agent);
+    let image = runtime_restart::withdraw(fixture, agent);
+    let theirs = runtime_restart::start_pods_of_istio(fixture, SHOP);
+    runtime_restart::readmit(fixture, agent, &image);
     runtime_restart::restart(fixture, &theirs, "just upgraded from Istio's plugin");
     ztunnel::deploy(fixture, CaptureState::InPod);
     let pods = runtime_restart::start_pods(
@@ -293,14 +299,15 @@ fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
         ],
     );
     let all: Vec<_> = pods.iter().map(|(pod, _)| pod).chain(&theirs).cloned().collect();
-    runtime_restart::restart(fixture, &all, "the agent is there");
-    runtime_restart::check_traffic(fixture, &pods, "the agent is there");
+    runtime_restart::restart(fixture, &all, "with the agent");
+    runtime_restart::check_traffic(fixture, &pods, "with the agent");
     runtime_restart::withdraw(fixture, agent);
-    runtime_restart::restart(fixture, &all, "the agent is away");
-    runtime_restart::check_traffic(fixture, &pods, "the agent is away");
-    runtime_restart::readmit(fixture, agent);
-    let theirs = theirs.into_iter().map(|pod| (pod, Expected::Sidecar));
-    let clean = end(fixture, agent, &before, pods.into_iter().chain(theirs).collect());
+    runtime_restart::restart(fixture, &all, "without the agent");
+    runtime_restart::check_traffic(fixture, &pods, "without the agent");
+    runtime_restart::readmit(fixture, agent, &image);
+    let clean = scenarios::uninstall(fixture, agent, &before, &pods);
+    runtime_restart::restart(fixture, &all, "uninstalled");
+    fixture.delete_pods(&all);
     ztunnel::remove(fixture);
     renew(fixture, places, clean);
 }

@@ -63,6 +63,16 @@ impl Runtime {
         }
     }
 
+    /// Whether it calls the plugins that a pod's network had at its ADD until the pod ends: the plugin outlives its installation.
+    pub(crate) fn keeps_plugin(self) -> bool {
+        self.is_crio()
+    }
+
+    /// Whether pods may have user namespaces of their own.
+    pub(crate) fn has_user_namespaces(self) -> bool {
+        self == Self::Crio
+    }
+
     /// How far apart pods can be created for the node to keep up on two cores: CRI-O starts more processes for each.
     pub(crate) fn pod_interval(self) -> Duration {
         Duration::from_millis(if self.is_crio() { 1000 } else { 400 })

@@ -18,13 +18,14 @@ use crate::wait::until;
 
 /// Pods of each kind.
 const EACH: usize = 10;
-/// For the runtime to have asked CHECK of all of them, one after the other.
-const CHECK_LIMIT: Duration = Duration::from_secs(60);
+/// For the runtime to have asked CHECK of all of them, one after the other, and for an agent to go.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What stays the same as long as a pod is not replaced: its UID, its sandboxes, restarts of its containers, and its addresses.
 type Identity = [String; 4];
 
-/// Pods with a sidecar that started before the agent came, each with the rules of another version of Istio's plugin.
+/// Starts pods with a sidecar, and leaves them as if versions of Istio's plugin had been called for them, while there is no agent that
+/// could repair that: each has the rules of another version, and none a record.
 pub(crate) fn start_pods_of_istio(fixture: &mut Fixture, namespace: &str) -> Vec<Value> {
     let sets = iptables().into_iter().chain([("native tables", NATIVE.to_owned())]);
     let sets: Vec<_> = sets.collect();
@@ -39,9 +40,10 @@ pub(crate) fn start_pods_of_istio(fixture: &mut Fixture, namespace: &str) -> Vec
             _ if index % 2 == 0 => "iptables-nft-restore",
             _ => "iptables-legacy-restore",
         };
-        restore_rules(&pod, tool, rules);
+        replace_rules(&pod, tool, rules);
         started.push(pod);
     }
+    fixture.machine.sh("rm -rf /var/run/istio-cni/pods");
     let versions: Vec<_> = sets.iter().map(|(version, _)| *version).collect();
     fixture.checks.check(
         started.len() == sets.len(),
@@ -50,9 +52,10 @@ pub(crate) fn start_pods_of_istio(fixture: &mut Fixture, namespace: &str) -> Vec
     started
 }
 
-fn restore_rules(pod: &Value, tool: &str, rules: &str) {
+fn replace_rules(pod: &Value, tool: &str, rules: &str) {
+    let line = format!("nft flush ruleset && exec {tool}");
     let mut command = Command::new("nsenter");
-    command.arg(Fixture::net_of(pod).expect("it is ready")).args(tool.split(' ')).stdin(Stdio::piped());
+    command.arg(Fixture::net_of(pod).expect("it is ready")).args(["sh", "-c", &line]).stdin(Stdio::piped());
     let mut child = command.spawn().expect("nsenter can be run");
     child.stdin.take().expect("a pipe").write_all(rules.as_bytes()).expect("it reads");
     let status = child.wait().expect("it ends");
@@ -75,7 +78,7 @@ pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let before = identities(fixture, pods);
     let (mark, start) = (fixture.machine.runtime_log().len(), Instant::now());
     fixture.machine.kill(fixture.machine.runtime.process());
-    let unchecked = until(CHECK_LIMIT, || Some(()).filter(|()| unchecked(fixture, pods, mark).is_empty()));
+    let unchecked = until(LIMIT, || Some(()).filter(|()| unchecked(fixture, pods, mark).is_empty()));
     let left = unchecked.map_or_else(|| self::unchecked(fixture, pods, mark), |()| BTreeSet::new());
     fixture.checks.check(
         left.is_empty(),
@@ -141,16 +144,18 @@ pub(crate) fn check_traffic(fixture: &mut Fixture, pods: &Pods, situation: &str)
     }
 }
 
-/// Keeps the agent off the node, as a DaemonSet does whose new version cannot be scheduled: its installation stays.
-pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) {
-    agent.select_nodes(&fixture.control, Some("nowhere"));
-    let gone = until(Duration::from_secs(60), || agent.pods(&fixture.control).is_empty().then_some(()));
-    fixture.checks.check(gone.is_some(), "the agent is away");
+/// Replaces the agent by one whose image is not on the node: the installation stays. Returns the image of before.
+pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) -> String {
+    let image = agent.set_image(&fixture.control, "registry.invalid/missing:none");
+    let is_away = |pods: Vec<Value>| pods.len() == 1 && !pods.iter().any(Fixture::is_ready);
+    let away = until(LIMIT, || is_away(agent.pods(&fixture.control)).then_some(()));
+    fixture.checks.check(away.is_some(), "the agent is unavailable");
+    image
 }
 
 /// The agent comes back.
-pub(crate) fn readmit(fixture: &mut Fixture, agent: &Agent) {
-    agent.select_nodes(&fixture.control, None);
+pub(crate) fn readmit(fixture: &mut Fixture, agent: &Agent, image: &str) {
+    agent.set_image(&fixture.control, image);
     let ready = agent.wait_ready(&fixture.control);
     fixture.checks.check(ready, "the agent is back, and ready");
 }

@@ -230,9 +230,10 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
         gone.is_some(),
         format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
     );
-    let same = || Some(difference(before, &footprint::of(&fixture.machine))).filter(String::is_empty);
+    let expected = footprint::without_installation(&fixture.machine, before);
+    let same = || Some(difference(&expected, &footprint::of(&fixture.machine))).filter(String::is_empty);
     until(Duration::from_secs(5), same);
-    let left = difference(before, &footprint::of(&fixture.machine));
+    let left = difference(&expected, &footprint::of(&fixture.machine));
     let clean = fixture
         .checks
         .check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
