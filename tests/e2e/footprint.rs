@@ -35,17 +35,23 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
     ])
 }
 
-/// State that an uninstallation has to leave: as before, but for the plugin where the runtime calls it until the last pod ends that
-/// started with it.
-pub(crate) fn without_installation(machine: &Machine, before: &Footprint) -> Footprint {
-    let mut state = before.clone();
+/// Subject and line of what stays where the runtime calls the plugin until the last pod ends that started with it, and of what the
+/// plugin may write then.
+const KEPT: [(&str, &str); 2] =
+    [("bin dir", "istio-cni"), ("sockets and files of the agent", "istio-cni.log")];
+
+/// What an uninstallation has left of the installation, for the reader; empty if nothing is left that has to go.
+pub(crate) fn left(machine: &Machine, before: &Footprint) -> String {
+    let mut after = of(machine);
     if machine.runtime.keeps_plugin() {
-        let programs = state.entry("bin dir").or_default();
-        if !programs.lines().any(|name| name == "istio-cni") {
-            programs.push_str("istio-cni\n");
+        for (subject, kept) in KEPT {
+            let was = &before[subject];
+            let stays = |line: &&str| *line != kept || was.lines().any(|known| known == *line);
+            let lines = after[subject].lines().filter(stays).map(|line| format!("{line}\n")).collect();
+            after.insert(subject, lines);
         }
     }
-    state
+    difference(before, &after)
 }
 
 /// The network that the container runtime reads.
@@ -62,7 +68,7 @@ pub(crate) fn entry(machine: &Machine) -> Value {
 }
 
 /// What differs, for the reader; empty if nothing does.
-pub(crate) fn difference(before: &Footprint, after: &Footprint) -> String {
+fn difference(before: &Footprint, after: &Footprint) -> String {
     let mut text = String::new();
     for (subject, was) in before {
         let is = &after[subject];

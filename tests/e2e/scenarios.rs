@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, path};
 use crate::fixture::{Fixture, START_LIMIT};
-use crate::footprint::{self, Footprint, chain, difference, entry};
+use crate::footprint::{self, Footprint, chain, entry};
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::machine;
@@ -230,10 +230,9 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
         gone.is_some(),
         format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
     );
-    let expected = footprint::without_installation(&fixture.machine, before);
-    let same = || Some(difference(&expected, &footprint::of(&fixture.machine))).filter(String::is_empty);
+    let same = || Some(footprint::left(&fixture.machine, before)).filter(String::is_empty);
     until(Duration::from_secs(5), same);
-    let left = difference(&expected, &footprint::of(&fixture.machine));
+    let left = footprint::left(&fixture.machine, before);
     let clean = fixture
         .checks
         .check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
