@@ -42,16 +42,20 @@ const KEPT: [(&str, &str); 2] =
 
 /// What an uninstallation has left of the installation, for the reader; empty if nothing is left that has to go.
 pub(crate) fn left(machine: &Machine, before: &Footprint) -> String {
-    let mut after = of(machine);
+    let after = of(machine);
     if machine.runtime.keeps_plugin() {
-        for (subject, kept) in KEPT {
-            let was = &before[subject];
-            let stays = |line: &&str| *line != kept || was.lines().any(|known| known == *line);
-            let lines = after[subject].lines().filter(stays).map(|line| format!("{line}\n")).collect();
-            after.insert(subject, lines);
-        }
+        return difference(&without_kept(before), &without_kept(&after));
     }
     difference(before, &after)
+}
+
+fn without_kept(state: &Footprint) -> Footprint {
+    let goes = |subject: &str, line: &str| !KEPT.contains(&(subject, line));
+    let lines_of = |(subject, text): (&&'static str, &String)| {
+        let lines = text.lines().filter(|line| goes(subject, line)).map(|line| format!("{line}\n"));
+        (*subject, lines.collect())
+    };
+    state.iter().map(lines_of).collect()
 }
 
 /// The network that the container runtime reads.

@@ -76,18 +76,8 @@ pub(crate) fn start_pods(fixture: &mut Fixture, makes: &[Make<'_>]) -> Pods {
 /// of them anew. `pods` are all that have a network of their own; `situation` is for the reader.
 pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let before = identities(fixture, pods);
-    let (mark, start) = (fixture.machine.runtime_log().len(), Instant::now());
-    fixture.machine.kill(fixture.machine.runtime.process());
-    let unchecked = until(LIMIT, || Some(()).filter(|()| unchecked(fixture, pods, mark).is_empty()));
-    let left = unchecked.map_or_else(|| self::unchecked(fixture, pods, mark), |()| BTreeSet::new());
-    fixture.checks.check(
-        left.is_empty(),
-        format!(
-            "{situation}: CRI-O restarted, and asked CHECK of {} pods within {:.1} s {left:?}",
-            pods.len() - left.len(),
-            start.elapsed().as_secs_f32()
-        ),
-    );
+    let mark = fixture.machine.runtime_log().len();
+    kill_runtime(fixture, pods, mark, situation);
     fixture.machine.kill("kubelet");
     let sign = plain("default", "sign-of-life");
     let lives = fixture.start_pod(&sign).is_some();
@@ -102,6 +92,22 @@ pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
         format!(
             "{situation}: none of {} pods was replaced, restarted or has another address {replaced:?}",
             before.len()
+        ),
+    );
+}
+
+/// SIGKILL for the runtime; returns when it has started again and asked CHECK of all pods, which it logs after so many bytes.
+fn kill_runtime(fixture: &mut Fixture, pods: &[Value], mark: usize, situation: &str) {
+    let start = Instant::now();
+    fixture.machine.kill(fixture.machine.runtime.process());
+    until(LIMIT, || unchecked(fixture, pods, mark).is_empty().then_some(()));
+    let left = unchecked(fixture, pods, mark);
+    fixture.checks.check(
+        left.is_empty(),
+        format!(
+            "{situation}: CRI-O restarted, and asked CHECK of {} pods within {:.1} s {left:?}",
+            pods.len() - left.len(),
+            start.elapsed().as_secs_f32()
         ),
     );
 }
