@@ -142,14 +142,19 @@ fn crictl() -> String {
     format!("{} --runtime-endpoint {CRIO_SOCKET}", crio_programs().join("crictl").display())
 }
 
-/// CRI-O's settings. It has none that leaves scores for the kernel's OOM killer alone, so a script is in runc's place.
+/// CRI-O's settings. On a machine without `CAP_SYS_RESOURCE` (bit 24), as virtual machines may be, it would still lower scores for the
+/// kernel's OOM killer and give that capability to privileged containers, and has no setting against it: a script is in runc's place.
 fn crio(drop_infra: bool, runc: &Path) -> Vec<(&'static str, String)> {
     let runc = format!(
         r#"#!/bin/sh
-for argument; do
-  [ "$before" != --bundle ] || sed -i 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj":0/' "$argument/config.json"
-  before=$argument
-done
+bounding=$(sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
+if [ $((0x$bounding >> 24 & 1)) = 0 ]; then
+  for argument; do
+    [ "$before" != --bundle ] ||
+      sed -i -e 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj":0/' -e '/"CAP_SYS_RESOURCE",$/d' "$argument/config.json"
+    before=$argument
+  done
+fi
 exec {} "$@"
 "#,
         runc.display()
