@@ -9,6 +9,9 @@ use crate::{
     text::{clause, sentence},
 };
 
+/// So many of a pod's changes are listed.
+const MOST_CHANGES: usize = 3;
+
 /// `answer`: what has been said already, and is not said twice.
 pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
     let is_new = |text: &&String| !answer.contains(&clause(text));
@@ -21,21 +24,32 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(privilege(pod));
     let trouble = pod.trouble.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
-    all.extend(
-        state.history.iter().find(|change| change.pod.as_deref() == Some(&pod.title())).map(last_change),
-    );
+    let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
+    let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
+    all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| shown(which, change)));
     all.iter().map(|text| sentence(text)).collect()
 }
 
 fn since(state: &StateReport, pod: &PodState) -> String {
-    match (&pod.since, &state.node.started) {
-        (Some(since), _) => format!("This has been so since {since}."),
-        (None, Some(started)) => {
+    // That a ztunnel serves the pod is entered anew at each start of the agent.
+    let is_change = |change: &&ChangeRecord| {
+        change.pod.as_deref() == Some(&pod.title())
+            && change.outcome == ChangeStatus::Done
+            && change.cause != "ztunnel"
+    };
+    let recorded = || state.history.iter().find(is_change);
+    match (&pod.since, &state.node.started, recorded()) {
+        (Some(since), ..) => format!("This has been so since {since}."),
+        // An earlier agent changed it, and this one found it like that.
+        (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
+            format!("This has been so since {}, as far as the history goes.", change.at)
+        }
+        (None, Some(started), _) => {
             format!(
                 "Since when is unknown: unchanged since the agent started at {started}, or the change was not observed."
             )
         }
-        (None, None) => "Since when is unknown: only the agent keeps this history.".to_owned(),
+        (None, None, _) => "Since when is unknown: only the agent keeps this history.".to_owned(),
     }
 }
 
@@ -145,15 +159,15 @@ fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
     }
 }
 
-fn last_change(change: &ChangeRecord) -> String {
+fn shown(which: &str, change: &ChangeRecord) -> String {
     let what = format!("{}, because of: {}", clause(&change.what), clause(&change.cause));
     let took = if change.took_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.took_ms) };
     match (&change.error, change.outcome) {
         (Some(error), _) => {
-            format!("The last change, at {}: {what}; it failed: {}.", change.at, clause(error))
+            format!("{which}, at {}: {what}; it failed: {}.", change.at, clause(error))
         }
-        (None, ChangeStatus::Failed) => format!("The last change, at {}: {what}; it failed.", change.at),
-        (None, ChangeStatus::Done) => format!("The last change, at {}: {what}{took}.", change.at),
+        (None, ChangeStatus::Failed) => format!("{which}, at {}: {what}; it failed.", change.at),
+        (None, ChangeStatus::Done) => format!("{which}, at {}: {what}{took}.", change.at),
     }
 }
 

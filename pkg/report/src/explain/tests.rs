@@ -388,6 +388,32 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
 }
 
 #[test]
+fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the_history() {
+    let mut state = node(RedirectionMode::InPod);
+    let change = |at: &str, cause: &str| ChangeRecord {
+        at: at.into(),
+        cause: cause.into(),
+        what: "something".into(),
+        pod: Some("shop/web".into()),
+        took_ms: 1.0,
+        outcome: ChangeStatus::Done,
+        error: None,
+    };
+    state.history = vec![change("2026-11-21T02:00:00Z", "ztunnel"), change("2026-11-19T01:00:00Z", "drift")];
+    assert!(asked(&state).to_string().contains("This has been so since 2026-11-21T01:00:00Z."));
+    state.pods[0].since = None;
+    let text = asked(&state).to_string();
+    assert!(text.contains("so since 2026-11-19T01:00:00Z, as far as the history goes"), "{text}");
+    assert!(
+        text.contains("The last change, at 2026-11-21T02:00:00Z: ")
+            && text.contains("Before that, at 2026-11-19"),
+        "{text}"
+    );
+    state.history.truncate(1);
+    assert!(asked(&state).to_string().contains("Since when is unknown"));
+}
+
+#[test]
 fn it_is_written_as_json_and_steers_no_terminal() {
     let mut state = node(RedirectionMode::InPod);
     state.pods[0].ztunnel = Some(ZtunnelView { serves: false, refused: Some("\x1b[31mred\nlines".into()) });
