@@ -342,10 +342,27 @@ fn crowd(pod: &Named, number: usize) {
     let rules: String = (0..number)
         .map(|i| format!("-A OWN -s 10.{}.{}.{}/32 -j ACCEPT\n", i >> 16, i >> 8 & 255, i & 255))
         .collect();
+    restore(pod, &format!("*nat\n:OWN - [0:0]\n{rules}COMMIT\n"));
+}
+
+fn restore(pod: &Named, text: &str) {
     let file = std::env::temp_dir().join(format!("crowd-{}", pod.name()));
-    std::fs::write(&file, format!("*nat\n:OWN - [0:0]\n{rules}COMMIT\n")).unwrap();
+    std::fs::write(&file, text).unwrap();
     pod.sh(&format!("iptables-nft-restore --noflush {}", file.display()));
     std::fs::remove_file(&file).unwrap();
+}
+
+/// Ahead of all that is in OUTPUT, more rules than are read of such a chain.
+fn bury_output(pod: &Named) {
+    let rules: String =
+        (1..=1500).map(|port| format!("-I OUTPUT 1 -p udp --dport {port} -j ACCEPT\n")).collect();
+    restore(pod, &format!("*nat\n{rules}COMMIT\n"));
+}
+
+/// More chains than are listed.
+fn crowd_with_chains(pod: &Named) {
+    let chains: String = (0..2000).map(|number| format!(":CHAIN-{number} - [0:0]\n")).collect();
+    restore(pod, &format!("*nat\n{chains}COMMIT\n"));
 }
 
 #[test]
@@ -381,12 +398,25 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
         "iptables-nft -t nat -A OWN -j ISTIO_OUTPUT",
         "iptables-nft -t nat -A OWN -m statistic --mode nth --every 2 --packet 0 -j ISTIO_OUTPUT",
     ];
-    for damage in damages {
-        pod.sh(damage);
+    let repairs = |damage: &str| {
         assert!(!observe().is_empty(), "{damage}");
         let _ = capture(&pod.1, &wanted, &options).unwrap();
         assert_eq!(observe(), [""; 0], "{damage}");
-    }
+    };
+    let does_damage = || {
+        for damage in damages {
+            pod.sh(damage);
+            repairs(damage);
+        }
+    };
+    does_damage();
+    bury_output(pod);
+    repairs("our jump comes last");
+    bury_output(pod);
+    crowd_with_chains(pod);
+    repairs("our jump comes last, and our chains are asked for by name");
+    does_damage();
+    bury_output(pod); // where it is when all is removed
     assert!(!release(&pod.1, &config, &options).unwrap().is_empty());
     assert!(
         !pod.shown("iptables-nft-save").contains("ISTIO"),

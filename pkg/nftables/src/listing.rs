@@ -195,14 +195,16 @@ impl ChainReader<'_> {
     ) -> Result<(), netlink::Error> {
         let owners = self.owners;
         let is_ours = |name: &str| owners.iter().any(|owner| owner.contains(name));
-        // What is known to use each of our chains.
+        // What is known to use each of our chains, and the rules that have been read, by handle.
         let mut known: BTreeMap<(Table, String), usize> = BTreeMap::new();
+        let mut read: BTreeSet<(Table, u64)> = BTreeSet::new();
         for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
             let mut use_of = |name: &str| *known.entry((chain.table, name.to_owned())).or_default() += 1;
             let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
-            let is_whole = self.read_chain(chain, bytes, builder, |leads_to| {
+            let is_whole = self.read_chain(chain, bytes, builder, |rule| {
                 use_of(&chain.name);
-                leads_to.into_iter().for_each(&mut use_of);
+                rule.leads_to.into_iter().for_each(&mut use_of);
+                read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
             if !is_whole {
                 // In a chain of ours it is one rule too many.
@@ -218,17 +220,16 @@ impl ChainReader<'_> {
         let tables: BTreeSet<Table> =
             chains.iter().filter(is_used_elsewhere).map(|chain| chain.table).collect();
         let Some(family) = chains.first().map(|chain| chain.family) else { return Ok(()) };
-        tables.into_iter().try_for_each(|table| self.read_other_chains(family, table, builder))
+        tables.into_iter().try_for_each(|table| self.read_rest(family, table, &read, builder))
     }
 
-    /// Reads the beginning of a chain, and tells whether that is all of it. `note` is called for each rule, with the chain that it
-    /// leads to.
+    /// Reads the beginning of a chain, and tells whether that is all of it. `note` is called for each rule.
     fn read_chain(
         &mut self,
         chain: &FoundChain,
         bytes: usize,
         builder: &mut SavedTablesBuilder<'_>,
-        mut note: impl FnMut(Option<&str>),
+        mut note: impl FnMut(&KernelRule<'_>),
     ) -> Result<bool, netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(chain.family));
         question.str(RULE_TABLE, chain.table.name()).str(RULE_CHAIN, &chain.name);
@@ -240,41 +241,43 @@ impl ChainReader<'_> {
             let Some(rule) = KernelRule::from(chain.family, chain.table, &reply)? else { continue };
             // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
             if rule.chain == chain.name {
-                note(rule.leads_to);
+                note(&rule);
                 rule.add_to(builder, &mut self.sets);
             }
         }
         Ok(is_whole)
     }
 
-    /// Reads the rules of other components' chains that lead to ours, unless there are more rules than the bounds allow.
-    fn read_other_chains(
+    /// Reads all rules of a table for those that lead to our chains and have not been `read`: in chains of other components, or far
+    /// down in a built-in one. Where there are more rules than the bounds allow, they are not found.
+    fn read_rest(
         &mut self,
         family: Family,
         table: Table,
+        read: &BTreeSet<(Table, u64)>,
         builder: &mut SavedTablesBuilder<'_>,
     ) -> Result<(), netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
         question.str(RULE_TABLE, table.name());
-        let (owners, mut read) = (self.owners, Ok(()));
-        let is_read = |name: &str| {
-            Hook::ALL.iter().any(|hook| hook.name() == name)
-                || owners.iter().any(|owner| owner.contains(name))
-        };
+        let mut failure = Ok(());
+        let is_read =
+            |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
+        let owners = self.owners;
+        let is_in_ours = |rule: &KernelRule<'_>| owners.iter().any(|owner| owner.contains(rule.chain));
         let mut socket = self.open()?;
         let sets = &mut self.sets;
         let done = socket.dump_each(&question, &mut |reply| {
             let rule = KernelRule::from(family, table, reply);
-            match rule.map(|rule| rule.filter(|rule| !is_read(rule.chain))) {
+            match rule.map(|rule| rule.filter(|rule| !is_read(rule) && !is_in_ours(rule))) {
                 Ok(rule) => rule.into_iter().for_each(|rule| rule.add_to(builder, sets)),
-                Err(malformed) => read = Err(malformed),
+                Err(malformed) => failure = Err(malformed),
             }
         });
         match done {
             Err(netlink::Error::Bounds(_)) => Ok(()),
             Ok(()) => {
                 self.socket = Some(socket);
-                Ok(read?)
+                Ok(failure?)
             }
             Err(error) => Err(error),
         }
