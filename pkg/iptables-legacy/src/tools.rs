@@ -23,7 +23,7 @@ const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 pub enum ToolKind {
     /// iptables commands on the kernel's nf_tables.
     Nft,
-    /// Those on the kernel's ip_tables.
+    /// iptables commands on the kernel's ip_tables.
     Legacy,
 }
 

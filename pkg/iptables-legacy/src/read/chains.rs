@@ -34,7 +34,7 @@ pub struct LegacyRule<'a> {
     pub(super) entry: &'a LegacyEntry<'a>,
 }
 
-/// What becomes of a packet that meets a rule without conditions.
+/// Fate of a packet that meets a rule without conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainVerdict {
     /// The packet passes the table.
