@@ -14,6 +14,18 @@ fn history(fixture: &Ambient, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn the_process_that_changes_rules_for_probes_is_named_if_that_is_wanted() {
+    let mut fixture = InPod::new(&[IPTABLES, ("DRIFT_ATTRIBUTION", "node")]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let app = fixture.mesh_pod("app");
+    fixture.wait_captured(&app);
+    fixture.node.netns().sh("nft flush chain ip nat ISTIO_POSTRT");
+    fixture.eventually("the history names it", |fixture| {
+        history(fixture, &[]).contains("drift, changed by nft (process ")
+    });
+}
+
+#[test]
 fn what_was_changed_outlives_the_agent() {
     let mut fixture = InPod::new(&[IPTABLES]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());

@@ -61,3 +61,23 @@ fn drift_on_the_node_is_repaired_at_once() {
 fn drift_on_the_node_is_repaired_with_legacy_tables_too_whose_rules_take_longer() {
     assert_repaired("legacy");
 }
+
+/// Whether the history names the process; once the rules are back.
+fn is_named(env: &[(&str, &str)]) -> bool {
+    let mut fixture = Ambient::new(env);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    let _pod = fixture.pod(MESH, "web");
+    fixture.settle();
+    let before = fixture.state(&[&ztunnel]);
+    fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
+    let history = |fixture: &Ambient| String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
+    fixture.eventually("it is repaired", |fixture| {
+        history(fixture).contains("drift") && fixture.state(&[&ztunnel]) == before
+    });
+    history(&fixture).contains("drift, changed by nft (process ")
+}
+
+#[test]
+fn the_process_that_changes_the_nodes_rules_is_named_only_if_that_is_wanted() {
+    assert!(is_named(&[("DRIFT_ATTRIBUTION", "node")]) && !is_named(&[]));
+}

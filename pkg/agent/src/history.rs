@@ -57,7 +57,7 @@ impl ChangeHistory {
     }
 
     /// An event that the next pass handles.
-    pub(crate) fn because(&mut self, cause: impl FnOnce() -> String) {
+    pub fn because(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
             self.more = self.more.saturating_add(1);
             return;

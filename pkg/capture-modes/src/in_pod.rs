@@ -142,7 +142,7 @@ impl InPodCapture {
         let id = node.id();
         let changes = report_changes(sender.clone());
         let watcher = changes.as_ref().map(ChangeReporter::watcher);
-        let node_watch = watch_node(&probes, sender.clone())?;
+        let node_watch = watch_node(&probes, settings.drift_attribution, sender.clone())?;
         let workers = WorkerPool::start(settings, chosen, node, probes.rules(), watcher, &sender)
             .map_err(Error::Thread)?;
         let now = Instant::now();
@@ -241,10 +241,18 @@ fn report_changes(results: JobResultSender) -> Option<ChangeReporter<PodUid>> {
 }
 
 /// Starts the thread that sends each change of the node's sets and rules as [`JobResult::NodeChanged`].
-fn watch_node(probes: &NodeProbes, results: JobResultSender) -> Result<Option<NodeWatch>, Error> {
+fn watch_node(
+    probes: &NodeProbes,
+    attributed: bool,
+    results: JobResultSender,
+) -> Result<Option<NodeWatch>, Error> {
     let rules = probes.rules().clone();
-    let objects =
-        NodeObjects { sets: rules.set_names()?, rules: ChainSet::PROBES, network: probes.has_branches() };
+    let objects = NodeObjects {
+        sets: rules.set_names()?,
+        rules: ChainSet::PROBES,
+        network: probes.has_branches(),
+        attributed,
+    };
     Ok(NodeWatch::start_or_warn(objects, move |change| results.send(JobResult::NodeChanged(change))))
 }
 

@@ -23,7 +23,7 @@ use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 use rules::ChainSet;
 
 use crate::{
-    node_watch::{NodeChange, NodeDrift, NodeObjects, NodeWatch},
+    node_watch::{NodeDrift, NodeNotice, NodeObjects, NodeWatch},
     settings::CaptureSettings,
 };
 use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life};
@@ -60,7 +60,7 @@ pub(crate) struct NodeCapture {
     /// Reports changes of the node's objects until it is dropped.
     _watch: Option<NodeWatch>,
     /// Changes that the watch reported.
-    changes: Receiver<NodeChange>,
+    changes: Receiver<NodeNotice>,
     /// Changes by others that no pass has looked into yet.
     drift: NodeDrift,
 }
@@ -78,8 +78,12 @@ impl NodeCapture {
                 owner.work_completed();
             }
         };
-        let objects =
-            NodeObjects { rules: ChainSet::NODE, sets: nodepath::set_names(&settings.node)?, network: true };
+        let objects = NodeObjects {
+            rules: ChainSet::NODE,
+            sets: nodepath::set_names(&settings.node)?,
+            network: true,
+            attributed: settings.drift_attribution,
+        };
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path: open_path(settings)?,

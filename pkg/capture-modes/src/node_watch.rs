@@ -1,9 +1,9 @@
 //! Notices within a moment that somebody changed what the node's own network namespace holds of ours.
 //!
 //! The kernel is asked at a short interval how often rules of nf_tables were changed, and how many members our sets have: a few
-//! small requests. Our own rules are read again only when somebody's were changed. Notifications of rules are not used on the
-//! node, because they make transactions of others, such as kube-proxy's, up to a third slower; sets have none. Those of policy
-//! rules, routes and links are read in the same rhythm.
+//! small requests. Our own rules are read again only when somebody's were changed. Notifications of rules name the process, but
+//! make transactions of others, such as kube-proxy's, up to a third slower, so they are used only if the operator wants that; sets
+//! have none. Those of policy rules, routes and links are read in the same rhythm.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use std::{
 use firewall::RulesSnapshot;
 use ipset::{IpsetHandle, SetName};
 use netns::Netns;
-use netns_changes::{ChangeWatcher, NetnsWatch};
+use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
 use retry::{ChangePace, LAST_PAUSE};
 use rules::ChainSet;
@@ -57,6 +57,20 @@ impl NodeChange {
     }
 }
 
+/// A change that was noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeNotice {
+    pub(crate) change: NodeChange,
+    /// The last process that wrote firewall rules, by name and ID, for people; `None`: it is not known.
+    pub(crate) writer: Option<String>,
+}
+
+impl From<NodeChange> for NodeNotice {
+    fn from(change: NodeChange) -> NodeNotice {
+        NodeNotice { change, writer: None }
+    }
+}
+
 /// Our objects on the node.
 pub(crate) struct NodeObjects {
     /// Owner of our rules.
@@ -65,6 +79,8 @@ pub(crate) struct NodeObjects {
     pub(crate) sets: Vec<SetName>,
     /// Policy rules, routes or links are ours, too.
     pub(crate) network: bool,
+    /// Whether the process that changes rules is to be named, at the cost of others' transactions.
+    pub(crate) attributed: bool,
 }
 
 /// Changes on the node that were noticed and not yet looked into, and when they will be.
@@ -83,6 +99,8 @@ pub(crate) struct NodeDisturbance {
     /// When the first of them was noticed.
     pub(crate) noticed: Instant,
     kinds: BTreeSet<NodeChange>,
+    /// The last process that wrote firewall rules, if it is known.
+    pub(crate) writer: Option<String>,
 }
 
 impl NodeDisturbance {
@@ -98,10 +116,11 @@ impl NodeDrift {
     }
 
     /// Takes in a change.
-    pub(crate) fn notice(&mut self, change: NodeChange, now: Instant) {
-        let pending =
-            self.pending.get_or_insert_with(|| NodeDisturbance { noticed: now, kinds: BTreeSet::new() });
-        let _ = pending.kinds.insert(change);
+    pub(crate) fn notice(&mut self, notice: NodeNotice, now: Instant) {
+        let new = || NodeDisturbance { noticed: now, kinds: BTreeSet::new(), writer: None };
+        let pending = self.pending.get_or_insert_with(new);
+        let _ = pending.kinds.insert(notice.change);
+        pending.writer = notice.writer.or(pending.writer.take());
     }
 
     /// Returns when an observation is to begin; `None` if nothing changed.
@@ -143,7 +162,7 @@ impl NodeWatch {
     /// Like [`NodeWatch::start`], but a failure is logged, and the clock alone leads to observations then.
     pub(crate) fn start_or_warn(
         objects: NodeObjects,
-        report: impl FnMut(NodeChange) + Send + 'static,
+        report: impl FnMut(NodeNotice) + Send + 'static,
     ) -> Option<NodeWatch> {
         let started = NodeWatch::start(objects, report);
         let warn = |error| {
@@ -159,7 +178,7 @@ impl NodeWatch {
     /// The kernel has no sets, or there is no descriptor or no thread left.
     fn start(
         objects: NodeObjects,
-        mut report: impl FnMut(NodeChange) + Send + 'static,
+        mut report: impl FnMut(NodeNotice) + Send + 'static,
     ) -> io::Result<NodeWatch> {
         let mut observer = NodeObserver::new(objects)?;
         let ended = Arc::new(AtomicBool::new(false));
@@ -174,8 +193,8 @@ struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
     reader: GenerationReader,
-    /// `None`: nothing of the network is ours.
-    network: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
+    /// `None`: no notifications are read.
+    notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be asked, or has no nf_tables.
     generation: Option<u32>,
     rules: Option<RulesSnapshot>,
@@ -186,12 +205,13 @@ struct NodeObserver {
 
 impl NodeObserver {
     fn new(objects: NodeObjects) -> io::Result<NodeObserver> {
-        let network = if objects.network { Some(watch_network()?) } else { None };
+        let has_use = objects.network || objects.attributed;
+        let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
         Ok(NodeObserver {
             objects,
             handle: IpsetHandle::open().map_err(io::Error::other)?,
             reader: GenerationReader::open().map_err(io::Error::other)?,
-            network,
+            notifications,
             generation: None,
             rules: None,
             legacy_due: Instant::now(),
@@ -199,7 +219,7 @@ impl NodeObserver {
         })
     }
 
-    fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeChange)) {
+    fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
         let mut pause = PERIOD;
         loop {
             thread::park_timeout(pause);
@@ -207,14 +227,15 @@ impl NodeObserver {
                 return;
             }
             let began = Instant::now();
+            let (network_changed, writer) = self.read_notifications();
             if self.rules_changed() {
-                report(NodeChange::Rules);
+                report(NodeNotice { change: NodeChange::Rules, writer });
             }
             if self.sets_changed() {
-                report(NodeChange::Sets);
+                report(NodeChange::Sets.into());
             }
-            if self.network_changed() {
-                report(NodeChange::Network);
+            if network_changed {
+                report(NodeChange::Network.into());
             }
             pause = PERIOD.max(began.elapsed() * RELIEF);
         }
@@ -237,10 +258,14 @@ impl NodeObserver {
         changed
     }
 
-    fn network_changed(&mut self) -> bool {
-        let Some((watcher, _)) = &self.network else { return false };
-        let changes = watcher.wait(Some(Duration::ZERO));
-        changes.is_ok_and(|changes| changes.is_some_and(|changes| !changes.is_empty()))
+    /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
+    fn read_notifications(&self) -> (bool, Option<String>) {
+        let Some((watcher, _)) = &self.notifications else { return (false, None) };
+        let changes = watcher.wait(Some(Duration::ZERO)).ok().flatten().unwrap_or_default();
+        let network = changes.iter().any(|change| change.kinds != ChangeKinds::FIREWALL);
+        let writer =
+            changes.into_iter().filter_map(|change| NetnsDisturbance::new(change).writer()).next_back();
+        (self.objects.network && network, writer)
     }
 
     fn sets_changed(&mut self) -> bool {
@@ -251,11 +276,12 @@ impl NodeObserver {
     }
 }
 
-fn watch_network() -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
+/// `rules`: changes of rules are reported, too.
+fn watch_node(rules: bool) -> io::Result<(ChangeWatcher<()>, NetnsWatch<()>)> {
     let watcher = ChangeWatcher::new()?;
     let netns = Netns::current().map_err(io::Error::other)?;
-    let watch = watcher.watch_network((), &netns).map_err(io::Error::other)?;
-    Ok((watcher, watch))
+    let watch = if rules { watcher.watch((), &netns) } else { watcher.watch_network((), &netns) };
+    Ok((watcher, watch.map_err(io::Error::other)?))
 }
 
 #[cfg(test)]
@@ -268,11 +294,14 @@ mod tests {
         let mut drift = NodeDrift::new(start);
         assert_eq!((drift.due(), drift.begin(start)), (None, None));
         let noticed = start + Duration::from_secs(5);
-        drift.notice(NodeChange::Sets, noticed);
-        drift.notice(NodeChange::Rules, noticed + Duration::from_millis(1));
+        drift.notice(NodeChange::Sets.into(), noticed);
+        let writer = Some("nft (process 7)".to_owned());
+        let rules = NodeNotice { change: NodeChange::Rules, writer: writer.clone() };
+        drift.notice(rules, noticed + Duration::from_millis(1));
+        drift.notice(NodeChange::Sets.into(), noticed + Duration::from_millis(2));
         assert_eq!(drift.due(), Some(noticed));
         let begun = drift.begin(noticed).expect("it is due");
-        assert_eq!(begun.noticed, noticed);
+        assert_eq!((begun.noticed, &begun.writer), (noticed, &writer));
         assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.concerns(kind)));
         assert!(!begun.concerns(NodeChange::Network));
         assert_eq!(drift.due(), None);
@@ -285,11 +314,11 @@ mod tests {
         let mut drift = NodeDrift::new(start);
         // What another component's events cost is bounded; a look that finds nothing is no repair.
         drift.end(Duration::from_millis(4), false, at(1000));
-        drift.notice(NodeChange::Network, at(1001));
+        drift.notice(NodeChange::Network.into(), at(1001));
         assert_eq!(drift.due(), Some(at(1200)));
         assert!(drift.begin(at(1199)).is_none() && drift.begin(at(1200)).is_some());
         drift.end(Duration::from_secs(60), false, at(2000));
-        drift.notice(NodeChange::Rules, at(2000));
+        drift.notice(NodeChange::Rules.into(), at(2000));
         assert_eq!(
             drift.due(),
             Some(at(7000)),
@@ -300,7 +329,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             drift.end(Duration::ZERO, true, now);
-            drift.notice(NodeChange::Rules, now);
+            drift.notice(NodeChange::Rules.into(), now);
             let due = drift.due().expect("there is a change");
             pauses.push((due - now).as_millis());
             now = due;

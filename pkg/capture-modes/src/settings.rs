@@ -81,6 +81,8 @@ pub struct CaptureSettings {
     pub policy: EnrolmentPolicy,
     /// Initial treatment of traffic while no ztunnel is ready.
     pub fallback: ZtunnelFallback,
+    /// Whether the process that changes the node's rules is to be named.
+    pub drift_attribution: bool,
     /// How the firewall tools are used.
     pub tools: firewall::FirewallOptions,
     /// Where the container runtime binds network namespaces.

@@ -49,6 +49,7 @@ impl SettingsReader<'_> {
             Some(true) => Some(PathBuf::from(self.text(&options::HOST_PROC)).join("1/ns/net")),
             _ => None,
         };
+        let drift_attribution = self.drift_attribution();
         let policy = policy?;
         let agent = capture_modes::CaptureSettings {
             capture: capture?,
@@ -58,6 +59,7 @@ impl SettingsReader<'_> {
             node: node?,
             policy,
             fallback: fallback?,
+            drift_attribution: drift_attribution?,
             tools: tools?,
             netns_directory: self.netns_directory(),
             records: Arc::clone(records),
@@ -75,6 +77,18 @@ impl SettingsReader<'_> {
             },
         });
         Some((on, AmbientOptions { agent, source: source?, fallback_file, host_network, events }))
+    }
+
+    /// Whether the process that changes rules is named on the node, too.
+    fn drift_attribution(&mut self) -> Option<bool> {
+        match self.text(&options::DRIFT_ATTRIBUTION).as_str() {
+            "" => Some(false),
+            "node" => Some(true),
+            other => {
+                self.mistake(&options::DRIFT_ATTRIBUTION, format!("{other:?} is neither empty nor node"));
+                None
+            }
+        }
     }
 
     fn capture(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {

@@ -266,6 +266,13 @@ pub const METRICS_BY_NAMESPACE: Flag = Flag {
     help: "count pods of the mesh by namespace as well: metric istio_cni_mesh_pods_by_namespace",
     ..Flag::SWITCH
 };
+pub const DRIFT_ATTRIBUTION: Flag = Flag {
+    long: "drift-attribution",
+    env: &["DRIFT_ATTRIBUTION"],
+    help: "where the process that changes firewall rules is named: node: on the node as well as in pods, which makes each transaction \
+           of others on the node up to a third slower; empty: in pods only",
+    ..Flag::VALUE
+};
 pub const NODE_CONDITION: Flag = Flag {
     long: "node-condition",
     env: &["NODE_CONDITION"],
@@ -426,6 +433,7 @@ pub const FLAGS: &[Flag] = &[
     DAEMON_SET,
     NODE_CONDITION,
     METRICS_BY_NAMESPACE,
+    DRIFT_ATTRIBUTION,
     POD_NAMESPACE,
     POD_NAME,
     NODE_NAME,

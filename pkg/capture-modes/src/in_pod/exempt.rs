@@ -39,6 +39,7 @@ impl InPodCapture {
         let Some(disturbance) = self.drift.begin(Instant::now()) else { return };
         if disturbance.concerns(NodeChange::Rules) {
             self.exemption.rules_changed = Some(disturbance.noticed);
+            self.exemption.writer.clone_from(&disturbance.writer);
         }
         if disturbance.concerns(NodeChange::Sets) {
             self.exemption.sets_changed = Some(disturbance.noticed);
@@ -79,17 +80,20 @@ impl InPodCapture {
             Ok(missing) => self.note_exempted(state, &missing, took),
             Err(error) => self.exemption.rules = Some(error),
         }
-        self.exemption.rules_changed = None;
+        (self.exemption.rules_changed, self.exemption.writer) = (None, None);
         if self.exemption.rules != before {
             state.mark_dirty(ReconcileScope::Membership); // waiting requests are answered in the next pass
         }
     }
 
-    fn note_exempted(&self, state: &mut AgentState, missing: &[String], took: Duration) {
-        let (cause, what) = (state.history.cause(), format!("applied: {}", summary(missing)));
+    fn note_exempted(&mut self, state: &mut AgentState, missing: &[String], took: Duration) {
+        let writer = self.exemption.writer.take();
+        let cause = writer.as_ref().map(|writer| format!("drift, changed by {writer}"));
+        let (cause, what) =
+            (cause.unwrap_or_else(|| state.history.cause()), format!("applied: {}", summary(missing)));
         state.history.note(HistoryEntry { cause, what, pod: None, took, error: None });
         if self.open {
-            warn!(target: "ambient", rules = missing.join("; "), "probe rules of the node restored");
+            warn!(target: "ambient", rules = missing.join("; "), writer, "probe rules of the node restored");
             self.metrics.repaired("node");
             state.notices.repaired(PROBES, missing);
             if let Some(noticed) = self.exemption.rules_changed {

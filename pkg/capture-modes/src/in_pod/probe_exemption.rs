@@ -13,6 +13,8 @@ pub(super) struct ProbeExemption {
     pub(super) was_tried: bool,
     /// When it was noticed that somebody else changed the rules, which the next observation looks into.
     pub(super) rules_changed: Option<Instant>,
+    /// The process that changed them, if it is known.
+    pub(super) writer: Option<String>,
     /// When it was noticed that another component changed the sets, which the next pass compares.
     pub(super) sets_changed: Option<Instant>,
     /// Why the sets cannot be maintained.

@@ -18,7 +18,7 @@ use netns_changes::{Change, NetnsWatch};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
-use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeChange};
+use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeNotice};
 
 /// A kind of work.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub(crate) enum JobResult {
     /// Something changed in a pod's namespace.
     Changed(Change<PodUid>),
     /// Somebody changed sets or rules of the node that are ours.
-    NodeChanged(NodeChange),
+    NodeChanged(NodeNotice),
     /// A look at the rules of some pods.
     Glanced(Vec<GlanceResult>),
     /// A pod has no rules any more.
