@@ -202,22 +202,25 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
         cluster.is_enrolled(&pod)
     });
     // Seen by the watch: no request, however short the time since it was created. Only a watch that takes longer than that
-    // is not waited for.
+    // is not waited for, as on a machine that does other things.
     const WAITED: &str = "istio_cni_ambient_add_seconds_sum{phase=\"facts\"}";
-    let mut unasked = 0;
-    for number in 0..5 {
+    let mut unasked = false;
+    for number in 0..30 {
         let before = daemon.metric(WAITED).unwrap();
         let quick = cluster.started(cluster.create(&format!("quick-{number}"), true, |_| {}));
         let waited = daemon.metric(WAITED).unwrap() - before;
         assert!(cluster.is_enrolled(&quick));
         match cluster.asked(&format!("/pods/quick-{number}")) {
-            0 => unasked += 1,
+            0 => {
+                unasked = true;
+                break;
+            }
             asked => {
                 assert!(asked == 1 && waited >= 0.3, "{asked} requests after {waited} s\n{}", daemon.log());
             }
         }
     }
-    assert!(unasked > 0, "{}", daemon.log());
+    assert!(unasked, "{}", daemon.log());
     // Never seen by it.
     let before = daemon.metric(WAITED).unwrap();
     let unseen = cluster.started(cluster.create("unseen", false, |_| {}));
