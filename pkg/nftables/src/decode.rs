@@ -301,8 +301,9 @@ fn once<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.is_none().then(|| *place = Some(value))
 }
 
-/// The length of a mask of leading ones.
-fn prefix_of(mask: &[u8]) -> Option<u32> {
+/// Returns the number of leading ones of a network mask; `None`: other bits are set, too.
+#[must_use]
+pub fn prefix_of(mask: &[u8]) -> Option<u32> {
     let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
     let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));
     let is_prefix = partial.count_ones() == partial.leading_ones() && rest.iter().all(|byte| *byte == 0);

@@ -27,7 +27,7 @@ pub mod uapi;
 mod xt;
 
 pub use commit::{Unsupported, commit, transaction};
-pub use decode::DecodedRule;
+pub use decode::{DecodedRule, prefix_of};
 pub use error::Error;
 pub use listing::{GenerationReader, generation, listing};
 pub use xt::XtablesDecoder;

@@ -133,11 +133,8 @@ impl EntryConditions<'_> {
         let length = self.layout.address;
         let address = self.bytes(place * length, length)?;
         let mask = self.bytes((2 + place) * length, length)?;
-        let ones = mask.iter().take_while(|byte| **byte == 0xff).count();
-        let (partial, rest) = mask.get(ones..)?.split_first().unwrap_or((&0, &[]));
-        let is_prefix = partial.count_ones() == partial.leading_ones() && rest.iter().all(|byte| *byte == 0);
-        let prefix = u8::try_from(ones * 8).ok()? + u8::try_from(partial.leading_ones()).ok()?;
-        if !is_prefix || (prefix == 0 && negated) {
+        let prefix = u8::try_from(nftables::prefix_of(mask)?).ok()?;
+        if prefix == 0 && negated {
             return None;
         }
         let net = match self.family {
