@@ -130,7 +130,7 @@ impl Fixture {
         lines_of_json(&self.machine.container_log(pod, container))
     }
 
-    /// The same since the container last started.
+    /// Lines of JSON that a container wrote since it last started.
     pub(crate) fn last_attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
         lines_of_json(&self.machine.last_container_log(pod, container))
     }

@@ -40,7 +40,7 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
 const KEPT: [(&str, &str); 2] =
     [("bin dir", "istio-cni"), ("sockets and files of the agent", "istio-cni.log")];
 
-/// What an uninstallation has left of the installation, for the reader; empty if nothing is left that has to go.
+/// Remains of the installation after an uninstallation, for the reader; empty if nothing is left that has to go.
 pub(crate) fn left(machine: &Machine, before: &Footprint) -> String {
     let after = of(machine);
     if machine.runtime.keeps_plugin() {

@@ -127,7 +127,7 @@ impl Machine {
         self.log_in(&log_directory(pod), container)
     }
 
-    /// What a container wrote since it last started.
+    /// Output of a container since it last started.
     pub(crate) fn last_container_log(&self, pod: &Value, container: &str) -> String {
         self.log_files(&log_directory(pod), container).last().map(read_log).unwrap_or_default()
     }

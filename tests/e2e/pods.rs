@@ -105,7 +105,7 @@ pub(crate) fn labelled(mut pod: Value, key: &str, value: &str) -> Value {
     pod
 }
 
-/// The same pod in a user namespace of its own.
+/// Returns the pod in a user namespace of its own.
 pub(crate) fn in_user_namespace(mut pod: Value) -> Value {
     pod["spec"]["hostUsers"] = json!(false);
     pod

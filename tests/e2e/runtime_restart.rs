@@ -21,7 +21,7 @@ const EACH: usize = 10;
 /// For the runtime to have asked CHECK of all of them, one after the other, and for an agent to go.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What stays the same as long as a pod is not replaced: its UID, its sandboxes, restarts of its containers, and its addresses.
+/// Identity of a pod, which stays as long as it is not replaced: its UID, its sandboxes, restarts of its containers, and its addresses.
 type Identity = [String; 4];
 
 /// Starts pods with a sidecar, and leaves them as if versions of Istio's plugin had been called for them, while there is no agent that

@@ -104,6 +104,11 @@ pub(crate) struct NodeDisturbance {
 }
 
 impl NodeDisturbance {
+    /// Returns the cause of a change that follows, for the history; `None`: the process is not known.
+    pub(crate) fn cause(&self) -> Option<String> {
+        self.writer.as_ref().map(|writer| format!("drift, changed by {writer}"))
+    }
+
     /// Whether objects of this kind changed.
     pub(crate) fn concerns(&self, kind: NodeChange) -> bool {
         self.kinds.contains(&kind)

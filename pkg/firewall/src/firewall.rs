@@ -223,12 +223,8 @@ impl AllTables {
         presence: &BackendPresence,
         with_all: bool,
     ) -> Result<AllTables, Error> {
-        let firewall = |backend| Firewall::with(backend, options);
-        let look = |backend| match firewall(backend).look(presence.of(backend)) {
-            Err(Error::Tool(iptables_legacy::Error::NoTool { .. })) => Ok(ObservedTables::default()),
-            other => other,
-        };
-        let legacy = firewall(Backend::Legacy);
+        let look = |backend| Firewall::with(backend, options).look(presence.of(backend));
+        let legacy = Firewall::with(Backend::Legacy, options);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
         let native = presence.native && options.native != NativeTables::Never;
         Ok(AllTables {
@@ -273,9 +269,8 @@ impl Firewall {
         if let Some((backend, observed)) = by_content {
             return Ok((Firewall::with(backend, options), observed));
         }
-        let firewall = Firewall::with(Backend::Nft, options);
-        let backend = options.default_backend(&firewall.tools, &presence)?;
-        let firewall = Firewall { backend, ..firewall };
+        let backend = options.default_backend(&IptablesTools::from_environment(), &presence)?;
+        let firewall = Firewall::with(backend, options);
         let observed = match (presence.is_blank(), backend) {
             (true, Backend::Native) => ObservedTables::no_native(),
             (true, _) => ObservedTables::default(),
@@ -316,8 +311,14 @@ impl Firewall {
                     |family: &Family| Ok((*family, iptables_legacy::listing(*family, &OWNERS, longest)?));
                 let families = families.iter().map(read).collect::<Result<BTreeMap<_, _>, Error>>()?;
                 let observed = ObservedTables { families, ..ObservedTables::default() };
-                // To delete such a rule, a tool has to be told all that it says.
-                if observed.has_strange_jump() { self.save() } else { Ok(observed) }
+                if !observed.has_strange_jump() {
+                    return Ok(observed);
+                }
+                // To delete such a rule, a tool has to be told all that it says. Without tools nobody will.
+                match self.save() {
+                    Err(Error::Tool(iptables_legacy::Error::NoTool { .. })) => Ok(observed),
+                    saved => saved,
+                }
             }
         }
     }
@@ -333,7 +334,7 @@ impl Firewall {
         self.options.native
     }
 
-    /// Whether the engine reads and changes the tables.
+    /// Whether the engine changes the tables.
     pub(crate) fn is_direct(&self) -> bool {
         match self.backend {
             Backend::Nft => self.options.uses_engine(),

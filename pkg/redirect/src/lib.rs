@@ -197,7 +197,7 @@ impl DesiredRules {
 /// The kernel could not be asked.
 pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
     let found = ObservedTables::of_pod()?;
-    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.of(family).clone());
+    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.of(family));
     Ok(if found.native.is_some() { None } else { rules() })
 }
 

@@ -41,8 +41,8 @@ impl RecordedRules {
 
     /// Records the rules of an owner that were found; `None`: some of them are not understood.
     #[must_use]
-    pub fn of_found(owner: ChainSet, found: impl Fn(Family) -> SavedTables) -> Option<RecordedRules> {
-        let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, &found(family)));
+    pub fn of_found<'a>(owner: ChainSet, found: impl Fn(Family) -> &'a SavedTables) -> Option<RecordedRules> {
+        let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
         Some(RecordedRules::merge(v4?, v6?))
     }
 
@@ -256,15 +256,17 @@ mod tests {
     #[test]
     fn rules_that_were_found_are_recorded_like_those_that_were_wanted() {
         let rules = sets().swap_remove(0);
-        let recorded = RecordedRules::of_found(ChainSet::SIDECAR, |family| {
+        let [v4, v6] = Family::BOTH.map(|family| {
             let text = ChainSet::SIDECAR.apply(&rules(family), &SavedTables::default()).restore_text();
             SavedTables::parse(&text).unwrap()
         });
+        let found = |family| if family == Family::V4 { &v4 } else { &v6 };
+        let recorded = RecordedRules::of_found(ChainSet::SIDECAR, found);
         assert_eq!(recorded, Some(RecordedRules::of(rules)));
         let strange =
             "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -m statistic --mode nth -j RETURN\nCOMMIT\n";
-        let found = |_| SavedTables::parse(strange).unwrap();
-        assert_eq!(RecordedRules::of_found(ChainSet::SIDECAR, found), None);
+        let strange = SavedTables::parse(strange).unwrap();
+        assert_eq!(RecordedRules::of_found(ChainSet::SIDECAR, |_| &strange), None);
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use model::Reason;
 use tracing::warn;
 
 use super::{InPodCapture, worker::CaptureJob};
-use crate::node_watch::NodeChange;
+use crate::node_watch::{NodeChange, NodeDisturbance};
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 /// The traffic that the sets and rules redirect, and where to, as reports name it.
@@ -38,8 +38,7 @@ impl InPodCapture {
         }
         let Some(disturbance) = self.drift.begin(Instant::now()) else { return };
         if disturbance.concerns(NodeChange::Rules) {
-            self.exemption.rules_changed = Some(disturbance.noticed);
-            self.exemption.writer.clone_from(&disturbance.writer);
+            self.exemption.rules_changed = Some(disturbance.clone());
         }
         if disturbance.concerns(NodeChange::Sets) {
             self.exemption.sets_changed = Some(disturbance.noticed);
@@ -80,24 +79,24 @@ impl InPodCapture {
             Ok(missing) => self.note_exempted(state, &missing, took),
             Err(error) => self.exemption.rules = Some(error),
         }
-        (self.exemption.rules_changed, self.exemption.writer) = (None, None);
+        self.exemption.rules_changed = None;
         if self.exemption.rules != before {
             state.mark_dirty(ReconcileScope::Membership); // waiting requests are answered in the next pass
         }
     }
 
-    fn note_exempted(&mut self, state: &mut AgentState, missing: &[String], took: Duration) {
-        let writer = self.exemption.writer.take();
-        let cause = writer.as_ref().map(|writer| format!("drift, changed by {writer}"));
-        let (cause, what) =
-            (cause.unwrap_or_else(|| state.history.cause()), format!("applied: {}", summary(missing)));
+    fn note_exempted(&self, state: &mut AgentState, missing: &[String], took: Duration) {
+        let disturbance = self.exemption.rules_changed.as_ref();
+        let cause = disturbance.and_then(NodeDisturbance::cause).unwrap_or_else(|| state.history.cause());
+        let what = format!("applied: {}", summary(missing));
+        let writer = disturbance.and_then(|changes| changes.writer.as_deref());
         state.history.note(HistoryEntry { cause, what, pod: None, took, error: None });
         if self.open {
             warn!(target: "ambient", rules = missing.join("; "), writer, "probe rules of the node restored");
             self.metrics.repaired("node");
             state.notices.repaired(PROBES, missing);
-            if let Some(noticed) = self.exemption.rules_changed {
-                self.metrics.drift_repaired(NodeChange::Rules.label(), noticed.elapsed());
+            if let Some(changes) = disturbance {
+                self.metrics.drift_repaired(NodeChange::Rules.label(), changes.noticed.elapsed());
             }
         }
     }

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use model::Reason;
 
+use crate::node_watch::NodeDisturbance;
+
 /// State of the sets and rules that exempt the node's probes.
 #[derive(Debug, Default)]
 pub(super) struct ProbeExemption {
@@ -12,9 +14,7 @@ pub(super) struct ProbeExemption {
     /// They have been applied at least once, successfully or not.
     pub(super) was_tried: bool,
     /// When it was noticed that somebody else changed the rules, which the next observation looks into.
-    pub(super) rules_changed: Option<Instant>,
-    /// The process that changed them, if it is known.
-    pub(super) writer: Option<String>,
+    pub(super) rules_changed: Option<NodeDisturbance>,
     /// When it was noticed that another component changed the sets, which the next pass compares.
     pub(super) sets_changed: Option<Instant>,
     /// Why the sets cannot be maintained.

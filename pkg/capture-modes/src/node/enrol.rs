@@ -26,8 +26,8 @@ impl CaptureMode for NodeCapture {
         // Rules are read only by a whole pass.
         let rules_changed = disturbance.as_ref().is_some_and(|changes| changes.concerns(NodeChange::Rules));
         let scope = if rules_changed { ReconcileScope::Full } else { scope };
-        if let Some(writer) = disturbance.as_ref().and_then(|changes| changes.writer.as_ref()) {
-            state.history.because(|| format!("drift, changed by {writer}"));
+        if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::cause) {
+            state.history.because(|| cause);
         }
         let done = self.pass(state, scope);
         if let Some(NodeDisturbance { noticed, .. }) = disturbance {

@@ -25,7 +25,8 @@ use crate::{in_pod::pod_records::RecordedPod, node_watch::NodeNotice};
 pub(in crate::in_pod) enum CaptureJob {
     /// Apply a pod's rules.
     Capture { uid: PodUid, netns: Arc<Netns>, pod: rules::inpod::PodOptions, existing: ExistingConnections },
-    /// Verify a pod's rules, and restore what is missing. `before`: the last snapshot. `watch`: the namespace is to be watched for changes before.
+    /// Verify a pod's rules, and restore what is missing. `before`: the last snapshot. `watch`: the namespace is to be watched
+    /// for changes before.
     Look {
         uid: PodUid,
         netns: Arc<Netns>,
