@@ -34,7 +34,7 @@ pub fn text(settings: &IptablesSettings, families: &[Family]) -> String {
 fn routes(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     if families.contains(&Family::V6) {
-        let _ = writeln!(text, "ip -6 addr add {}/128 dev lo", sidecar::passthrough_source(Family::V6));
+        let _ = writeln!(text, "ip -6 addr add {}/128 dev lo nodad", sidecar::passthrough_source(Family::V6));
     }
     let Some(local) = settings.config.local_route() else { return text };
     for family in families {

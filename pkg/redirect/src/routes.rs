@@ -17,8 +17,11 @@ pub(crate) fn ensure(config: &sidecar::SidecarConfig, families: &[Family]) -> Re
     let mut handle = RtnetlinkHandle::open()?;
     let lo = handle.loopback()?;
     let mut made = Vec::new();
-    if families.contains(&Family::V6) && handle.add_address(lo, passthrough())? == ChangeOutcome::Yes {
-        made.push(no_address());
+    if families.contains(&Family::V6) {
+        // Checked for duplicates, even an address of `lo` is unusable until a worker of the kernel gets the lock of all namespaces,
+        // which takes seconds on a node where many pods come and go.
+        let added = handle.add_address_unchecked(lo, passthrough())?;
+        made.extend((added == ChangeOutcome::Yes).then(no_address));
     }
     for family in families {
         let Some(local) = config.local_route() else { break };

@@ -149,6 +149,18 @@ impl Netns {
         }
     }
 
+    /// Waits until the kernel has checked every address for duplicates: a worker does that when it gets the lock of all namespaces.
+    ///
+    /// # Panics
+    /// If it takes longer than ten seconds.
+    pub fn wait_until_addresses_are_usable(&self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.sh("ip -6 -oneline address show tentative").is_empty() {
+            assert!(Instant::now() < deadline, "an address in {} stays tentative", self.name);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// The defaults of a namespace depend on the machine's; tests shall not.
     fn settle(&self) {
         self.sh("ip link set lo up");

@@ -10,10 +10,7 @@ use kit::{Echo, Netns, Proto, Seen, Serve, TrafficClient};
 use redirect::{FamilyChoice, RuleFormat};
 use rules::sidecar::{InboundMode, SidecarConfig};
 
-use crate::sidecar_kernel::{
-    at_once,
-    state::{forced, network},
-};
+use crate::sidecar_kernel::{at_once, state::forced};
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
@@ -74,7 +71,6 @@ impl Fixture {
     pub(crate) fn redirect(&self, families: FamilyChoice) {
         let apply = || redirect::apply(&self.config, families, &forced(self.backend), RuleFormat::Restore);
         self.pod.run(apply).unwrap();
-        let _ = network(&self.pod); // the kernel lets `::6` be used a moment after it was added
     }
 
     /// `eth0` leads to the default route, `net1` to a network of its own. Outside has further networks.
