@@ -10,6 +10,7 @@
 #[path = "../fixtures/fixtures.rs"]
 mod fixtures;
 
+mod beside_istio;
 mod clean;
 mod engine;
 mod iptables_cli;

@@ -1,0 +1,128 @@
+//! Istio's own `istio-iptables` beside ours: the same flags and environment, the same packets, and for each packet the same end,
+//! but for the differences that docs/compatibility.md lists. `hack/istio` builds Istio's program.
+
+mod packets;
+mod pod;
+mod settings;
+
+use std::{
+    env,
+    path::PathBuf,
+    sync::Mutex,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use kit::{Netns, TempDir, binary};
+
+use self::{
+    packets::{Fate, Packet, send},
+    pod::{PodNetwork, RuleTool},
+    settings::{Difference, SETTINGS, Setting},
+};
+use crate::sidecar_kernel::at_once;
+
+const FIXED_SEED: u64 = 0x6d69_6c6c_7261_6365;
+/// Packets that each setting gets in each kind of tables.
+const PACKETS: usize = 150;
+/// For a packet that nobody answers.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// For one whose ends differed: a busy machine is no difference.
+const SECOND_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Tables that both tools are made to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tables {
+    Nft,
+    Legacy,
+    Native,
+}
+
+#[test]
+fn packets_go_where_istios_own_rules_send_them_in_nft_tables() {
+    compare(Tables::Nft);
+}
+
+#[test]
+fn packets_go_where_istios_own_rules_send_them_in_legacy_tables() {
+    compare(Tables::Legacy);
+}
+
+#[test]
+fn packets_go_where_istios_own_rules_send_them_in_native_tables() {
+    compare(Tables::Native);
+}
+
+fn compare(tables: Tables) {
+    let Some(programs) = env::var_os("MILLRACE_ISTIO").map(PathBuf::from) else {
+        assert!(
+            env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "CI runs everything, but MILLRACE_ISTIO is not set"
+        );
+        return kit::skip("MILLRACE_ISTIO is not set; hack/istio prints it");
+    };
+    if !kit::has_other_users() {
+        return kit::skip("the sandbox of a user other than root has no second user for a proxy");
+    }
+    let random_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    println!("seed {random_seed:#x}");
+    let files = TempDir::new().unwrap();
+    let istio = RuleTool::new(programs.join("istio-iptables"), files.path());
+    let ours = RuleTool::new(binary("istio-iptables"), files.path());
+    let surprises = Mutex::new(Vec::new());
+    at_once(SETTINGS, |setting| {
+        let mut packets = Packet::sample(PACKETS / 2, FIXED_SEED);
+        packets.extend(Packet::sample(PACKETS / 2, random_seed));
+        let found = compare_setting(setting, tables, &packets, [&istio, &ours]);
+        surprises.lock().unwrap().extend(found);
+    });
+    let surprises = surprises.into_inner().unwrap();
+    assert!(surprises.is_empty(), "in {tables:?} tables:\n{}", surprises.join("\n"));
+}
+
+/// Makes two pods alike, one with the rules of each tool, and sends each packet in both. Returns what nobody listed: packets that
+/// ended otherwise, and listed differences that no packet shows.
+fn compare_setting(
+    setting: &Setting,
+    tables: Tables,
+    packets: &[Packet],
+    tools: [&RuleTool; 2],
+) -> Vec<String> {
+    let pods = tools.map(|tool| {
+        let pod = PodNetwork::new(setting);
+        tool.apply(&pod, setting, tables);
+        pod
+    });
+    let fates = pods.each_ref().map(|pod| send(pod, packets, PATIENCE));
+    let suspects: Vec<&Packet> = packets
+        .iter()
+        .zip(fates[0].iter().zip(&fates[1]))
+        .filter(|(_, (a, b))| a != b)
+        .map(|(p, _)| p)
+        .collect();
+    let mut surprises = Vec::new();
+    let mut seen: Vec<&Difference> = Vec::new();
+    for packet in suspects {
+        let [theirs, ours]: [Fate; 2] =
+            pods.each_ref().map(|pod| send(pod, std::slice::from_ref(packet), SECOND_PATIENCE).remove(0));
+        if theirs == ours {
+            continue;
+        }
+        match setting.differences.iter().find(|difference| (difference.covers)(packet)) {
+            Some(difference) => seen.push(difference),
+            None => {
+                surprises.push(format!("{}: {packet}\n    Istio: {theirs}\n    ours:  {ours}", setting.name))
+            }
+        }
+    }
+    let expected = setting.differences.iter().filter(|difference| difference.is_common);
+    let unseen = expected.filter(|difference| !seen.iter().any(|other| std::ptr::eq(*other, *difference)));
+    surprises.extend(unseen.map(|difference| {
+        format!("{}: no packet shows this difference: {}", setting.name, difference.description)
+    }));
+    surprises
+}
+
+/// Shows what a pod's namespace holds, for the message of a failure.
+fn ruleset(netns: &Netns) -> String {
+    netns.sh("nft --stateless list ruleset")
+}
