@@ -95,6 +95,9 @@ const GATE: Duration = Duration::from_secs(1);
 /// Between two observations of the rules of running pods. One that finds no change costs a few requests to the kernel for
 /// each pod, and reads each process of the node once.
 const PASS: Duration = Duration::from_secs(30);
+/// Pods that have just started are looked for this long after the last search, and at least as many times as long as that took.
+const SEARCH: Duration = Duration::from_secs(1);
+const SEARCH_RELIEF: u32 = 50;
 /// Repairs broken pods.
 pub struct RepairController {
     client: KubeClient,
@@ -130,6 +133,8 @@ impl RepairController {
         let mut sidecars = SidecarPods::new(self.options.policy.clone());
         let keeps_rules = self.options.mode == RepairMode::InPlace;
         let mut pass = Instant::now();
+        // When the last search allows another, and whether there is a pod to search for.
+        let (mut search, mut has_new) = (pass, false);
         self.keeper = None; // its watches ended with the run before
         let mut watch = if keeps_rules { start_watch() } else { None };
         let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.collection()));
@@ -140,7 +145,7 @@ impl RepairController {
                 biased;
                 event = pods.next() => match event {
                     Some(Ok(mut event)) => {
-                        sidecars.observe(&mut event);
+                        has_new |= sidecars.observe(&mut event);
                         self.observe(&mut queue, event);
                     }
                     Some(Err(error)) => if self.last.replace(&error) {
@@ -160,6 +165,12 @@ impl RepairController {
                     self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
                     watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all().contains_key(uid)));
                     pass = Instant::now() + PASS;
+                    (search, has_new) = (Instant::now() + SEARCH, false);
+                }
+                () = sleep_until(search), if keeps_rules && has_new && sidecars.is_listed() => {
+                    let began = Instant::now();
+                    self.keep_new(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
+                    (search, has_new) = (Instant::now() + SEARCH.max(began.elapsed() * SEARCH_RELIEF), false);
                 }
                 changed = next_changed(watch.as_mut()) => self.keep_changed(changed, &sidecars).await,
             }

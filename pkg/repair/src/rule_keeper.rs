@@ -76,14 +76,38 @@ impl RuleKeeper {
         changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Vec<RulesReport> {
-        let repair = (!self.dry_run).then_some(&self.in_place);
-        let report = |(uid, disturbance)| {
-            let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
-            let result = known.look(pod, repair)?;
-            let name = pod.ids.name.clone();
-            Some(RulesReport { name, uid, result, disturbance: Some(disturbance) })
-        };
-        changed.into_iter().filter_map(report).collect()
+        let changed = changed.into_iter().map(|(uid, disturbance)| (uid, Some(disturbance)));
+        changed.filter_map(|(uid, disturbance)| self.compare_pod(uid, pods, disturbance)).collect()
+    }
+
+    /// Looks for the namespaces of pods that are not known yet, observes the rules there, and restores what is missing. Blocks as
+    /// [`RuleKeeper::pass`].
+    ///
+    /// # Errors
+    /// The node's processes cannot be listed.
+    pub(crate) fn pass_new(
+        &mut self,
+        all: &KnownPods,
+        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+    ) -> Result<Vec<RulesReport>, InPlaceError> {
+        let new: Vec<PodUid> = pods.keys().filter(|uid| !self.known.contains_key(*uid)).cloned().collect();
+        // A streak counts regular passes.
+        let streaks = self.ambiguous.clone();
+        self.find(all, pods)?;
+        self.ambiguous = streaks;
+        Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
+    }
+
+    /// Observes the rules of a pod; `None`: they are all in place, or it is not known.
+    fn compare_pod(
+        &mut self,
+        uid: PodUid,
+        pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
+        disturbance: Option<NetnsDisturbance>,
+    ) -> Option<RulesReport> {
+        let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
+        let result = known.look(pod, (!self.dry_run).then_some(&self.in_place))?;
+        Some(RulesReport { name: pod.ids.name.clone(), uid, result, disturbance })
     }
 
     /// Observes all pods once, and restores what is missing. Blocks for some milliseconds, and for some tens more for each

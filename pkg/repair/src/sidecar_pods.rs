@@ -50,31 +50,41 @@ impl SidecarPods {
         SidecarPods { policy, ..SidecarPods::default() }
     }
 
-    /// Applies what the API server reports, and takes from the event the part that no other component needs.
-    pub(crate) fn observe(&mut self, event: &mut ListEvent<ObservedPod>) {
+    /// Applies what the API server reports, and takes from the event the part that no other component needs. Returns whether a pod
+    /// came that was not there before.
+    pub(crate) fn observe(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
+        let before = match event {
+            ListEvent::Reset(_) => std::mem::take(&mut self.pods),
+            ListEvent::Applied(_) | ListEvent::Deleted(_) => BTreeMap::new(),
+        };
+        let mut has_new = false;
         match event {
             ListEvent::Reset(pods) => {
-                self.pods.clear();
                 self.observed.clear();
                 self.listed = true;
-                pods.iter_mut().for_each(|pod| self.put(pod));
+                pods.iter_mut().for_each(|pod| has_new |= self.put(pod) && !before.contains_key(&pod.uid));
             }
-            ListEvent::Applied(pod) => self.put(pod),
+            ListEvent::Applied(pod) => has_new = self.put(pod),
             ListEvent::Deleted(pod) => {
                 self.pods.remove(&pod.uid);
                 self.observed.remove(&pod.uid);
             }
         }
+        has_new
     }
 
-    fn put(&mut self, observed: &mut ObservedPod) {
+    /// Returns whether it is one of them and was not before.
+    fn put(&mut self, observed: &mut ObservedPod) -> bool {
         let pod = observed.running.take();
         let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
         let ids = PodIds { name: observed.name.clone(), uid: observed.uid.clone(), manifest_hash };
         self.observed.insert(observed.uid.clone(), ids);
         match pod.and_then(|pod| SidecarPod::of(&pod, &self.policy)) {
-            Some(pod) => drop(self.pods.insert(pod.ids.uid.clone(), Arc::new(pod))),
-            None => drop(self.pods.remove(&observed.uid)),
+            Some(pod) => self.pods.insert(pod.ids.uid.clone(), Arc::new(pod)).is_none(),
+            None => {
+                self.pods.remove(&observed.uid);
+                false
+            }
         }
     }
 
@@ -147,16 +157,21 @@ mod tests {
     fn a_pod_that_ends_or_is_gone_is_kept_no_more() {
         let mut pods = SidecarPods::new(EnrolmentPolicy::default());
         assert!(!pods.is_listed(), "nothing is known before the list");
-        pods.observe(&mut ListEvent::Reset(Vec::new()));
-        pods.observe(&mut ListEvent::Applied(pod(|_| {})));
-        assert_eq!(pods.all().len(), 1);
-        pods.observe(&mut ListEvent::Applied(pod(|pod| pod["status"]["phase"] = json!("Failed"))));
-        assert_eq!(pods.all().len(), 0);
-        pods.observe(&mut ListEvent::Applied(pod(|_| {})));
-        // Another pod of that name.
-        pods.observe(&mut ListEvent::Deleted(pod(|pod| pod["metadata"]["uid"] = json!("u0"))));
-        assert_eq!(pods.all().len(), 1);
-        pods.observe(&mut ListEvent::Deleted(pod(|_| {})));
-        assert_eq!(pods.all().len(), 0);
+        let running = || ListEvent::Applied(pod(|_| {}));
+        let rows = [
+            (ListEvent::Reset(Vec::new()), false, 0),
+            (running(), true, 1),
+            (running(), false, 1),
+            (ListEvent::Reset(vec![pod(|_| {})]), false, 1),
+            (ListEvent::Applied(pod(|pod| pod["status"]["phase"] = json!("Failed"))), false, 0),
+            (running(), true, 1),
+            // Another pod of that name.
+            (ListEvent::Deleted(pod(|pod| pod["metadata"]["uid"] = json!("u0"))), false, 1),
+            (ListEvent::Deleted(pod(|_| {})), false, 0),
+            (ListEvent::Reset(vec![pod(|_| {})]), true, 1),
+        ];
+        for (at, (mut event, is_new, left)) in rows.into_iter().enumerate() {
+            assert_eq!((pods.observe(&mut event), pods.all().len()), (is_new, left), "event {at}");
+        }
     }
 }

@@ -112,6 +112,22 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     assert_allowed(&daemon);
 }
 
+/// A pod that starts after the agent's last regular pass does not wait for the next one.
+#[test]
+fn rules_of_a_pod_that_has_just_started_are_observed_at_once() {
+    let Some(own) = ProcessNode::start("repair-started") else { return };
+    let daemon = own.node.0.daemon();
+    for (at, name) in ["first", "second"].into_iter().enumerate() {
+        let sandbox = own.add(name, 11 + at as u32, "Running", |_| {});
+        let done = 2.0 * at as f64;
+        let began = Instant::now();
+        wait_for_pass(&daemon, "it is redirected", |daemon| rules(daemon, "success") == done + 1.0);
+        flush(&sandbox, "nft");
+        wait_for_pass(&daemon, "it is redirected again", |daemon| rules(daemon, "success") == done + 2.0);
+        assert!(began.elapsed() < Duration::from_secs(15), "{name}: {:?}", began.elapsed());
+    }
+}
+
 #[test]
 fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
     let Some(own) = ProcessNode::start("repair-others") else { return };

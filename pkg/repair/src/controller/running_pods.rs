@@ -19,10 +19,22 @@ impl RepairController {
     /// Restores what is missing of the rules of running pods.
     pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
         let (all, pods) = (pods.known_pods(), pods.all().clone());
-        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watcher);
-        let keeper = self.keeper.take().unwrap_or_else(new);
+        let keeper = self.take_keeper(watcher);
         self.run_pass(keeper, move |keeper| keeper.pass(&all, &pods).map_err(|error| error.to_string()))
             .await;
+    }
+
+    /// Finds pods that have just started, so that changes of their rules are noticed from now on, and restores what is missing there.
+    pub(super) async fn keep_new(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
+        let (all, pods) = (pods.known_pods(), pods.all().clone());
+        let keeper = self.take_keeper(watcher);
+        self.run_pass(keeper, move |keeper| keeper.pass_new(&all, &pods).map_err(|error| error.to_string()))
+            .await;
+    }
+
+    fn take_keeper(&mut self, watcher: Option<ChangeWatcher<PodUid>>) -> RuleKeeper {
+        let new = || RuleKeeper::new(self.in_place.clone(), self.options.dry_run, watcher);
+        self.keeper.take().unwrap_or_else(new)
     }
 
     /// Restores what is missing of the rules of those pods whose network namespaces changed.
