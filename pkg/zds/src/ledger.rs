@@ -138,13 +138,20 @@ impl WorkloadLedger {
         all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
 
-    /// Strangers, although the node's ztunnel pods are known; each once.
+    /// Strangers, although it is known where the node's ztunnel pods run; each once.
     pub(crate) fn strangers(&mut self) -> Vec<u64> {
-        if self.pods.is_empty() {
+        if !self.knows_places() {
             return Vec::new();
         }
         let news = |(id, one): (&u64, &mut ZtunnelConnection)| one.peer.take_stranger_news().then_some(*id);
         self.connections.iter_mut().filter_map(news).collect()
+    }
+
+    /// Whether there are ztunnel pods, and a namespace or an address of each is known: a ztunnel that has just started dials before the
+    /// API server has its address.
+    fn knows_places(&self) -> bool {
+        let is_known = |pod: &ZtunnelPod| pod.netns.is_some() || !pod.ips.is_empty();
+        !self.pods.is_empty() && self.pods.iter().all(is_known)
     }
 
     pub(crate) fn is_newest(&self, id: u64) -> bool {
@@ -227,7 +234,7 @@ impl WorkloadLedger {
     pub(crate) fn count(&self) -> ZdsEvent {
         let number =
             |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
-        let unknown = if self.pods.is_empty() { 0 } else { number(|one| one.peer.is_stranger()) };
+        let unknown = if self.knows_places() { number(|one| one.peer.is_stranger()) } else { 0 };
         ZdsEvent::Connections {
             connected: self.connections.len(),
             synced: number(|one| one.in_sync),

@@ -135,6 +135,20 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     stranger.acks(&add("b", 1));
 }
 
+/// A ztunnel that has just started dials before the API server has its pod's address: it is not called a stranger for that.
+#[test]
+fn nobody_is_a_stranger_while_a_ztunnel_pod_may_run_anywhere() {
+    let agent = Agent::open();
+    let starting = ZtunnelPod { ips: Vec::new(), netns: None, ..pod(2, 2) };
+    agent.hub.set_ztunnels(vec![pod(1, 1), starting]);
+    let ztunnel = agent.ztunnel_at(9);
+    ztunnel.acks(&Asked::SnapshotSent);
+    agent.wait_synced();
+    assert_eq!(agent.unknown(), 0);
+    agent.hub.set_ztunnels(vec![pod(1, 1), pod(2, 2)]);
+    assert_eq!(agent.unknown(), 1);
+}
+
 /// A new version that cannot serve a pod keeps it from nothing that the old one can give.
 #[test]
 fn what_the_newest_refuses_an_older_one_is_asked_for() {
