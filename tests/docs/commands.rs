@@ -38,6 +38,7 @@ const COMMANDS: &[(&str, Run)] = &[
     ("./hack/build", Script(".ci/run", "hack/build")),
     ("./hack/demo", Script(".ci/run", "hack/demo")),
     ("./hack/demo --in-pod", Script(".ci/run", "hack/demo --in-pod")),
+    ("./hack/demo --cluster", Script(".ci/run", "hack/demo --cluster")),
     (
         "./hack/demo --api",
         ByHand(

@@ -93,6 +93,11 @@ impl Machine {
         command.output().expect("nsenter can be run")
     }
 
+    /// Command line of a shell on the node.
+    pub(crate) fn shell(&self) -> String {
+        format!("nsenter --target={} --all bash", self.init)
+    }
+
     /// What such a command prints; it must succeed.
     pub(crate) fn sh(&self, line: &str) -> String {
         let output = self.run(line);

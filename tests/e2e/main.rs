@@ -25,6 +25,7 @@ mod runs;
 mod runtime;
 mod runtime_restart;
 mod scenarios;
+mod tour;
 mod verdict;
 mod wait;
 mod ztunnel;
@@ -62,6 +63,7 @@ fn part(word: &str) -> Part {
         "crio-restart" => Part::Restart(Runtime::Crio),
         "crio-infra" => Part::Runtime(Runtime::CrioInfra),
         "charts" => Part::Charts,
+        "tour" => Part::Tour,
         other => panic!("no part {other} here: 1.6, 2, crio, crio-infra or charts"),
     }
 }

@@ -14,6 +14,7 @@ use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, on_ho
 use crate::runtime::Runtime;
 use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
+use crate::tour::tour;
 use crate::verdict::{Outcome, Played, to_play_again};
 use crate::ztunnel::{self, CaptureState};
 
@@ -30,6 +31,8 @@ pub(crate) enum Part {
     Restart(Runtime),
     /// Every DaemonSet that Istio's charts make.
     Charts,
+    /// `hack/demo --cluster`.
+    Tour,
 }
 
 impl Part {
@@ -74,6 +77,7 @@ impl Part {
                     chart(fixture, places, agent, Some(CaptureState::InPod));
                 }),
             ],
+            Self::Tour => vec![entry(Agent::of_our_chart(), tour)],
             Self::Charts => Agent::distinct_charts()
                 .into_iter()
                 .map(|(version, case)| entry(Agent::chart(version, &case), daemon_set as Play))
@@ -86,6 +90,7 @@ impl Part {
             Self::Runtime(runtime) => (runtime.name(), runtime),
             Self::Restart(runtime) => (runtime.name(), runtime),
             Self::Charts => ("DaemonSet of a chart", Runtime::Containerd2),
+            Self::Tour => ("a cluster to try things on", Runtime::Containerd2),
         };
         Entry { name: format!("{part}: {}", agent.name), runtime, agent, play }
     }

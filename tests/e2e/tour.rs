@@ -1,0 +1,172 @@
+//! `hack/demo --cluster`: the product from its chart, an application with sidecars and one in ambient mode, and what an operator asks
+//! about them; with a terminal, then a shell on the cluster.
+
+use std::fs;
+use std::io::{IsTerminal as _, stdin};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::agent::Agent;
+use crate::control::Places;
+use crate::fixture::{Fixture, place_of};
+use crate::helm::Helm;
+use crate::kinds::{self, Expected};
+use crate::machine::{NAME, OUTSIDE};
+use crate::pods::{PORT, injected_at_once, labelled, plain};
+use crate::scenarios::Pods;
+use crate::wait::until;
+use crate::ztunnel::{self, CaptureState};
+
+const MODE: &str = "istio.io/dataplane-mode";
+/// Its pods have sidecars.
+const SHOP: &str = "shop";
+/// Its pods are in ambient mode.
+const MESH: &str = "mesh";
+/// For an answer that the cluster has to come to.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+const INTRODUCTION: &str = "
+The cluster is yours until you leave this shell (exit). For instance:
+  kubectl millrace list
+  kubectl millrace explain mesh/ledger
+  kubectl label namespace shop istio.io/dataplane-mode=ambient   # pods without a sidecar join
+  kubectl label pod -n mesh ledger istio.io/dataplane-mode=none  # and one leaves
+  kubectl exec -n istio-system ds/istio-cni-node -- install-cni history
+  kubectl rollout restart -n istio-system ds/istio-cni-node
+  helm upgrade istio-cni $CHART -n istio-system --reuse-values --set ambient.dnsCapture=false
+$NODE_SHELL enters the node.";
+
+/// Programs and settings with which a person works on the cluster.
+struct Workplace {
+    bin: PathBuf,
+    kubeconfig: PathBuf,
+    home: PathBuf,
+    node_shell: String,
+}
+
+/// Shows all of it; each thing that is shown is also checked.
+pub(crate) fn tour(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    let workplace = Workplace::new(fixture, places);
+    fixture.checks.chapter("install the chart: helm install istio-cni deploy/charts/istio-cni");
+    let helm = Helm::new(places, &fixture.control, agent.namespace());
+    let values = [
+        "profile=ambient",
+        "repair.repairPods=true",
+        "pullPolicy=Never",
+        "millrace.image.hub=registry.invalid",
+    ];
+    let installed = helm.upgrade(&Agent::our_chart(), &values);
+    let ready = installed.is_ok() && agent.wait_ready(&fixture.control);
+    fixture.checks.check(ready, format!("the agent is ready: {installed:?}"));
+    fixture.checks.note(
+        "programs of our tests take the places of ztunnel, of the sidecar proxies and of the applications",
+    );
+    ztunnel::deploy(fixture, CaptureState::InPod);
+    fixture.checks.chapter("an application with sidecars, one in ambient mode, and pods outside of the mesh");
+    let pods = kinds::check(fixture, &applications());
+    show(fixture, &workplace, &pods);
+    if stdin().is_terminal() {
+        fixture.checks.chapter("a shell on the cluster");
+        println!("{INTRODUCTION}");
+        workplace.stay();
+    }
+}
+
+fn applications() -> Pods {
+    vec![
+        (injected_at_once(SHOP, "web"), Expected::Sidecar),
+        (plain(SHOP, "batch"), Expected::Direct),
+        (plain(MESH, "ledger"), Expected::Ztunnel),
+        (labelled(plain(MESH, "printer"), MODE, "none"), Expected::Direct),
+    ]
+}
+
+/// What an operator asks, and the answers.
+fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
+    fixture.checks.chapter("what an operator asks");
+    workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);
+    workplace.ask(fixture, "kubectl millrace check", &["√"]);
+    workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
+    workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
+    let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");
+    workplace.ask(fixture, &connect("-n shop web -c app"), &[r#""server":"sidecar""#]);
+    workplace.ask(fixture, &connect("-n mesh ledger"), &[r#""server":"outside""#]);
+    workplace.ask(fixture, "kubectl logs -n istio-system ds/ztunnel --tail=20", &[r#""via":"outbound""#]);
+    fixture.checks.chapter("somebody on the node flushes the rules of both applications");
+    for name in ["web", "ledger"] {
+        let of_that_name = |(pod, _): &&(Value, Expected)| pod["metadata"]["name"] == name;
+        let (pod, expected) = pods.iter().find(of_that_name).expect("it is one of the applications");
+        fixture.flush_rules(pod);
+        let place = place_of(pod);
+        let words = [&format!("{place}: captured"), "changed by iptables"];
+        workplace.ask(fixture, &format!("kubectl millrace explain {place}"), &words);
+        kinds::now(fixture, pod, *expected, "a connection after that");
+    }
+    fixture.checks.chapter("a pod leaves the mesh, and joins it again");
+    let label = |value: &str| format!("kubectl label pod -n mesh ledger --overwrite {MODE}={value}");
+    workplace.ask(fixture, &label("none"), &["labeled"]);
+    workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: outside"]);
+    workplace.ask(fixture, &label("ambient"), &["labeled"]);
+    workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
+}
+
+impl Workplace {
+    fn new(fixture: &Fixture, places: &Places) -> Self {
+        let bin = places.work.join("bin");
+        let _ = fs::remove_dir_all(&bin);
+        fs::create_dir_all(&bin).expect("a directory of ours");
+        let from = |variable: &str| PathBuf::from(std::env::var_os(variable).expect("hack/e2e sets it"));
+        let millrace = Path::new("dist/millrace").canonicalize().expect("hack/build has built it");
+        let traffic = std::env::current_exe().expect("a path").with_file_name("kit-traffic");
+        for (name, program) in [
+            ("kubectl", from("MILLRACE_KUBECTL").join("kubectl")),
+            ("helm", from("MILLRACE_HELM")),
+            ("millrace", millrace.clone()),
+            ("kubectl-millrace", millrace),
+            ("kit-traffic", traffic),
+        ] {
+            symlink(program, bin.join(name)).expect("a link of ours");
+        }
+        Self {
+            bin,
+            kubeconfig: fixture.control.kubeconfig(),
+            home: places.work.clone(),
+            node_shell: fixture.machine.shell(),
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(program);
+        command.env("PATH", format!("{}:{path}", self.bin.display())).env("KUBECONFIG", &self.kubeconfig);
+        command.env("HOME", &self.home).env("CHART", Agent::our_chart()).env("NODE_SHELL", &self.node_shell);
+        command
+    }
+
+    /// Shows a command line and its answer, which must succeed and have these words, at last.
+    fn ask(&self, fixture: &mut Fixture, line: &str, words: &[&str]) {
+        let ask = || self.command("sh").args(["-c", line]).output().expect("sh can be run");
+        let text = |output: &Output| {
+            let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+            String::from_utf8_lossy(&both).into_owned()
+        };
+        let is_expected = |output: &Output| {
+            let text = text(output);
+            output.status.success() && words.iter().all(|word| text.contains(word))
+        };
+        let answer = until(ANSWER_LIMIT, || Some(ask()).filter(is_expected));
+        let holds = answer.is_some();
+        let answer = text(&answer.unwrap_or_else(ask));
+        println!("\n{NAME} $ {line}");
+        answer.lines().for_each(|line| fixture.checks.note(line));
+        fixture.checks.check(holds, format!("{line}: {}", words.join(", ")));
+    }
+
+    fn stay(&self) {
+        let prompt = "millrace cluster \\w # ";
+        drop(self.command("bash").args(["--norc", "-i"]).env("PS1", prompt).status());
+    }
+}
