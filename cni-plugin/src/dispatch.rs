@@ -81,9 +81,10 @@ fn about_container(
     let mut log = CallLog::new(&call);
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
-    let ips = match call.conf.ambient_enabled {
-        true => offline_enrol::addresses(&call).unwrap_or_default(),
-        false => Vec::new(),
+    let ips = match (call.conf.ambient_enabled, command) {
+        (true, CniCommand::Add) => offline_enrol::arriving(&call).unwrap_or_default(),
+        (true, _) => offline_enrol::addresses(&call).unwrap_or_default(),
+        (false, _) => Vec::new(),
     };
     let request = agent::request(verb, &call, ips);
     let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));

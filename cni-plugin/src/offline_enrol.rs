@@ -2,13 +2,16 @@
 
 use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
-use cni_types::CniError;
+use cni_types::{CniError, ErrorCode};
 use model::{Family, PodUid};
 use nodepath::EnrolledMembers;
 use planner::node::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use wire::{SharedConfig, SharedNode};
 
-use crate::call::PluginCall;
+use crate::{
+    attach::{open_netns, subject},
+    call::PluginCall,
+};
 
 /// Where the agent writes, unless the configuration says otherwise.
 const CONFIG: &str = "/etc/ambient-config/config.json";
@@ -86,7 +89,34 @@ fn read(path: &Path) -> Result<SharedNode, String> {
 /// # Errors
 /// That result cannot be read.
 pub fn addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
-    let Some(ifname) = &call.environment.ifname else { return Ok(Vec::new()) };
+    Ok(reported(call)?.unwrap_or_default())
+}
+
+/// The addresses of a pod that starts: as [`addresses`], or those in its namespace if there was no plugin before us. Multus calls us
+/// so for a pod that names our network, when the pod has its own.
+///
+/// # Errors
+/// As there, or the namespace cannot be looked at.
+pub fn arriving(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
+    match reported(call)? {
+        Some(ips) => Ok(ips),
+        None => observed(call).map_err(|why| {
+            CniError::new(
+                ErrorCode::Other,
+                format!("cannot observe the addresses of {}: {why}", subject(call)),
+            )
+        }),
+    }
+}
+
+/// `None`: there is no result.
+fn reported(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
+    let Some(ifname) = &call.environment.ifname else { return Ok(Some(Vec::new())) };
     let previous = call.conf.prev_result()?;
-    Ok(previous.map_or_else(Vec::new, |previous| previous.result().pod_ips(ifname)))
+    Ok(previous.map(|previous| previous.result().pod_ips(ifname)))
+}
+
+fn observed(call: &PluginCall) -> Result<Vec<IpAddr>, String> {
+    let observed = open_netns(call)?.run_in(redirect::pod_addresses).map_err(|error| error.to_string())?;
+    observed.map_err(|error| error.to_string())
 }

@@ -41,6 +41,20 @@ fn a_running_pod_joins_and_leaves_with_its_namespaces_label() {
     assert_eq!(ztunnel.protocol_error(), None);
 }
 
+/// Multus calls the plugin for a network that a pod names beside its own: without a result of other plugins.
+#[test]
+fn a_pod_that_names_our_network_is_captured_by_the_addresses_in_its_namespace() {
+    let mut fixture = InPod::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.add(kit::Pod::new(MESH, "app"), &fixture.node.conflist(&[])).unwrap();
+    assert!(fixture.is_bare(&peer));
+    let alone = json!({"cniVersion": "0.3.1", "name": "istio-cni", "plugins": [fixture.plugin()]});
+    let added = fixture.node.runtime().add(&alone, &peer.sandbox.pod, &peer.sandbox.netns_path());
+    added.unwrap_or_else(|error| panic!("{error}"));
+    assert!(fixture.is_ruled(&peer));
+    assert!(peer.sandbox.ips().iter().all(|ip| fixture.is_probed(*ip)));
+}
+
 #[test]
 fn pods_are_counted_by_state_and_by_namespace_where_that_is_asked_for() {
     let mut fixture = InPod::new(&[("METRICS_BY_NAMESPACE", "true")]);

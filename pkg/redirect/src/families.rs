@@ -35,6 +35,19 @@ pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(hostnet::RtnetlinkHandle::open()?.addresses()?.iter().map(|address| address.ip).collect())
 }
 
+/// The addresses of a pod, as a runtime would report them: the usable ones of the first link that has any, in the calling thread's
+/// namespace. Links that came later are of further networks.
+///
+/// # Errors
+/// The kernel could not be asked.
+pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
+    let all = hostnet::RtnetlinkHandle::open()?.addresses()?;
+    let mut usable: Vec<_> = all.iter().filter(|address| is_usable(address.ip.to_canonical())).collect();
+    let first = usable.iter().map(|address| address.index).min();
+    usable.retain(|address| Some(address.index) == first);
+    Ok(usable.iter().map(|address| address.ip).collect())
+}
+
 impl FamilyChoice {
     /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
     /// order (all IPv4 ones come first).

@@ -20,7 +20,7 @@ use model::{Family, Mark};
 use rules::{ChainSet, RecordedRules, RuleSet, sidecar};
 
 pub use error::Error;
-pub use families::{FamilyChoice, NoAddress, first_family};
+pub use families::{FamilyChoice, NoAddress, first_family, pod_addresses};
 
 /// Result of applying or verifying the redirection.
 #[derive(Clone, Debug, PartialEq, Eq)]
