@@ -8,22 +8,36 @@ use tracing::info;
 use crate::{
     Chaining, Error, InstallerSettings,
     binaries::{self, PLUGIN},
+    known_writers,
     network::{self, NetworkConf},
     saved,
 };
 
 /// Removes entry, kubeconfig and binaries, in this order, so that there is no moment with an entry whose binary is
-/// missing: when an entry cannot be removed, the binaries stay. The plugin also stays for a runtime that calls it for pods that
-/// have started with it, whatever its network has by now. Goes on after a failure as far as it may.
+/// missing: when an entry cannot be removed, the binaries stay. The plugin also stays where it is called for pods that have started
+/// with it, whatever their network has by now. Goes on after a failure as far as it may.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     let mut errors = entries(settings);
     let entries_left = !errors.is_empty();
     let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
     errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
     if !entries_left {
-        errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target)));
+        let caller = late_caller(settings);
+        errors.extend(settings.targets.iter().flat_map(|target| remove_binaries(settings, target, caller)));
     }
     errors
+}
+
+/// Caller of the plugin for pods that have started with it, after our entry is gone; `None`: nobody.
+///
+/// Multus keeps the networks of a pod as they were at its ADD, and deletes these when the pod ends. A network of ours alone is for it,
+/// or for another caller that may do so, whose own network is elsewhere.
+fn late_caller(settings: &InstallerSettings) -> Option<&'static str> {
+    if settings.keeps_plugin {
+        return Some("container runtime");
+    }
+    let is_alone = matches!(settings.chaining, Chaining::Standalone { .. });
+    (is_alone || known_writers::has_multus(&settings.conf_dir)).then_some("Multus")
 }
 
 fn entries(settings: &InstallerSettings) -> Vec<Error> {
@@ -71,7 +85,7 @@ fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
 }
 
 /// Our binaries in one directory: the plugin, and of the others those that are still as we brought them.
-fn remove_binaries(settings: &InstallerSettings, target: &Path) -> Vec<Error> {
+fn remove_binaries(settings: &InstallerSettings, target: &Path, late_caller: Option<&str>) -> Vec<Error> {
     let names = hostfs::list(&settings.source).unwrap_or_default();
     let mut errors = Vec::new();
     for name in names.iter().filter(|name| *name != PLUGIN) {
@@ -81,12 +95,12 @@ fn remove_binaries(settings: &InstallerSettings, target: &Path) -> Vec<Error> {
         }
     }
     let plugin = target.join(PLUGIN);
-    match fs::exists(target) {
-        Ok(false) => {}
-        Ok(true) | Err(_) if settings.keeps_plugin => {
-            info!(target: "install", path = %plugin.display(), "kept: the container runtime calls it for pods that started with it");
+    match (fs::exists(target), late_caller) {
+        (Ok(false), _) => {}
+        (Ok(true) | Err(_), Some(caller)) => {
+            info!(target: "install", path = %plugin.display(), caller, "kept: it is called for pods that started with it");
         }
-        Ok(true) | Err(_) => errors.extend(hostfs::remove(&plugin).err()),
+        (Ok(true) | Err(_), None) => errors.extend(hostfs::remove(&plugin).err()),
     }
     errors.into_iter().map(Error::from).collect()
 }

@@ -8,17 +8,16 @@ use crate::network::{self, NetworkConf};
 
 const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
+/// Multus as a program of its own, and as what asks its daemon.
+const MULTUS: [&str; 2] = ["multus", "multus-shim"];
+
 /// Plugin type, name, advice.
 type KnownWriter = (&'static str, &'static str, &'static str);
 
 const KNOWN: [KnownWriter; 6] = [
     CILIUM,
-    ("multus", "Multus", "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)"),
-    (
-        "multus-shim",
-        "Multus",
-        "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)",
-    ),
+    (MULTUS[0], "Multus", "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)"),
+    (MULTUS[1], "Multus", "let Multus call istio-cni by name: CHAINED_CNI_PLUGIN=false (provider multus)"),
     (
         "calico",
         "Calico",
@@ -34,9 +33,7 @@ pub(crate) fn describe(directory: &Path) -> String {
     if names.iter().any(|name| name.ends_with(".cilium_bak")) {
         return hint(&CILIUM);
     }
-    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
-    let types: Vec<String> =
-        names.iter().filter_map(read).flat_map(|network| plugin_types(&network.content)).collect();
+    let types = types(directory, &names);
     let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
     match known {
         Some(known) => hint(known),
@@ -51,6 +48,18 @@ pub(crate) fn describe(directory: &Path) -> String {
             format!("the other plugins there are {}", others.join(", "))
         }
     }
+}
+
+/// Whether a network of the directory calls Multus, which calls the plugins of other networks for a pod.
+pub(crate) fn has_multus(directory: &Path) -> bool {
+    let names = network::names(directory).unwrap_or_default();
+    types(directory, &names).iter().any(|plugin| MULTUS.contains(&plugin.as_str()))
+}
+
+/// Plugins that the files call which can be read.
+fn types(directory: &Path, names: &[String]) -> Vec<String> {
+    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
+    names.iter().filter_map(read).flat_map(|network| plugin_types(&network.content)).collect()
 }
 
 fn hint((plugin, name, advice): &KnownWriter) -> String {
