@@ -13,6 +13,7 @@ use crate::agent::{collection, path};
 use crate::checks::Checks;
 use crate::control::{ControlPlane, Places};
 use crate::machine::{Machine, OUTSIDE};
+use crate::network::Network;
 use crate::pods::{BEYOND, PORT};
 use crate::running::Running;
 use crate::runtime::Runtime;
@@ -30,11 +31,11 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    pub(crate) fn start(places: &Places, runtime: Runtime, checks: Checks) -> Self {
+    pub(crate) fn start(places: &Places, runtime: Runtime, network: Network, checks: Checks) -> Self {
         let start = Instant::now();
         let outside = serve_outside();
         let control = ControlPlane::start(places);
-        let machine = Machine::start(places, &control, runtime);
+        let machine = Machine::start(places, &control, runtime, network);
         let fixture = Self { checks, control, machine, _outside: outside };
         let version = fixture
             .control
@@ -107,14 +108,19 @@ impl Fixture {
         }
     }
 
-    /// Events of a pod and its last state, for the reader of a failure.
-    pub(crate) fn explain(&self, pod: &Value) {
+    /// Events of a pod, as the API server lists them.
+    pub(crate) fn events(&self, pod: &Value) -> Vec<Value> {
         let meta = &pod["metadata"];
         let (namespace, name) =
             (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
         let selector = format!("fieldSelector=involvedObject.name%3D{name}");
         let events = self.control.find(&format!("/api/v1/namespaces/{namespace}/events?{selector}"));
-        let events = events.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default();
+        events.and_then(|list| list["items"].as_array().cloned()).unwrap_or_default()
+    }
+
+    /// Events of a pod and its last state, for the reader of a failure.
+    pub(crate) fn explain(&self, pod: &Value) {
+        let events = self.events(pod);
         for event in &events[events.len().saturating_sub(4)..] {
             self.checks.note(format!("{}: {}", event["reason"], event["message"]));
         }
@@ -154,15 +160,24 @@ impl Fixture {
         let Some(net) = Self::net_of(pod) else { return json!({"error": "the pod has no process"}) };
         let mut command = Command::new("nsenter");
         command.arg(net).arg(kit_traffic());
-        command.args(["connect", "tcp", "--timeout-ms", "3000", "--to", to]);
-        let output = command.output().expect("nsenter can be run");
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| json!({"error": String::from_utf8_lossy(&output.stderr)}))
+        connect(command, to)
+    }
+
+    /// Who answers somebody beyond the node who connects there now.
+    pub(crate) fn connect_from_outside(&self, to: &str) -> Value {
+        connect(Command::new(kit_traffic()), to)
     }
 
     /// Argument of `nsenter` for a pod's network; `None` if the pod has no process.
     pub(crate) fn net_of(pod: &Value) -> Option<String> {
         Some(format!("--net=/proc/{}/ns/net", process_of(pod)?))
+    }
+
+    /// A setting of a pod's network, by its path below `/proc/sys`.
+    pub(crate) fn setting(&self, pod: &Value, path: &str) -> String {
+        let Some(net) = Self::net_of(pod) else { return "no process".into() };
+        let output = Command::new("nsenter").args([&net, "cat", &format!("/proc/sys/{path}")]).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     }
 
     /// Removes the rules of a pod, as a script of somebody else would.
@@ -189,6 +204,13 @@ impl Fixture {
             .map(|line| format!("{line}\n"))
             .collect()
     }
+}
+
+fn connect(mut traffic: Command, to: &str) -> Value {
+    traffic.args(["connect", "tcp", "--timeout-ms", "3000", "--to", to]);
+    let output = traffic.output().expect("kit-traffic can be run");
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| json!({"error": String::from_utf8_lossy(&output.stderr)}))
 }
 
 fn lines_of_json(text: &str) -> Vec<Value> {

@@ -8,16 +8,21 @@ use serde_json::Value;
 
 use crate::machine::Machine;
 
+/// Rules that plugins of the network make for a pod, as a pattern: they name its address, or are in a chain of `portmap` that is its own.
+const OF_PODS: &str = r"10\.244\.1\.|CNI-DN-";
+
 /// State of the node by subject, without what belongs to single pods.
 pub(crate) type Footprint = BTreeMap<&'static str, String>;
 
 /// The state now.
 pub(crate) fn of(machine: &Machine) -> Footprint {
     let etc = machine.path("/etc");
-    let rules = "for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $tool-save 2>/dev/null | grep -E '^(\\*|-|:)' | \
-                 sed 's/ \\[.*//'; done; nft list ruleset 2>/dev/null | grep -c istio || true; ipset list -name";
-    // Not of pods: their ends of links, and routes to them. Nor what changes with each boot.
-    let routes = "ip rule; ip -6 rule; ip route show table all; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
+    // Not of pods: rules about them, their ends of links, and routes to them. Nor what changes with each boot.
+    let rules = format!(
+        "for tool in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $tool-save 2>/dev/null | grep -E '^(\\*|-|:)' | \
+         grep -vE '{OF_PODS}' | sed 's/ \\[.*//'; done; nft list ruleset 2>/dev/null | grep -c istio || true; ipset list -name"
+    );
+    let routes = "ip rule; ip -6 rule; ip route show table all | sed 's: linkdown::'; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
     let without_pods = |text: &str| {
         text.lines()
             .filter(|line| !line.contains("veth") && !line.contains("fe80::"))
@@ -25,25 +30,27 @@ pub(crate) fn of(machine: &Machine) -> Footprint {
             .collect::<String>()
     };
     BTreeMap::from([
-        ("conflist", chain(machine).to_string()),
-        ("conf dir", names(&etc.join("cni/net.d"))),
-        ("bin dir", names(&machine.path("/opt/cni/bin"))),
+        ("networks", networks(machine).iter().map(|network| format!("{network}\n")).collect()),
+        ("conf dir", names(&etc.join("cni/net.d")) + &names(&etc.join("cni/multus/net.d"))),
+        ("bin dir", names(&machine.path("/opt/cni/bin")) + &names(&machine.path("/var/lib/cni/bin"))),
         ("sockets and files of the agent", names(&machine.path("/run/istio-cni"))),
         ("ambient configuration", names(&etc.join("ambient-config"))),
-        ("rules", machine.sh(rules)),
+        ("rules", machine.sh(&rules)),
         ("routes and links", without_pods(&machine.sh(routes))),
     ])
 }
 
-/// Subject and line of what stays where the runtime calls the plugin until the last pod ends that started with it, and of what the
-/// plugin may write then.
-const KEPT: [(&str, &str); 2] =
-    [("bin dir", "istio-cni"), ("sockets and files of the agent", "istio-cni.log")];
+const PLUGIN: &str = "istio-cni";
 
-/// Remains of the installation after an uninstallation, for the reader; empty if nothing is left that has to go.
-pub(crate) fn left(machine: &Machine, before: &Footprint) -> String {
+/// Subject and line of what stays where the plugin is called until the last pod ends that started with it, and of what the plugin may
+/// write then.
+const KEPT: [(&str, &str); 2] = [("bin dir", PLUGIN), ("sockets and files of the agent", "istio-cni.log")];
+
+/// Remains of the installation after an uninstallation, for the reader; empty if nothing is left that has to go. `keeps_plugin`:
+/// whether the plugin is called for pods that started with it.
+pub(crate) fn left(machine: &Machine, before: &Footprint, keeps_plugin: bool) -> String {
     let after = of(machine);
-    if machine.runtime.keeps_plugin() {
+    if keeps_plugin {
         return difference(&without_kept(before), &without_kept(&after));
     }
     difference(before, &after)
@@ -58,17 +65,54 @@ fn without_kept(state: &Footprint) -> Footprint {
     state.iter().map(lines_of).collect()
 }
 
-/// The network that the container runtime reads.
+/// State of the node by subject, as far as pods leave it: addresses, records of calls, rules, routes and links.
+pub(crate) fn of_pods(machine: &Machine) -> Footprint {
+    let lib = machine.path("/var/lib/cni");
+    let addresses = names(&lib.join("networks/e2e")) + &names(&lib.join("networks/second"));
+    let rules = format!(
+        "{{ nft --stateless list ruleset; iptables-legacy-save 2>/dev/null; }} | grep -E '{OF_PODS}' || true"
+    );
+    // A link gets its address of IPv6 some time after it came.
+    let routes = "ip rule; ip route show table all | grep -v fe80:: | sed 's: linkdown::'; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'";
+    BTreeMap::from([
+        (
+            "addresses",
+            addresses.lines().filter(|name| name.contains('.')).map(|name| format!("{name}\n")).collect(),
+        ),
+        ("results", names(&lib.join("results")) + &names(&lib.join("multus"))),
+        ("records", names(&machine.path("/run/istio-cni/pods"))),
+        ("rules", machine.sh(&rules)),
+        ("routes and links", machine.sh(routes)),
+    ])
+}
+
+/// Remains of pods since then, for the reader.
+pub(crate) fn left_of_pods(machine: &Machine, before: &Footprint) -> String {
+    difference(before, &of_pods(machine))
+}
+
+/// Networks where the container runtime reads them, in the order of their files.
+fn networks(machine: &Machine) -> Vec<Value> {
+    let directory = machine.path("/etc/cni/net.d");
+    let files = names(&directory);
+    let files = files.lines().filter(|name| name.ends_with(".conf") || name.ends_with(".conflist"));
+    let read = |name: &str| serde_json::from_slice(&fs::read(directory.join(name)).ok()?).ok();
+    files.filter_map(read).collect()
+}
+
+/// The list that has the plugin's entry.
 pub(crate) fn chain(machine: &Machine) -> Value {
-    let text = fs::read(machine.path("/etc/cni/net.d/10-e2e.conflist")).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or(Value::Null)
+    let is_ours = |network: &Value| plugins(network).any(|plugin| plugin["type"] == PLUGIN);
+    networks(machine).into_iter().find(is_ours).unwrap_or_default()
 }
 
 /// The plugin's entry in it.
 pub(crate) fn entry(machine: &Machine) -> Value {
-    let chain = chain(machine);
-    let mut plugins = chain["plugins"].as_array().into_iter().flatten();
-    plugins.find(|plugin| plugin["type"] == "istio-cni").cloned().unwrap_or_default()
+    plugins(&chain(machine)).find(|plugin| plugin["type"] == PLUGIN).cloned().unwrap_or_default()
+}
+
+fn plugins(network: &Value) -> impl Iterator<Item = &Value> {
+    network["plugins"].as_array().into_iter().flatten()
 }
 
 /// What differs, for the reader; empty if nothing does.

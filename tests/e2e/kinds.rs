@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::{Fixture, place_of};
 use crate::pods::{BEYOND, SIDECAR};
 use crate::wait::until;
-use crate::ztunnel::carried;
+use crate::ztunnel::{carried, received};
 
 /// What must become of a pod's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,27 @@ pub(crate) fn now(fixture: &mut Fixture, pod: &Value, expected: Expected, what: 
     fixture
         .checks
         .check(holds, format!("{}: {what} is answered by {server}{by} ({expected:?})", place_of(pod)))
+}
+
+/// Checks one connection now from beyond the node to an address that leads to the application.
+pub(crate) fn inbound(fixture: &mut Fixture, pod: &Value, to: &str, expected: Expected, what: &str) -> bool {
+    let before = received(fixture, pod);
+    let answer = fixture.connect_from_outside(to);
+    let server = answer["server"].as_str().unwrap_or("nobody");
+    let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
+    let through = until(limit, || (received(fixture, pod) > before).then_some(()));
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let holds = match expected {
+        Expected::Direct => server == name && through.is_none(),
+        Expected::Sidecar => server == SIDECAR,
+        Expected::Ztunnel => server == name && through.is_some(),
+    };
+    let by = if through.is_some() { " through ztunnel" } else { "" };
+    let claim = format!("{}: {what} ({to}) is answered by {server}{by} ({expected:?})", place_of(pod));
+    if holds {
+        return fixture.checks.check(true, claim);
+    }
+    fixture.checks.check(false, format!("{claim}: {answer}"))
 }
 
 /// Attempts in few words, equal ones counted.

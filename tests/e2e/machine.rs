@@ -9,6 +9,7 @@ use kit::{Auth, Pki, copy_program, kubeconfig};
 use serde_json::{Value, json};
 
 use crate::control::{ControlPlane, Places, url};
+use crate::network::Network;
 use crate::running::Running;
 use crate::runtime::Runtime;
 use crate::wait::until;
@@ -18,7 +19,6 @@ pub(crate) const OUTSIDE: &str = "10.99.0.254";
 /// Its name.
 pub(crate) const NAME: &str = "node-1";
 const READY_LIMIT: Duration = Duration::from_secs(60);
-const PODS: &str = "10.244.1.0/24";
 /// The image that pods of the test are made of, and their sandboxes.
 pub(crate) const IMAGE: &str = "registry.invalid/e2e:test";
 
@@ -26,6 +26,7 @@ pub(crate) const IMAGE: &str = "registry.invalid/e2e:test";
 pub(crate) struct Machine {
     pub(crate) disk: PathBuf,
     pub(crate) runtime: Runtime,
+    pub(crate) network: Network,
     programs: PathBuf,
     process: Running,
     init: u32,
@@ -33,11 +34,11 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Boots a new node, and returns when it is ready.
-    pub(crate) fn start(places: &Places, control: &ControlPlane, runtime: Runtime) -> Self {
+    pub(crate) fn start(places: &Places, control: &ControlPlane, runtime: Runtime, network: Network) -> Self {
         let disk = places.work.join("disk");
-        fill(&disk, places, runtime);
-        let (process, init) = boot(&disk, &places.programs, runtime);
-        let machine = Self { disk, runtime, programs: places.programs.clone(), process, init };
+        fill(&disk, places, runtime, network);
+        let (process, init) = boot(&disk, &places.programs, runtime, network);
+        let machine = Self { disk, runtime, network, programs: places.programs.clone(), process, init };
         let ready = machine.wait_until_ready(control, READY_LIMIT);
         assert!(ready, "the node does not get ready:\n{}", machine.logs());
         machine
@@ -57,7 +58,7 @@ impl Machine {
 
     /// It starts again from its disks.
     pub(crate) fn boot(&mut self) {
-        (self.process, self.init) = boot(&self.disk, &self.programs, self.runtime);
+        (self.process, self.init) = boot(&self.disk, &self.programs, self.runtime, self.network);
     }
 
     /// Another node of the same name in its place, as new.
@@ -65,7 +66,7 @@ impl Machine {
         self.crash();
         control.delete(&format!("/api/v1/nodes/{NAME}"));
         fs::remove_dir_all(&self.disk).expect("nobody uses it any more");
-        fill(&self.disk, places, self.runtime);
+        fill(&self.disk, places, self.runtime, self.network);
         self.boot();
         assert!(self.wait_until_ready(control, READY_LIMIT), "the node does not get ready:\n{}", self.logs());
     }
@@ -193,38 +194,29 @@ fn is_ready(node: &Value) -> bool {
 }
 
 /// Installs the node: its settings, its images, and the network's own plugins.
-fn fill(disk: &Path, places: &Places, runtime: Runtime) {
+fn fill(disk: &Path, places: &Places, runtime: Runtime, network: Network) {
     for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "opt/cni/bin", "lib/images", "log"] {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
     }
     for file in fs::read_dir(&places.images).expect("hack/e2e makes images").flatten() {
         fs::copy(file.path(), disk.join("lib/images").join(file.file_name())).expect("cannot copy an image");
     }
-    for plugin in ["ptp", "host-local", "portmap", "loopback"] {
+    for plugin in network.plugins() {
         copy_program(&runtime.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
     let mut files = vec![
-        ("cni/net.d/10-e2e.conflist", conflist(runtime.cni_version()).to_string()),
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
         ("kubernetes/kubelet.json", kubelet(runtime).to_string()),
     ];
     files.extend(runtime.settings());
+    files.extend(network.files(runtime.cni_version()));
     for (name, text) in files {
         let file = disk.join("etc").join(name);
         fs::create_dir_all(file.parent().expect("it is below etc")).expect("cannot make a directory");
         fs::write(file, text).expect("cannot write a file");
     }
-}
-
-fn conflist(version: &str) -> Value {
-    let ipam =
-        json!({"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]});
-    json!({"cniVersion": version, "name": "e2e", "plugins": [
-        {"type": "ptp", "ipMasq": false, "ipam": ipam},
-        {"type": "portmap", "capabilities": {"portMappings": true}},
-    ]})
 }
 
 fn kubelet(runtime: Runtime) -> Value {
@@ -246,7 +238,7 @@ fn kubelet(runtime: Runtime) -> Value {
 }
 
 /// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
-fn boot(disk: &Path, programs: &Path, runtime: Runtime) -> (Running, u32) {
+fn boot(disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
     command.args([
@@ -273,21 +265,26 @@ fn boot(disk: &Path, programs: &Path, runtime: Runtime) -> (Running, u32) {
     let children = format!("/proc/{0}/task/{0}/children", process.0.id());
     let first = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
     let init = until(Duration::from_secs(10), first).expect("unshare forks");
-    connect(init);
+    connect(init, network);
     (process, init)
 }
 
 /// A link from the node to the sandbox's own network, as to a switch.
-fn connect(init: u32) {
+fn connect(init: u32, network: Network) {
     // The kernel removes the namespaces of a node that has crashed some time later, and this link with them.
     drop(Command::new("ip").args(["link", "delete", "node-1"]).output());
-    for line in [
-        &format!("link add node-1 type veth peer name eth0 netns {init}"),
-        &format!("address add {OUTSIDE}/24 dev node-1"),
-        "link set node-1 up",
-        &format!("route add {PODS} via 10.99.0.1"),
-    ] {
-        let output = Command::new("ip").args(line.split(' ')).output().expect("ip can be run");
-        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    ip(None, &format!("link add node-1 type veth peer name eth0 netns {init}"));
+    ip(None, &format!("address add {OUTSIDE}/24 dev node-1"));
+    ip(None, "link set node-1 up");
+    network.outside().iter().for_each(|line| ip(None, line));
+    network.inside().iter().for_each(|line| ip(Some(init), line));
+}
+
+/// Runs `ip` with these arguments, in the network of a process if one is given.
+fn ip(of: Option<u32>, line: &str) {
+    let net = of.map(|process| format!("--net=/proc/{process}/ns/net"));
+    let command = ["nsenter"].into_iter().chain(net.as_deref()).chain(["ip"]).chain(line.split(' '));
+    let command: Vec<_> = command.skip(usize::from(net.is_none())).collect();
+    let output = Command::new(command[0]).args(&command[1..]).output().expect("ip can be run");
+    assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
 }

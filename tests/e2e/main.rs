@@ -1,7 +1,7 @@
 //! `hack/e2e`: the agent and the plugin on a real node. etcd, the API server, controllers, the scheduler, kubelet, containerd and runc
 //! run in the sandbox; the agent is deployed with our own manifests and as Istio's chart does it.
 //!
-//! `e2e PROGRAMS IMAGES [1.6|2|crio|crio-infra|charts]...`. Each thing that is shown is also checked; the last line counts.
+//! `e2e PROGRAMS IMAGES [PART]...`, with the parts of `hack/e2e`. Each thing that is shown is also checked; the last line counts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,6 +11,7 @@
 )]
 
 mod agent;
+mod chains;
 mod checks;
 mod cluster_command;
 mod control;
@@ -19,6 +20,7 @@ mod footprint;
 mod helm;
 mod kinds;
 mod machine;
+mod network;
 mod pods;
 mod running;
 mod runs;
@@ -42,8 +44,7 @@ use crate::verdict::Verdict;
 fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
     let mut arguments = std::env::args().skip(1);
-    let mut next =
-        || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [1.6|2|crio|crio-infra|charts]..."));
+    let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [PART]..."));
     let places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
     let wanted: Vec<_> = arguments.map(|word| part(&word)).collect();
     let line = format!("address add {API}/32 dev lo");
@@ -64,6 +65,7 @@ fn part(word: &str) -> Part {
         "crio-infra" => Part::Runtime(Runtime::CrioInfra),
         "charts" => Part::Charts,
         "tour" => Part::Tour,
-        other => panic!("no part {other} here: 1.6, 2, crio, crio-infra or charts"),
+        "chains" => Part::Chains,
+        other => panic!("no part {other} here: see hack/e2e"),
     }
 }

@@ -105,6 +105,24 @@ pub(crate) fn labelled(mut pod: Value, key: &str, value: &str) -> Value {
     pod
 }
 
+/// The same pod with this annotation.
+pub(crate) fn annotated(mut pod: Value, key: &str, value: &str) -> Value {
+    pod["metadata"]["annotations"][key] = json!(value);
+    pod
+}
+
+/// The same pod with a port of the node that leads to its application.
+pub(crate) fn with_host_port(mut pod: Value, port: u16) -> Value {
+    pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": PORT, "hostPort": port}]);
+    pod
+}
+
+/// The same pod, ready when the kubelet can connect to its application.
+pub(crate) fn probed(mut pod: Value) -> Value {
+    pod["spec"]["containers"][0]["readinessProbe"] = json!({"tcpSocket": {"port": PORT}, "periodSeconds": 1});
+    pod
+}
+
 /// Returns the pod in a user namespace of its own.
 pub(crate) fn in_user_namespace(mut pod: Value) -> Value {
     pod["spec"]["hostUsers"] = json!(false);

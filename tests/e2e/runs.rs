@@ -4,12 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use crate::agent::Agent;
+use crate::chains;
 use crate::checks::Checks;
 use crate::cluster_command;
 use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
+use crate::network::Network;
 use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, on_host, plain};
 use crate::runtime::Runtime;
 use crate::runtime_restart;
@@ -18,9 +20,9 @@ use crate::tour::tour;
 use crate::verdict::{Outcome, Played, to_play_again};
 use crate::ztunnel::{self, CaptureState};
 
-const MODE: &str = "istio.io/dataplane-mode";
-const SHOP: &str = "shop";
-const MESH: &str = "mesh";
+pub(crate) const MODE: &str = "istio.io/dataplane-mode";
+pub(crate) const SHOP: &str = "shop";
+pub(crate) const MESH: &str = "mesh";
 
 /// A part of the test, with a cluster of its own.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +35,8 @@ pub(crate) enum Part {
     Charts,
     /// `hack/demo --cluster`.
     Tour,
+    /// Plugins of other networks before ours.
+    Chains,
 }
 
 impl Part {
@@ -40,20 +44,24 @@ impl Part {
         [Self::Runtime(Runtime::Containerd1), Self::Runtime(Runtime::Containerd2), Self::Charts];
 }
 
-type Play = fn(&mut Fixture, &Places, &Agent);
+pub(crate) type Play = fn(&mut Fixture, &Places, &Agent);
 
 /// From an installation to its end: the smallest thing that can be played alone, on a cluster of its own.
-struct Entry {
+pub(crate) struct Entry {
     name: String,
-    runtime: Runtime,
+    node: Node,
     agent: Agent,
     play: Play,
 }
+
+/// A node to play it on.
+type Node = (Runtime, Network);
 
 impl Part {
     fn entries(self) -> Vec<Entry> {
         let entry = |agent, play| self.entry(agent, play);
         match self {
+            Self::Chains => chains::entries(),
             Self::Runtime(Runtime::Containerd1 | Runtime::CrioInfra) => vec![
                 entry(Agent::manifest("istio-cni.yaml"), sidecars),
                 entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
@@ -87,16 +95,21 @@ impl Part {
 
     fn entry(self, agent: Agent, play: Play) -> Entry {
         let (part, runtime) = match self {
-            Self::Runtime(runtime) => (runtime.name(), runtime),
-            Self::Restart(runtime) => (runtime.name(), runtime),
-            Self::Charts => ("DaemonSet of a chart", Runtime::Containerd2),
+            Self::Runtime(runtime) | Self::Restart(runtime) => (runtime.name(), runtime),
             Self::Tour => ("a cluster to try things on", Runtime::Containerd2),
+            _ => ("DaemonSet of a chart", Runtime::Containerd2),
         };
-        Entry { name: format!("{part}: {}", agent.name), runtime, agent, play }
+        Entry { name: format!("{part}: {}", agent.name), node: (runtime, Network::Ptp), agent, play }
     }
 }
 
 impl Entry {
+    /// An installation on a node with another network.
+    pub(crate) fn behind(network: Network, runtime: Runtime, agent: Agent, play: Play) -> Self {
+        let name = format!("{}, {}: {}", runtime.name(), network.name(), agent.name);
+        Self { name, node: (runtime, network), agent, play }
+    }
+
     fn called(mut self, what: &str) -> Self {
         self.name = format!("{}, {what}", self.name);
         self
@@ -107,9 +120,11 @@ impl Entry {
 pub(crate) fn play(places: &Places, parts: &[Part], start: Instant) -> Vec<Played> {
     let (mut entries, mut played) = (Vec::new(), Vec::new());
     for part in parts {
-        // A part has one cluster, as long as all is well.
-        let mut cluster = None;
+        // Entries of a part that need the same node have one cluster, as long as all is well.
+        let mut cluster: Option<Fixture> = None;
         for entry in part.entries() {
+            cluster =
+                cluster.filter(|fixture| (fixture.machine.runtime, fixture.machine.network) == entry.node);
             let first = attempt(places, &entry, &mut cluster, start);
             played.push(Played { name: entry.name.clone(), first, again: None });
             entries.push(entry);
@@ -126,7 +141,7 @@ pub(crate) fn play(places: &Places, parts: &[Part], start: Instant) -> Vec<Playe
 /// goes: what one entry has left must not be in the next one's place.
 fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start: Instant) -> Outcome {
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let fixture = cluster.get_or_insert_with(|| boot(places, entry.runtime, start));
+        let fixture = cluster.get_or_insert_with(|| boot(places, entry.node, start));
         (entry.play)(fixture, places, &entry.agent);
     }));
     let mut outcome = cluster.as_mut().map(|fixture| fixture.checks.take()).unwrap_or_default();
@@ -143,10 +158,10 @@ fn attempt(places: &Places, entry: &Entry, cluster: &mut Option<Fixture>, start:
 }
 
 /// Boots a cluster with what every entry needs.
-fn boot(places: &Places, runtime: Runtime, start: Instant) -> Fixture {
+fn boot(places: &Places, (runtime, network): Node, start: Instant) -> Fixture {
     let checks = Checks::new(start);
-    checks.chapter(format!("a cluster with one node and {}", runtime.name()));
-    let fixture = Fixture::start(places, runtime, checks);
+    checks.chapter(format!("a cluster with one node and {}; {}", runtime.name(), network.name()));
+    let fixture = Fixture::start(places, runtime, network, checks);
     fixture.namespace(SHOP, &[]);
     fixture.namespace(MESH, &[(MODE, "ambient")]);
     fixture.namespace(ztunnel::NAMESPACE, &[]);
@@ -346,13 +361,23 @@ fn daemon_set(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     };
     let pods = kinds::check(fixture, &pods);
     let clean = end(fixture, agent, &before, pods);
+    if !agent.is_chained() {
+        // It was kept for pods that started with it.
+        fixture.machine.sh("rm -f /opt/cni/bin/istio-cni /run/istio-cni/istio-cni.log");
+    }
     for (path, _) in mounted {
         fixture.machine.sh(&format!("umount {path}"));
     }
     renew(fixture, places, clean);
 }
 
-fn end(fixture: &mut Fixture, agent: &Agent, before: &crate::footprint::Footprint, pods: Pods) -> bool {
+/// Uninstalls, and deletes the pods.
+pub(crate) fn end(
+    fixture: &mut Fixture,
+    agent: &Agent,
+    before: &crate::footprint::Footprint,
+    pods: Pods,
+) -> bool {
     fixture.checks.chapter(format!("{}: uninstalled", agent.name));
     let clean = scenarios::uninstall(fixture, agent, before, &pods);
     let pods: Vec<_> = pods.into_iter().map(|(pod, _)| pod).collect();
@@ -361,7 +386,7 @@ fn end(fixture: &mut Fixture, agent: &Agent, before: &crate::footprint::Footprin
 }
 
 /// What one installation has left must not be in the next one's place.
-fn renew(fixture: &mut Fixture, places: &Places, clean: bool) {
+pub(crate) fn renew(fixture: &mut Fixture, places: &Places, clean: bool) {
     if !clean {
         fixture.machine.replace(places, &fixture.control);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, path};
-use crate::fixture::{Fixture, START_LIMIT};
+use crate::fixture::{Fixture, START_LIMIT, place_of};
 use crate::footprint::{self, Footprint, chain, entry};
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
@@ -148,10 +148,13 @@ pub(crate) fn install(fixture: &mut Fixture, agent: &Agent) -> Footprint {
 
 /// A network configuration of its own, which a meta plugin calls.
 fn installed_alone(fixture: &mut Fixture, agent: &Agent) {
-    let directory = agent.layout().into_iter().find(|(_, usual)| *usual == "/etc/cni/net.d");
-    let directory = directory.map_or_else(|| "/etc/cni/net.d".into(), |(path, _)| path);
-    let files = fixture.machine.sh(&format!("grep -l '\"type\": *\"istio-cni\"' {directory}/* || true"));
-    let plugin = fixture.machine.path("/opt/cni/bin/istio-cni").is_file();
+    let directory = |usual: &str| {
+        let place = agent.layout().into_iter().find(|(_, one)| *one == usual);
+        place.map_or_else(|| usual.to_owned(), |(path, _)| path)
+    };
+    let networks = directory("/etc/cni/net.d");
+    let files = fixture.machine.sh(&format!("grep -l '\"type\": *\"istio-cni\"' {networks}/* || true"));
+    let plugin = fixture.machine.path(&format!("{}/istio-cni", directory("/opt/cni/bin"))).is_file();
     fixture.checks.check(
         plugin && files.lines().count() == 1 && entry(&fixture.machine).is_null(),
         format!("the plugin has a configuration of its own ({}), and its binary is there", files.trim()),
@@ -230,9 +233,11 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
         gone.is_some(),
         format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
     );
-    let same = || Some(footprint::left(&fixture.machine, before)).filter(String::is_empty);
-    until(Duration::from_secs(5), same);
-    let left = footprint::left(&fixture.machine, before);
+    let machine = &fixture.machine;
+    let keeps = machine.runtime.keeps_plugin() || !agent.is_chained();
+    let left = || footprint::left(machine, before, keeps);
+    until(Duration::from_secs(5), || Some(left()).filter(String::is_empty));
+    let left = left();
     let clean = fixture
         .checks
         .check(left.is_empty(), format!("the node is as it was before the installation: {left}"));
@@ -249,6 +254,34 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
     }
     fixture.delete_pods(&[after]);
     clean
+}
+
+/// Deletes pods; what was there before, as [`footprint::of_pods`] has it, must be there again, and no more.
+pub(crate) fn delete(fixture: &mut Fixture, pods: &Pods, before: &Footprint) {
+    delete_all(fixture, pods);
+    let left = |fixture: &Fixture| footprint::left_of_pods(&fixture.machine, before);
+    until(Duration::from_secs(10), || left(fixture).is_empty().then_some(()));
+    let left = left(fixture);
+    fixture.checks.check(
+        left.is_empty(),
+        format!("{} pods were deleted, and nothing of them is left {left}", pods.len()),
+    );
+    check_ends(fixture, pods);
+}
+
+pub(crate) fn delete_all(fixture: &mut Fixture, pods: &Pods) {
+    let pods: Vec<_> = pods.iter().map(|(pod, _)| pod.clone()).collect();
+    fixture.delete_pods(&pods);
+}
+
+/// Checks that each of these pods, which are gone, could end at once: the kubelet reports others in Events.
+pub(crate) fn check_ends(fixture: &mut Fixture, pods: &Pods) {
+    let failures = |(pod, _): &(Value, Expected)| {
+        let events = fixture.events(pod).into_iter().filter(|event| event["reason"] == "FailedKillPod");
+        events.map(|event| format!("{}: {}", place_of(pod), event["message"])).collect::<Vec<_>>()
+    };
+    let failed: Vec<_> = pods.iter().flat_map(failures).collect();
+    fixture.checks.check(failed.is_empty(), format!("nothing kept a pod from ending {failed:?}"));
 }
 
 /// The agent is replaced while pods come: all start soon, none of them uncaptured.

@@ -47,8 +47,17 @@ pub(crate) fn carried(fixture: &Fixture, of: &Value) -> usize {
     carried_after(fixture, of, 0)
 }
 
-/// Those of them that come after so many lines of its log.
+/// Connections to a pod that it received for it.
+pub(crate) fn received(fixture: &Fixture, of: &Value) -> usize {
+    relayed(fixture, of, "inbound", 0)
+}
+
+/// Connections of a pod that it carried, which come after so many lines of its log.
 pub(crate) fn carried_after(fixture: &Fixture, of: &Value, lines: usize) -> usize {
+    relayed(fixture, of, "outbound", lines)
+}
+
+fn relayed(fixture: &Fixture, of: &Value, via: &str, lines: usize) -> usize {
     let (uid, ip) = (&of["metadata"]["uid"], of["status"]["podIP"].as_str().unwrap_or("none"));
     let from_pod = |line: &Value| {
         let source = line["src"].as_str().and_then(|address| address.rsplit_once(':'));
@@ -57,7 +66,7 @@ pub(crate) fn carried_after(fixture: &Fixture, of: &Value, lines: usize) -> usiz
     };
     let log = log(fixture);
     let new = log.iter().skip(lines);
-    new.filter(|line| line["via"] == "outbound" && line["error"].is_null() && from_pod(line)).count()
+    new.filter(|line| line["via"] == via && line["error"].is_null() && from_pod(line)).count()
 }
 
 /// What it says of itself, in all that its container has run.

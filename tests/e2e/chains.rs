@@ -1,0 +1,101 @@
+//! Plugins of other networks before ours: what they do for a pod they do for a captured one, too.
+
+use serde_json::Value;
+
+use crate::agent::Agent;
+use crate::control::Places;
+use crate::fixture::Fixture;
+use crate::footprint;
+use crate::kinds::{self, Expected};
+use crate::network::Network;
+use crate::pods::{annotated, injected, plain, probed, with_host_port};
+use crate::runs::{Entry, MESH, SHOP, end, renew};
+use crate::runtime::Runtime;
+use crate::scenarios::{self, Pods};
+use crate::ztunnel::{self, CaptureState};
+
+pub(crate) fn entries() -> Vec<Entry> {
+    let networks = [Network::Bridge, Network::Ptp, Network::Macvlan];
+    let entry = |network| {
+        Entry::behind(network, Runtime::Containerd2, Agent::manifest("istio-cni-in-pod.yaml"), behind)
+    };
+    networks.into_iter().map(entry).collect()
+}
+
+fn behind(fixture: &mut Fixture, places: &Places, agent: &Agent) {
+    let network = fixture.machine.network;
+    fixture.checks.chapter(format!("{}: behind {}", agent.name, network.name()));
+    // Plugins of the network leave with the first pod what they make once.
+    let first = (of(network, plain(SHOP, "first"), FIRST_PORT), Expected::Direct);
+    let first = kinds::check(fixture, &[first]);
+    scenarios::delete_all(fixture, &first);
+    let before = scenarios::install(fixture, agent);
+    ztunnel::deploy(fixture, CaptureState::InPod);
+    let clear = footprint::of_pods(&fixture.machine);
+    let pods = kinds::check(fixture, &made(network));
+    if network.maps_ports() {
+        map_ports(fixture, &pods);
+    }
+    if network == Network::Bridge {
+        limits(fixture, &pods);
+    }
+    scenarios::delete(fixture, &pods, &clear);
+    let last = [(injected(SHOP, "last"), Expected::Sidecar), (plain(MESH, "last"), Expected::Ztunnel)];
+    let last = kinds::check(fixture, &last);
+    let clean = end(fixture, agent, &before, last.clone());
+    scenarios::check_ends(fixture, &last);
+    ztunnel::remove(fixture);
+    renew(fixture, places, clean);
+}
+
+/// First port of the node that leads to a pod.
+const FIRST_PORT: u16 = 18080;
+
+fn made(network: Network) -> Pods {
+    // The kubelet's probes of an ambient pod come from an address that a pod behind `macvlan` cannot answer.
+    let mesh = if network == Network::Macvlan { plain(MESH, "mesh") } else { probed(plain(MESH, "mesh")) };
+    let pods = [
+        (probed(injected(SHOP, "sidecar")), Expected::Sidecar),
+        (mesh, Expected::Ztunnel),
+        (plain(SHOP, "plain"), Expected::Direct),
+    ];
+    let numbered = pods.into_iter().zip(FIRST_PORT..);
+    numbered.map(|((pod, expected), port)| (of(network, pod, port), expected)).collect()
+}
+
+/// The pod with all that the network's plugins do for pods that ask for it.
+fn of(network: Network, mut pod: Value, port: u16) -> Value {
+    if network.maps_ports() {
+        pod = with_host_port(pod, port);
+    }
+    let limited = |pod, direction| annotated(pod, &format!("kubernetes.io/{direction}-bandwidth"), "50M");
+    limited(limited(pod, "ingress"), "egress")
+}
+
+fn map_ports(fixture: &mut Fixture, pods: &Pods) {
+    for ((pod, expected), port) in pods.iter().zip(FIRST_PORT..) {
+        kinds::inbound(
+            fixture,
+            pod,
+            &format!("10.99.0.1:{port}"),
+            *expected,
+            "a connection to a port of the node",
+        );
+    }
+}
+
+/// What `bandwidth` and `tuning` have done is there.
+fn limits(fixture: &mut Fixture, pods: &Pods) {
+    let queues = fixture.machine.sh("tc qdisc show").matches("qdisc tbf").count();
+    // One for each direction.
+    fixture
+        .checks
+        .check(queues == 2 * pods.len(), format!("bandwidth limits {queues} queues of {} pods", pods.len()));
+    for (pod, _) in pods {
+        let backlog = fixture.setting(pod, "net/core/somaxconn");
+        fixture.checks.check(
+            backlog == "512",
+            format!("{}: tuning has set somaxconn: {backlog}", pod["metadata"]["name"]),
+        );
+    }
+}
