@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::control::{ControlPlane, metadata};
+use crate::helm;
 use crate::machine::Machine;
 use crate::wait::until;
 
@@ -49,6 +50,13 @@ impl Agent {
         };
         let needs_privileges = version.starts_with("1.20.") && is_ambient(rendered);
         if needs_privileges { agent.privileged() } else { agent }
+    }
+
+    /// What our chart renders with these values, as for `--set`.
+    pub(crate) fn ours(values: &[&str]) -> Self {
+        let text = helm::template(&Self::our_chart(), CHART_NAMESPACE, values);
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("a chart renders YAML");
+        Self { name: format!("our chart, {}", values.join(", ")), namespace: CHART_NAMESPACE.into(), objects }
     }
 
     /// What Istio's chart renders with `repair.repairPods`.
@@ -158,6 +166,7 @@ impl Agent {
             "ClusterRole",
             "ConfigMap",
             "ServiceAccount",
+            "NetworkAttachmentDefinition",
         ];
         for kind in order {
             for object in self.objects.iter().filter(|object| object["kind"] == kind) {
@@ -298,7 +307,10 @@ pub(crate) fn collection(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let root = if version.contains('/') { "/apis" } else { "/api" };
-    let plural = format!("{}s", kind.to_lowercase());
+    let plural = match kind.as_str() {
+        "NetworkAttachmentDefinition" => "network-attachment-definitions".to_owned(),
+        _ => format!("{}s", kind.to_lowercase()),
+    };
     match text(&object["metadata"]["namespace"]).as_str() {
         "" => format!("{root}/{version}/{plural}"),
         namespace => format!("{root}/{version}/namespaces/{namespace}/{plural}"),

@@ -9,6 +9,22 @@ use crate::control::{ControlPlane, Places};
 
 const RELEASE: &str = "istio-cni";
 
+/// The program that `hack/helm` builds.
+fn program() -> PathBuf {
+    std::env::var_os("MILLRACE_HELM").expect("hack/e2e sets MILLRACE_HELM").into()
+}
+
+/// Renders a chart with our image, which is on the node; `set` as for `--set`.
+pub(crate) fn template(chart: &Path, namespace: &str, set: &[&str]) -> String {
+    let image = ["pullPolicy=Never", "millrace.image.hub=registry.invalid"];
+    let values = set.iter().chain(&image).flat_map(|value| ["--set", *value]);
+    let mut command = Command::new(program());
+    command.args(["template", RELEASE, "--namespace", namespace]).arg(chart).args(values);
+    let output = command.output().expect("helm can be run");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("YAML")
+}
+
 /// Helm, with a release in a namespace.
 pub(crate) struct Helm<'a> {
     program: PathBuf,
@@ -18,10 +34,9 @@ pub(crate) struct Helm<'a> {
 }
 
 impl<'a> Helm<'a> {
-    /// The program that `hack/helm` builds, for a namespace that exists.
+    /// For a namespace that exists.
     pub(crate) fn new(places: &'a Places, control: &ControlPlane, namespace: &'a str) -> Self {
-        let program = std::env::var_os("MILLRACE_HELM").expect("hack/e2e sets MILLRACE_HELM").into();
-        Self { program, kubeconfig: control.kubeconfig(), work: &places.work, namespace }
+        Self { program: program(), kubeconfig: control.kubeconfig(), work: &places.work, namespace }
     }
 
     /// Installs, or upgrades to, a chart; `set` as for `--set`.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::fixture::{Fixture, place_of};
-use crate::pods::{BEYOND, SIDECAR};
+use crate::fixture::{Fixture, START_LIMIT, place_of};
+use crate::machine::OUTSIDE;
+use crate::pods::{BEYOND, PORT, SIDECAR};
 use crate::wait::until;
 use crate::ztunnel::{carried, received};
 
@@ -72,8 +73,19 @@ fn first_packet(fixture: &mut Fixture, pod: &Value, expected: Expected) {
 
 /// Checks one connection now.
 pub(crate) fn now(fixture: &mut Fixture, pod: &Value, expected: Expected, what: &str) -> bool {
+    towards(fixture, pod, OUTSIDE, expected, what)
+}
+
+/// Checks one connection now to another address of the server beyond the node.
+pub(crate) fn towards(
+    fixture: &mut Fixture,
+    pod: &Value,
+    host: &str,
+    expected: Expected,
+    what: &str,
+) -> bool {
     let before = carried(fixture, pod);
-    let answer = fixture.connect(pod);
+    let answer = fixture.connect_to(pod, &format!("{host}:{PORT}"));
     let server = answer["server"].as_str().unwrap_or("nobody");
     // The log takes a moment.
     let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
@@ -108,6 +120,19 @@ pub(crate) fn inbound(fixture: &mut Fixture, pod: &Value, to: &str, expected: Ex
         return fixture.checks.check(true, claim);
     }
     fixture.checks.check(false, format!("{claim}: {answer}"))
+}
+
+/// Starts a pod that nobody captures at its start, and waits until it is.
+pub(crate) fn joins(fixture: &mut Fixture, pod: &Value) -> Vec<(Value, Expected)> {
+    let Some(pod) = fixture.start_pod(pod) else { return Vec::new() };
+    let goes_through = |fixture: &Fixture| {
+        let before = carried(fixture, &pod);
+        fixture.connect(&pod);
+        until(Duration::from_millis(500), || (carried(fixture, &pod) > before).then_some(()))
+    };
+    until(START_LIMIT, || goes_through(fixture));
+    now(fixture, &pod, Expected::Ztunnel, "a connection when the agent has seen it");
+    vec![(pod, Expected::Ztunnel)]
 }
 
 /// Attempts in few words, equal ones counted.

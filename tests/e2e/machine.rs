@@ -202,7 +202,8 @@ fn fill(disk: &Path, places: &Places, runtime: Runtime, network: Network) {
         fs::copy(file.path(), disk.join("lib/images").join(file.file_name())).expect("cannot copy an image");
     }
     for plugin in network.plugins() {
-        copy_program(&runtime.cni(&places.programs).join(plugin), &disk.join("opt/cni/bin").join(plugin));
+        let from = network.directory(plugin).unwrap_or_else(|| runtime.cni(&places.programs));
+        copy_program(&from.join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
     let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
     let mut files = vec![

@@ -20,6 +20,7 @@ mod footprint;
 mod helm;
 mod kinds;
 mod machine;
+mod multus;
 mod network;
 mod pods;
 mod running;
@@ -65,6 +66,7 @@ fn part(word: &str) -> Part {
         "crio-infra" => Part::Runtime(Runtime::CrioInfra),
         "charts" => Part::Charts,
         "tour" => Part::Tour,
+        "multus" => Part::Multus,
         "chains" => Part::Chains,
         other => panic!("no part {other} here: see hack/e2e"),
     }

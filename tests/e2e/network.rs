@@ -1,9 +1,18 @@
 //! The node's own network, as it is before the agent comes.
 
+use std::path::PathBuf;
+
+use kit::{Auth, kubeconfig};
 use serde_json::{Value, json};
+
+use crate::control::url;
 
 /// Addresses of the node's pods.
 pub(crate) const PODS: &str = "10.244.1.0/24";
+/// Where pods reach the server beyond the node over a second interface.
+pub(crate) const OUTSIDE_OF_SECOND: &str = "10.98.0.254";
+/// File of the network's list, where the runtime reads it.
+pub(crate) const LIST: &str = "10-e2e.conflist";
 
 /// What gives pods their network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +23,10 @@ pub(crate) enum Network {
     Bridge,
     /// `macvlan` on the node's only link. The node has such an interface, too, because it could not reach its pods without one.
     Macvlan,
+    /// Multus as on OpenShift: it reads further networks from a directory of its own, and so it does plugins.
+    MultusApart,
+    /// Multus beside the network that it delegates to, in the directory that the runtime reads.
+    MultusBeside,
 }
 
 impl Network {
@@ -22,7 +35,13 @@ impl Network {
             Self::Ptp => "ptp, portmap",
             Self::Bridge => "bridge, firewall, bandwidth, portmap, tuning",
             Self::Macvlan => "macvlan",
+            Self::MultusApart => "Multus with directories of its own",
+            Self::MultusBeside => "Multus beside its delegate",
         }
+    }
+
+    pub(crate) fn is_multus(self) -> bool {
+        matches!(self, Self::MultusApart | Self::MultusBeside)
     }
 
     /// Whether a port of the node can lead to a pod. `portmap` rewrites the destination on the node, which answers of a pod behind
@@ -39,7 +58,16 @@ impl Network {
                 &["loopback", "host-local", "bridge", "firewall", "bandwidth", "portmap", "tuning"]
             }
             Self::Macvlan => &["loopback", "host-local", "macvlan"],
+            Self::MultusApart | Self::MultusBeside => {
+                &["loopback", "host-local", "ptp", "portmap", "macvlan", "multus"]
+            }
         }
+    }
+
+    /// Where a plugin is, unless it is where the others are.
+    pub(crate) fn directory(self, plugin: &str) -> Option<PathBuf> {
+        let multus = || std::env::var_os("MILLRACE_MULTUS").expect("hack/e2e sets MILLRACE_MULTUS").into();
+        (plugin == "multus").then(multus)
     }
 
     /// Files below `/etc`, with their content.
@@ -51,14 +79,30 @@ impl Network {
             Self::Ptp => vec![("cni/net.d/10-e2e.conflist", list(version, ptp()))],
             Self::Bridge => vec![("cni/net.d/10-e2e.conflist", list(version, bridge()))],
             Self::Macvlan => vec![("cni/net.d/10-e2e.conflist", list(version, macvlan()))],
+            Self::MultusApart => vec![
+                ("cni/multus/primary/10-e2e.conflist", list(version, ptp())),
+                (
+                    "cni/net.d/00-multus.conf",
+                    multus("0.3.1", "/etc/cni/multus/primary", "/etc/cni/multus/net.d"),
+                ),
+                ("cni/net.d/multus.d/multus.kubeconfig", multus_kubeconfig()),
+            ],
+            // Of 1.1, containerd would ask STATUS, at which Multus 4.2.2 crashes where it knows its delegate by name.
+            Self::MultusBeside => vec![
+                ("cni/net.d/10-e2e.conflist", list("1.0.0", ptp())),
+                ("cni/net.d/00-multus.conf", multus("1.0.0", "e2e", "/etc/cni/net.d")),
+                ("cni/net.d/multus.d/multus.kubeconfig", multus_kubeconfig()),
+            ],
         }
     }
 
     /// Arguments of `ip` for the other end of the node's link, beyond the node.
     pub(crate) fn outside(self) -> Vec<String> {
+        let second = format!("address add {OUTSIDE_OF_SECOND}/24 dev node-1");
         let route = format!("route add {PODS} via 10.99.0.1");
         match self {
             Self::Macvlan => vec!["address add 10.244.1.254/24 dev node-1".into()],
+            Self::MultusApart | Self::MultusBeside => vec![route, second],
             Self::Ptp | Self::Bridge => vec![route],
         }
     }
@@ -102,4 +146,51 @@ fn macvlan() -> Value {
 
 fn addresses(range: &Value) -> Value {
     json!({"type": "host-local", "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]})
+}
+
+/// Multus' own configuration: `primary` is the network that it delegates to, `directory` that of the others.
+fn multus(version: &str, primary: &str, directory: &str) -> String {
+    json!({
+        "cniVersion": version, "name": "multus-cni-network", "type": "multus",
+        "capabilities": {"portMappings": true, "bandwidth": true},
+        "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig",
+        "clusterNetwork": primary, "confDir": directory, "binDir": "/var/lib/cni/bin",
+        "namespaceIsolation": true, "globalNamespaces": "default", "logLevel": "error",
+    })
+    .to_string()
+}
+
+fn multus_kubeconfig() -> String {
+    kubeconfig(&url(), &Auth::ClientCert { user: "multus".into(), group: "system:masters".into() })
+}
+
+/// The resource by which pods name further networks.
+pub(crate) fn attachment_resource() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "network-attachment-definitions.k8s.cni.cncf.io"},
+        "spec": {
+            "group": "k8s.cni.cncf.io", "scope": "Namespaced",
+            "names": {
+                "kind": "NetworkAttachmentDefinition", "plural": "network-attachment-definitions",
+                "singular": "network-attachment-definition",
+            },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": {"config": {"type": "string"}}},
+                }}},
+            }],
+        },
+    })
+}
+
+/// A second network of a namespace: `macvlan` on the node's link.
+pub(crate) fn second(namespace: &str) -> Value {
+    let ipam = json!({"type": "host-local", "ranges": [[{"subnet": "10.98.0.0/24", "rangeStart": "10.98.0.10", "rangeEnd": "10.98.0.200"}]]});
+    let config = json!({"cniVersion": "1.0.0", "name": "second", "type": "macvlan", "master": "eth0", "mode": "bridge", "ipam": ipam});
+    json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"namespace": namespace, "name": "second"}, "spec": {"config": config.to_string()},
+    })
 }

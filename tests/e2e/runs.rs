@@ -11,6 +11,7 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
+use crate::multus;
 use crate::network::Network;
 use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, on_host, plain};
 use crate::runtime::Runtime;
@@ -35,6 +36,8 @@ pub(crate) enum Part {
     Charts,
     /// `hack/demo --cluster`.
     Tour,
+    /// Multus gives pods their networks.
+    Multus,
     /// Plugins of other networks before ours.
     Chains,
 }
@@ -61,6 +64,7 @@ impl Part {
     fn entries(self) -> Vec<Entry> {
         let entry = |agent, play| self.entry(agent, play);
         match self {
+            Self::Multus => multus::entries(),
             Self::Chains => chains::entries(),
             Self::Runtime(Runtime::Containerd1 | Runtime::CrioInfra) => vec![
                 entry(Agent::manifest("istio-cni.yaml"), sidecars),
@@ -169,6 +173,9 @@ fn boot(places: &Places, (runtime, network): Node, start: Instant) -> Fixture {
         "/api/v1/namespaces/istio-system/serviceaccounts",
         &serde_json::json!({"metadata": {"name": "ztunnel"}}),
     );
+    if network.is_multus() {
+        multus::define_attachments(&fixture);
+    }
     fixture
 }
 
