@@ -12,6 +12,7 @@ mod conf;
 mod conflict;
 mod entry;
 mod error;
+mod known_limits;
 mod known_writers;
 mod kubeconfig;
 mod leftovers;

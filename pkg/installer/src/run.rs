@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{
     Error, InstallStep, InstallerMetrics, InstallerSettings, InstallerStatus, binaries::BinaryInstaller,
-    cleanup, conflict::ConflictBackoff, entry::EntryCache,
+    cleanup, conflict::ConflictBackoff, entry::EntryCache, known_limits,
 };
 
 /// Something that people who look at the cluster should learn of.
@@ -235,6 +235,11 @@ impl Installer {
     fn tell(&self, words: &str) {
         if words.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
+            let is_ambient = self.settings.defaults.iter().any(|(key, _)| *key == "ambient_enabled");
+            let limit = is_ambient.then(|| known_limits::of_ambient(&self.settings.conf_dir)).flatten();
+            limit
+                .into_iter()
+                .for_each(|reason| warn!(target: "install", reason, "limited by the node's network"));
         } else if !words.is_empty() && words != self.said {
             warn!(target: "install", error = words, "the plugin is not installed correctly");
         }
