@@ -34,9 +34,9 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    ambient, annotations,
+    annotations,
     cluster::{self, ClusterAccess},
-    condition,
+    condition, node_agent,
     node_lock::NodeLock,
     notices::{NOTICES, NoticeReceivers},
     pod_repair,
@@ -114,7 +114,7 @@ fn start_parts(
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let ambient = settings.ambient.as_ref();
-    let ambient = ambient.map(|ambient| ambient::start(ambient, &mut registry, mesh_pods)).transpose()?;
+    let ambient = ambient.map(|ambient| node_agent::start(ambient, &mut registry, mesh_pods)).transpose()?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
@@ -128,8 +128,8 @@ fn start_parts(
             let owner = running.handle.clone();
             let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
             let told = (plugin.clone(), Arc::clone(&running.status));
-            let events = ambient::serve(chosen, socket, owner, told, cluster, runtime.clone())?;
-            Some(ambient::RunningAgent { events, ..running })
+            let events = node_agent::serve(chosen, socket, owner, told, cluster, runtime.clone())?;
+            Some(node_agent::RunningAgent { events, ..running })
         }
         _ => None,
     };
@@ -146,7 +146,7 @@ fn start_parts(
 /// Parts that were started, for the daemon to serve.
 struct DaemonParts {
     work: InstallerThread,
-    ambient: Option<ambient::RunningAgent>,
+    ambient: Option<node_agent::RunningAgent>,
     notices: mpsc::Receiver<InstallerNotice>,
     checker: SidecarDriftChecker,
     repair: Option<RepairMetrics>,
@@ -314,7 +314,7 @@ impl Daemon {
 
     fn collector(
         &self,
-        ambient: Option<&mut ambient::RunningAgent>,
+        ambient: Option<&mut node_agent::RunningAgent>,
         probe: HealthProbe,
     ) -> Arc<StateCollector> {
         let inspector = ambient.and_then(|running| running.inspector.take());
@@ -356,9 +356,9 @@ impl Daemon {
     }
 
     /// Follows the cluster for the reconciler, and tells the cluster what the reconciler says.
-    fn start_ambient(&self, running: ambient::RunningAgent) -> AgentThread {
-        let ambient::RunningAgent { handle, ended, marks, .. } = running;
-        let facts = ambient::follow(Arc::clone(&self.settings), handle.clone());
+    fn start_ambient(&self, running: node_agent::RunningAgent) -> AgentThread {
+        let node_agent::RunningAgent { handle, ended, marks, .. } = running;
+        let facts = node_agent::follow(Arc::clone(&self.settings), handle.clone());
         tokio::spawn(facts);
         let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
         AgentThread { handle, ended, marker }

@@ -1,13 +1,12 @@
 //! `install-cni`: the daemon that puts the plugin on the node and keeps it there.
 //!
 //! The way of a start: [`daemon_settings`] all settings, checked before anything is opened, [`daemon`] the parts put
-//! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`ambient`] the
+//! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`node_agent`] the
 //! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there: the state document, which [`node_status`] gets from the agent, or collects without one.
 //! Started as `istio-cni-taint`, `istio-iptables` or `istio-clean-iptables` it is another program, [`taint`] or [`istio_iptables`],
 //! so that the image has each library once.
 
-mod ambient;
 mod annotations;
 mod cluster;
 mod commands;
@@ -15,6 +14,7 @@ mod condition;
 mod console;
 mod daemon;
 mod events;
+mod node_agent;
 mod node_lock;
 mod notices;
 mod pod_repair;

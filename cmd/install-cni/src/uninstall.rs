@@ -19,8 +19,8 @@ use telemetry::logging::{self, LogOptions};
 use tracing::{error, info, warn};
 
 use crate::{
-    ambient,
     commands::{self, OutputOptions},
+    node_agent,
     node_lock::NodeLock,
     state_collector,
 };
@@ -63,7 +63,7 @@ impl Uninstallation {
 
     /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
     pub(crate) fn remove_capture(&self) -> Vec<String> {
-        ambient::uninstall(&self.settings.ambient_traces)
+        node_agent::uninstall(&self.settings.ambient_traces)
     }
 
     /// Removes what agent and plugin made and wrote for each other and for commands, unless something else could not be removed
