@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use agent::{MeshPodMetrics, PluginMetrics};
+use agent::{AgentStatus, MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
@@ -36,12 +36,13 @@ use tracing::{debug, error, info, warn};
 use crate::{
     annotations,
     cluster::{self, ClusterAccess},
-    condition, node_agent,
+    condition,
+    events::EventServer,
+    node_agent::{self, RunningAgent},
     node_lock::NodeLock,
     notices::{NOTICES, NoticeReceivers},
-    pod_repair,
+    pod_repair, pod_source,
     shutdown::{self, ShutdownVerdict},
-    sidecar_agent,
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restarted},
     uninstall::Uninstallation,
@@ -113,8 +114,7 @@ fn start_parts(
     let plugin = PluginMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
-    let ambient = settings.ambient.as_ref();
-    let ambient = ambient.map(|ambient| node_agent::start(ambient, &mut registry, mesh_pods)).transpose()?;
+    let agent = node_agent::start(&settings, &mut registry, mesh_pods)?;
     let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
@@ -123,30 +123,17 @@ fn start_parts(
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start(installer, handle)?;
     let runtime = runtime::Handle::current();
-    let ambient = match (&settings.ambient, ambient) {
-        (Some(chosen), Some(running)) => {
-            let owner = running.handle.clone();
-            let (socket, cluster) = (&settings.agent_socket, Arc::clone(&cluster));
-            let told = (plugin.clone(), Arc::clone(&running.status));
-            let events = node_agent::serve(chosen, socket, owner, told, cluster, runtime.clone())?;
-            Some(node_agent::RunningAgent { events, ..running })
-        }
-        _ => None,
-    };
-    let sidecar_agent = match settings.ambient {
-        Some(_) => None,
-        None => sidecar_agent::start(&settings, &cluster, &runtime, &plugin),
-    };
+    let events = node_agent::serve(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
     let log_server = log_server.map(|server| (server, log_metrics));
-    let daemon =
-        Daemon { settings, cluster, status, sidecar_agent, registry: Arc::new(registry), logger, lock };
-    Ok((daemon, DaemonParts { work, ambient, notices, checker, repair, log_server }))
+    let daemon = Daemon { settings, cluster, status, registry: Arc::new(registry), logger, lock };
+    Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, log_server }))
 }
 
 /// Parts that were started, for the daemon to serve.
 struct DaemonParts {
     work: InstallerThread,
-    ambient: Option<node_agent::RunningAgent>,
+    agent: RunningAgent,
+    events: Option<EventServer>,
     notices: mpsc::Receiver<InstallerNotice>,
     checker: SidecarDriftChecker,
     repair: Option<RepairMetrics>,
@@ -179,20 +166,18 @@ struct Daemon {
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     status: Arc<InstallerStatus>,
-    /// Without ambient mode: the loop that answers the plugin.
-    sidecar_agent: Option<sidecar_agent::SidecarAgent>,
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
 }
 
-/// Health of the installer, and of the agent in ambient mode, for probes.
+/// Health of installer and agent, for probes.
 #[derive(Clone)]
 pub(crate) struct HealthProbe {
     installer: Arc<InstallerStatus>,
-    agent: Option<Arc<agent::AgentStatus>>,
-    /// The agent that answers the plugin without ambient mode. It must be alive; nothing waits for it to be ready.
-    sidecar_agent: Option<Arc<agent::AgentStatus>>,
+    agent: Arc<AgentStatus>,
+    /// Without ambient mode the agent must be alive, and nothing waits for it to be ready.
+    is_ambient: bool,
 }
 
 impl HealthProbe {
@@ -203,31 +188,33 @@ impl HealthProbe {
 
     /// How often something has changed that people are shown of the node's network.
     pub(crate) fn changes(&self) -> u64 {
-        self.agent.as_ref().map_or(0, |agent| agent.changes())
+        self.agent.changes()
     }
 
     /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
     pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
-        self.agent.as_ref().map(|agent| agent.live().and_then(|()| agent.ready()))
+        self.is_ambient.then(|| self.agent.live().and_then(|()| self.agent.ready()))
+    }
+
+    fn agent_ready(&self) -> Result<(), Reason> {
+        if self.is_ambient { self.agent.ready() } else { Ok(()) }
     }
 }
 
 impl HealthCheck for HealthProbe {
     fn live(&self) -> Result<(), Reason> {
-        self.installer.live()?;
-        self.agent.iter().chain(&self.sidecar_agent).try_for_each(|agent| agent.live())
+        self.installer.live().and_then(|()| self.agent.live())
     }
 
     fn ready(&self) -> Result<(), Reason> {
-        let agent = self.agent.as_ref().map_or(Ok(()), |agent| agent.ready());
-        match (self.installer.ready(), agent) {
+        match (self.installer.ready(), self.agent_ready()) {
             (Err(installer), Err(agent)) => Err(format!("{installer}; {agent}").into()),
             (installer, agent) => installer.and(agent),
         }
     }
 
     fn reason(&self) -> &'static str {
-        match (self.installer.ready(), self.agent.as_ref().map_or(Ok(()), |agent| agent.ready())) {
+        match (self.installer.ready(), self.agent_ready()) {
             (Err(_), _) => condition::NOT_INSTALLED,
             (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
             (Ok(()), Ok(())) => "",
@@ -242,19 +229,19 @@ impl Daemon {
         owner: JoinHandle<()>,
         mut signals: TerminationSignals,
     ) -> Result<ExitCode> {
-        let DaemonParts { mut work, mut ambient, notices, checker, repair, log_server } = parts;
+        let DaemonParts { mut work, agent, events, notices, checker, repair, log_server } = parts;
+        let RunningAgent { handle, ended, marks, notices: agent_notices, status, inspector } = agent;
         let (stop, stopped) = watch::channel(());
-        let agent = ambient.as_ref().map(|running| Arc::clone(&running.status));
-        let installer = Arc::clone(&self.status);
-        let sidecar_agent = self.sidecar_agent.as_ref().map(|agent| Arc::clone(&agent.status));
-        let probe = HealthProbe { installer, agent, sidecar_agent };
+        let (installer, is_ambient) = (Arc::clone(&self.status), self.settings.ambient.is_some());
+        let probe = HealthProbe { installer, agent: status, is_ambient };
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
         let (tell_repairs, repairs) = mpsc::channel(NOTICES);
         if let Some(metrics) = repair {
             pod_repair::start(&self.settings, metrics, probe.clone(), tell_repairs);
         }
-        let collector = self.collector(ambient.as_mut(), probe.clone());
+        let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
+        let collector = Arc::new(StateCollector::new(settings, installer, probe.clone(), inspector));
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
         let watch_node = tokio::spawn(async move {
@@ -276,24 +263,21 @@ impl Daemon {
             let run = server.run(self.logger.clone(), metrics, until(stopped.clone()));
             tokio::spawn(vital.clone().watch("the log server", async { drop(run.await) }))
         });
-        let events = ambient.as_mut().and_then(|running| running.events.take());
         let events = events.map(|events| events.run(until(stopped.clone())));
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
-        let told = ambient.as_mut().and_then(|running| running.notices.take());
-        let history = ambient.as_ref().map(|running| running.handle.clone());
-        let history = history.or_else(|| self.sidecar_agent.as_ref().map(|agent| agent.handle.clone()));
         let sources = NoticeReceivers {
             installer: notices,
-            agent: told,
+            agent: agent_notices,
             sidecar_drift: drift_notices,
             repairs,
-            history,
+            history: handle.clone(),
         };
         let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, owner);
         tokio::spawn(vital.clone().watch("the connection to the API server", follow));
 
-        let ambient = ambient.map(|running| self.start_ambient(running));
+        tokio::spawn(pod_source::follow(Arc::clone(&self.settings), handle.clone()));
+        let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
 
         let name = told_to_end(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
@@ -301,7 +285,7 @@ impl Daemon {
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
         }
-        let done = self.end(work, ambient).await;
+        let done = self.end(work, AgentThread { handle, ended, marker }).await;
         drop(stop);
         let last = async {
             for server in [logs, events].into_iter().flatten() {
@@ -310,17 +294,6 @@ impl Daemon {
         };
         drop(timeout(LAST_PASS, last).await); // their sockets go with them
         done
-    }
-
-    fn collector(
-        &self,
-        ambient: Option<&mut node_agent::RunningAgent>,
-        probe: HealthProbe,
-    ) -> Arc<StateCollector> {
-        let inspector = ambient.and_then(|running| running.inspector.take());
-        let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
-        let sidecar_agent = self.sidecar_agent.as_ref().map(|agent| agent.handle.clone());
-        Arc::new(StateCollector::new(settings, installer, probe, inspector, sidecar_agent))
     }
 
     /// Serves the debug state: over HTTP, and to root on a socket.
@@ -355,18 +328,11 @@ impl Daemon {
         })
     }
 
-    /// Follows the cluster for the reconciler, and tells the cluster what the reconciler says.
-    fn start_ambient(&self, running: node_agent::RunningAgent) -> AgentThread {
-        let node_agent::RunningAgent { handle, ended, marks, .. } = running;
-        let facts = node_agent::follow(Arc::clone(&self.settings), handle.clone());
-        tokio::spawn(facts);
-        let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
-        AgentThread { handle, ended, marker }
-    }
-
     /// Stops everything, and removes everything if this is an uninstallation.
-    async fn end(&self, work: InstallerThread, ambient: Option<AgentThread>) -> Result<ExitCode> {
+    async fn end(&self, work: InstallerThread, agent: AgentThread) -> Result<ExitCode> {
         let (client, identity) = (self.cluster.client(), &self.settings.identity);
+        // Without ambient mode it captures nothing, and answers the plugin until the process ends.
+        let ambient = self.settings.ambient.as_ref().map(|_| agent);
         // The agent still serves meanwhile: an upgrade takes no longer without it than it must.
         let verdict = shutdown::decide(
             self.settings.cleanup,

@@ -2,7 +2,7 @@
 //!
 //! The way of a start: [`daemon_settings`] all settings, checked before anything is opened, [`daemon`] the parts put
 //! together, [`cluster`] what it follows in the API, [`shutdown`] what a SIGTERM means; [`node_agent`] the
-//! node's part in ambient mode, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
+//! agent that answers the plugin and captures pods, [`pod_source`] what it knows of pods, [`events`] what Istio's own plugin asks, [`uninstall`] the command that takes everything away,
 //! [`commands`] those that show what is there: the state document, which [`node_status`] gets from the agent, or collects without one.
 //! Started as `istio-cni-taint`, `istio-iptables` or `istio-clean-iptables` it is another program, [`taint`] or [`istio_iptables`],
 //! so that the image has each library once.
@@ -18,8 +18,8 @@ mod node_agent;
 mod node_lock;
 mod notices;
 mod pod_repair;
+mod pod_source;
 mod shutdown;
-mod sidecar_agent;
 mod state_collector;
 mod supervise;
 mod taint;

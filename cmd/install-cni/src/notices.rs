@@ -17,14 +17,14 @@ pub(crate) const NOTICES: usize = 1024;
 pub(crate) struct NoticeReceivers {
     /// The installer.
     pub(crate) installer: Receiver<installer::InstallerNotice>,
-    /// The agent; none without ambient mode.
-    pub(crate) agent: Option<Receiver<agent::AgentNotice>>,
+    /// The agent, which has none without ambient mode.
+    pub(crate) agent: Receiver<agent::AgentNotice>,
     /// The components that watch pods with a sidecar.
     pub(crate) sidecar_drift: Receiver<agent::AgentNotice>,
     /// The repair of broken pods.
     pub(crate) repairs: Receiver<RepairEvent>,
-    /// The agent that keeps the history, in which repairs are entered; `None`: there is none.
-    pub(crate) history: Option<AgentHandle>,
+    /// The agent that keeps the history, in which repairs are entered.
+    pub(crate) history: AgentHandle,
 }
 
 /// Something to be published, and about whom.
@@ -39,18 +39,12 @@ impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
     async fn next(&mut self) -> Option<PublishedEvent> {
         let NoticeReceivers { installer, agent, sidecar_drift, repairs, history } = self;
-        let of_agent = async {
-            match agent {
-                Some(agent) => agent.recv().await,
-                None => None,
-            }
-        };
         tokio::select! {
             Some(notice) = installer.recv() => Some(PublishedEvent::Installer(notice)),
-            Some(notice) = of_agent => Some(PublishedEvent::Agent(notice)),
+            Some(notice) = agent.recv() => Some(PublishedEvent::Agent(notice)),
             Some(notice) = sidecar_drift.recv() => Some(PublishedEvent::Agent(notice)),
             Some(repair) = repairs.recv() => {
-                if let (Some(history), Some(entry)) = (history, history_entry(&repair)) {
+                if let Some(entry) = history_entry(&repair) {
                     history.note_change(entry);
                 }
                 Some(PublishedEvent::Repair(repair))

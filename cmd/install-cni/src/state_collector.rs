@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentHandle, AgentNotice, NoticeSubject};
+use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
-use node_status::{NodeInspector, SidecarDriftChecker, SidecarNodeInspector};
+use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{CaptureState, KernelView, PartHealth, PodState, StateReason, StateReport};
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
@@ -48,12 +48,8 @@ pub(crate) struct StateCollector {
     settings: Arc<DaemonSettings>,
     installer: Arc<installer::InstallerStatus>,
     probe: HealthProbe,
-    agent: Option<NodeInspector>,
-    /// For a node whose agent takes no part in ambient mode.
-    plain: SidecarNodeInspector,
+    inspector: NodeInspector,
     queue: Mutex<CollectorQueue>,
-    /// When the agent started.
-    started: String,
 }
 
 /// The collector, as those who ask hold it.
@@ -82,19 +78,9 @@ impl StateCollector {
         settings: Arc<DaemonSettings>,
         installer: Arc<installer::InstallerStatus>,
         probe: HealthProbe,
-        agent: Option<NodeInspector>,
-        sidecar_agent: Option<AgentHandle>,
+        inspector: NodeInspector,
     ) -> StateCollector {
-        let plain = SidecarNodeInspector::new(&settings, sidecar_agent);
-        StateCollector {
-            settings,
-            installer,
-            probe,
-            agent,
-            plain,
-            queue: Mutex::default(),
-            started: wire::rfc3339(std::time::SystemTime::now()),
-        }
+        StateCollector { settings, installer, probe, inspector, queue: Mutex::default() }
     }
 
     fn queue(&self) -> MutexGuard<'_, CollectorQueue> {
@@ -134,10 +120,8 @@ impl StateCollector {
         let close = spawn_blocking(move || {
             let mut state = StateReport::clone(&state);
             let mut pods = state.pods.iter_mut();
-            if let Some(agent) = &collector.agent
-                && let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name)
-            {
-                agent.look_closely(pod)?;
+            if let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name) {
+                collector.inspector.verify_pod(pod)?;
             }
             let explanation = report::explain(&state, &namespace, &name);
             serde_json::to_value(explanation).map_err(|error| error.to_string())
@@ -176,11 +160,7 @@ impl StateCollector {
 
     fn look(&self) -> StateAnswer {
         let records = self.settings.records.read();
-        let mut state = match &self.agent {
-            Some(agent) => agent.look(&records)?,
-            None => node_status::look_plain(&self.plain, &records),
-        };
-        state.node.started.get_or_insert_with(|| self.started.clone());
+        let mut state = self.inspector.observe(&records)?;
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state.pods);
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
@@ -201,7 +181,7 @@ impl StateCollector {
     /// An agent that follows no pods still knows of one: itself.
     fn add_self(&self, state: &mut StateReport) {
         let AgentIdentity { namespace, pod, .. } = &self.settings.identity;
-        if self.agent.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
+        if self.settings.ambient.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
             return;
         }
         let reason = planner::SkipReason::AgentPod;

@@ -102,7 +102,6 @@ pub struct AgentState {
     pub(crate) trouble: Option<String>,
     /// Last report of each pod, by UID.
     reports: BTreeMap<PodUid, PodReport>,
-    began: SystemTime,
     /// Objects for which the API server's lists were not believed at the last pass.
     doubted: DoubtedObjects,
 }
@@ -134,7 +133,6 @@ impl AgentState {
             history: ChangeHistory::default(),
             trouble: None,
             reports: BTreeMap::new(),
-            began: SystemTime::now(),
             doubted: DoubtedObjects::default(),
         }
     }
@@ -499,7 +497,6 @@ impl AgentState {
             synced: self.index.is_synced(),
             has_pods: self.index.has_pods(),
             trouble: self.trouble.clone(),
-            started: self.began,
             history: self.history.changes(),
             way,
         }

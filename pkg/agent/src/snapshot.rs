@@ -27,8 +27,6 @@ pub struct AgentSnapshot {
     pub has_pods: bool,
     /// Problem of the node, if there is one.
     pub trouble: Option<String>,
-    /// When the agent started.
-    pub started: SystemTime,
     /// The last changes, newest first.
     pub history: Vec<ChangeRecord>,
     /// State of the capture mode.
@@ -76,7 +74,7 @@ pub enum CaptureSnapshot {
         /// Connected ztunnels.
         ztunnels: Vec<zds::ConnectionState>,
     },
-    /// The capture mode that ztunnel supports could not be opened.
+    /// Nothing is captured: ambient mode is off, or the capture mode that ztunnel supports could not be opened.
     None,
 }
 

@@ -6,20 +6,21 @@ use crate::{
     CaptureConfig, Error, auto::AutoCapture, in_pod, in_pod::InPodCapture, node, node::NodeCapture,
     settings::CaptureSettings, uninstall,
 };
-use agent::{AgentHandle, AgentMetrics, CaptureMode};
+use agent::{AgentHandle, AgentMetrics, CaptureMode, SidecarsOnly};
 
 /// Opens the configured capture mode for the network namespace of the calling thread, which must be the node's, and removes
-/// what the other mode left there.
+/// what the other mode left there. `settings`: `None` without ambient mode, which captures nothing, and touches nothing.
 ///
 /// `agent` is woken when work on other threads is completed. The mode must be used on a thread in the same namespace.
 ///
 /// # Errors
 /// The kernel lacks a feature or refuses, the socket for ztunnel cannot be served, or a thread cannot be started.
 pub fn open(
-    settings: &Arc<CaptureSettings>,
+    settings: Option<&Arc<CaptureSettings>>,
     agent: &AgentHandle,
     metrics: &AgentMetrics,
 ) -> Result<Box<dyn CaptureMode>, Error> {
+    let Some(settings) = settings else { return Ok(Box::new(SidecarsOnly)) };
     Ok(match &settings.capture {
         CaptureConfig::Node => {
             // Without ztunnel, a pod's own rules cut it off.

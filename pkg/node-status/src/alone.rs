@@ -3,46 +3,45 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::SystemTime,
 };
 
 use ::inpod::{captured_families, has_listener};
-use agent::milliseconds;
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as found, open_path};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
-    Comparison, FirewallRule, KernelView, NetworkState, NodeState, Observer, PodState, RedirectionMode,
-    StatePart, StateReport, SysctlState, Unobserved, ZtunnelView,
+    Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode, StatePart,
+    StateReport, SysctlState, Unobserved, ZtunnelView,
 };
 use rules::SavedTables;
 
 use crate::{
-    inpod, node,
+    inpod, local, node,
     pods::{NodeNetwork as NodeView, on_node},
     sidecar,
 };
 
-/// See [`crate::look_alone`].
-pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<StateReport>) -> StateReport {
-    let (began, now) = (Instant::now(), SystemTime::now());
-    let mut blind = Vec::new();
+/// Observes the node without an agent: compares the kernel with the last agent's document, `last`, as far as that goes, and
+/// lists what cannot be determined. `at`: the node's network namespace; `None`: the process's own. Blocks.
+pub(super) fn observe(
+    settings: &CaptureSettings,
+    at: Option<&Netns>,
+    last: Option<StateReport>,
+) -> StateReport {
     let is_known = last.is_some();
-    let mut state =
-        last.unwrap_or_else(|| StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() });
+    let mut state = last.unwrap_or_else(local::empty);
     let way = state.node.way;
-    let observe = || observe(settings, way);
+    let observe = || observe_network(settings, way);
     let seen = match at {
         None => observe(),
-        Some(netns) => {
-            netns.run_in(observe).unwrap_or_else(|error| NodeObservation::failed(error.to_string()))
-        }
+        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved(error.to_string())),
     };
-    blind.extend(seen.blind);
-    if let Some(active) = seen.active {
-        show_active(&mut state, active);
+    state.seen.blind = seen.seen.blind;
+    if way != Some(RedirectionMode::InPod) && state.seen.blind.is_empty() {
+        show_active(&mut state, seen.node.active_slot);
     }
     state.plan.clear();
     state.node.started = None;
@@ -56,22 +55,9 @@ pub(super) fn look(settings: &CaptureSettings, at: Option<&Netns>, last: Option<
             let own = found.netns_of_pod(&pod.ips, None).cloned();
             look_at(settings, &state.node, &state.network, own, pod);
         }),
-        Err(error) => blind.push(Unobserved::new(StatePart::PodNamespaces, error)),
+        Err(error) => state.seen.blind.push(Unobserved::new(StatePart::PodNamespaces, error)),
     }
-    state.seen = report::Provenance {
-        at: wire::rfc3339(now),
-        took_ms: milliseconds(began.elapsed()),
-        by: Observer::Command,
-        blind,
-    };
     state
-}
-
-struct NodeObservation {
-    network: NetworkState,
-    blind: Vec<Unobserved>,
-    /// The slot that new connections go to in node-level capture; `None`: the kernel was not asked.
-    active: Option<Option<u32>>,
 }
 
 /// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote its record.
@@ -82,34 +68,32 @@ fn show_active(state: &mut StateReport, active: Option<u32>) {
     }
 }
 
-impl NodeObservation {
-    fn failed(why: String) -> NodeObservation {
-        NodeObservation {
-            network: NetworkState::default(),
-            blind: vec![Unobserved::new(StatePart::Network, why)],
-            active: None,
+/// Returns a document with the node's network as the kernel shows it; with node-level capture also the slot that new
+/// connections go to.
+fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> StateReport {
+    let mut state = StateReport::default();
+    if way == Some(RedirectionMode::InPod) {
+        inpod::show(settings, &BTreeMap::new(), &mut state);
+        return state;
+    }
+    match all(settings) {
+        Ok(observed) => {
+            let sysctls = sysctls(&observed);
+            state.node.active_slot = node::active(settings, &observed).map(ZtunnelSlot::number);
+            let look = node::KernelLook { observed: Some(observed), blind: Vec::new() };
+            node::show(settings, None, look, &mut state);
+            state.network.sysctls.observed = Some(sysctls);
+            state
         }
+        Err(error) => unobserved(error),
     }
 }
 
-fn observe(settings: &CaptureSettings, way: Option<RedirectionMode>) -> NodeObservation {
+/// Returns a document that says why the network could not be observed.
+fn unobserved(why: String) -> StateReport {
     let mut state = StateReport::default();
-    let (mut blind, mut active) = (Vec::new(), None);
-    if way == Some(RedirectionMode::InPod) {
-        inpod::show(settings, &BTreeMap::new(), &mut state, &mut blind);
-    } else {
-        match all(settings) {
-            Ok(observed) => {
-                let sysctls = sysctls(&observed);
-                active = Some(node::active(settings, &observed).map(ZtunnelSlot::number));
-                let look = node::KernelLook { observed: Some(observed), blind: Vec::new() };
-                node::show(settings, None, look, &mut state, &mut blind);
-                state.network.sysctls.observed = Some(sysctls);
-            }
-            Err(error) => return NodeObservation::failed(error),
-        }
-    }
-    NodeObservation { network: state.network, blind, active }
+    state.seen.blind.push(Unobserved::new(StatePart::Network, why));
+    state
 }
 
 /// All settings that were observed: the last agent's record shows which of them are ours.

@@ -72,11 +72,11 @@ pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
 
 fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
     if let FetchError::NoAgent { .. } = error {
-        return Ok(standalone::state(settings));
+        return Ok(standalone::observe(settings));
     }
     let error = anyhow::Error::new(error);
     let why = error_text(&error);
-    let mut state = standalone::state(settings);
+    let mut state = standalone::observe(settings);
     state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
 }

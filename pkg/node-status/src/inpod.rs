@@ -21,12 +21,8 @@ use crate::{
 };
 
 /// Fills in the node's part.
-pub(super) fn show(
-    settings: &CaptureSettings,
-    wanted: &MemberAddresses,
-    state: &mut StateReport,
-    blind: &mut Vec<Unobserved>,
-) {
+pub(super) fn show(settings: &CaptureSettings, wanted: &MemberAddresses, state: &mut StateReport) {
+    let blind = &mut state.seen.blind;
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
     state.network = NetworkState {

@@ -1,27 +1,12 @@
 //! What files and settings of this node contribute to the state document.
 
-use std::{fs, sync::Arc, time::Instant};
+use std::fs;
 
 use daemon_settings::DaemonSettings;
-use report::{InstalledFile, NetworkState, NodeState, Observer, Provenance, StateReport};
-
-use crate::SidecarNodeInspector;
-
-/// The document of a node without ambient mode. Blocks.
-#[must_use]
-pub fn look_plain(plain: &SidecarNodeInspector, records: &[Arc<wire::PodRecord>]) -> StateReport {
-    let (began, at) = (Instant::now(), wire::rfc3339(std::time::SystemTime::now()));
-    let look = plain.look(records);
-    let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    let seen = Provenance { at, took_ms, by: Observer::Agent, blind: look.unrecorded.into_iter().collect() };
-    let node = NodeState { synced: look.is_complete, ..NodeState::default() };
-    let (pods, history) = (look.pods, look.history);
-    StateReport { seen, node, pods, history, network: NetworkState::unwanted(), ..empty() }
-}
+use report::{InstalledFile, StateReport};
 
 /// A document without content.
-#[must_use]
-pub fn empty() -> StateReport {
+pub(super) fn empty() -> StateReport {
     StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
 }
 

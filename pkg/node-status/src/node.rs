@@ -58,10 +58,9 @@ pub(super) fn show(
     desired: Option<&DesiredState>,
     look: KernelLook,
     state: &mut StateReport,
-    blind: &mut Vec<Unobserved>,
 ) {
     let complete = look.blind.is_empty();
-    blind.extend(look.blind);
+    state.seen.blind.extend(look.blind);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
     let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);

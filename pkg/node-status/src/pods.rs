@@ -11,10 +11,10 @@ use capture_modes::CaptureSettings;
 use model::PodUid;
 use planner::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, SidecarRedirect, SkipReason,
-    ambient::AMBIENT_REDIRECTION,
+    ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback,
 };
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
-use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, StateReport, ZtunnelView};
+use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, ZtunnelView};
 
 use crate::inpod;
 
@@ -27,98 +27,78 @@ pub(super) use ztunnels::ztunnels;
 /// How pods with a sidecar are to be redirected, by UID.
 pub(super) type PodRedirects = BTreeMap<PodUid, Box<SidecarRedirect>>;
 
-/// All pods, and how those with a sidecar are to be redirected. The network must have been observed. `holding`: the network
-/// compared with what holds traffic back without a ztunnel, where the desired one could not be made.
-pub(super) fn pods(
-    snapshot: &AgentSnapshot,
-    state: &StateReport,
-    holding: Option<&report::NetworkState>,
-    settings: &CaptureSettings,
-) -> (Vec<PodState>, PodRedirects) {
-    let mut seen = NodeNetwork::of(&state.network);
-    seen.active = state.node.active_slot.is_some();
-    seen.holding = holding.map(|network| Box::new(NodeNetwork::of(network)));
-    let mut redirects = PodRedirects::new();
-    let pods = snapshot.pods.iter().map(|known| pod(snapshot, known, &seen, settings, &mut redirects));
-    (pods.collect(), redirects)
-}
-
-/// A pod of a node without ambient mode, as the API server shows it: it may have a sidecar.
-pub(super) fn without_ambient(
-    known: &KnownPod,
-    policy: &EnrolmentPolicy,
-    redirects: &mut PodRedirects,
-) -> PodState {
-    let mut shown = as_known(known);
-    let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
-    let redirect = outside(known, policy, &mut shown, &mut evidence);
-    redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
-    shown.capture = evidence.classify().state;
-    shown.since = None; // nobody has observed it from its start
-    shown
-}
-
 const DOUBT: &str = "the API server's list lacks it, or shows it as it was before, and the API server has not reported that \
                      it is gone: it stays as it was";
 
-fn pod(
-    snapshot: &AgentSnapshot,
-    known: &KnownPod,
-    seen: &NodeNetwork<'_>,
-    settings: &CaptureSettings,
-    redirects: &mut PodRedirects,
-) -> PodState {
-    let mut shown = as_known(known);
-    let is_deleted = known.pod.metadata.deleted.is_some();
-    if known.ended && is_deleted {
-        shown.reason = StateReason {
-            code: SkipReason::Terminated.code().to_owned(),
-            words: "its containers have ended, and the API server is about to remove it".to_owned(),
-        };
-        shown.capture = Evidence::OUTSIDE.classify().state;
-        return shown;
-    }
-    let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
-    match (&known.standing, &snapshot.way) {
-        (AmbientStanding::Out(_), _) => {
-            let redirect = outside(known, &settings.policy, &mut shown, &mut evidence);
-            redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
+/// The sources of the state of pods.
+pub(super) struct PodContext<'a> {
+    pub(super) snapshot: &'a AgentSnapshot,
+    /// The node's network, which must have been observed in ambient mode.
+    pub(super) network: NodeNetwork<'a>,
+    pub(super) settings: &'a CaptureSettings,
+    pub(super) policy: &'a EnrolmentPolicy,
+}
+
+impl PodContext<'_> {
+    /// Returns the state of a pod, and adds how it is redirected if it has a sidecar, whose rules are yet to be observed.
+    pub(super) fn pod_state(&self, known: &KnownPod, redirects: &mut PodRedirects) -> PodState {
+        let mut shown = as_known(known);
+        let is_deleted = known.pod.metadata.deleted.is_some();
+        if known.ended && is_deleted {
+            shown.reason = StateReason {
+                code: SkipReason::Terminated.code().to_owned(),
+                words: "its containers have ended, and the API server is about to remove it".to_owned(),
+            };
+            shown.capture = Evidence::OUTSIDE.classify().state;
+            return shown;
         }
-        (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
-        (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
-        (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
-    }
-    let is_in_pod = shown.way == Some(RedirectionMode::InPod);
-    match &snapshot.way {
-        CaptureSnapshot::Node { .. } => on_node(seen, is_open(snapshot), &mut shown, &mut evidence),
-        CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
-            Some(enrolled_pod) => from_within(enrolled_pod, &mut shown, &mut evidence),
-            None if is_in_pod => evidence = not_enrolled_yet(evidence),
-            None => {}
-        },
-        CaptureSnapshot::None => {}
-    }
-    if is_in_pod {
-        shown.privilege = Some(known.pod.network_privilege().word().to_owned());
-    }
-    // Without a sandbox it waits for the next one, or for its end.
-    if is_deleted && is_in_pod && shown.kernel.netns.is_none() {
-        evidence.life = PodLife::Ending;
-    }
-    shown.capture = evidence.classify().state;
-    match &snapshot.way {
-        CaptureSnapshot::Node { .. }
-            if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
-        {
-            shown.trouble.clone_from(&snapshot.trouble);
+        let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
+        match (&known.standing, &self.snapshot.way) {
+            (AmbientStanding::Out(_), _) => {
+                let redirect = outside(known, self.policy, &mut shown, &mut evidence);
+                redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
+            }
+            (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
+            (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
+            (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
         }
-        CaptureSnapshot::InPod { .. } => of_probes(seen, settings, &mut shown),
-        _ => {}
+        let is_in_pod = shown.way == Some(RedirectionMode::InPod);
+        match &self.snapshot.way {
+            CaptureSnapshot::Node { .. } => on_node(&self.network, self.is_open(), &mut shown, &mut evidence),
+            CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
+                Some(enrolled_pod) => from_within(enrolled_pod, &mut shown, &mut evidence),
+                None if is_in_pod => evidence = not_enrolled_yet(evidence),
+                None => {}
+            },
+            CaptureSnapshot::None => {}
+        }
+        if is_in_pod {
+            shown.privilege = Some(known.pod.network_privilege().word().to_owned());
+        }
+        // Without a sandbox it waits for the next one, or for its end.
+        if is_deleted && is_in_pod && shown.kernel.netns.is_none() {
+            evidence.life = PodLife::Ending;
+        }
+        shown.capture = evidence.classify().state;
+        match &self.snapshot.way {
+            CaptureSnapshot::Node { .. }
+                if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
+            {
+                shown.trouble.clone_from(&self.snapshot.trouble);
+            }
+            CaptureSnapshot::InPod { .. } => of_probes(&self.network, self.settings, &mut shown),
+            _ => {}
+        }
+        if !is_as_enrolled(&shown) {
+            shown.since = None;
+        }
+        shown
     }
-    if !is_as_enrolled(&shown) {
-        shown.since = None;
+
+    /// Without a ztunnel, traffic bypasses the mesh.
+    fn is_open(&self) -> bool {
+        matches!(self.snapshot.way, CaptureSnapshot::Node { fallback: ZtunnelFallback::Open, .. })
     }
-    shown
 }
 
 /// Returns a pod's state as the API server and the reconciler know it, before the kernel is considered.
@@ -171,10 +151,6 @@ fn reason(standing: &AmbientStanding) -> StateReason {
         AmbientStanding::Out(left) => left.code(),
     };
     StateReason { code: code.to_owned(), words }
-}
-
-fn is_open(snapshot: &AgentSnapshot) -> bool {
-    matches!(snapshot.way, CaptureSnapshot::Node { fallback: planner::node::ZtunnelFallback::Open, .. })
 }
 
 /// In in-pod redirection the reconciler knows the state of each pod.

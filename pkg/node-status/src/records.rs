@@ -7,7 +7,8 @@ use std::{
 };
 
 use ::inpod::recorded_netns;
-use agent::KnownPod;
+use agent::{AgentSnapshot, KnownPod};
+use daemon_settings::DaemonSettings;
 use model::PodUid;
 use netns::{Netns, NetnsId};
 use planner::{
@@ -15,13 +16,16 @@ use planner::{
     reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
 use pod_status::{Evidence, RulesEvidence};
-use report::{CaptureState, KernelView, PodState, RedirectionMode, StatePart, StateReason, Unobserved};
+use report::{
+    CaptureState, KernelView, NetworkState, NodeState, PodState, Provenance, RedirectionMode, StatePart,
+    StateReason, StateReport, Unobserved,
+};
 use rules::RecordedRules;
 use wire::PodRecord;
 
 use crate::{
-    SidecarNodeLook,
-    pods::{PodRedirects, without_ambient},
+    local,
+    pods::{NodeNetwork, PodContext, PodRedirects},
     sidecar::{self, NetnsPaths, SIDECAR},
 };
 
@@ -75,15 +79,14 @@ fn unrecorded(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobser
     (number > 0).then(|| unrecorded(why))
 }
 
-/// The pods of a node whose agent takes no part in ambient mode, compared with the kernel: those that the plugin recorded,
-/// and, where the agent follows the node's pods (`known`), those that started before the plugin.
-pub(super) fn pods(
+/// Observes a node without ambient mode: the pods that the plugin recorded, and, where an agent (`snapshot`) follows the node's
+/// pods, those that started before the plugin.
+pub(super) fn observe(
+    settings: &DaemonSettings,
+    snapshot: Option<&AgentSnapshot>,
     records: &[Arc<PodRecord>],
-    known: Option<&[KnownPod]>,
-    policy: &EnrolmentPolicy,
-    places: &NetnsPaths,
     cache: &mut sidecar::SidecarCache,
-) -> SidecarNodeLook {
+) -> StateReport {
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(|record| from(record)).collect();
     let redirects = records.iter().filter_map(|record| {
@@ -93,21 +96,38 @@ pub(super) fn pods(
         }
     });
     let mut redirects: PodRedirects = redirects.collect();
-    let recorded: BTreeSet<(&str, &str)> =
-        records.iter().map(|record| (record.namespace.as_str(), record.name.as_str())).collect();
-    for pod in known.unwrap_or_default() {
-        let meta = &pod.pod.metadata;
-        if !recorded.contains(&(meta.namespace.as_str(), meta.name.as_str())) {
-            pods.push(without_ambient(pod, policy, &mut redirects));
-        }
+    let network = NetworkState::unwanted();
+    let known = snapshot.filter(|snapshot| snapshot.has_pods);
+    if let Some(snapshot) = known {
+        let traces = &settings.ambient_traces.agent;
+        let excluded_namespaces = traces.policy.excluded_namespaces.clone();
+        let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
+        let of_node = NodeNetwork::of(&network);
+        let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
+        let recorded: BTreeSet<(&str, &str)> =
+            records.iter().map(|record| (record.namespace.as_str(), record.name.as_str())).collect();
+        let is_recorded = |known: &&KnownPod| {
+            let meta = &known.pod.metadata;
+            recorded.contains(&(meta.namespace.as_str(), meta.name.as_str()))
+        };
+        let others = snapshot.pods.iter().filter(|known| !is_recorded(known));
+        pods.extend(others.map(|known| context.pod_state(known, &mut redirects)));
     }
-    let adds = RecordedAdds::of(records, &redirects);
-    let means = sidecar::CompareContext { places, recorded: &adds.rules, namespaces: &adds.namespaces };
-    sidecar::show(means, &redirects, cache, &mut pods);
+    let places = NetnsPaths {
+        netns_directory: settings.netns_directory.clone(),
+        proc: Some(settings.host_proc.clone()),
+    };
+    sidecar::show(&places, records, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let is_complete = known.is_some();
-    let unrecorded = if is_complete { None } else { unrecorded(records, places) };
-    SidecarNodeLook { pods, is_complete, unrecorded, history: Vec::new() }
+    let blind = if known.is_some() { None } else { unrecorded(records, &places) };
+    StateReport {
+        seen: Provenance { blind: blind.into_iter().collect(), ..Provenance::default() },
+        node: NodeState { synced: known.is_some(), ..NodeState::default() },
+        history: snapshot.map(|snapshot| snapshot.history.clone()).unwrap_or_default(),
+        pods,
+        network,
+        ..local::empty()
+    }
 }
 
 /// The rules and the network namespace of each sidecar pod's ADD, by the pod's UID, where they are recorded.

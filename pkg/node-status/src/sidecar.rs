@@ -11,15 +11,15 @@ use std::{
 
 use firewall::{CapturedTraffic, RulesFingerprint};
 use hostnet::RtnetlinkHandle;
-use model::PodUid;
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode};
 use rules::{ChainSet, RecordedRules};
+use wire::PodRecord;
 
-use crate::{inpod::netns_ref, pods::PodRedirects};
+use crate::{inpod::netns_ref, pods::PodRedirects, records::RecordedAdds};
 
 /// On a node with very many such pods, or with very many rules in some of them, the first observation does not reach all.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -76,19 +76,11 @@ impl NetnsPaths {
     }
 }
 
-/// How a pod's rules are compared, which needs no tool: with what its ADD left, by its UID. Without a record of that another
-/// version made them, or another plugin, so whatever redirects its traffic counts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CompareContext<'a> {
-    pub(super) places: &'a NetnsPaths,
-    pub(super) recorded: &'a BTreeMap<PodUid, RecordedRules>,
-    /// The namespace of each pod's ADD, where that is recorded.
-    pub(super) namespaces: &'a BTreeMap<PodUid, NetnsId>,
-}
-
-/// Fills in what the kernel shows of pods with a sidecar.
+/// Fills in what the kernel shows of pods with a sidecar, which needs no tool. A pod's rules are compared with what its ADD
+/// left. Without a record of that another version made them, or another plugin, so whatever redirects its traffic counts.
 pub(super) fn show(
-    means: CompareContext<'_>,
+    places: &NetnsPaths,
+    records: &[Arc<PodRecord>],
     redirects: &PodRedirects,
     cache: &mut SidecarCache,
     pods: &mut [PodState],
@@ -98,7 +90,8 @@ pub(super) fn show(
     if !pods.iter().any(is_one) {
         return;
     }
-    let found = means.places.namespaces().map_err(|error| error.to_string());
+    let adds = RecordedAdds::of(records, redirects);
+    let found = places.namespaces().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
@@ -111,13 +104,13 @@ pub(super) fn show(
                 continue;
             }
             Ok(all) => all
-                .netns_of_pod(&pod.ips, means.namespaces.get(&pod.uid).copied())
-                .ok_or_else(|| all.not_found(&pod.ips, means.places)),
+                .netns_of_pod(&pod.ips, adds.namespaces.get(&pod.uid).copied())
+                .ok_or_else(|| all.not_found(&pod.ips, places)),
         };
         let late = || began.elapsed() > LIMIT;
         let seen = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
-            let then = means.recorded.get(&pod.uid);
+            let then = adds.rules.get(&pod.uid);
             cache.compare(netns, |netns| compare(netns, redirect, then), late)
         });
         show_rules(pod, PodLife::Running, seen);

@@ -3,16 +3,14 @@
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
 use netns::Netns;
-use report::{
-    MAX_DOCUMENT, NetworkState, NodeState, Observer, Provenance, StatePart, StateReport, Unobserved,
-};
+use report::{MAX_DOCUMENT, NetworkState, Observer, StatePart, StateReport, Unobserved};
 
-use crate::{SidecarNodeInspector, add_failures, client, local, look_alone};
+use crate::{ObservationStart, alone, client, local, records, sidecar::SidecarCache};
 
 /// The kernel and the files of this node, compared with the last agent's desired state, as far as there is a record of it that
 /// can be read. Blocks.
-#[must_use]
-pub fn state(settings: &DaemonSettings) -> StateReport {
+pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
+    let began = ObservationStart::now();
     let path = settings.last_state();
     let (last, why) = match last(settings) {
         Ok(Some(last)) => {
@@ -38,12 +36,12 @@ pub fn state(settings: &DaemonSettings) -> StateReport {
     let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
     let is_recorded = last.is_some();
     let mut state = match (&settings.ambient, last) {
-        (Some(ambient), last) => alone(ambient, last),
-        (None, Some(last)) if is_ambient => told(last),
-        (None, _) => local::look_plain(&SidecarNodeInspector::new(settings, None), &records),
+        (Some(ambient), last) => observe_ambient(ambient, last),
+        (None, Some(last)) if is_ambient => as_recorded(last),
+        (None, _) => records::observe(settings, None, &records, &mut SidecarCache::default()),
     };
-    add_failures(&records, &mut state.pods);
-    state.seen.by = Observer::Command;
+    began.stamp(&mut state, Observer::Command);
+    records::add_failures(&records, &mut state.pods);
     if is_ambient || !is_recorded {
         state.seen.blind.push(Unobserved::new(StatePart::Desired, why));
     }
@@ -67,31 +65,27 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     state.seen.blind.push(Unobserved::new(StatePart::Installation, why));
 }
 
-fn alone(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
+fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     match open_node(ambient) {
-        Ok(node) => look_alone(&ambient.agent, node.as_ref(), last),
+        Ok(node) => alone::observe(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(local::empty);
-            let blind = Unobserved::new(StatePart::Network, format!("{error:#}"));
-            state.seen = Provenance {
-                at: wire::rfc3339(std::time::SystemTime::now()),
-                blind: vec![blind],
-                ..Provenance::default()
-            };
+            state.seen.blind = vec![Unobserved::new(StatePart::Network, format!("{error:#}"))];
             state
         }
     }
 }
 
 /// The last agent took part in ambient mode, and its settings are missing here: so its record is all that there is.
-fn told(last: StateReport) -> StateReport {
+fn as_recorded(mut state: StateReport) -> StateReport {
     let why =
         "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
             .to_owned();
-    let blind = vec![Unobserved::new(StatePart::Network, why)];
-    let node = NodeState { started: None, ..last.node };
-    let seen = Provenance { at: wire::rfc3339(std::time::SystemTime::now()), blind, ..Provenance::default() };
-    StateReport { seen, node, network: NetworkState::default(), plan: Vec::new(), ..last }
+    state.seen.blind = vec![Unobserved::new(StatePart::Network, why)];
+    state.node.started = None;
+    state.network = NetworkState::default();
+    state.plan.clear();
+    state
 }
 
 /// The document that the last agent wrote down; `None`: there is none.

@@ -22,7 +22,7 @@ pub(crate) struct NodeNetwork<'a> {
     /// A ztunnel accepts new connections.
     pub(crate) active: bool,
     /// These parts compared with what holds traffic back, where that is not the desired state.
-    pub(super) holding: Option<Box<NodeNetwork<'a>>>,
+    pub(crate) holding: Option<Box<NodeNetwork<'a>>>,
 }
 
 impl<'a> NodeNetwork<'a> {

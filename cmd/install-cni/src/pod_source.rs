@@ -1,0 +1,166 @@
+//! What the agent knows of pods: the facts that it follows, pods that it asks the API server for, and the policy for a node
+//! without ztunnel, which may be in a file.
+
+use std::{
+    future::pending,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use agent::{AgentHandle, FetchedPod, PodFetcher};
+use anyhow::Result;
+use daemon_settings::{DaemonSettings, PodSource};
+use facts::{follow_api, follow_dir, follow_pods};
+use hostfs::DirectoryWatcher;
+use kubeio::ApiErrorKind;
+use model::{Pod, PodName, PodUid};
+use planner::{Fact, node::ZtunnelFallback};
+use retry::LastError;
+use tokio::{runtime, time::sleep};
+use tracing::{debug, info, warn};
+
+use crate::{
+    cluster::{ClusterAccess, REFUSED_PAUSE, connect, look_up_limit},
+    supervise::restarted,
+};
+
+/// A file with one word.
+const MAX_WORD: usize = 4096;
+/// Until a list that could not be followed is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// The file is read this often whatever the watch says.
+const REGULAR: Duration = Duration::from_secs(60);
+
+/// Returns what the agent asks for a pod that no fact has shown.
+pub(crate) fn fetcher(
+    settings: &DaemonSettings,
+    cluster: Arc<ClusterAccess>,
+    runtime: runtime::Handle,
+) -> PodFetcher {
+    let is_ambient = settings.ambient.is_some();
+    if let Some(PodSource::Directory(path)) = settings.ambient.as_ref().map(|ambient| &ambient.source) {
+        let path = path.display().to_string();
+        return Box::new(move |name, _, _| Err(format!("there is no pod {name} in {path}").into()));
+    }
+    Box::new(move |name, uid, deadline| {
+        let fetched = runtime.block_on(fetch_pod(&cluster, name, uid, deadline, is_ambient));
+        fetched.map_err(|error| format!("{error:#}").into())
+    })
+}
+
+/// In ambient mode labels count, which can change at any time: neither the pod nor its namespace may come from a cache.
+/// Otherwise a pod that has the UID of the runtime was made by the same admission, which decides: that one the API server
+/// may take from its cache.
+async fn fetch_pod(
+    cluster: &ClusterAccess,
+    name: &PodName,
+    uid: &PodUid,
+    deadline: Instant,
+    is_ambient: bool,
+) -> Result<FetchedPod> {
+    let limit = || look_up_limit(deadline);
+    let client = cluster.client_within(limit()).await?;
+    let (what, path) =
+        (format!("pod {name}"), format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name));
+    if !is_ambient && !uid.is_empty() {
+        match client.get::<Pod>(&what, &format!("{path}?resourceVersion=0"), limit()).await {
+            Ok(pod) if pod.has_runtime_uid(uid) => return Ok((pod, None)),
+            Err(error) if error.kind() != ApiErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let pod = client.get(&what, &path, limit()).await?;
+    if !is_ambient {
+        return Ok((pod, None));
+    }
+    let (what, path) =
+        (format!("namespace {}", name.namespace), format!("/api/v1/namespaces/{}", name.namespace));
+    Ok((pod, Some(client.get(&what, &path, limit()).await?)))
+}
+
+/// Follows pods, and in ambient mode namespaces, until it is dropped.
+pub(crate) async fn follow(settings: Arc<DaemonSettings>, handle: AgentHandle) {
+    let follower = FactFollower { settings, handle, last: LastError::default() };
+    restarted("the list of pods", follower, |follower| Box::pin(follower.follow())).await;
+}
+
+/// Passes facts on, and remembers why they could not be followed.
+struct FactFollower {
+    settings: Arc<DaemonSettings>,
+    handle: AgentHandle,
+    last: LastError,
+}
+
+impl FactFollower {
+    async fn follow(&mut self) {
+        loop {
+            let pause = self.follow_once().await;
+            sleep(pause).await;
+        }
+    }
+
+    /// Follows for as long as that is possible. Returns when to try again.
+    async fn follow_once(&mut self) -> Duration {
+        let handle = self.handle.clone();
+        let tell = move |fact: Fact| handle.tell(fact);
+        let node = &self.settings.identity.node;
+        let source = self.settings.ambient.as_ref().map(|ambient| &ambient.source);
+        if let Some(PodSource::Directory(path)) = source {
+            match follow_dir(path, node, tell) {
+                // It follows until it is dropped.
+                Ok(_follower) => pending().await,
+                Err(error) => warn!(target: "ambient", path = %path.display(), %error, "cannot watch"),
+            }
+            return AGAIN;
+        }
+        let Some(connection) = &self.settings.api else { return pending().await };
+        let (client, own) = (connect(connection).await, self.settings.identity.own_pod());
+        if source.is_some() {
+            follow_api(client, node, own, tell).await;
+            return AGAIN;
+        }
+        // Where our role does not grant that, each pod is asked for when it starts.
+        let refusal = follow_pods(client, node, own, tell).await;
+        if self.last.replace(&refusal) {
+            info!(target: "install", "no permission to watch the node's pods; getting each pod that starts");
+            debug!(target: "install", error = %refusal, "watch of pods refused");
+        }
+        REFUSED_PAUSE
+    }
+}
+
+/// Reads the policy from a file, and again when it changes. A word that is none leaves the last one.
+pub(crate) fn follow_fallback(file: &Path, handle: &AgentHandle) {
+    let mut last = LastError::default();
+    let mut watcher = match DirectoryWatcher::new() {
+        Ok(watcher) => watcher,
+        Err(error) => {
+            warn!(target: "ambient", path = %file.display(), %error, "cannot watch");
+            return;
+        }
+    };
+    let directories: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
+    loop {
+        watcher.watch(&directories);
+        match read_fallback(file) {
+            Ok(fallback) => {
+                last.clear();
+                handle.set_fallback(fallback);
+            }
+            Err(error) if last.replace(&error) => {
+                warn!(target: "ambient", path = %file.display(), error, "invalid policy; keeping the last one");
+            }
+            Err(_) => {}
+        }
+        if let Err(error) = watcher.wait(REGULAR) {
+            warn!(target: "ambient", path = %file.display(), %error, "cannot watch any more");
+            return;
+        }
+    }
+}
+
+fn read_fallback(file: &Path) -> Result<ZtunnelFallback, String> {
+    let bytes = hostfs::read(file, MAX_WORD).map_err(|error| error.to_string())?;
+    String::from_utf8_lossy(&bytes).trim().parse()
+}
