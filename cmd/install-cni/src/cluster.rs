@@ -13,7 +13,7 @@ use daemon_settings::{AgentIdentity, DaemonSettings};
 use futures_util::StreamExt as _;
 use installer::InstallerHandle;
 use kubeio::{ApiConnection, ApiErrorKind, Error, KubeClient, ObjectRef};
-use model::DaemonSet;
+use model::{DaemonSet, Pod};
 use retry::{Backoff, LastError};
 use serde::Deserialize;
 use tokio::{
@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     notices::{self, NoticeReceivers},
-    shutdown::{self, DaemonSetPresence, OwnPod, SharedShutdownFacts},
+    shutdown::{self, DaemonSetPresence, SharedShutdownFacts},
 };
 
 /// How long the API server may take to tell of one pod.
@@ -245,10 +245,10 @@ async fn daemon_set_name(
 ) -> String {
     let mut attempts = BACKOFF.attempts();
     let owner = loop {
-        match client.get::<OwnPod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
+        match client.get::<Pod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
                 memory.set_pod_readable();
-                break pod.daemon_set().map(str::to_owned);
+                break shutdown::daemon_set_of(&pod).map(str::to_owned);
             }
             Err(error) if error.kind() == ApiErrorKind::NotFound => {
                 memory.set_pod_readable();

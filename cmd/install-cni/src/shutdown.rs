@@ -11,8 +11,8 @@ use std::{
 };
 
 use kubeio::{ApiErrorKind, Error, KubeClient, ObjectRef};
-use model::{DaemonSet, Namespace, Node};
-use serde::{Deserialize, de::DeserializeOwned};
+use model::{DaemonSet, Namespace, Node, Pod};
+use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use daemon_settings::{AgentIdentity, CleanupOnExit};
@@ -158,37 +158,10 @@ async fn ask_until_decided(
     }
 }
 
-/// The part of our own pod that we need.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct OwnPod {
-    metadata: OwnMeta,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct OwnMeta {
-    owner_references: Vec<OwnerReference>,
-    deletion_timestamp: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct OwnerReference {
-    kind: String,
-    name: String,
-}
-
-impl OwnPod {
-    /// The DaemonSet that made the pod.
-    pub(crate) fn daemon_set(&self) -> Option<&str> {
-        let owner = self.metadata.owner_references.iter().find(|owner| owner.kind == "DaemonSet")?;
-        Some(&owner.name)
-    }
-
-    fn is_being_deleted(&self) -> bool {
-        self.metadata.deletion_timestamp.is_some()
-    }
+/// The DaemonSet that made our own pod.
+pub(crate) fn daemon_set_of(pod: &Pod) -> Option<&str> {
+    let owner = pod.metadata.owners.iter().find(|owner| owner.kind == "DaemonSet")?;
+    Some(&owner.name)
 }
 
 /// Path of our own pod.
@@ -220,9 +193,9 @@ async fn ask(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentit
         return round;
     }
     let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
-    round.pod = get::<OwnPod>(client, &name, &own_pod_path(identity)).await;
+    round.pod = get::<Pod>(client, &name, &own_pod_path(identity)).await;
     match &round.pod {
-        ApiAnswer::Found(pod) if pod.is_being_deleted() => {
+        ApiAnswer::Found(pod) if pod.metadata.deleted.is_some() => {
             let path = format!("/api/v1/namespaces/{}", identity.namespace);
             let name = format!("namespace {}", identity.namespace);
             round.namespace = get::<Namespace>(client, &name, &path).await;

@@ -19,7 +19,7 @@ pub(crate) fn agents_by_node(agents: &[Pod]) -> BTreeMap<&str, &Pod> {
 
 fn standing(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
     let started = agent.status.start_time.as_deref();
-    (agent.status.phase == "Running", agent.is_ready(), agent.metadata.deletion_timestamp.is_none(), started)
+    (agent.status.phase == "Running", agent.status.is_ready(), agent.metadata.deleted.is_none(), started)
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use model::{Namespace, Node};
 use report::{RedirectionMode, StateReport};
 use serde::Serialize;
 
 use crate::{
-    objects::{DaemonSet, Namespace, Node, Pod},
+    objects::{DaemonSet, Pod},
     policy::NetworkPolicy,
 };
 

@@ -14,10 +14,7 @@ mod text;
 pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
 pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
-pub use objects::{
-    Condition, Container, ContainerPort, ContainerStatus, DaemonSet, DaemonSetStatus, Meta, Namespace, Node,
-    NodeInfo, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, Taint, Waiting, WaitingState,
-};
+pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec};
 pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
     SelectorTerm, blocked,

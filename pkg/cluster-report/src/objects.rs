@@ -1,17 +1,7 @@
 //! Objects of the API, as far as findings need them: a tenth of what the API server sends.
 
-mod node;
-mod pod;
-
-use std::{collections::BTreeMap, fmt};
-
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
-};
-
-pub use node::{Node, NodeInfo, NodeSpec, NodeStatus, Taint};
-pub use pod::{Container, ContainerPort, ContainerStatus, Pod, PodSpec, PodStatus, Waiting, WaitingState};
+use model::{Node, ObjectMeta, PodStatus, null_is_empty};
+use serde::{Deserialize, Deserializer};
 
 /// Annotations that are kept. Others are often large, and none is needed.
 const ANNOTATIONS: [&str; 2] = [REDIRECTION, SIDECAR_STATUS];
@@ -20,76 +10,106 @@ pub(crate) const REDIRECTION: &str = "ambient.istio.io/redirection";
 /// By which Istio's injector marks a pod with a sidecar.
 pub(crate) const SIDECAR_STATUS: &str = "sidecar.istio.io/status";
 
-/// Metadata that every object has.
+/// A pod. Of all pods of a cluster, neither arguments nor variables of containers are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Name, labels, and the annotations that findings need.
+    #[serde(deserialize_with = "slim_metadata")]
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    pub spec: PodSpec,
+    /// The observed state.
+    pub status: PodStatus,
+}
+
+fn slim_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut metadata = ObjectMeta::deserialize(deserializer)?;
+    metadata.annotations.retain(|name, _| ANNOTATIONS.contains(&name.as_str()));
+    metadata.owners = Vec::new();
+    Ok(metadata)
+}
+
+/// The desired state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Meta {
-    /// The object's name.
+pub struct PodSpec {
+    /// The name of the pod's node; empty if it has none yet.
+    pub node_name: String,
+    /// Whether the pod uses the node's network.
+    pub host_network: bool,
+    /// The pod's containers.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub containers: Vec<Container>,
+    /// Containers that start before, native sidecars among them.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub init_containers: Vec<Container>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// The container's name.
     pub name: String,
-    /// The object's namespace; empty if it is in none.
-    pub namespace: String,
-    /// The object's UID.
-    pub uid: String,
-    /// The object's labels.
-    pub labels: BTreeMap<String, String>,
-    /// The annotations that findings need.
-    #[serde(deserialize_with = "kept")]
-    pub annotations: BTreeMap<String, String>,
-    /// The time of the object's deletion, grace period included; `None` if it is not being deleted.
-    pub deletion_timestamp: Option<String>,
+    /// Ports that it names.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub ports: Vec<ContainerPort>,
 }
 
-impl Meta {
-    pub(crate) fn label(&self, name: &str) -> Option<&str> {
-        self.labels.get(name).map(String::as_str)
+/// A port that a container names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerPort {
+    /// The port's name; empty if it has none.
+    pub name: String,
+    /// The port number.
+    pub container_port: u16,
+    /// `TCP`, `UDP` or `SCTP`; empty: TCP.
+    pub protocol: String,
+}
+
+impl Pod {
+    /// The pod's name, as findings show it.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.metadata.namespace, self.metadata.name)
+    }
+
+    /// Whether the pod is neither finished nor being deleted.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        !matches!(self.status.phase.as_str(), "Succeeded" | "Failed") && self.metadata.deleted.is_none()
+    }
+
+    /// Whether a sidecar has been injected into the pod.
+    #[must_use]
+    pub fn has_sidecar(&self) -> bool {
+        self.metadata.annotations.contains_key(SIDECAR_STATUS) && self.has_container("istio-proxy")
+    }
+
+    fn has_container(&self, name: &str) -> bool {
+        self.spec.containers.iter().chain(&self.spec.init_containers).any(|container| container.name == name)
+    }
+
+    /// Why it is not ready, in a clause.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        let mut waiting =
+            self.status.container_statuses.iter().filter_map(|status| status.state.waiting.as_ref());
+        let phase = if self.status.phase.is_empty() { "Unknown" } else { &self.status.phase };
+        match waiting.next() {
+            Some(waiting) if !waiting.reason.is_empty() => format!("{phase}, {}", waiting.reason),
+            _ if self.status.is_ready() => format!("{phase}, ready"),
+            _ => format!("{phase}, not ready"),
+        }
     }
 }
 
-fn kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    struct Kept;
-    impl<'de> Visitor<'de> for Kept {
-        type Value = BTreeMap<String, String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("annotations")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut kept = BTreeMap::new();
-            while let Some(name) = map.next_key::<String>()? {
-                if ANNOTATIONS.contains(&name.as_str()) {
-                    kept.insert(name, map.next_value()?);
-                } else {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-            Ok(kept)
-        }
-    }
-    deserializer.deserialize_map(Kept)
-}
-
-/// A condition of a pod or a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Condition {
-    /// Such as `Ready`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// `True`, `False` or `Unknown`.
-    pub status: String,
-}
-
-fn is_true(conditions: &[Condition], kind: &str) -> bool {
-    conditions.iter().any(|condition| condition.kind == kind && condition.status == "True")
-}
-
-/// A namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Namespace {
-    /// Name, labels.
-    pub metadata: Meta,
+/// Whether the agent should run on a node: pods can be scheduled on it, and it runs Linux.
+pub(crate) fn is_schedulable_linux(node: &Node) -> bool {
+    let label = node.metadata.label("kubernetes.io/os").unwrap_or_default();
+    ![node.status.node_info.operating_system.as_str(), label].contains(&"windows") && !node.spec.unschedulable
 }
 
 /// The agents' DaemonSet.
@@ -97,7 +117,7 @@ pub struct Namespace {
 #[serde(default)]
 pub struct DaemonSet {
     /// Name, labels.
-    pub metadata: Meta,
+    pub metadata: ObjectMeta,
     /// How far it is.
     pub status: DaemonSetStatus,
 }

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use model::ObjectMeta;
 use serde::Deserialize;
 
-use crate::objects::{Meta, Pod};
+use crate::objects::Pod;
 
 /// The port that ztunnel listens on for other ztunnels and gateways.
 pub const HBONE: u16 = 15008;
@@ -17,7 +18,7 @@ pub const HBONE: u16 = 15008;
 #[serde(default)]
 pub struct NetworkPolicy {
     /// Name, namespace.
-    pub metadata: Meta,
+    pub metadata: ObjectMeta,
     /// The policy's specification.
     pub spec: PolicySpec,
 }

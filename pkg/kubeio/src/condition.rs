@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use http::Method;
-use serde::{Deserialize, de::IgnoredAny};
+use model::{Node, condition};
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::{Error, KubeClient, client::RequestBody, event::rfc3339};
@@ -34,26 +35,6 @@ pub struct NodeCondition {
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ShownNode {
-    status: NodeStatus,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct NodeStatus {
-    conditions: Vec<ShownCondition>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ShownCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-}
-
 impl ConditionStatus {
     fn word(self) -> &'static str {
         match self {
@@ -70,8 +51,7 @@ impl KubeClient {
     /// # Errors
     /// The API server did not tell within ten seconds.
     pub async fn node_condition(&self, node: &str, kind: &str) -> Result<Option<ConditionStatus>, Error> {
-        let shown: ShownNode =
-            self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
+        let shown: Node = self.get(&format!("node {node}"), &format!("/api/v1/nodes/{node}"), LIMIT).await?;
         Ok(status_of(&shown, kind))
     }
 
@@ -94,9 +74,8 @@ impl KubeClient {
     }
 }
 
-fn status_of(node: &ShownNode, kind: &str) -> Option<ConditionStatus> {
-    let shown = node.status.conditions.iter().find(|shown| shown.kind == kind)?;
-    Some(match shown.status.as_str() {
+fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
+    Some(match condition(&node.status.conditions, kind)? {
         "True" => ConditionStatus::True,
         "False" => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
@@ -154,7 +133,7 @@ mod tests {
             {"type": "B", "status": "True"},
             {"type": "C", "status": "Unknown"},
         ]}});
-        let node: ShownNode = serde_json::from_value(node).unwrap();
+        let node: Node = serde_json::from_value(node).unwrap();
         for (kind, expected) in [
             ("A", Some(ConditionStatus::False)),
             ("B", Some(ConditionStatus::True)),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use http::Method;
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use model::{ObjectMeta, null_is_empty};
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::{Error, KubeClient, client::RequestBody};
@@ -34,15 +35,8 @@ const CONFLICTS: usize = 5;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TaintedNode {
-    metadata: TaintedMetadata,
+    metadata: ObjectMeta,
     spec: TaintedSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct TaintedMetadata {
-    uid: String,
-    resource_version: String,
 }
 
 /// Taints stay as they are stored: those of others may have fields that we do not know.
@@ -51,10 +45,6 @@ struct TaintedMetadata {
 struct TaintedSpec {
     #[serde(deserialize_with = "null_is_empty")]
     taints: Vec<Value>,
-}
-
-fn null_is_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl KubeClient {
@@ -103,7 +93,7 @@ fn patch(node: &TaintedNode, taint: NodeTaint, change: TaintChange) -> Option<Va
         (TaintChange::Add, false) => taints.push(json!({"key": taint.key, "effect": taint.effect})),
         (TaintChange::Remove, true) => taints.retain(|one| !is_it(one)),
     }
-    let TaintedMetadata { uid, resource_version } = &node.metadata;
+    let ObjectMeta { uid, resource_version, .. } = &node.metadata;
     Some(json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "spec": {"taints": taints}}))
 }
 

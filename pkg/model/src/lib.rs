@@ -22,13 +22,16 @@ pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use list::list_elements;
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};
 pub use node::{
-    Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement,
-    NodeSelectorTerm, NodeSpec, PodPlacement, PodTemplate, Taint, TemplateContainer, Toleration,
+    Affinity, DaemonSet, DaemonSetSpec, EnvSource, Node, NodeAffinity, NodeInfo, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, NodeSpec, NodeStatus, PodPlacement, PodTemplate, Taint,
+    TemplateContainer, Toleration,
 };
 pub use pod::{
-    CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, ObjectMeta, Pod, PodName, PodSpec,
-    SecurityContext,
+    CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, ObjectMeta, OwnerReference, Pod, PodName,
+    PodSpec, SecurityContext, null_is_empty,
 };
 pub use privilege::{Capabilities, NetworkPrivilege};
 pub use reason::Reason;
-pub use status::{ContainerStatus, PodCondition, PodIp, PodStatus};
+pub use status::{
+    Condition, ContainerState, ContainerStatus, PodIp, PodStatus, Termination, Waiting, condition,
+};

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::pod::{EnvVar, ObjectMeta, null_is_empty};
+use crate::{
+    pod::{EnvVar, ObjectMeta, null_is_empty},
+    status::{Condition, condition},
+};
 
 /// The fields of a node that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -13,16 +16,49 @@ pub struct Node {
     /// `metadata`
     pub metadata: ObjectMeta,
     /// `spec`
+    #[serde(deserialize_with = "null_is_empty")]
     pub spec: NodeSpec,
+    /// `status`
+    #[serde(deserialize_with = "null_is_empty")]
+    pub status: NodeStatus,
+}
+
+impl Node {
+    /// Whether the condition `Ready` is `True`.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        condition(&self.status.conditions, "Ready") == Some("True")
+    }
 }
 
 /// The fields of a node's `spec` that we need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
+    /// `spec.unschedulable`: the node is cordoned, and accepts no new pods.
+    pub unschedulable: bool,
     /// `spec.taints`
     #[serde(deserialize_with = "null_is_empty")]
     pub taints: Vec<Taint>,
+}
+
+/// The fields of a node's `status` that we need.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// Conditions, `Ready` among them.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub conditions: Vec<Condition>,
+    /// `nodeInfo`
+    pub node_info: NodeInfo,
+}
+
+/// What a node's kubelet says of its system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// `linux` or `windows`; empty: nobody says.
+    pub operating_system: String,
 }
 
 /// One taint.

@@ -66,6 +66,22 @@ pub struct ObjectMeta {
     /// `metadata.deletionTimestamp`: the object is on its way out.
     #[serde(rename = "deletionTimestamp", skip_serializing_if = "Option::is_none")]
     pub deleted: Option<String>,
+    /// `metadata.ownerReferences`; empty in facts, and not written.
+    #[serde(rename = "ownerReferences", deserialize_with = "null_is_empty", skip_serializing)]
+    pub owners: Vec<OwnerReference>,
+}
+
+/// An object that made this one, and whose end is its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OwnerReference {
+    /// Such as `DaemonSet`.
+    pub kind: String,
+    /// The owner's name.
+    pub name: String,
+    /// The owner replaces the object when it is gone.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub controller: bool,
 }
 
 /// The fields of a pod that we need.
@@ -75,6 +91,7 @@ pub struct Pod {
     /// `metadata`
     pub metadata: ObjectMeta,
     /// `spec`
+    #[serde(deserialize_with = "null_is_empty")]
     pub spec: PodSpec,
     /// `status`
     #[serde(deserialize_with = "null_is_empty")]
@@ -158,6 +175,14 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
+impl ObjectMeta {
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.get(name).map(String::as_str)
+    }
+}
+
 impl Pod {
     /// Namespace and name.
     #[must_use]
@@ -216,8 +241,11 @@ impl Container {
     }
 }
 
-/// The API and Go clients write `null` for an empty list or map.
-pub(crate) fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+/// Reads `null` as the default: the API and Go clients write it for an empty list or map.
+///
+/// # Errors
+/// The value is neither `null` nor of the type.
+pub fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -11,8 +11,11 @@ use crate::pod::null_is_empty;
 #[serde(default, rename_all = "camelCase")]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`; empty before the first.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "String::is_empty")]
     pub phase: String,
+    /// When the kubelet took the pod, RFC 3339; `None` in facts, and not written.
+    #[serde(skip_serializing)]
+    pub start_time: Option<String>,
     /// `podIP`: the first address.
     #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
     pub pod_ip: String,
@@ -21,7 +24,7 @@ pub struct PodStatus {
     pub pod_ips: Vec<PodIp>,
     /// Conditions, `Ready` among them.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<PodCondition>,
+    pub conditions: Vec<Condition>,
     /// Of regular containers.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
@@ -38,10 +41,10 @@ pub struct PodIp {
     pub ip: String,
 }
 
-/// One condition.
+/// A condition of a pod or a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
-pub struct PodCondition {
+pub struct Condition {
     /// Such as `Ready`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -49,12 +52,61 @@ pub struct PodCondition {
     pub status: String,
 }
 
-/// How a container is.
+/// How a container is. Facts have nothing but `ready`, and nothing else is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ContainerStatus {
+    /// Name of the container.
+    #[serde(skip_serializing)]
+    pub name: String,
     /// The container passes its readiness check; an init container has finished.
     pub ready: bool,
+    /// How it is now.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    pub state: ContainerState,
+    /// How it was before its last restart.
+    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    pub last_state: ContainerState,
+}
+
+/// Whether a container waits or has ended; else it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// Why it waits, if it does.
+    pub waiting: Option<Waiting>,
+    /// How it has ended, if it has.
+    pub terminated: Option<Box<Termination>>,
+}
+
+/// Why a container waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    /// Such as `CrashLoopBackOff`.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub reason: String,
+}
+
+/// How a container has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Termination {
+    /// Exit code of the container.
+    pub exit_code: i32,
+    /// Such as `Completed` or `Error`.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub reason: String,
+    /// Termination message of the container.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub message: String,
+}
+
+/// Returns the status of the first condition of this type.
+#[must_use]
+pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a str> {
+    let found = conditions.iter().find(|condition| condition.kind == kind);
+    found.map(|condition| condition.status.as_str())
 }
 
 impl PodStatus {
@@ -76,7 +128,12 @@ impl PodStatus {
     /// The status of the first condition of this type.
     #[must_use]
     pub fn condition(&self, kind: &str) -> Option<&str> {
-        let mut conditions = self.conditions.iter();
-        conditions.find(|condition| condition.kind == kind).map(|condition| condition.status.as_str())
+        condition(&self.conditions, kind)
+    }
+
+    /// Whether the condition `Ready` is `True`.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready") == Some("True")
     }
 }

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use kubeio::{KubeClient, pause};
+use model::null_is_empty;
 use retry::LastError;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use tracing::{error, info};
 
 use crate::{ConfigError, ReadinessConfig};
@@ -35,10 +36,6 @@ pub enum ConfigReadError {
 struct ConfigMap {
     #[serde(deserialize_with = "null_is_empty")]
     data: BTreeMap<String, String>,
-}
-
-fn null_is_empty<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// Where the configuration comes from.

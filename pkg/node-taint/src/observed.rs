@@ -1,8 +1,8 @@
 //! What the API server shows of nodes and pods, as far as taints need it.
 
 use kubeio::Versioned;
-use model::PodName;
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use model::{Node, Pod, PodName, Taint};
+use serde::{Deserialize, Deserializer};
 
 use crate::TAINT;
 
@@ -60,10 +60,10 @@ impl Versioned for ReadinessPod {
 
 impl<'de> Deserialize<'de> for ObservedNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let node = NodeObject::deserialize(deserializer)?;
+        let node = Node::deserialize(deserializer)?;
         let is_ours = |taint: &Taint| taint.key == TAINT.key && taint.effect == TAINT.effect;
         Ok(ObservedNode {
-            is_ready: is_ready(&node.status),
+            is_ready: node.is_ready(),
             is_tainted: node.spec.taints.iter().any(is_ours),
             name: node.metadata.name,
             version: node.metadata.resource_version,
@@ -73,87 +73,14 @@ impl<'de> Deserialize<'de> for ObservedNode {
 
 impl<'de> Deserialize<'de> for ReadinessPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let pod = PodObject::deserialize(deserializer)?;
-        let Metadata { name, namespace, resource_version, deletion_timestamp } = pod.metadata;
+        let pod = Pod::deserialize(deserializer)?;
         Ok(ReadinessPod {
-            name: PodName { namespace, name },
-            is_ready: is_ready(&pod.status) && deletion_timestamp.is_none(),
+            name: pod.name(),
+            is_ready: pod.status.is_ready() && pod.metadata.deleted.is_none(),
             node: pod.spec.node_name,
-            version: resource_version,
+            version: pod.metadata.resource_version,
         })
     }
-}
-
-fn is_ready(status: &Status) -> bool {
-    status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
-}
-
-fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NodeObject {
-    metadata: Metadata,
-    #[serde(deserialize_with = "null_is_empty")]
-    spec: NodeSpec,
-    #[serde(deserialize_with = "null_is_empty")]
-    status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PodObject {
-    metadata: Metadata,
-    #[serde(deserialize_with = "null_is_empty")]
-    spec: PodSpec,
-    #[serde(deserialize_with = "null_is_empty")]
-    status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    namespace: String,
-    resource_version: String,
-    deletion_timestamp: Option<IgnoredAny>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NodeSpec {
-    #[serde(deserialize_with = "null_is_empty")]
-    taints: Vec<Taint>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Taint {
-    key: String,
-    effect: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodSpec {
-    node_name: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    #[serde(deserialize_with = "null_is_empty")]
-    conditions: Vec<Condition>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Condition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
 }
 
 #[cfg(test)]

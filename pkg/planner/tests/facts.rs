@@ -92,8 +92,17 @@ fn what_nothing_depends_on_is_no_change() {
     let mut other = pod("a", "1", "x");
     other.metadata.annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
     other.metadata.resource_version = "77".into();
-    let condition = model::PodCondition { kind: "PodScheduled".into(), status: "True".into() };
+    let condition = model::Condition { kind: "PodScheduled".into(), status: "True".into() };
     other.status.conditions.push(condition);
+    other.metadata.owners.push(model::OwnerReference { kind: "ReplicaSet".into(), ..Default::default() });
+    other.status.start_time = Some("2026-01-01T00:00:00Z".into());
+    assert!(!index.apply(Fact::Pod(Box::new(other.clone()))));
+    let status = model::ContainerStatus { ready: true, ..Default::default() };
+    other.status.init_container_statuses.push(status);
+    assert!(index.apply(Fact::Pod(Box::new(other.clone()))), "ready");
+    let ended = Box::new(model::Termination { exit_code: 1, ..Default::default() });
+    let state = model::ContainerState { terminated: Some(ended), waiting: None };
+    other.status.init_container_statuses[0].last_state = state;
     assert!(!index.apply(Fact::Pod(Box::new(other.clone()))));
     other.metadata.annotations.insert("ambient.istio.io/redirection".into(), "enabled".into());
     assert!(index.apply(Fact::Pod(Box::new(other))));

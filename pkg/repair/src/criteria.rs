@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::observed_pod::{ObservedInitContainer, ObservedPod, Termination};
+use model::{ContainerStatus, Termination};
+
+use crate::observed_pod::ObservedPod;
 
 /// The signs of a broken pod. An empty text, and exit code 0, match anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,25 +49,29 @@ impl RepairCriteria {
         pod.init_containers.iter().find_map(|container| self.failure(container))
     }
 
-    fn failure(&self, container: &ObservedInitContainer) -> Option<Breakage> {
+    fn failure(&self, container: &ContainerStatus) -> Option<Breakage> {
         if !(self.init_container.is_empty() || container.name == self.init_container) {
             return None;
         }
         // Once it has succeeded, earlier failures do not count.
-        if container.ended.as_ref().is_some_and(Termination::is_success) {
+        if container.state.terminated.as_deref().is_some_and(is_success) {
             return None;
         }
-        let ends = container.ended.iter().chain(&container.ended_before);
+        let ends = container.state.terminated.iter().chain(&container.last_state.terminated);
         let failure = ends.into_iter().find(|ended| self.is_sought(ended))?;
         Some(Breakage { container: container.name.clone(), exit_code: failure.exit_code })
     }
 
     fn is_sought(&self, ended: &Termination) -> bool {
         let message = self.termination_message.trim();
-        !ended.is_success()
+        !is_success(ended)
             && (message.is_empty() || ended.message.trim() == message)
             && (self.exit_code == 0 || ended.exit_code == self.exit_code)
     }
+}
+
+fn is_success(ended: &Termination) -> bool {
+    ended.exit_code == 0 || ended.reason == "Completed"
 }
 
 #[cfg(test)]

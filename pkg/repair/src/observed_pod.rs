@@ -1,10 +1,8 @@
 //! What the API server shows of a pod, as far as repair needs it.
 
-use std::collections::BTreeMap;
-
 use kubeio::Versioned;
-use model::{ObjectMeta, Pod, PodIp, PodName, PodSpec, PodStatus, PodUid};
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use model::{ContainerStatus, ObjectMeta, Pod, PodName, PodStatus, PodUid};
+use serde::{Deserialize, Deserializer};
 
 /// A pod as it was observed: small, because every pod of the node is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,45 +24,13 @@ pub struct ObservedPod {
     /// Keys of its annotations.
     pub annotations: Vec<String>,
     /// Init containers of the pod that have failed, or may have.
-    pub init_containers: Vec<ObservedInitContainer>,
+    pub init_containers: Vec<ContainerStatus>,
     /// The pod as far as rules depend on it, if it was injected and runs.
     pub running: Option<Box<Pod>>,
 }
 
-/// An init container's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObservedInitContainer {
-    /// Name of the container.
-    pub name: String,
-    /// How it has ended, if it does not run and is not waiting for a restart.
-    pub ended: Option<Termination>,
-    /// How it ended the time before that.
-    pub ended_before: Option<Termination>,
-}
-
-/// How a container has ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Termination {
-    /// Exit code of the container.
-    pub exit_code: i32,
-    /// Such as `Completed` or `Error`.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub reason: String,
-    /// Termination message of the container.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub message: String,
-}
-
 /// The longest message that is kept; the kubelet cuts at this length, too.
 const MAX_MESSAGE: usize = 4096;
-
-impl Termination {
-    /// Whether the container succeeded.
-    pub(crate) fn is_success(&self) -> bool {
-        self.exit_code == 0 || self.reason == "Completed"
-    }
-}
 
 impl Versioned for ObservedPod {
     fn take_version(&mut self) -> String {
@@ -74,88 +40,20 @@ impl Versioned for ObservedPod {
 
 impl<'de> Deserialize<'de> for ObservedPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        PodObject::deserialize(deserializer).map(ObservedPod::from)
+        Pod::deserialize(deserializer).map(ObservedPod::from)
     }
 }
 
-fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// The API's object.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PodObject {
-    metadata: Metadata,
-    spec: PodSpec,
-    #[serde(deserialize_with = "null_is_empty")]
-    status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    namespace: String,
-    uid: PodUid,
-    resource_version: String,
-    deletion_timestamp: Option<IgnoredAny>,
-    #[serde(deserialize_with = "null_is_empty")]
-    owner_references: Vec<OwnerReference>,
-    #[serde(deserialize_with = "null_is_empty")]
-    labels: BTreeMap<String, IgnoredAny>,
-    #[serde(deserialize_with = "null_is_empty")]
-    annotations: BTreeMap<String, String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OwnerReference {
-    #[serde(deserialize_with = "null_is_empty")]
-    controller: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Status {
-    #[serde(deserialize_with = "null_is_empty")]
-    phase: String,
-    #[serde(rename = "podIP")]
-    pod_ip: String,
-    #[serde(rename = "podIPs", deserialize_with = "null_is_empty")]
-    pod_ips: Vec<PodIp>,
-    #[serde(deserialize_with = "null_is_empty")]
-    init_container_statuses: Vec<InitContainerStatus>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct InitContainerStatus {
-    name: String,
-    #[serde(deserialize_with = "null_is_empty")]
-    state: ContainerState,
-    #[serde(deserialize_with = "null_is_empty")]
-    last_state: ContainerState,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ContainerState {
-    terminated: Option<Termination>,
-}
-
-impl From<PodObject> for ObservedPod {
-    fn from(object: PodObject) -> ObservedPod {
-        let PodObject { metadata: meta, spec, status } = object;
-        let is_terminating = meta.deletion_timestamp.is_some();
+impl From<Pod> for ObservedPod {
+    fn from(pod: Pod) -> ObservedPod {
+        let name = pod.name();
+        let Pod { metadata: meta, spec, status } = pod;
+        let is_terminating = meta.deleted.is_some();
         let is_running = status.phase == "Running" && !is_terminating;
         let is_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
-        let labels = meta.labels.into_keys().collect();
         let annotations: Vec<String> = meta.annotations.keys().cloned().collect();
-        let name = PodName { namespace: meta.namespace, name: meta.name };
-        let running = (is_running && meta.annotations.contains_key(planner::enrolment::STATUS)).then(|| {
+        let is_injected = meta.annotations.contains_key(planner::enrolment::STATUS);
+        let running = (is_running && is_injected).then(|| {
             let metadata = ObjectMeta {
                 name: name.name.clone(),
                 namespace: name.namespace.clone(),
@@ -171,34 +69,30 @@ impl From<PodObject> for ObservedPod {
             };
             Box::new(Pod { metadata, spec, status })
         });
-        let containers = status.init_container_statuses.into_iter().map(ObservedInitContainer::from);
+        let has_ended = |container: &ContainerStatus| {
+            container.state.terminated.is_some() || container.last_state.terminated.is_some()
+        };
+        let mut init_containers = status.init_container_statuses;
+        init_containers.retain(has_ended);
+        init_containers.iter_mut().for_each(cut_messages);
         ObservedPod {
             name,
             uid: meta.uid,
             version: meta.resource_version,
             is_terminating,
             is_finished,
-            has_controller: meta.owner_references.iter().any(|owner| owner.controller),
-            labels,
+            has_controller: meta.owners.iter().any(|owner| owner.controller),
+            labels: meta.labels.into_keys().collect(),
             annotations,
-            init_containers: containers
-                .filter(|container| container.ended.is_some() || container.ended_before.is_some())
-                .collect(),
+            init_containers,
             running,
         }
     }
 }
 
-impl From<InitContainerStatus> for ObservedInitContainer {
-    fn from(status: InitContainerStatus) -> ObservedInitContainer {
-        let cut = |ended: Termination| Termination {
-            message: ended.message.chars().take(MAX_MESSAGE).collect(),
-            ..ended
-        };
-        ObservedInitContainer {
-            name: status.name,
-            ended: status.state.terminated.map(cut),
-            ended_before: status.last_state.terminated.map(cut),
-        }
+fn cut_messages(container: &mut ContainerStatus) {
+    let states = [&mut container.state, &mut container.last_state];
+    for ended in states.into_iter().filter_map(|state| state.terminated.as_mut()) {
+        ended.message = ended.message.chars().take(MAX_MESSAGE).collect();
     }
 }

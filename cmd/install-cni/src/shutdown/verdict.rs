@@ -1,9 +1,9 @@
 //! The table: what the API server answered, and what follows.
 
-use model::{DaemonSet, Namespace, Node};
+use model::{DaemonSet, Namespace, Node, Pod};
 use planner::placement;
 
-use super::{DaemonSetPresence, OwnPod, ShutdownFacts};
+use super::{DaemonSetPresence, ShutdownFacts};
 
 /// Decision on the installation at shutdown, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) enum ApiAnswer<T> {
 pub(super) struct ApiAnswers {
     pub(super) daemon_set: ApiAnswer<DaemonSet>,
     pub(super) node: ApiAnswer<Node>,
-    pub(super) pod: ApiAnswer<OwnPod>,
+    pub(super) pod: ApiAnswer<Pod>,
     pub(super) namespace: ApiAnswer<Namespace>,
     /// The API server calls itself ready, or does not let us ask.
     pub(super) server_is_ready: bool,
@@ -102,9 +102,12 @@ fn by_node(daemon_set: &DaemonSet, node: &ApiAnswer<Node>, name: &str) -> Shutdo
 /// The DaemonSet cannot be read, for this reason.
 fn by_pod(known: &ShutdownFacts, round: &ApiAnswers, reason: &str) -> RoundOutcome {
     match &round.pod {
-        ApiAnswer::Found(pod) if !pod.is_being_deleted() => RoundOutcome::Decided(ShutdownVerdict::Keep(
-            "our own pod is not being deleted: its container is restarted, or the node shuts down".to_owned(),
-        )),
+        ApiAnswer::Found(pod) if pod.metadata.deleted.is_none() => {
+            RoundOutcome::Decided(ShutdownVerdict::Keep(
+                "our own pod is not being deleted: its container is restarted, or the node shuts down"
+                    .to_owned(),
+            ))
+        }
         ApiAnswer::Found(_) => match &round.namespace {
             ApiAnswer::Found(namespace) if namespace.metadata.deleted.is_some() => {
                 let name = &namespace.metadata.name;

@@ -22,9 +22,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     }
     all.extend(rollouts(lookup));
     all.extend(versions(lookup));
-    all.extend(
-        cluster.agents.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).filter_map(not_ready),
-    );
+    all.extend(cluster.agents.iter().filter(|pod| pod.metadata.deleted.is_none()).filter_map(not_ready));
     for (node, answer) in &cluster.answers {
         match answer {
             NodeAnswer::Silent(why) => {
@@ -80,7 +78,7 @@ fn not_ready(pod: &Pod) -> Option<Finding> {
         format!("{} (node {node})", pod.standing())
     };
     let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
-    (!pod.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on(node))
+    (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on(node))
 }
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {

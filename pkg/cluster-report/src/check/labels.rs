@@ -1,10 +1,12 @@
 //! Labels that contradict each other.
 
+use model::Namespace;
+
 use super::lookup::Lookup;
 use crate::{
     cluster::DATAPLANE_MODE,
     finding::{Code, Finding, ObjectName},
-    objects::{Namespace, Pod},
+    objects::Pod,
 };
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {

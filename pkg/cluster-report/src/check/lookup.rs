@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    cluster::Cluster,
-    objects::{Namespace, Node, Pod},
-};
+use model::{Namespace, Node};
+
+use crate::{cluster::Cluster, objects::Pod};
 
 /// The cluster, with the objects that are looked up by name more than once.
 pub(super) struct Lookup<'a> {

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::Node;
 use report::StateReport;
 
 use super::lookup::{Lookup, shortened};
 use crate::{
     finding::{Code, Finding, ObjectName},
-    objects::{Node, Pod},
+    objects::{Pod, is_schedulable_linux},
 };
 
 /// Taints of nodes whose agent is not ready: of Istio up to 1.17 (`istio-cni-taint`), and of istiod's untaint controller.
@@ -29,7 +30,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         all.extend(without.filter_map(|node| without_agent(node, &mesh)));
     }
     let ready: BTreeSet<&str> =
-        with_agent.iter().filter(|(_, pod)| pod.is_ready()).map(|(node, _)| *node).collect();
+        with_agent.iter().filter(|(_, pod)| pod.status.is_ready()).map(|(node, _)| *node).collect();
     let ready = lookup.cluster.nodes.iter().filter(|node| ready.contains(node.metadata.name.as_str()));
     all.extend(ready.filter_map(tainted));
     all.extend(lookup.cluster.states().flat_map(|(node, state)| of_state(node, state)));
@@ -44,7 +45,7 @@ fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Find
             let message = format!("no agent runs here, and pods of the mesh do: {}", shortened(pods, NAMED));
             Some(Finding::new(Code::MeshWithoutAgent, object, message).on(name))
         }
-        None if node.is_schedulable_linux() => {
+        None if is_schedulable_linux(node) => {
             Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on(name))
         }
         None => None,

@@ -404,7 +404,7 @@ fn what_is_no_fault_is_not_reported() {
         ("an agent that is being deleted need not be ready", |c| {
             let mut old = c.agents[0].clone();
             old.status.conditions.clear();
-            old.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".into());
+            old.metadata.deleted = Some("2026-01-01T00:00:00Z".into());
             c.agents.insert(0, old);
         }),
     ];

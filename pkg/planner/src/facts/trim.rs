@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{CONFIG_HASH, CONFIG_MIRROR, Container, EnvVar, Namespace, Pod, PodStatus, parse_go_bool};
+use model::{
+    CONFIG_HASH, CONFIG_MIRROR, Container, ContainerStatus, EnvVar, Namespace, Pod, PodStatus, parse_go_bool,
+};
 
 use crate::{
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
@@ -58,6 +60,7 @@ const MAX_BOOLEAN: usize = 8;
 pub fn trim(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
+    metadata.owners = Vec::new();
     metadata.annotations.retain(|key, value| match limit(key) {
         Some(limit) => {
             cut(value, limit);
@@ -75,8 +78,11 @@ pub fn trim(pod: &mut Pod) {
     let status = &mut pod.status;
     status.conditions.retain(|condition| condition.kind == "Ready");
     status.conditions.shrink_to_fit();
-    status.container_statuses.shrink_to_fit();
-    status.init_container_statuses.shrink_to_fit();
+    status.start_time = None;
+    for statuses in [&mut status.container_statuses, &mut status.init_container_statuses] {
+        let ready = statuses.iter().map(|status| status.ready);
+        *statuses = ready.map(|ready| ContainerStatus { ready, ..ContainerStatus::default() }).collect();
+    }
     status.pod_ips.shrink_to_fit();
 }
 
@@ -100,6 +106,7 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
 pub fn trim_namespace(namespace: &mut Namespace) {
     namespace.metadata.annotations = BTreeMap::new();
     namespace.metadata.resource_version = String::new();
+    namespace.metadata.owners = Vec::new();
     trim_labels(&mut namespace.metadata.labels);
 }
 

@@ -1,8 +1,7 @@
-use model::PodUid;
+use model::{ContainerState, ContainerStatus, PodUid, Termination};
 use proptest::prelude::*;
 
 use super::*;
-use crate::observed_pod::{ObservedInitContainer, Termination};
 
 fn criteria() -> RepairCriteria {
     RepairCriteria {
@@ -20,8 +19,8 @@ fn healthy(name: &str, uid: &str) -> ObservedPod {
 
 fn broken(name: &str, uid: &str) -> ObservedPod {
     let ended = Termination { exit_code: 126, ..Termination::default() };
-    let container =
-        ObservedInitContainer { name: "istio-validation".into(), ended: Some(ended), ended_before: None };
+    let state = ContainerState { terminated: Some(Box::new(ended)), waiting: None };
+    let container = ContainerStatus { name: "istio-validation".into(), state, ..ContainerStatus::default() };
     ObservedPod { init_containers: vec![container], ..healthy(name, uid) }
 }
 

@@ -85,7 +85,7 @@ fn what_was_seen_before_decides_when_the_daemon_set_cannot_be_read() {
 
 #[test]
 fn else_our_own_pod_and_our_permissions_decide() {
-    let pod = |metadata| read::<OwnPod>(json!({"metadata": metadata}));
+    let pod = |metadata| read::<Pod>(json!({"metadata": metadata}));
     let (running, deleted) = (pod(json!({})), pod(json!({"deletionTimestamp": NOW})));
     let namespace = |metadata| read::<Namespace>(json!({"metadata": metadata}));
     let (there, gone) =
