@@ -66,13 +66,17 @@ pub struct ObjectMeta {
     /// `metadata.deletionTimestamp`: the object is on its way out.
     #[serde(rename = "deletionTimestamp", skip_serializing_if = "Option::is_none")]
     pub deleted: Option<String>,
-    /// `metadata.ownerReferences`; empty in facts, and not written.
-    #[serde(rename = "ownerReferences", deserialize_with = "null_is_empty", skip_serializing)]
+    /// `metadata.ownerReferences`; empty in facts.
+    #[serde(
+        rename = "ownerReferences",
+        deserialize_with = "null_is_empty",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub owners: Vec<OwnerReference>,
 }
 
 /// An object that made this one, and whose end is its end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct OwnerReference {
     /// Such as `DaemonSet`.

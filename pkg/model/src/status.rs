@@ -13,8 +13,8 @@ pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`; empty before the first.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// When the kubelet took the pod, RFC 3339; `None` in facts, and not written.
-    #[serde(skip_serializing)]
+    /// When the kubelet took the pod, RFC 3339; `None` in facts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
     /// `podIP`: the first address.
     #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
@@ -52,35 +52,43 @@ pub struct Condition {
     pub status: String,
 }
 
-/// How a container is. Facts have nothing but `ready`, and nothing else is written.
+/// How a container is. Facts have nothing but `ready`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// Name of the container.
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The container passes its readiness check; an init container has finished.
     pub ready: bool,
     /// How it is now.
-    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "ContainerState::is_empty")]
     pub state: ContainerState,
     /// How it was before its last restart.
-    #[serde(deserialize_with = "null_is_empty", skip_serializing)]
+    #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "ContainerState::is_empty")]
     pub last_state: ContainerState,
 }
 
 /// Whether a container waits or has ended; else it runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ContainerState {
     /// Why it waits, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// How it has ended, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub terminated: Option<Box<Termination>>,
 }
 
+impl ContainerState {
+    fn is_empty(&self) -> bool {
+        *self == ContainerState::default()
+    }
+}
+
 /// Why a container waits.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Waiting {
     /// Such as `CrashLoopBackOff`.
@@ -89,7 +97,7 @@ pub struct Waiting {
 }
 
 /// How a container has ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Termination {
     /// Exit code of the container.
