@@ -5,18 +5,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use metrics::{Labels, MetricRegistry as _};
 use pod_status::CaptureState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MeshPodLabel {
-    redirection: &'static str,
-    state: &'static str,
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 struct NamespaceLabel {
@@ -30,7 +25,7 @@ struct NamespaceLabel {
 /// a kind of pods there are no samples of it.
 #[derive(Clone, Debug, Default)]
 pub struct MeshPodMetrics {
-    pods: Family<MeshPodLabel, Gauge>,
+    pods: Family<Labels<2>, Gauge>,
     by_namespace: Option<NamespaceSeries>,
 }
 
@@ -44,17 +39,18 @@ struct NamespaceSeries {
 impl MeshPodMetrics {
     /// Registers them.
     pub fn register(registry: &mut Registry, by_namespace: bool) -> MeshPodMetrics {
-        let metrics = MeshPodMetrics {
-            pods: Family::default(),
-            by_namespace: by_namespace.then(NamespaceSeries::default),
-        };
-        let help = "Pods of this node that belong to the mesh or leave it, by redirection and capture state";
-        registry.register("istio_cni_mesh_pods", help, metrics.pods.clone());
-        if let Some(series) = &metrics.by_namespace {
-            let help = "The same by the pods' namespace, with METRICS_BY_NAMESPACE";
-            registry.register("istio_cni_mesh_pods_by_namespace", help, series.pods.clone());
-        }
-        metrics
+        let pods = registry.metric(
+            "istio_cni_mesh_pods",
+            "Pods of this node that belong to the mesh or leave it, by redirection and capture state",
+        );
+        let by_namespace = by_namespace.then(|| NamespaceSeries {
+            pods: registry.metric(
+                "istio_cni_mesh_pods_by_namespace",
+                "The same by the pods' namespace, with METRICS_BY_NAMESPACE",
+            ),
+            labels: Arc::default(),
+        });
+        MeshPodMetrics { pods, by_namespace }
     }
 
     /// Sets how many pods are in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`;
@@ -75,7 +71,7 @@ impl MeshPodMetrics {
             }
         }
         for state in CaptureState::ALL.into_iter().filter(|state| *state != CaptureState::Outside) {
-            let label = MeshPodLabel { redirection, state: state.word() };
+            let label = [("redirection", redirection), ("state", state.word())];
             self.pods.get_or_create(&label).set(counts.get(&state).copied().unwrap_or_default());
         }
         if let Some(series) = &self.by_namespace {

@@ -2,55 +2,14 @@
 
 use std::time::Duration;
 
+use metrics::{Labelled, Labels, MetricRegistry as _, amount, histograms};
 use pod_status::CaptureState;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
 use crate::mesh_pods::MeshPodMetrics;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct StateLabel {
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct StepLabel {
-    kind: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct SetFamily {
-    family: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct EventLabel {
-    r#type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PrivilegeLabel {
-    privilege: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct PlaceLabel {
-    place: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct DriftKindLabel {
-    kind: &'static str,
-}
 
 /// Upper bounds in seconds, from a repair at once to one that waits for the clock.
 const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 40.0];
@@ -63,24 +22,24 @@ pub(crate) const DURATIONS: [f64; 12] =
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
     mesh_pods: MeshPodMetrics,
-    pods: Family<StateLabel, Gauge>,
-    refused: Family<ReasonLabel, Gauge>,
+    pods: Labelled<Gauge>,
+    refused: Labelled<Gauge>,
     active: Gauge,
     switches: Counter,
     switching: Histogram,
-    steps: Family<StepLabel, Counter>,
+    steps: Family<Labels<2>, Counter>,
     doubted: Gauge,
     doubts: Counter,
     age: Gauge<f64, std::sync::atomic::AtomicU64>,
-    members: Family<SetFamily, Gauge>,
+    members: Labelled<Gauge>,
     ready: Gauge,
-    events: Family<EventLabel, Counter>,
+    events: Labelled<Counter>,
     connected: Gauge,
     unsynced: Gauge,
     unknown_ztunnels: Gauge,
-    repairs: Family<PlaceLabel, Counter>,
-    drift: Family<DriftKindLabel, Histogram, fn() -> Histogram>,
-    privileges: Family<PrivilegeLabel, Gauge>,
+    repairs: Labelled<Counter>,
+    drift: Labelled<Histogram>,
+    privileges: Labelled<Gauge>,
     overruled: Gauge,
     ambiguous: Gauge,
     outside: Gauge,
@@ -89,133 +48,121 @@ pub struct AgentMetrics {
 impl AgentMetrics {
     /// Registers everything but `mesh_pods`, so that it is there before the first pass.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
-        let metrics = AgentMetrics {
-            mesh_pods,
-            pods: Family::default(),
-            refused: Family::default(),
-            active: Gauge::default(),
-            switches: Counter::default(),
-            switching: Histogram::new(DURATIONS),
-            steps: Family::default(),
-            doubted: Gauge::default(),
-            doubts: Counter::default(),
-            age: Gauge::default(),
-            members: Family::default(),
-            ready: Gauge::default(),
-            events: Family::default(),
-            connected: Gauge::default(),
-            unsynced: Gauge::default(),
-            unknown_ztunnels: Gauge::default(),
-            repairs: Family::default(),
-            drift: Family::new_with_constructor((|| Histogram::new(DRIFT_DURATIONS)) as fn() -> Histogram),
-            privileges: Family::default(),
-            overruled: Gauge::default(),
-            ambiguous: Gauge::default(),
-            outside: Gauge::default(),
-        };
-        let add = |name: &str, help: &str| (format!("istio_cni_ambient_{name}"), help.to_owned());
-        let (name, help) =
-            add("pods", "Pods of this node that belong to ambient mode, by whether the kernel captures them");
-        registry.register(name, help, metrics.pods.clone());
-        let (name, help) = add(
-            "refused_pods",
-            "Pods whose labels request ambient mode and that are not enrolled, by reason",
-        );
-        registry.register(name, help, metrics.refused.clone());
-        let (name, help) = add("active_slot", "Slot of the ztunnel that accepts new connections, or -1");
-        registry.register(name, help, metrics.active.clone());
-        let (name, help) = add("ztunnel_switches", "Switches of new connections to another ztunnel");
-        registry.register(name, help, metrics.switches.clone());
-        let (name, help) =
-            add("ztunnel_switch_seconds", "Duration of such a switch, from its first to its last step");
-        registry.register(name, help, metrics.switching.clone());
-        let (name, help) = add("plan_steps", "Steps applied to the node's network, by kind and result");
-        registry.register(name, help, metrics.steps.clone());
-        let (name, help) =
-            add("queue_age_seconds", "Age of the oldest change that the last reconcile pass handled");
-        registry.register(name, help, metrics.age.clone());
-        let (name, help) = add(
-            "doubted_objects",
-            "Pods and namespaces that are kept although the API server's list lacks them or is older",
-        );
-        registry.register(name, help, metrics.doubted.clone());
-        let (name, help) = add(
-            "doubted",
+        let doubts = registry.metric(
+            "istio_cni_ambient_doubted",
             "Times that a pod or namespace was kept although the API server's list lacked it or was older",
         );
-        registry.register(name, help, metrics.doubts.clone());
-        let (name, help) = add("set_size", "Addresses in the node's sets");
-        registry.register(name, help, metrics.members.clone());
-        let (name, help) = add("ready", "Whether the last reconcile pass succeeded: 1 or 0");
-        registry.register(name, help, metrics.ready.clone());
-        let (name, help) = add("repairs", "Repairs of what other components changed or removed, by place");
-        registry.register(name, help, metrics.repairs.clone());
-        let (name, help) = add(
-            "drift_repair_seconds",
-            "Time from when a change by another component was noticed to its repair, by what was changed",
-        );
-        registry.register(name, help, metrics.drift.clone());
-        let (name, help) = add(
-            "unsynced_ztunnels",
-            "Ztunnels that are connected and have not acknowledged their snapshot of pods",
-        );
-        registry.register(name, help, metrics.unsynced.clone());
-        let (name, help) =
-            add("unknown_ztunnels", "Connected ztunnels that run in none of the node's ztunnel pods");
-        registry.register(name, help, metrics.unknown_ztunnels.clone());
-        let (name, help) = add(
-            "privileged_pods",
+        let privileges = registry.metric(
+            "istio_cni_ambient_privileged_pods",
             "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
         );
-        registry.register(name, help, metrics.privileges.clone());
-        let (name, help) = add(
-            "overruled_pods",
+        let overruled = registry.metric(
+            "istio_cni_ambient_overruled_pods",
             "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
         );
-        registry.register(name, help, metrics.overruled.clone());
-        let (name, help) = add(
-            "ambiguous_pods",
+        let ambiguous = registry.metric(
+            "istio_cni_ambient_ambiguous_pods",
             "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
         );
-        registry.register(name, help, metrics.ambiguous.clone());
-        let (name, help) = add(
-            "outside_connections",
+        let outside = registry.metric(
+            "istio_cni_ambient_outside_connections",
             "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
         );
-        registry.register(name, help, metrics.outside.clone());
-        // Istio's own names.
-        let help = "Pods that joined ambient mode, changed, or left it, with in-pod redirection";
-        registry.register("nodeagent_reconcile_events", help, metrics.events.clone());
-        registry.register("ztunnel_connected", "Connections from ztunnel", metrics.connected.clone());
+        let metrics = AgentMetrics {
+            mesh_pods,
+            pods: registry.metric(
+                "istio_cni_ambient_pods",
+                "Pods of this node that belong to ambient mode, by whether the kernel captures them",
+            ),
+            refused: registry.metric(
+                "istio_cni_ambient_refused_pods",
+                "Pods whose labels request ambient mode and that are not enrolled, by reason",
+            ),
+            active: registry.metric(
+                "istio_cni_ambient_active_slot",
+                "Slot of the ztunnel that accepts new connections, or -1",
+            ),
+            switches: registry.metric(
+                "istio_cni_ambient_ztunnel_switches",
+                "Switches of new connections to another ztunnel",
+            ),
+            switching: registry.metric_as(
+                "istio_cni_ambient_ztunnel_switch_seconds",
+                "Duration of such a switch, from its first to its last step",
+                Histogram::new(DURATIONS),
+            ),
+            steps: registry.metric(
+                "istio_cni_ambient_plan_steps",
+                "Steps applied to the node's network, by kind and result",
+            ),
+            age: registry.metric(
+                "istio_cni_ambient_queue_age_seconds",
+                "Age of the oldest change that the last reconcile pass handled",
+            ),
+            doubted: registry.metric(
+                "istio_cni_ambient_doubted_objects",
+                "Pods and namespaces that are kept although the API server's list lacks them or is older",
+            ),
+            doubts,
+            members: registry.metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
+            ready: registry
+                .metric("istio_cni_ambient_ready", "Whether the last reconcile pass succeeded: 1 or 0"),
+            repairs: registry.metric(
+                "istio_cni_ambient_repairs",
+                "Repairs of what other components changed or removed, by place",
+            ),
+            drift: registry.metric_as(
+                "istio_cni_ambient_drift_repair_seconds",
+                "Time from when a change by another component was noticed to its repair, by what was changed",
+                histograms(|| Histogram::new(DRIFT_DURATIONS)),
+            ),
+            unsynced: registry.metric(
+                "istio_cni_ambient_unsynced_ztunnels",
+                "Ztunnels that are connected and have not acknowledged their snapshot of pods",
+            ),
+            unknown_ztunnels: registry.metric(
+                "istio_cni_ambient_unknown_ztunnels",
+                "Connected ztunnels that run in none of the node's ztunnel pods",
+            ),
+            privileges,
+            overruled,
+            ambiguous,
+            outside,
+            // Istio's own names.
+            events: registry.metric(
+                "nodeagent_reconcile_events",
+                "Pods that joined ambient mode, changed, or left it, with in-pod redirection",
+            ),
+            connected: registry.metric("ztunnel_connected", "Connections from ztunnel"),
+        };
         metrics.active.set(-1);
         metrics
     }
 
     /// A pod joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
     pub fn event(&self, kind: &'static str) {
-        self.events.get_or_create(&EventLabel { r#type: kind }).inc();
+        self.events.get_or_create(&[("type", kind)]).inc();
     }
 
     /// How many ztunnels are connected, and how many of these have acknowledged their snapshot.
     pub fn ztunnels(&self, connected: usize, synced: usize) {
-        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.connected.set(number(connected));
-        self.unsynced.set(number(connected.saturating_sub(synced)));
+        self.connected.set(amount(connected));
+        self.unsynced.set(amount(connected.saturating_sub(synced)));
     }
 
     /// How many connected ztunnels run in none of the node's ztunnel pods.
     pub fn unknown_ztunnels(&self, count: usize) {
-        self.unknown_ztunnels.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.unknown_ztunnels.set(amount(count));
     }
 
     /// Drift was repaired that had been noticed this long ago; `kind`: what was changed.
     pub fn drift_repaired(&self, kind: &'static str, took: Duration) {
-        self.drift.get_or_create(&DriftKindLabel { kind }).observe(took.as_secs_f64());
+        self.drift.get_or_create(&[("kind", kind)]).observe(took.as_secs_f64());
     }
 
     /// Drift was repaired; `place`: `node`, `pod` or `namespace`.
     pub fn repaired(&self, place: &'static str) {
-        self.repairs.get_or_create(&PlaceLabel { place }).inc();
+        self.repairs.get_or_create(&[("place", place)]).inc();
     }
 
     /// Enrolled pods that may bypass the mesh, by privilege; pods whose rules are overruled by those of other components; and
@@ -226,24 +173,23 @@ impl AgentMetrics {
         overruled: usize,
         outside: usize,
     ) {
-        let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         for privilege in model::NetworkPrivilege::ALL {
             let pods = privileges.get(&privilege).copied().unwrap_or_default();
-            self.privileges.get_or_create(&PrivilegeLabel { privilege: privilege.word() }).set(number(pods));
+            self.privileges.get_or_create(&[("privilege", privilege.word())]).set(amount(pods));
         }
-        self.overruled.set(number(overruled));
-        self.outside.set(number(outside));
+        self.overruled.set(amount(overruled));
+        self.outside.set(amount(outside));
     }
 
     /// Pods whose network namespace could not be determined.
     pub fn ambiguous(&self, pods: usize) {
-        self.ambiguous.set(i64::try_from(pods).unwrap_or(i64::MAX));
+        self.ambiguous.set(amount(pods));
     }
 
     /// An operation on the kernel succeeded or failed.
     pub fn step(&self, kind: &'static str, done: bool) {
         let result = if done { "success" } else { "failure" };
-        self.steps.get_or_create(&StepLabel { kind, result }).inc();
+        self.steps.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
     /// The slot that accepts new connections changed; `None`: none does.
@@ -270,8 +216,8 @@ impl AgentMetrics {
 
     pub(crate) fn pods(&self, enrolled: usize, pending: usize) {
         let set = |state, number: usize| {
-            let number = i64::try_from(number).unwrap_or(i64::MAX);
-            self.pods.get_or_create(&StateLabel { state }).set(number);
+            let number = amount(number);
+            self.pods.get_or_create(&[("state", state)]).set(number);
         };
         set("enrolled", enrolled);
         set("pending", pending);
@@ -279,15 +225,15 @@ impl AgentMetrics {
 
     /// So many objects are doubted, of which so many were not before.
     pub(crate) fn doubted(&self, number: usize, new: usize) {
-        self.doubted.set(i64::try_from(number).unwrap_or(i64::MAX));
+        self.doubted.set(amount(number));
         self.doubts.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn refused(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {
         self.refused.clear();
         for (reason, number) in reasons {
-            let number = i64::try_from(*number).unwrap_or(i64::MAX);
-            self.refused.get_or_create(&ReasonLabel { reason }).set(number);
+            let number = amount(*number);
+            self.refused.get_or_create(&[("reason", *reason)]).set(number);
         }
     }
 
@@ -297,7 +243,7 @@ impl AgentMetrics {
             model::Family::V4 => "ipv4",
             model::Family::V6 => "ipv6",
         };
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        self.members.get_or_create(&SetFamily { family }).set(number);
+        let number = amount(number);
+        self.members.get_or_create(&[("family", family)]).set(number);
     }
 }

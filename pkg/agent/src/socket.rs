@@ -436,12 +436,14 @@ fn look_up(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus_client::registry::Registry;
+
     use crate::ReconcilerInbox;
 
     /// The reconciler answers nothing, and `lookup` returns at once.
     fn unanswered_service(lookup: PodFetcher) -> (AgentService, ReconcilerInbox) {
         let (handle, inbox) = ReconcilerInbox::new();
-        let plugin = PluginMetrics::default();
+        let plugin = PluginMetrics::register(&mut Registry::default());
         (AgentService::new(handle, EnrolmentPolicy::default(), lookup, plugin, Arc::default()), inbox)
     }
 

@@ -1,36 +1,21 @@
 //! What Prometheus sees of the installer. Names and labels of the first two are Istio's.
 
+use metrics::{Labelled, MetricRegistry as _, amount};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
 use crate::InstallStep;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct CauseLabel {
-    cause: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct FileLabel {
-    file: &'static str,
-}
-
 /// The installer's metrics; clones count together.
 #[derive(Clone, Debug)]
 pub struct InstallerMetrics {
-    installs: Family<ResultLabel, Counter>,
+    installs: Labelled<Counter>,
     ready: Gauge,
-    restores: Family<CauseLabel, Counter>,
-    conflicts: Family<FileLabel, Counter>,
-    updates: Family<ResultLabel, Counter>,
+    restores: Labelled<Counter>,
+    conflicts: Labelled<Counter>,
+    updates: Labelled<Counter>,
     rotations: Counter,
     polled: Gauge,
     duration: Histogram,
@@ -42,62 +27,40 @@ const DURATIONS: [f64; 9] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.
 impl InstallerMetrics {
     /// Registers everything, so that it is there before the first pass.
     pub fn register(registry: &mut Registry) -> InstallerMetrics {
-        let metrics = InstallerMetrics {
-            installs: Family::default(),
-            ready: Gauge::default(),
-            restores: Family::default(),
-            conflicts: Family::default(),
-            updates: Family::default(),
-            rotations: Counter::default(),
-            polled: Gauge::default(),
-            duration: Histogram::new(DURATIONS),
-        };
-        // The library adds the full stop of each help text, and `_total` to the name of each counter.
-        registry.register(
-            "istio_cni_installs",
-            "Total number of CNI plugins installed by the Istio CNI installer",
-            metrics.installs.clone(),
-        );
-        registry.register(
-            "istio_cni_install_ready",
-            "Whether the CNI plugin installation is ready or not",
-            metrics.ready.clone(),
-        );
-        registry.register(
-            "istio_cni_restores",
-            "Repairs of the plugin's installation, by cause",
-            metrics.restores.clone(),
-        );
-        registry.register(
-            "istio_cni_conflicts",
-            "Conflicts with another program that keeps reverting the installation, by file",
-            metrics.conflicts.clone(),
-        );
-        registry.register(
-            "istio_cni_config_updates",
-            "Changes of the plugin's configuration, by result: applied or refused",
-            metrics.updates.clone(),
-        );
-        registry.register(
-            "istio_cni_token_rotations",
-            "Rotations of the service account token, each written to the kubeconfig",
-            metrics.rotations.clone(),
-        );
-        registry.register(
-            "istio_cni_polled_directories",
-            "Directories that are polled because the kernel cannot watch them",
-            metrics.polled.clone(),
-        );
-        registry.register(
-            "istio_cni_install_duration_seconds",
-            "Duration of an installation pass, in seconds",
-            metrics.duration.clone(),
-        );
-        metrics
+        InstallerMetrics {
+            installs: registry.metric(
+                "istio_cni_installs",
+                "Total number of CNI plugins installed by the Istio CNI installer",
+            ),
+            ready: registry
+                .metric("istio_cni_install_ready", "Whether the CNI plugin installation is ready or not"),
+            restores: registry.metric("istio_cni_restores", "Repairs of the plugin's installation, by cause"),
+            conflicts: registry.metric(
+                "istio_cni_conflicts",
+                "Conflicts with another program that keeps reverting the installation, by file",
+            ),
+            updates: registry.metric(
+                "istio_cni_config_updates",
+                "Changes of the plugin's configuration, by result: applied or refused",
+            ),
+            rotations: registry.metric(
+                "istio_cni_token_rotations",
+                "Rotations of the service account token, each written to the kubeconfig",
+            ),
+            polled: registry.metric(
+                "istio_cni_polled_directories",
+                "Directories that are polled because the kernel cannot watch them",
+            ),
+            duration: registry.metric_as(
+                "istio_cni_install_duration_seconds",
+                "Duration of an installation pass, in seconds",
+                Histogram::new(DURATIONS),
+            ),
+        }
     }
 
     pub(crate) fn installed(&self) {
-        self.installs.get_or_create(&ResultLabel { result: "SUCCESS" }).inc();
+        self.installs.get_or_create(&[("result", "SUCCESS")]).inc();
     }
 
     pub(crate) fn failed(&self, step: InstallStep) {
@@ -106,7 +69,7 @@ impl InstallerMetrics {
             InstallStep::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
             InstallStep::Conf => "CREATE_CNI_CONFIG_FAILURE",
         };
-        self.installs.get_or_create(&ResultLabel { result }).inc();
+        self.installs.get_or_create(&[("result", result)]).inc();
     }
 
     pub(crate) fn set_ready(&self, ready: bool) {
@@ -114,16 +77,16 @@ impl InstallerMetrics {
     }
 
     pub(crate) fn restored(&self, cause: &'static str) {
-        self.restores.get_or_create(&CauseLabel { cause }).inc();
+        self.restores.get_or_create(&[("cause", cause)]).inc();
     }
 
     pub(crate) fn conflict(&self, file: &'static str) {
-        self.conflicts.get_or_create(&FileLabel { file }).inc();
+        self.conflicts.get_or_create(&[("file", file)]).inc();
     }
 
     pub(crate) fn update(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
-        self.updates.get_or_create(&ResultLabel { result }).inc();
+        self.updates.get_or_create(&[("result", result)]).inc();
     }
 
     pub(crate) fn rotated(&self) {
@@ -131,7 +94,7 @@ impl InstallerMetrics {
     }
 
     pub(crate) fn set_polled(&self, directories: usize) {
-        self.polled.set(i64::try_from(directories).unwrap_or(i64::MAX));
+        self.polled.set(amount(directories));
     }
 
     pub(crate) fn took(&self, seconds: f64) {

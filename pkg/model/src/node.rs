@@ -53,7 +53,7 @@ pub struct NodeStatus {
     pub node_info: NodeInfo,
 }
 
-/// What a node's kubelet says of its system.
+/// A node's system, by its kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeInfo {

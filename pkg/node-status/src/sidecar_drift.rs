@@ -7,12 +7,9 @@ use std::{
 };
 
 use agent::{AgentNotice, MeshPodMetrics, NoticeLevel, NoticeSubject};
+use metrics::{Labelled, MetricRegistry as _, amount};
 use model::{PodName, PodUid};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
 /// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
@@ -21,31 +18,27 @@ const LOOKS: u32 = 2;
 /// Interval after which drift that persists is reported again: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct DriftLabel {
-    state: &'static str,
-}
-
 /// How many pods with a sidecar are captured, are not, or could not be observed.
 #[derive(Clone, Debug)]
 pub struct SidecarDriftMetrics {
-    pods: Family<DriftLabel, Gauge>,
+    pods: Labelled<Gauge>,
     mesh_pods: MeshPodMetrics,
 }
 
 impl SidecarDriftMetrics {
     /// Registers `istio_cni_sidecar_pods`; 0 before the first observation.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> SidecarDriftMetrics {
-        let metrics = SidecarDriftMetrics { pods: Family::default(), mesh_pods };
-        let help = "Pods with a sidecar on this node, by whether all rules that redirect to it are in place";
-        registry.register("istio_cni_sidecar_pods", help, metrics.pods.clone());
+        let pods = registry.metric(
+            "istio_cni_sidecar_pods",
+            "Pods with a sidecar on this node, by whether all rules that redirect to it are in place",
+        );
+        let metrics = SidecarDriftMetrics { pods, mesh_pods };
         STATES.iter().for_each(|state| metrics.set(*state, 0));
         metrics
     }
 
     fn set(&self, state: CaptureState, number: usize) {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        self.pods.get_or_create(&DriftLabel { state: state.word() }).set(number);
+        self.pods.get_or_create(&[("state", state.word())]).set(amount(number));
     }
 }
 
@@ -184,8 +177,7 @@ mod tests {
             ambient,
         ];
         assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
-        let number =
-            |state: CaptureState| metrics.pods.get_or_create(&DriftLabel { state: state.word() }).get();
+        let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.word())]).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
         checker.look(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);

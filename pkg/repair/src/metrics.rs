@@ -1,38 +1,22 @@
 //! The metrics of repair.
 
+use std::time::Duration;
+
+use metrics::{Labelled, Labels, MetricRegistry as _, amount, histograms};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 
-use std::time::Duration;
-
 use crate::RepairMode;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RepairLabels {
-    r#type: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RestoreLabels {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DriftLabels {
-    kind: &'static str,
-}
 
 /// Istio's counter of repairs, and how many pods are broken now.
 #[derive(Clone, Debug)]
 pub struct RepairMetrics {
-    repaired: Family<RepairLabels, Counter>,
+    repaired: Family<Labels<2>, Counter>,
     broken: Gauge,
-    restored: Family<RestoreLabels, Counter>,
-    drift: Family<DriftLabels, Histogram, fn() -> Histogram>,
+    restored: Labelled<Counter>,
+    drift: Labelled<Histogram>,
 }
 
 /// From what a repair takes to the period of the clock, in seconds.
@@ -42,37 +26,42 @@ impl RepairMetrics {
     /// Registers them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> RepairMetrics {
-        let metrics = RepairMetrics {
-            repaired: Family::default(),
-            broken: Gauge::default(),
-            restored: Family::default(),
-            drift: Family::new_with_constructor((|| Histogram::new(DRIFT_DURATIONS)) as fn() -> Histogram),
-        };
-        let help = "Repairs of broken pods: type is delete, label or repair; result is success, skip or fail";
-        registry.register("istio_cni_repair_pods_repaired", help, metrics.repaired.clone());
-        let help = "Pods of this node whose validation container has failed";
-        registry.register("istio_cni_repair_broken_pods", help, metrics.broken.clone());
-        let help =
-            "Running pods with a sidecar whose rules were missing: result is success, skip (dry run) or fail";
-        registry.register("istio_cni_repair_sidecar_rules", help, metrics.restored.clone());
-        let help = "Time from when a change of a sidecar pod's network namespace was noticed to its repair, by what was changed";
-        registry.register("istio_cni_repair_sidecar_drift_seconds", help, metrics.drift.clone());
-        metrics
+        let restored = registry.metric(
+            "istio_cni_repair_sidecar_rules",
+            "Running pods with a sidecar whose rules were missing: result is success, skip (dry run) or fail",
+        );
+        let drift = registry.metric_as(
+            "istio_cni_repair_sidecar_drift_seconds",
+            "Time from when a change of a sidecar pod's network namespace was noticed to its repair, by what was changed",
+            histograms(|| Histogram::new(DRIFT_DURATIONS)),
+        );
+        RepairMetrics {
+            repaired: registry.metric(
+                "istio_cni_repair_pods_repaired",
+                "Repairs of broken pods: type is delete, label or repair; result is success, skip or fail",
+            ),
+            broken: registry.metric(
+                "istio_cni_repair_broken_pods",
+                "Pods of this node whose validation container has failed",
+            ),
+            restored,
+            drift,
+        }
     }
 
     pub(crate) fn count(&self, mode: &RepairMode, result: &'static str) {
-        self.repaired.get_or_create(&RepairLabels { r#type: mode.code(), result }).inc();
+        self.repaired.get_or_create(&[("type", mode.code()), ("result", result)]).inc();
     }
 
     pub(crate) fn rules(&self, result: &'static str) {
-        self.restored.get_or_create(&RestoreLabels { result }).inc();
+        self.restored.get_or_create(&[("result", result)]).inc();
     }
 
     pub(crate) fn drift_repaired(&self, kind: &'static str, took: Duration) {
-        self.drift.get_or_create(&DriftLabels { kind }).observe(took.as_secs_f64());
+        self.drift.get_or_create(&[("kind", kind)]).observe(took.as_secs_f64());
     }
 
     pub(crate) fn broken(&self, number: usize) {
-        self.broken.set(i64::try_from(number).unwrap_or(i64::MAX));
+        self.broken.set(amount(number));
     }
 }

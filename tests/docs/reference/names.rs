@@ -83,17 +83,7 @@ fn metrics() -> BTreeMap<String, String> {
     let prefixes = ["istio_cni_", "nodeagent_", "ztunnel_connected"];
     let whole = literals(&all).filter(|name| is_snake(name));
     let whole = whole.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
-    let mut metrics: BTreeMap<String, String> =
-        whole.map(|name| (name.to_owned(), help_of(&all, name))).collect();
-    // `add` registers what has the prefix of ambient mode.
-    let agent = sources(&["pkg/agent/src/metrics.rs"]);
-    for call in agent.split(" add(").skip(1) {
-        let Some(name) = call.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next()) else {
-            continue;
-        };
-        metrics.insert(format!("istio_cni_ambient_{name}"), help_of(&agent, name));
-    }
-    metrics
+    whole.map(|name| (name.to_owned(), help_of(&all, name))).collect()
 }
 
 /// The literal after a metric's name, or, where a variable is there, the one before it.

@@ -19,7 +19,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// Threads that change the kernel, or answer somebody.
-const THREADS: [&str; 5] = ["ambient", "in-pod", "netns", "ztunnel", "plugin"];
+const THREADS: [&str; 5] = ["agent", "in-pod", "netns", "ztunnel", "plugin"];
 
 /// Just before a call that changes something, or just after it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -79,7 +79,7 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
     let _outside = Echo::tcp(fixture.base.node.outside(), PORT);
     let before = fixture.state();
     fixture.start_blind();
-    let tracer = Tracer::attach(fixture.base.daemon(), "ambient", None);
+    let tracer = Tracer::attach(fixture.base.daemon(), "agent", None);
     fixture.give_sight();
     fixture.base.daemon().wait_for("it is built", |daemon| daemon.is_ready());
     let building = some_of(tracer.points());
@@ -102,7 +102,7 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
     for point in &building {
         let what = format!("first build, killed at {point:?}");
         fixture.start_blind();
-        let tracer = Tracer::attach(fixture.base.daemon(), "ambient", Some(point));
+        let tracer = Tracer::attach(fixture.base.daemon(), "agent", Some(point));
         fixture.give_sight();
         assert!(tracer.killed(|| false), "{what}");
         fixture.base.restart();

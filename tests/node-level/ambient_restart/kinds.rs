@@ -241,7 +241,7 @@ fn a_plan_cut_off_at_any_step_is_completed_by_the_next_agent() {
                     fixture.wait_state(wanted, &what);
                 }
                 Some(point) => {
-                    let tracer = Tracer::attach(fixture.base.daemon(), "ambient", Some(point));
+                    let tracer = Tracer::attach(fixture.base.daemon(), "agent", Some(point));
                     let mut end = PlanEnd::after(&fixture.base);
                     change(&mut fixture);
                     if tracer.killed(|| end.is_here(&fixture.base)) {

@@ -1,12 +1,9 @@
 //! What came to the socket, counted.
 
+use metrics::{Labelled, MetricRegistry as _};
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use wire::LogLevel;
-
-/// One label and its value.
-type MetricLabel = [(&'static str, &'static str); 1];
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +39,8 @@ impl RequestOutcome {
 /// `result`; `istio_cni_log_records_dropped_total`.
 #[derive(Clone, Debug)]
 pub struct LogMetrics {
-    records: Family<MetricLabel, Counter>,
-    requests: Family<MetricLabel, Counter>,
+    records: Labelled<Counter>,
+    requests: Labelled<Counter>,
     dropped: Counter,
 }
 
@@ -52,9 +49,13 @@ impl LogMetrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> LogMetrics {
         let metrics = LogMetrics {
-            records: Family::default(),
-            requests: Family::default(),
-            dropped: Counter::default(),
+            records: registry.metric("istio_cni_log_records", "Log records received from CNI plugins"),
+            requests: registry
+                .metric("istio_cni_log_requests", "Requests to the log socket of the CNI plugins"),
+            dropped: registry.metric(
+                "istio_cni_log_records_dropped",
+                "Log records of CNI plugins that were not printed because there were too many",
+            ),
         };
         for level in [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error] {
             drop(metrics.records.get_or_create(&[("level", level.as_str())]));
@@ -62,12 +63,6 @@ impl LogMetrics {
         for outcome in RequestOutcome::ALL {
             drop(metrics.requests.get_or_create(&[("result", outcome.as_str())]));
         }
-        let records = "Log records received from CNI plugins";
-        registry.register("istio_cni_log_records", records, metrics.records.clone());
-        let requests = "Requests to the log socket of the CNI plugins";
-        registry.register("istio_cni_log_requests", requests, metrics.requests.clone());
-        let dropped = "Log records of CNI plugins that were not printed because there were too many";
-        registry.register("istio_cni_log_records_dropped", dropped, metrics.dropped.clone());
         metrics
     }
 
