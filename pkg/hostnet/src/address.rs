@@ -38,30 +38,6 @@ pub struct AddressFlags(pub u32);
 impl AddressFlags {
     /// `IFA_F_NODAD`; of an IPv4 address the kernel drops it (`IPV6ONLY_FLAGS`).
     const UNCHECKED: Self = Self(0x02);
-
-    /// Not the first of its network on the link (IPv4), or temporary (IPv6).
-    #[must_use]
-    pub const fn is_secondary(self) -> bool {
-        self.0 & 0x01 != 0
-    }
-
-    /// Found to be in use by another host, and so not usable.
-    #[must_use]
-    pub const fn is_duplicate(self) -> bool {
-        self.0 & 0x08 != 0
-    }
-
-    /// No longer to be used for new connections.
-    #[must_use]
-    pub const fn is_deprecated(self) -> bool {
-        self.0 & 0x20 != 0
-    }
-
-    /// Still being checked for duplicates, and so not usable yet (IPv6).
-    #[must_use]
-    pub const fn is_tentative(self) -> bool {
-        self.0 & 0x40 != 0
-    }
 }
 
 impl RtnetlinkHandle {

@@ -60,13 +60,11 @@ pub enum Error {
         /// Why.
         source: netlink::Error,
     },
-    /// A link was not switched on or off.
-    #[error("cannot set link {link} {state}: {source}")]
-    SwitchLink {
+    /// A link was not switched on.
+    #[error("cannot set link {link} up: {source}")]
+    SetLinkUp {
         /// Name of the link.
         link: String,
-        /// `up` or `down`.
-        state: &'static str,
         /// Why.
         source: netlink::Error,
     },
@@ -92,14 +90,6 @@ pub enum Error {
     /// A route was not added.
     #[error("cannot add route {route}: {source}")]
     AddRoute {
-        /// The route.
-        route: String,
-        /// Why.
-        source: netlink::Error,
-    },
-    /// A route was not replaced.
-    #[error("cannot replace route {route}: {source}")]
-    ReplaceRoute {
         /// The route.
         route: String,
         /// Why.
@@ -201,38 +191,4 @@ pub enum Error {
         /// How often it was deleted.
         attempts: u32,
     },
-}
-
-impl Error {
-    /// The kernel's error number, if it was the kernel that refused.
-    #[must_use]
-    pub fn errno(&self) -> Option<netlink::Errno> {
-        match self {
-            Self::Open(source)
-            | Self::NetnsNumber(source)
-            | Self::CreateLink { source, .. }
-            | Self::DeleteLink { source, .. }
-            | Self::SwitchLink { source, .. }
-            | Self::ApplyRoutes { source, .. }
-            | Self::SendRoutes { source, .. }
-            | Self::List { source, .. }
-            | Self::FindLink { source, .. }
-            | Self::LookUpRoute { source, .. }
-            | Self::AddAddress { source, .. }
-            | Self::DeleteAddress { source, .. }
-            | Self::AddRoute { source, .. }
-            | Self::ReplaceRoute { source, .. }
-            | Self::DeleteRoute { source, .. }
-            | Self::AddRule { source, .. }
-            | Self::DeleteRule { source, .. } => source.errno(),
-            Self::NoLoopback
-            | Self::UnsuitableLink { .. }
-            | Self::UnsuitableRule { .. }
-            | Self::UnsuitableSysctl { .. }
-            | Self::ReadSysctl { .. }
-            | Self::WriteSysctl { .. }
-            | Self::RuleInTheWay { .. }
-            | Self::RuleComesBack { .. } => None,
-        }
-    }
 }

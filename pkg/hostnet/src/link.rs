@@ -1,7 +1,5 @@
 //! Network interfaces.
 
-use std::fmt;
-
 use netlink::{Attributes, Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
 use crate::{Error, LinkIndex, RtnetlinkHandle};
@@ -14,9 +12,7 @@ pub use new::NewLink;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 
-const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
@@ -33,14 +29,10 @@ pub struct Link {
     pub index: LinkIndex,
     /// Name of the link.
     pub name: String,
-    /// Largest packet that it sends, in bytes.
-    pub mtu: u32,
     /// State of the link.
     pub flags: LinkFlags,
     /// Kind of virtual link (`veth`, `vxlan`, …); `None` for loopback and hardware.
     pub kind: Option<String>,
-    /// Hardware address, if the link has one of six bytes.
-    pub mac: Option<MacAddress>,
     /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
     pub peer: Option<LinkIndex>,
     /// The bridge, bond or VRF that it is a port of.
@@ -61,29 +53,6 @@ impl LinkFlags {
     #[must_use]
     pub const fn is_up(self) -> bool {
         self.0 & Self::UP.0 != 0
-    }
-
-    /// The loopback.
-    #[must_use]
-    pub const fn is_loopback(self) -> bool {
-        self.0 & 0x8 != 0
-    }
-
-    /// Able to carry packets: for a veth, its peer is up too (`IFF_LOWER_UP`).
-    #[must_use]
-    pub const fn has_carrier(self) -> bool {
-        self.0 & 0x1_0000 != 0
-    }
-}
-
-/// An Ethernet address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MacAddress(pub [u8; 6]);
-
-impl fmt::Display for MacAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 
@@ -160,10 +129,8 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     let mut link = Link {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
         name: String::new(),
-        mtu: 0,
         flags: LinkFlags(u32::from_ne_bytes([f0, f1, f2, f3])),
         kind: None,
-        mac: None,
         peer: None,
         master: None,
         peer_netns: None,
@@ -171,9 +138,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IFLA_ADDRESS => link.mac = attribute.array().ok().map(MacAddress),
             IFLA_IFNAME => attribute.str()?.clone_into(&mut link.name),
-            IFLA_MTU => link.mtu = attribute.u32()?,
             // 0: a tunnel that is bound to no link
             IFLA_LINK => link.peer = Some(LinkIndex(attribute.u32()?)).filter(|peer| peer.0 != 0),
             IFLA_MASTER => link.master = Some(LinkIndex(attribute.u32()?)),

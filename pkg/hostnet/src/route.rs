@@ -76,12 +76,8 @@ pub struct RouteProtocol(pub u8);
 impl RouteProtocol {
     /// Any, in a deletion.
     pub const ANY: Self = Self(0);
-    /// The kernel itself.
-    pub const KERNEL: Self = Self(2);
     /// The value that `ip route add` sets, and so Istio's agent.
     pub const BOOT: Self = Self(3);
-    /// An administrator.
-    pub const STATIC: Self = Self(4);
 }
 
 impl Route {
@@ -215,17 +211,8 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::AddRoute`].
     pub fn add_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        self.change_route(RouteVerb::Add, route)
-    }
-
-    /// Adds a route in the place of the one with the same destination and metric, if there is one, without a moment
-    /// in which neither exists. It is [`ChangeOutcome::Yes`] always: the kernel does not tell.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ReplaceRoute`].
-    pub fn replace_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        self.change_route(RouteVerb::Replace, route)
+        let changed = self.change_route(RouteVerb::Add, route);
+        changed.map_err(|source| Error::AddRoute { route: self.describe_route(route), source })
     }
 
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
@@ -235,7 +222,8 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::DeleteRoute`].
     pub fn delete_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
-        self.change_route(RouteVerb::Delete, route)
+        let changed = self.change_route(RouteVerb::Delete, route);
+        changed.map_err(|source| Error::DeleteRoute { route: self.describe_route(route), source })
     }
 
     fn routes_of(

@@ -40,6 +40,11 @@ fn in_fresh_netns(test: impl FnOnce(&mut RtnetlinkHandle) + Send) {
     netns.run_in(run).unwrap();
 }
 
+/// The number of the kernel's refusal.
+fn errno(error: &hostnet::Error) -> Option<netlink::Errno> {
+    std::error::Error::source(error)?.downcast_ref::<netlink::Error>()?.errno()
+}
+
 /// What we read, and what `ip` shows, of the same moment: the kernel starts links, and gives them their own addresses
 /// and routes, in its own time, so that both are read until nothing changed in between and `complete` holds.
 fn at_one_moment<T: PartialEq + std::fmt::Debug, U>(

@@ -6,11 +6,8 @@ use std::fmt;
 use netlink::{Errno, Malformed};
 
 pub(crate) const FIND_TYPE: Errno = Errno(4098);
-pub(crate) const BUSY: Errno = Errno(4100);
 pub(crate) const MEMBER: Errno = Errno(4103);
-pub(crate) const REFERENCED: Errno = Errno(4108);
 pub(crate) const COMMENT: Errno = Errno(4112);
-pub(crate) const FULL: Errno = Errno(4352);
 
 /// Why a step failed: netlink's error, with ipset's numbers in words.
 #[derive(Debug)]
@@ -21,12 +18,6 @@ impl IpsetCause {
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         self.0.errno()
-    }
-
-    /// Returns the symbol of the error, if it is one of ipset's.
-    #[must_use]
-    pub fn symbol(&self) -> Option<&'static str> {
-        self.known().map(|(symbol, _)| symbol)
     }
 
     fn known(&self) -> Option<(&'static str, &'static str)> {

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use netlink::Errno;
-
-use crate::{Family, IpsetCause, SetName, cause};
+use crate::{Family, IpsetCause, SetName};
 
 /// Which operation failed, on which set, and why.
 #[derive(Debug, thiserror::Error)]
@@ -107,44 +105,4 @@ pub enum Error {
         /// Why.
         source: IpsetCause,
     },
-}
-
-impl Error {
-    /// The kernel's error number, if it was the kernel that refused; from 4096 on one of ipset's (`IPSET_ERR_*`).
-    #[must_use]
-    pub fn errno(&self) -> Option<Errno> {
-        match self {
-            Self::Open(source)
-            | Self::NoIpset(source)
-            | Self::ListSets(source)
-            | Self::Create { source, .. }
-            | Self::Add { source, .. }
-            | Self::AddAll { source, .. }
-            | Self::Remove { source, .. }
-            | Self::List { source, .. }
-            | Self::Destroy { source, .. } => source.errno(),
-            Self::Protocol { .. }
-            | Self::Different { .. }
-            | Self::NoComments { .. }
-            | Self::WrongFamily { .. } => None,
-        }
-    }
-
-    /// Whether the set does not exist.
-    #[must_use]
-    pub fn is_missing_set(&self) -> bool {
-        self.errno() == Some(Errno::NOENT) && !matches!(self, Self::Open(_) | Self::NoIpset(_))
-    }
-
-    /// Whether the set is in use: by a firewall rule, by another set, or for the moment by somebody who lists it.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        matches!(self.errno(), Some(Errno::BUSY | cause::BUSY | cause::REFERENCED))
-    }
-
-    /// Whether the set holds as many members as it was made for.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.errno() == Some(cause::FULL)
-    }
 }

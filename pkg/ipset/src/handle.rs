@@ -126,7 +126,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Destroy`]; of one that rules refer to, [`Error::is_busy`] is true and nothing has happened.
+    /// [`Error::Destroy`], also if rules refer to it; then nothing has happened.
     pub fn destroy(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.destroy(set)) {

@@ -23,7 +23,7 @@ mod value;
 pub use cause::IpsetCause;
 pub use error::Error;
 pub use handle::IpsetHandle;
-pub use members::{AddOutcome, BulkOutcome, FailedMember, RemoveOutcome};
+pub use members::{BulkOutcome, FailedMember, RemoveOutcome};
 pub use model::Family;
 pub use numbers::{name_of, number_of};
 pub use reply::{parse_header, parse_members};

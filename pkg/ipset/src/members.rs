@@ -5,16 +5,6 @@ use std::net::IpAddr;
 use crate::own_members::OwnMembers;
 use crate::{Error, Family, IpsetHandle, SetEntry, SetName, SetSpec, cause};
 
-/// Whether a member was added, or was one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum AddOutcome {
-    /// The member was added.
-    Yes,
-    /// The address was a member already.
-    Existed,
-}
-
 /// Whether a member or set was removed, or was not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -47,36 +37,14 @@ pub struct FailedMember {
 }
 
 impl IpsetHandle {
-    /// Adds a member. If it is one already, its comment becomes the entry's, or stays if the entry has none.
+    /// Adds many members, in few exchanges with the kernel. If an address is one already, its comment becomes the entry's, or
+    /// stays if the entry has none. One that fails does not keep the others from being added.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongFamily`]; [`Error::NoComments`] if there is a comment and the set was made without;
-    /// [`Error::Add`], also if there is no such set ([`Error::is_missing_set`]) or it is full ([`Error::is_full`]).
-    pub fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error> {
-        check_family(set, entry.ip)?;
-        let mut own = OwnMembers::lock();
-        match self.socket.request(self.requests.add(&set.name, entry)) {
-            Ok(()) => {
-                own.added(&set.name, 1);
-                return Ok(AddOutcome::Yes);
-            }
-            Err(refused) if refused.errno() == Some(cause::MEMBER) => {}
-            Err(other) => return Err(not_added(&set.name, entry, other)),
-        }
-        if entry.comment.is_some() {
-            let updated = self.socket.request(self.requests.add_or_update(&set.name, entry));
-            updated.map_err(|source| not_added(&set.name, entry, source))?;
-        }
-        Ok(AddOutcome::Existed)
-    }
-
-    /// Adds many members as [`IpsetHandle::add`] does, in few exchanges with the kernel. One that fails does not keep the
-    /// others from being added.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AddAll`] if an exchange broke; what the kernel refuses is in [`BulkOutcome::failed`].
+    /// [`Error::AddAll`] if an exchange broke. Errors of single members are in [`BulkOutcome::failed`]: [`Error::WrongFamily`];
+    /// [`Error::NoComments`] if there is a comment and the set was made without; [`Error::Add`], also if there is no such set
+    /// or it is full.
     pub fn add_all(&mut self, set: &SetSpec, entries: &[SetEntry]) -> Result<BulkOutcome, Error> {
         let mut bulk = BulkOutcome::default();
         let mut fitting = Vec::with_capacity(entries.len());

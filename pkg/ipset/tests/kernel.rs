@@ -12,9 +12,51 @@ mod sets;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output};
+use std::slice;
 
-use ipset::{Comment, CreateOutcome, Family, IpsetHandle, SetEntry, SetName, SetSpec};
+use ipset::{Comment, CreateOutcome, Error, Family, IpsetCause, IpsetHandle, SetEntry, SetName, SetSpec};
+use netlink::Errno;
 use netns::Netns;
+
+/// Whether a member was added, or was one.
+#[derive(Debug, PartialEq, Eq)]
+enum AddOutcome {
+    Yes,
+    Existed,
+}
+
+trait AddOne {
+    /// Adds a single member.
+    fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error>;
+}
+
+impl AddOne for IpsetHandle {
+    fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error> {
+        let mut bulk = self.add_all(set, slice::from_ref(entry))?;
+        match (bulk.failed.pop(), bulk.added, bulk.existed) {
+            (Some(failed), 0, 0) => Err(failed.error),
+            (None, 1, 0) => Ok(AddOutcome::Yes),
+            (None, 0, 1) => Ok(AddOutcome::Existed),
+            other => panic!("one member: {other:?}"),
+        }
+    }
+}
+
+fn errno(error: &Error) -> Option<Errno> {
+    std::error::Error::source(error)?.downcast_ref::<IpsetCause>()?.errno()
+}
+
+fn is_missing_set(error: &Error) -> bool {
+    errno(error) == Some(Errno::NOENT)
+}
+
+fn is_busy(error: &Error) -> bool {
+    matches!(errno(error), Some(Errno::BUSY | Errno(4100 | 4108)))
+}
+
+fn is_full(error: &Error) -> bool {
+    errno(error) == Some(Errno(4352))
+}
 
 /// Runs a test inside a new netns. Where we may not make one it is skipped, with the reason on stderr; CI must be able
 /// to.

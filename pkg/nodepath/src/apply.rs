@@ -120,7 +120,7 @@ impl NodePath {
         let second = u16::from(pair.slot == ZtunnelSlot::One);
         let port = self.config.tunnel_port.saturating_add(second);
         match self.config.links {
-            LinkKind::Vxlan => NewLink::Vxlan { name, vni, remote, port, local: None },
+            LinkKind::Vxlan => NewLink::Vxlan { name, vni, remote, port },
             LinkKind::Geneve | LinkKind::Veth => NewLink::Geneve { name, vni, remote, port },
         }
     }

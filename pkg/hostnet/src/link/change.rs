@@ -44,31 +44,15 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::FindLink`], [`Error::SwitchLink`].
+    /// [`Error::FindLink`], [`Error::SetLinkUp`].
     pub fn set_link_up(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
-        self.switch(index, true)
-    }
-
-    /// Switches a link off, unless it is. Its routes go, and of IPv6 most of its addresses (`keep_addr_on_down`).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::FindLink`], [`Error::SwitchLink`].
-    pub fn set_link_down(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
-        self.switch(index, false)
-    }
-
-    fn switch(&mut self, index: LinkIndex, up: bool) -> Result<ChangeOutcome, Error> {
-        if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up() == up) {
+        if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up()) {
             return Ok(ChangeOutcome::No);
         }
-        let flags = if up { LinkFlags::UP } else { LinkFlags(0) };
-        let request =
-            NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header(index, flags, LinkFlags::UP));
-        self.change(request, &[]).map_err(|source| {
-            let state = if up { "up" } else { "down" };
-            Error::SwitchLink { link: self.link_name(index), state, source }
-        })
+        let header = header(index, LinkFlags::UP, LinkFlags::UP);
+        let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header);
+        let changed = self.change(request, &[]);
+        changed.map_err(|source| Error::SetLinkUp { link: self.link_name(index), source })
     }
 
     fn has_link(&mut self, wanted: &NewLink<'_>) -> Result<bool, Error> {

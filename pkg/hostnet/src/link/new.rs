@@ -22,10 +22,8 @@ const IFLA_GENEVE_REMOTE6: u16 = 7;
 
 const IFLA_VXLAN_ID: u16 = 1;
 const IFLA_VXLAN_GROUP: u16 = 2;
-const IFLA_VXLAN_LOCAL: u16 = 4;
 const IFLA_VXLAN_PORT: u16 = 15;
 const IFLA_VXLAN_GROUP6: u16 = 16;
-const IFLA_VXLAN_LOCAL6: u16 = 17;
 
 /// A link to be made by [`RtnetlinkHandle::create_link`](crate::RtnetlinkHandle::create_link); what is not set here has the
 /// kernel's defaults.
@@ -61,8 +59,6 @@ pub enum NewLink<'a> {
         remote: IpAddr,
         /// UDP port of both ends; assigned is 4789.
         port: u16,
-        /// Address of this end; `None`: what the route to the other end says.
-        local: Option<IpAddr>,
     },
 }
 
@@ -117,12 +113,9 @@ impl NewLink<'_> {
                 put_ip(data, (IFLA_GENEVE_REMOTE, IFLA_GENEVE_REMOTE6), remote);
                 data.be16(IFLA_GENEVE_PORT, port);
             }
-            Self::Vxlan { vni, remote, port, local, .. } => {
+            Self::Vxlan { vni, remote, port, .. } => {
                 data.u32(IFLA_VXLAN_ID, vni);
                 put_ip(data, (IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6), remote);
-                if let Some(local) = local {
-                    put_ip(data, (IFLA_VXLAN_LOCAL, IFLA_VXLAN_LOCAL6), local);
-                }
                 data.be16(IFLA_VXLAN_PORT, port);
             }
         }
@@ -138,11 +131,8 @@ impl fmt::Display for NewLink<'_> {
                 write!(f, " peer {peer_name}")?;
                 f.write_str(if peer_netns.is_some() { " in another netns" } else { "" })
             }
-            Self::Geneve { vni, remote, port, .. } => write!(f, " id {vni} remote {remote} dstport {port}"),
-            Self::Vxlan { vni, remote, port, local, .. } => {
-                write!(f, " id {vni} remote {remote}")?;
-                local.map_or(Ok(()), |local| write!(f, " local {local}"))?;
-                write!(f, " dstport {port}")
+            Self::Geneve { vni, remote, port, .. } | Self::Vxlan { vni, remote, port, .. } => {
+                write!(f, " id {vni} remote {remote} dstport {port}")
             }
         }
     }

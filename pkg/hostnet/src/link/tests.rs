@@ -49,14 +49,10 @@ fn a_geneve_tunnel_is_asked_for_as_ip_asks() {
 
 #[test]
 fn a_vxlan_tunnel_has_its_own_numbers_for_the_same() {
-    let local = Some(ip("10.0.0.1"));
-    let vxlan = NewLink::Vxlan { name: "vx", vni: 0x01_02_03, remote: ip("10.0.0.2"), port: 4789, local };
+    let vxlan = NewLink::Vxlan { name: "vx", vni: 0x01_02_03, remote: ip("10.0.0.2"), port: 4789 };
     data(&vxlan, |data| {
         let vni = 0x01_02_03_u32.to_ne_bytes().to_vec();
-        assert_eq!(
-            list(data),
-            [(1, vni), (2, vec![10, 0, 0, 2]), (4, vec![10, 0, 0, 1]), (15, vec![0x12, 0xb5])]
-        );
+        assert_eq!(list(data), [(1, vni), (2, vec![10, 0, 0, 2]), (15, vec![0x12, 0xb5])]);
     });
 }
 
@@ -77,9 +73,8 @@ fn the_peer_of_a_veth_is_a_request_inside_the_request() {
 fn links_print_as_ip_is_told() {
     let veth = NewLink::Veth { name: "a", peer_name: "b", peer_netns: None };
     assert_eq!(veth.to_string(), "a type veth peer b");
-    let (remote, local) = (ip("fd00::2"), Some(ip("fd00::1")));
-    let vxlan = NewLink::Vxlan { name: "vx", vni: 7, remote, port: 4789, local };
-    assert_eq!(vxlan.to_string(), "vx type vxlan id 7 remote fd00::2 local fd00::1 dstport 4789");
+    let vxlan = NewLink::Vxlan { name: "vx", vni: 7, remote: ip("fd00::2"), port: 4789 };
+    assert_eq!(vxlan.to_string(), "vx type vxlan id 7 remote fd00::2 dstport 4789");
 }
 
 fn read(attributes: impl FnOnce(&mut NetlinkRequest)) -> Link {

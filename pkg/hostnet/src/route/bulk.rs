@@ -8,7 +8,8 @@ use crate::{Error, RtnetlinkHandle};
 pub enum RouteChange {
     /// As [`RtnetlinkHandle::add_route`].
     Add(Route),
-    /// As [`RtnetlinkHandle::replace_route`].
+    /// The route takes the place of the one with the same destination and metric, if there is one, without a moment in which
+    /// neither exists. It counts as a change always: the kernel does not tell.
     Replace(Route),
     /// As [`RtnetlinkHandle::delete_route`].
     Delete(Route),

@@ -4,7 +4,7 @@ use netlink::{Errno, NetlinkRequest};
 
 use super::{Route, message};
 use crate::wire::{CREATE, REPLACE};
-use crate::{ChangeOutcome, Error, RtnetlinkHandle};
+use crate::{ChangeOutcome, RtnetlinkHandle};
 
 /// Operation on a route.
 #[derive(Clone, Copy, Debug)]
@@ -40,20 +40,15 @@ impl RouteVerb {
             Self::Delete => "delete",
         }
     }
-
-    const fn error(self, route: String, source: netlink::Error) -> Error {
-        match self {
-            Self::Add => Error::AddRoute { route, source },
-            Self::Replace => Error::ReplaceRoute { route, source },
-            Self::Delete => Error::DeleteRoute { route, source },
-        }
-    }
 }
 
 impl RtnetlinkHandle {
-    pub(super) fn change_route(&mut self, verb: RouteVerb, route: &Route) -> Result<ChangeOutcome, Error> {
-        let changed = self.change(verb.message(route), verb.already());
-        changed.map_err(|source| verb.error(self.describe_route(route), source))
+    pub(super) fn change_route(
+        &mut self,
+        verb: RouteVerb,
+        route: &Route,
+    ) -> Result<ChangeOutcome, netlink::Error> {
+        self.change(verb.message(route), verb.already())
     }
 
     pub(super) fn describe_route(&mut self, route: &Route) -> String {

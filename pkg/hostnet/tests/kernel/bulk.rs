@@ -5,7 +5,7 @@ use std::time::Instant;
 use hostnet::{ChangeOutcome, Error, Family, IpNet, Route, RouteChange, RouteKind, RtnetlinkHandle, TableId};
 use netlink::Errno;
 
-use crate::{in_fresh_netns, index, ip};
+use crate::{errno, in_fresh_netns, index, ip};
 
 const TABLE: TableId = TableId(300);
 use RouteChange::{Add, Delete, Replace};
@@ -85,7 +85,7 @@ fn the_first_refusal_is_told_and_the_others_are_made() {
             "cannot replace route 10.7.1.244/32 via 10.99.0.1 dev va table 300 (number 71 of 203, 2 of them refused): \
              kernel says: Nexthop has invalid gateway (ENETUNREACH)"
         );
-        assert_eq!(error.errno(), Some(Errno(101)));
+        assert_eq!(errno(&error), Some(Errno(101)));
         assert!(matches!(error, Error::ApplyRoutes { index: 70, count: 203, applied: 200, failed: 2, .. }));
         assert!(holds(handle, &good), "those before and after");
     });

@@ -3,10 +3,25 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use hostnet::{ChangeOutcome, Error, LinkIndex, RouteScope, RtnetlinkHandle};
+use hostnet::{AddressFlags, ChangeOutcome, Error, LinkFlags, LinkIndex, RouteScope, RtnetlinkHandle};
 use netlink::Errno;
 
-use crate::{at_one_moment, in_fresh_netns, index, ip, prefix, shown};
+use crate::{at_one_moment, errno, in_fresh_netns, index, ip, prefix, shown};
+
+/// Not the first of its network on the link (`IFA_F_SECONDARY`).
+fn is_secondary(flags: AddressFlags) -> bool {
+    flags.0 & 0x01 != 0
+}
+
+/// Still being checked for duplicates (`IFA_F_TENTATIVE`).
+fn is_tentative(flags: AddressFlags) -> bool {
+    flags.0 & 0x40 != 0
+}
+
+/// Able to carry packets (`IFF_LOWER_UP`).
+fn has_carrier(flags: LinkFlags) -> bool {
+    flags.0 & 0x1_0000 != 0
+}
 
 #[test]
 fn links_are_those_that_ip_shows() {
@@ -19,12 +34,10 @@ fn links_are_those_that_ip_shows() {
         for (link, expected) in links.iter().zip(&expected) {
             assert_eq!(u64::from(link.index.0), expected["ifindex"].as_u64().unwrap());
             assert_eq!(link.name, expected["ifname"].as_str().unwrap());
-            assert_eq!(u64::from(link.mtu), expected["mtu"].as_u64().unwrap());
             assert_eq!(link.kind.as_deref(), expected["linkinfo"]["info_kind"].as_str());
-            assert_eq!(link.mac.unwrap().to_string(), expected["address"].as_str().unwrap());
             let flags = expected["flags"].as_array().unwrap();
             assert_eq!(link.flags.is_up(), flags.iter().any(|flag| flag == "UP"));
-            assert_eq!(link.flags.has_carrier(), flags.iter().any(|flag| flag == "LOWER_UP"));
+            assert_eq!(has_carrier(link.flags), flags.iter().any(|flag| flag == "LOWER_UP"));
             // Flags and state may have moved on.
             assert_eq!(handle.link_by_name(&link.name).unwrap().map(|found| found.index), Some(link.index));
             assert_eq!(
@@ -112,14 +125,14 @@ fn flags_and_scope_tell_the_state_of_an_address() {
             let wanted = prefix(text).addr();
             handle.addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
         };
-        assert!(!find(handle, "10.3.0.1/24").flags.is_secondary());
-        assert!(find(handle, "10.3.0.2/24").flags.is_secondary());
+        assert!(!is_secondary(find(handle, "10.3.0.1/24").flags));
+        assert!(is_secondary(find(handle, "10.3.0.2/24").flags));
         assert_eq!(find(handle, "127.0.0.1/8").scope, RouteScope::Host);
         assert_eq!(find(handle, "10.3.0.1/24").scope, RouteScope::Universe);
-        assert!(find(handle, "2001:db8:3::1/64").flags.is_tentative());
+        assert!(is_tentative(find(handle, "2001:db8:3::1/64").flags));
         let ready = (0..100).any(|_| {
             sleep(Duration::from_millis(50));
-            !find(handle, "2001:db8:3::1/64").flags.is_tentative()
+            !is_tentative(find(handle, "2001:db8:3::1/64").flags)
         });
         assert!(ready, "duplicate address detection ends");
     });
@@ -135,7 +148,7 @@ fn an_unchecked_address_is_usable_at_once() {
             assert_eq!(handle.add_address_unchecked(a, address).unwrap(), ChangeOutcome::No, "{text}");
             let found = handle.addresses().unwrap().into_iter().find(|found| found.ip == address.addr());
             let flags = found.unwrap().flags;
-            assert!(!flags.is_tentative(), "{text}");
+            assert!(!is_tentative(flags), "{text}");
             assert_eq!(flags.0 & 0x02 != 0, address.addr().is_ipv6(), "{text}: of IPv4 it would say nothing");
             drop(std::net::UdpSocket::bind((address.addr(), 0)).unwrap());
         }
@@ -150,7 +163,7 @@ fn an_unchecked_address_is_usable_at_once() {
 fn a_refused_address_says_what_and_why() {
     in_fresh_netns(|handle| {
         let error = handle.add_address(LinkIndex(4711), prefix("10.0.0.1/24")).unwrap_err();
-        assert_eq!(error.errno(), Some(Errno::NODEV));
+        assert_eq!(errno(&error), Some(Errno::NODEV));
         let text = error.to_string();
         assert!(text.starts_with("cannot add address 10.0.0.1/24 dev #4711: kernel says: "), "{text}");
     });

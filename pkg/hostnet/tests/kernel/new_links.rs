@@ -6,7 +6,7 @@ use hostnet::{ChangeOutcome, Error, Link, LinkIndex, NewLink, RtnetlinkHandle};
 use netlink::Errno;
 use netns::Netns;
 
-use crate::{addr, at_one_moment, in_fresh_netns, index, ip, shown};
+use crate::{addr, at_one_moment, errno, in_fresh_netns, index, ip, shown};
 
 fn link(handle: &mut RtnetlinkHandle, name: &str) -> Link {
     handle.link_by_name(name).unwrap().unwrap()
@@ -17,7 +17,7 @@ fn veth<'a>(name: &'a str, peer_name: &'a str) -> NewLink<'a> {
 }
 
 fn vxlan<'a>(name: &'a str, remote: &str) -> NewLink<'a> {
-    NewLink::Vxlan { name, vni: 1000, remote: addr(remote), port: 4790, local: None }
+    NewLink::Vxlan { name, vni: 1000, remote: addr(remote), port: 4790 }
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn what_is_in_the_way_is_not_taken_for_the_link() {
             (vxlan("other", "10.9.0.3"), "the number is taken"),
         ] {
             let refused = handle.create_link(&new).unwrap_err();
-            assert_eq!(refused.errno(), Some(Errno::EXIST), "{what}");
+            assert_eq!(errno(&refused), Some(Errno::EXIST), "{what}");
             assert!(refused.to_string().starts_with(&format!("cannot create link {new}: kernel says: ")));
         }
         assert_eq!(shown("link show").len(), 4);
@@ -119,10 +119,9 @@ fn made(make: impl FnOnce(&mut RtnetlinkHandle) + Send) -> serde_json::Value {
 
 #[test]
 fn a_vxlan_tunnel_is_what_ip_would_have_made() {
-    for (ours, theirs) in [("10.9.0.1", "10.9.0.2"), ("fd00::1", "fd00::2")] {
+    for theirs in ["10.9.0.2", "fd00::2"] {
         in_fresh_netns(|_| {
-            let (remote, local) = (addr(theirs), Some(addr(ours)));
-            let new = NewLink::Vxlan { name: "vx", vni: 1001, remote, port: 4789, local };
+            let new = NewLink::Vxlan { name: "vx", vni: 1001, remote: addr(theirs), port: 4789 };
             let words = format!("link add {new}");
             let by_us = made(|handle| assert_eq!(handle.create_link(&new).unwrap(), ChangeOutcome::Yes));
             assert_eq!(by_us, made(|_| drop(ip(&words))));
@@ -139,7 +138,7 @@ fn a_geneve_tunnel_is_made_where_the_kernel_has_them() {
         let new = NewLink::Geneve { name: "istioin", vni: 1000, remote, port };
         match handle.create_link(&new) {
             Err(refused) => {
-                assert_eq!(refused.errno(), Some(Errno::OPNOTSUPP));
+                assert_eq!(errno(&refused), Some(Errno::OPNOTSUPP));
                 assert_eq!(
                     refused.to_string(),
                     "cannot create link istioin type geneve id 1000 remote 10.9.0.2 dstport 6082: \
@@ -158,17 +157,15 @@ fn a_geneve_tunnel_is_made_where_the_kernel_has_them() {
 }
 
 #[test]
-fn a_link_is_switched_on_and_off_once() {
+fn a_link_is_switched_on_once() {
     in_fresh_netns(|handle| {
         let _ = handle.create_link(&veth("one", "two")).unwrap();
         let one = index(handle, "one");
-        assert_eq!(handle.set_link_down(one).unwrap(), ChangeOutcome::No);
         for _ in 0..2 {
             assert_eq!(handle.set_link_up(one).unwrap(), ChangeOutcome::Yes);
             assert_eq!(handle.set_link_up(one).unwrap(), ChangeOutcome::No);
             assert!(ip("link show one").contains(",UP"));
-            assert_eq!(handle.set_link_down(one).unwrap(), ChangeOutcome::Yes);
-            assert!(!ip("link show one").contains(",UP"));
+            ip("link set one down");
         }
         let text = handle.set_link_up(LinkIndex(4711)).unwrap_err().to_string();
         assert!(text.starts_with("cannot set link #4711 up: kernel says: "), "{text}");

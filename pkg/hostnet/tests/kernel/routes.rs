@@ -1,6 +1,8 @@
 //! Routes.
 
-use hostnet::{ChangeOutcome, Family, Route, RouteKind, RouteProtocol, RouteScope, RtnetlinkHandle, TableId};
+use hostnet::{
+    ChangeOutcome, Family, Route, RouteChange, RouteKind, RouteProtocol, RouteScope, RtnetlinkHandle, TableId,
+};
 
 use crate::{addr, at_one_moment, in_fresh_netns, index, ip, prefix, shown};
 
@@ -122,8 +124,9 @@ fn replacing_switches_the_next_hop_in_place() {
         let fallback =
             Route { metric: Some(4096), ..Route::new(Family::V4, RouteKind::Blackhole, None, table) };
         let _ = (handle.add_route(&old).unwrap(), handle.add_route(&fallback).unwrap());
-        assert_eq!(handle.replace_route(&new).unwrap(), ChangeOutcome::Yes);
-        assert_eq!(handle.replace_route(&new).unwrap(), ChangeOutcome::Yes);
+        let change = [RouteChange::Replace(new.clone())];
+        assert_eq!(handle.apply_routes(&change).unwrap(), 1);
+        assert_eq!(handle.apply_routes(&change).unwrap(), 1);
         assert_eq!(handle.routes(Some(table)).unwrap(), [new, fallback]);
     });
 }
@@ -165,7 +168,7 @@ fn a_route_is_the_wanted_one_in_whatever_words() {
                 Route { metric: Some(7), ..wanted.clone() },
                 Route { kind: RouteKind::Unreachable, ..wanted.clone() },
                 Route { table: TableId(301), ..wanted.clone() },
-                Route { protocol: RouteProtocol::STATIC, ..wanted.clone() },
+                Route { protocol: RouteProtocol(4), ..wanted.clone() },
             ];
             assert!(!others.iter().any(|other| found[0].is(other)), "{wanted:?}");
             assert_eq!(handle.delete_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
@@ -234,8 +237,8 @@ fn a_refused_route_says_what_and_why_in_the_kernels_words() {
         let (oif, prefsrc) = (Some(index(handle, "lo")), Some(addr("9.9.9.9")));
         let local = Route { oif, prefsrc, ..Route::new(Family::V4, RouteKind::Local, None, TableId(133)) };
         assert_eq!(
-            handle.replace_route(&local).unwrap_err().to_string(),
-            "cannot replace route local default dev lo table 133 src 9.9.9.9: \
+            handle.add_route(&local).unwrap_err().to_string(),
+            "cannot add route local default dev lo table 133 src 9.9.9.9: \
              kernel says: Invalid prefsrc address (EINVAL)"
         );
     });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ipset::{Comment, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 use netns::Netns;
 
-use crate::{addresses, in_fresh_netns, made, name, noted, saved, sorted};
+use crate::{AddOne as _, addresses, in_fresh_netns, is_missing_set, made, name, noted, saved, sorted};
 
 /// Ends the other thread, also when this one panics: its scope would wait for it for ever.
 struct Ending<'a>(&'a AtomicBool);
@@ -81,7 +81,7 @@ fn every_one_of_many_can_be_refused() {
         let bulk = handle.add_all(&spec, &entries(&spec, 1000)).unwrap();
         assert_eq!((bulk.added, bulk.failed.len()), (0, 1000));
         assert!(bulk.failed.iter().zip(0..).all(|(failed, index)| failed.index == index));
-        assert!(bulk.failed.iter().all(|failed| failed.error.is_missing_set()));
+        assert!(bulk.failed.iter().all(|failed| is_missing_set(&failed.error)));
         let _ = made(handle, spec); // the socket is in step
     });
 }

@@ -1,8 +1,11 @@
 //! One member at a time.
 
-use ipset::{AddOutcome, Comment, Error, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
+use ipset::{Comment, Error, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 
-use crate::{addresses, in_fresh_netns, made, name, noted, saved, shown};
+use crate::{
+    AddOne as _, AddOutcome, addresses, in_fresh_netns, is_busy, is_full, is_missing_set, made, name, noted,
+    saved, shown,
+};
 
 #[test]
 fn a_member_is_added_once_and_removed_once() {
@@ -153,9 +156,9 @@ fn a_full_set_says_so_and_has_room_again() {
         let bulk = handle.add_all(&spec, &entries).unwrap();
         assert_eq!((bulk.added, bulk.existed), (3, 0));
         assert_eq!(bulk.failed.iter().map(|failed| failed.index).collect::<Vec<_>>(), [3, 4]);
-        assert!(bulk.failed.iter().all(|failed| failed.error.is_full()));
+        assert!(bulk.failed.iter().all(|failed| is_full(&failed.error)));
         let error = handle.add(&spec, &entries[4]).unwrap_err();
-        assert!(error.is_full() && !error.is_busy() && !error.is_missing_set());
+        assert!(is_full(&error) && !is_busy(&error) && !is_missing_set(&error));
         assert_eq!(handle.add(&spec, &entries[2]).unwrap(), AddOutcome::Existed);
         let _ = handle.remove(&spec, ips[0]).unwrap();
         assert_eq!(handle.add(&spec, &entries[4]).unwrap(), AddOutcome::Yes);

@@ -2,7 +2,7 @@
 
 use ipset::{Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
 
-use crate::{in_fresh_netns, made, name, run, shown};
+use crate::{AddOne as _, in_fresh_netns, is_busy, is_full, is_missing_set, made, name, run, shown};
 
 fn rule(verb: &str) {
     shown(&format!("iptables -w {verb} OUTPUT -p udp -m set --match-set active dst -j DROP"));
@@ -48,7 +48,7 @@ fn a_set_in_use_is_busy_and_stays() {
     in_fresh_netns(|handle| {
         let [active, next] = two_sets(handle);
         let error = handle.destroy(&active.name).unwrap_err();
-        assert!(error.is_busy() && !error.is_missing_set() && !error.is_full(), "{error}");
+        assert!(is_busy(&error) && !is_missing_set(&error) && !is_full(&error), "{error}");
         assert_eq!(
             error.to_string(),
             "cannot destroy set active: kernel says: in use by a firewall rule, another set or a listing \

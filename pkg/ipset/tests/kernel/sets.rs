@@ -2,7 +2,9 @@
 
 use ipset::{CreateOutcome, Error, Family, RemoveOutcome, SetEntry, SetInfo, SetSpec};
 
-use crate::{addresses, in_fresh_netns, made, name, run, saved, shown};
+use crate::{
+    AddOne as _, addresses, in_fresh_netns, is_busy, is_full, is_missing_set, made, name, run, saved, shown,
+};
 
 /// The `create` line of `ipset save`, without the revision's own options.
 fn create_line(set: &str) -> String {
@@ -129,7 +131,7 @@ fn a_missing_set_is_told_in_each_operation() {
             handle.remove(&gone, ip).unwrap_err(),
         ];
         for error in errors {
-            assert!(error.is_missing_set() && !error.is_busy() && !error.is_full(), "{error}");
+            assert!(is_missing_set(&error) && !is_busy(&error) && !is_full(&error), "{error}");
         }
         let error = handle.remove(&gone, ip).unwrap_err();
         let words = format!("cannot remove {ip} from set gone: kernel says: no such set (ENOENT)");
