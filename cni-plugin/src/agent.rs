@@ -21,7 +21,7 @@ use wire::{AgentAnswer, AgentRequest, CniVerb, MAX_ANSWER};
 
 use crate::{
     call::PluginCall,
-    facts::{AgentSilence, ApiServer, LookupError, PodAuthority},
+    facts::{ApiServer, LookupError},
 };
 
 /// Where the agent listens, unless the configuration says otherwise.
@@ -127,6 +127,15 @@ impl AgentClient {
     }
 }
 
+/// Why the agent is not the one who knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSilence {
+    /// A clause that says so.
+    pub words: String,
+    /// There is no agent: its successor will answer.
+    pub is_gap: bool,
+}
+
 /// A request about the pod of a call.
 #[must_use]
 pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
@@ -142,7 +151,8 @@ pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentReque
     }
 }
 
-/// First the agent, then the API server. While an agent is being replaced, whoever of the two is there first.
+/// Authority that a call is submitted to: the node's agent, or else the API server, which only knows who the pod is. While an
+/// agent is being replaced, whoever of the two is there first.
 #[derive(Debug)]
 pub struct AgentOrApi {
     agent: AgentClient,
@@ -153,6 +163,8 @@ pub struct AgentOrApi {
     /// which is told when it is needed.
     netns: Option<Netns>,
     answer: OnceCell<AgentAnswer>,
+    /// The pod that was told first, for the record.
+    pod: OnceCell<Pod>,
     /// Why the first question got no answer.
     silence: OnceCell<AgentUnavailable>,
     /// Asking again may help: of an ADD, while no agent is there.
@@ -167,7 +179,7 @@ impl AgentOrApi {
         let ambient = call.conf.ambient_enabled;
         let path = call.environment.netns.as_ref().filter(|_| ambient && request.verb == CniVerb::Add);
         let netns = path.and_then(|path| Netns::open(path.as_path()).ok());
-        let (answer, silence) = (OnceCell::new(), OnceCell::new());
+        let (answer, pod, silence) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
         let is_check = request.verb == CniVerb::Check;
         let api = if is_check { ApiServer::for_check(&call.conf) } else { ApiServer::new(&call.conf) };
         let falls_back = !ambient && api.has_kubeconfig();
@@ -177,7 +189,17 @@ impl AgentOrApi {
             (false, true) => AgentClient { patience: PATIENCE_BEFORE_API, ..AgentClient::new(socket) },
             (false, false) => AgentClient::new(socket),
         };
-        AgentOrApi { agent, request, falls_back, netns, answer, silence, asks_again: Cell::new(true), api }
+        AgentOrApi {
+            agent,
+            request,
+            falls_back,
+            netns,
+            answer,
+            pod,
+            silence,
+            asks_again: Cell::new(true),
+            api,
+        }
     }
 
     /// Asks the agent, if it has not answered and may do so now; true: it has answered.
@@ -223,10 +245,14 @@ impl AgentOrApi {
     fn expects_agent(&self) -> bool {
         self.asks_again.get() && !self.falls_back
     }
-}
 
-impl PodAuthority for AgentOrApi {
-    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
+    /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
+    /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
+    /// [`AgentOrApi::enrolled`].
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
                 (Some(pod), _) => Ok((**pod).clone()),
@@ -234,10 +260,15 @@ impl PodAuthority for AgentOrApi {
                 (None, None) => Err(LookupError::Agent("it knows nothing of the pod".to_owned())),
             })
         };
-        self.find(answered, |is_answered| self.api.pod(name, uid, is_answered))
+        let pod = self.find(answered, |is_answered| self.api.pod(name, uid, is_answered))?;
+        Ok(self.pod.get_or_init(|| pod).clone())
     }
 
-    fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
+    /// A namespace as it is now.
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
             (Some(namespace), _) => Some(Ok(namespace.clone())),
             (None, Some(error)) if answer.pod.is_none() => Some(Err(LookupError::Agent(error.clone()))),
@@ -246,20 +277,28 @@ impl PodAuthority for AgentOrApi {
         self.find(answered, |is_answered| self.api.namespace(name, is_answered))
     }
 
-    fn enrolled(&self) -> Option<Result<bool, String>> {
+    /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
+    #[must_use]
+    pub fn enrolled(&self) -> Option<Result<bool, String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
     }
 
-    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
+    /// Like [`Self::enrolled`], but waits for the successor of an agent that did not answer.
+    #[must_use]
+    pub fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
         while self.has_changed() && !self.is_answered() {} // another credential is of no use to what is known already
         self.enrolled()
     }
 
-    fn checked(&self) -> Option<Result<(), String>> {
+    /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
+    #[must_use]
+    pub fn checked(&self) -> Option<Result<(), String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
-    fn silence(&self) -> Option<AgentSilence> {
+    /// Why the agent is not the one who knows, if it was asked.
+    #[must_use]
+    pub fn silence(&self) -> Option<AgentSilence> {
         if let Some(answer) = self.answer.get() {
             let error = answer.error.as_ref().filter(|_| self.falls_back)?;
             return Some(AgentSilence { words: format!("the node agent failed ({error})"), is_gap: false });
@@ -272,6 +311,12 @@ impl PodAuthority for AgentOrApi {
         };
         let words = format!("the node agent is unavailable ({silence}{waited})");
         Some(AgentSilence { words, is_gap: silence.is_gap() })
+    }
+
+    /// The pod, if anybody asked for it and was told.
+    #[must_use]
+    pub fn into_pod(self) -> Option<Pod> {
+        self.pod.into_inner()
     }
 }
 

@@ -21,9 +21,9 @@ use rules::sidecar;
 use wire::CniVerb;
 
 use crate::{
-    agent::{self, AgentClient},
+    agent::{self, AgentClient, AgentOrApi, AgentSilence},
     call::PluginCall,
-    facts::{AgentSilence, LookupError, PodAuthority},
+    facts::LookupError,
     log::CallLog,
     netns_lock,
     offline_enrol::{self, OfflineEnrolment},
@@ -34,7 +34,7 @@ use crate::{
 ///
 /// # Errors
 /// The pod must not start: it may belong to the mesh and could not be brought in.
-pub fn add(call: &PluginCall, authority: &impl PodAuthority, log: &mut CallLog) -> Result<String, CniError> {
+pub fn add(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
     if let Some(decision) = decide_early(call) {
         log.decided(&decision);
@@ -75,11 +75,7 @@ struct RedirectResult {
 type AttachOutcome = (Result<PodDecision, CniError>, Result<Option<RedirectResult>, CniError>);
 
 /// First who the pod is, then the work: nothing says that there will be any.
-fn decide_then_redirect(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    log: &mut CallLog,
-) -> AttachOutcome {
+fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
     let decision = decide(call, authority, log);
     let redirected = match &decision {
         Ok(PodDecision::Sidecar(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
@@ -90,11 +86,7 @@ fn decide_then_redirect(
 
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
-fn prepare_while_deciding(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    log: &mut CallLog,
-) -> AttachOutcome {
+fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
     let (tell, told) = mpsc::channel();
     let told = Mutex::new(told);
     thread::scope(|scope| {
@@ -161,11 +153,7 @@ pub(crate) fn decide_early(call: &PluginCall) -> Option<PodDecision> {
 }
 
 /// Decides from the pod itself.
-fn decide(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    log: &mut CallLog,
-) -> Result<PodDecision, CniError> {
+fn decide(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<PodDecision, CniError> {
     let Some(name) = &call.pod else { return Ok(PodDecision::Skip(planner::SkipReason::NoPod)) };
     let later = |error: LookupError| {
         CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence()))
@@ -195,7 +183,7 @@ fn decide(
 /// The namespace could not be determined; the inner error: an annotation is invalid.
 pub(crate) fn decide_by_facts(
     call: &PluginCall,
-    authority: &impl PodAuthority,
+    authority: &AgentOrApi,
     pod: &Pod,
 ) -> Result<Result<PodDecision, InvalidAnnotation>, LookupError> {
     let policy = policy(call);
@@ -257,11 +245,7 @@ pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Opti
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
-fn enrolled(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    reason: EnrolmentReason,
-) -> Result<String, CniError> {
+fn enrolled(call: &PluginCall, authority: &AgentOrApi, reason: EnrolmentReason) -> Result<String, CniError> {
     let decision = PodDecision::Ambient(reason);
     if let Some(done) = authority.enrolled() {
         return enrolled_by_agent(call, &decision, done);

@@ -12,9 +12,9 @@ use rules::ChainSet;
 use wire::PodRecord;
 
 use crate::{
+    agent::AgentOrApi,
     attach::{decide_by_facts, decide_early, describe_unknown, open_netns, subject},
     call::PluginCall,
-    facts::PodAuthority,
     log::CallLog,
     offline_enrol::{self, OfflineEnrolment},
     record,
@@ -24,11 +24,7 @@ use crate::{
 ///
 /// # Errors
 /// It does, or the call is invalid.
-pub fn check(
-    call: &PluginCall,
-    authority: &impl PodAuthority,
-    log: &mut CallLog,
-) -> Result<String, CniError> {
+pub fn check(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
     if call.conf.prev_result()?.is_none() {
         return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
@@ -87,7 +83,7 @@ impl Membership {
 
     /// # Errors
     /// Neither agent nor API server answered in time, or an annotation is invalid now.
-    fn look_up(call: &PluginCall, authority: &impl PodAuthority) -> Result<Membership, String> {
+    fn look_up(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
         let Some(name) = &call.pod else { return Ok(Membership::Outside) };
         let unknown = |error| describe_unknown(name, &error, authority.silence());
         let pod = authority.submit(name, call.uid.as_ref()).map_err(unknown)?;
@@ -96,7 +92,7 @@ impl Membership {
     }
 }
 
-fn judge(call: &PluginCall, authority: &impl PodAuthority) -> CheckVerdict {
+fn judge(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
     if decide_early(call).is_some_and(|decision| matches!(decision, PodDecision::Skip(_))) {
         return CheckVerdict::InOrder;
     }
@@ -135,7 +131,7 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<
 
 /// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
 /// that captures by the addresses in its sets, those tell, whatever the agent has observed by now.
-fn judge_enrolment(call: &PluginCall, authority: &impl PodAuthority) -> CheckVerdict {
+fn judge_enrolment(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
     let ips = offline_enrol::addresses(call).unwrap_or_default();
     let by_node = OfflineEnrolment::open(call).map(|mut node| node.check(&ips));
     match (authority.checked(), by_node) {

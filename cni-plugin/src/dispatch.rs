@@ -10,7 +10,6 @@ use crate::{
     attach,
     call::{PluginCall, configuration, enablement},
     check,
-    facts::SubmittedCall,
     log::CallLog,
     offline_enrol, record,
 };
@@ -87,14 +86,14 @@ fn about_container(
         (false, _) => Vec::new(),
     };
     let request = agent::request(verb, &call, ips);
-    let submitted = SubmittedCall::new(AgentOrApi::new(&call, request));
+    let authority = AgentOrApi::new(&call, request);
     let done = match command {
-        CniCommand::Check => check::check(&call, &submitted, &mut log),
-        _ => attach::add(&call, &submitted, &mut log),
+        CniCommand::Check => check::check(&call, &authority, &mut log),
+        _ => attach::add(&call, &authority, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
     if command == CniCommand::Add {
-        record::keep(&call, submitted.into_pod(), &mut log, done.as_ref().err());
+        record::keep(&call, authority.into_pod(), &mut log, done.as_ref().err());
     }
     if let Err(error) = &done {
         log.error(format!("{command} failed: {}", error.msg));

@@ -1,7 +1,7 @@
-//! Where the plugin learns about a pod.
+//! The API server, where the plugin learns about a pod that no agent tells of.
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::RefCell,
     fmt, fs,
     os::unix::fs::MetadataExt as _,
     path::Path,
@@ -23,98 +23,6 @@ pub const SUCCESSOR: Duration = Duration::from_secs(8);
 const CHECK_LIMIT: Duration = Duration::from_millis(1800);
 /// How often the agent and the kubeconfig are looked for meanwhile.
 const POLL: Duration = Duration::from_millis(50);
-
-/// Authority that a call is submitted to: the node's agent, or else the API server, which only knows who the pod is.
-pub trait PodAuthority {
-    /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
-    /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
-    /// [`PodAuthority::enrolled`].
-    ///
-    /// # Errors
-    /// It could not be found out.
-    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError>;
-
-    /// A namespace as it is now.
-    ///
-    /// # Errors
-    /// It could not be found out.
-    fn namespace(&self, name: &str) -> Result<Namespace, LookupError>;
-
-    /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
-    fn enrolled(&self) -> Option<Result<bool, String>> {
-        None
-    }
-
-    /// Like [`Self::enrolled`], but waits for the successor of an agent that did not answer.
-    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
-        None
-    }
-
-    /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
-    fn checked(&self) -> Option<Result<(), String>> {
-        None
-    }
-
-    /// Why the agent is not the one who knows, if it was asked.
-    fn silence(&self) -> Option<AgentSilence> {
-        None
-    }
-}
-
-/// Why the agent is not the one who knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentSilence {
-    /// A clause that says so.
-    pub words: String,
-    /// There is no agent: its successor will answer.
-    pub is_gap: bool,
-}
-
-/// Keeps the pod that was told, for the record.
-#[derive(Debug)]
-pub struct SubmittedCall<F> {
-    authority: F,
-    pod: OnceCell<Pod>,
-}
-
-impl<F: PodAuthority> SubmittedCall<F> {
-    /// A call that goes to `authority`.
-    pub fn new(authority: F) -> Self {
-        SubmittedCall { authority, pod: OnceCell::new() }
-    }
-
-    /// The pod, if anybody asked for it and was told.
-    pub fn into_pod(self) -> Option<Pod> {
-        self.pod.into_inner()
-    }
-}
-
-impl<F: PodAuthority> PodAuthority for SubmittedCall<F> {
-    fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
-        let pod = self.authority.submit(name, uid)?;
-        Ok(self.pod.get_or_init(|| pod).clone())
-    }
-
-    fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
-        self.authority.namespace(name)
-    }
-
-    fn enrolled(&self) -> Option<Result<bool, String>> {
-        self.authority.enrolled()
-    }
-
-    fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
-        self.authority.enrolled_by_successor()
-    }
-
-    fn checked(&self) -> Option<Result<(), String>> {
-        self.authority.checked()
-    }
-
-    fn silence(&self) -> Option<AgentSilence> {
-        self.authority.silence()
-    }
-}
 
 /// Why a fact is not known.
 #[derive(Debug)]
@@ -293,7 +201,8 @@ impl ApiServer {
         }
     }
 
-    /// The pod, as [`PodAuthority::submit`]. `is_answered`: the agent has answered meanwhile, and this need not go on.
+    /// The pod of that name; with `uid`, as the runtime knows it, that very pod or the newest of its name. `is_answered`: the
+    /// agent has answered meanwhile, and this need not go on.
     ///
     /// A runtime that says the pod's UID makes it safe to ask for what the server has in memory: one of the same UID
     /// was made by the same admission, which decides, and of another it is not taken.

@@ -5,8 +5,8 @@
 //! no async runtime and no Kubernetes library, opens nothing that a decision does not need, and answers every call,
 //! also a hostile one, with a result or a CNI error object.
 //!
-//! The path of a call: [`dispatch`] answers it, [`call`] reads it, [`attach`] does ADD and DEL, [`check`] CHECK, [`facts`] looks the pod up,
-//! [`agent`] asks the node's agent, [`offline_enrol`] enrols an ambient pod without it, [`log`] posts to the agent's log,
+//! The path of a call: [`dispatch`] answers it, [`call`] reads it, [`attach`] does ADD and DEL, [`check`] CHECK, [`agent`] asks
+//! the node's agent who the pod is, [`facts`] the API server, [`offline_enrol`] enrols an ambient pod without it, [`log`] posts to the agent's log,
 //! [`record`] notes each ADD for people. [`netns_lock`] serializes two calls for one namespace. [`refusal`] decides
 //! from the node alone when the API server refuses the credential for good.
 
