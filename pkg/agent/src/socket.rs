@@ -90,15 +90,8 @@ impl AgentService {
         AgentService(Arc::new(ConnectionContext { owner, policy, lookup, plugin, status, connections }))
     }
 
-    /// Answers one request; blocks until it is done, at most for some seconds. `netns`: for an ADD, the pod's network
-    /// namespace.
-    #[must_use]
-    pub fn answer(&self, request: AgentRequest, netns: Option<Netns>) -> AgentAnswer {
-        self.answer_by(request, netns, Instant::now() + ANSWER)
-    }
-
-    /// Like [`Self::answer`], but for a caller with a shorter deadline: what is not done by then has failed, and the answer
-    /// gives the reason.
+    /// Answers one request; blocks until it is done, at most until the deadline: what is not done by then has failed, and the
+    /// answer gives the reason. `netns`: for an ADD, the pod's network namespace.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer(request, RequestContext { netns, deadline }, || false, &self.0)

@@ -128,12 +128,6 @@ impl<'a> PrevResult<'a> {
         &self.result
     }
 
-    /// The version that the result is written in.
-    #[must_use]
-    pub fn version(&self) -> CniVersion {
-        self.version
-    }
-
     /// The text to print for a configuration of that version: the bytes as they came if they are of that version (unknown
     /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.

@@ -1,6 +1,5 @@
 //! Addresses of links.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use netlink::{Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
@@ -99,12 +98,6 @@ impl RtnetlinkHandle {
 
     fn describe_address(&mut self, index: LinkIndex, address: IpNet) -> String {
         format!("{address} dev {}", self.link_name(index))
-    }
-}
-
-impl fmt::Display for LinkAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{} scope {} dev #{}", self.ip, self.prefix_len, self.scope, self.index.0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What becomes of connections that a pod has when it joins the mesh.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 /// Handling of a pod's TCP connections that exist when its traffic is redirected for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,23 +10,6 @@ pub enum ExistingConnections {
     Keep,
     /// They are closed, so that nothing of the pod stays outside the mesh.
     Reset,
-}
-
-impl ExistingConnections {
-    /// As a user writes it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            ExistingConnections::Keep => "keep",
-            ExistingConnections::Reset => "reset",
-        }
-    }
-}
-
-impl fmt::Display for ExistingConnections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// The text is neither `keep` nor `reset`.
@@ -51,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written_and_nothing_else_is() {
-        for one in [ExistingConnections::Keep, ExistingConnections::Reset] {
-            assert_eq!(one.to_string().parse(), Ok(one));
+    fn two_words_are_read_and_nothing_else_is() {
+        for (text, one) in [("keep", ExistingConnections::Keep), ("reset", ExistingConnections::Reset)] {
+            assert_eq!(text.parse(), Ok(one));
         }
         for text in ["", "Keep", "close", " reset"] {
             assert_eq!(text.parse::<ExistingConnections>().unwrap_err().0, text);

@@ -5,7 +5,7 @@
 //! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
 //! against it. So a refusal ([`SkipReason::is_refusal`]) always means a pod that somebody wants in the mesh.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use model::{Namespace, Pod};
 
@@ -142,29 +142,4 @@ fn refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
 
 pub(crate) fn opted_out(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(AMBIENT_REDIRECTION).is_some_and(|value| value == "disabled")
-}
-
-impl AmbientStanding {
-    /// A short, stable name of the reason; of a pending pod that it is so.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match self {
-            AmbientStanding::Member { reason, .. } => reason.code(),
-            AmbientStanding::Pending(_) => "no-address",
-            AmbientStanding::Out(reason) => reason.code(),
-        }
-    }
-}
-
-/// One sentence: what is, and why.
-impl fmt::Display for AmbientStanding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AmbientStanding::Member { reason, .. } => write!(f, "in ambient mode: {reason}"),
-            AmbientStanding::Pending(reason) => {
-                write!(f, "in ambient mode, but without an address yet: {reason}")
-            }
-            AmbientStanding::Out(reason) => write!(f, "not in ambient mode: {reason}"),
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! Log records: one JSON object per line, and a POST with a list of such lines as Istio's plugin and agent exchange them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
@@ -43,12 +42,6 @@ impl LogLevel {
             LogLevel::Warn => "warn",
             LogLevel::Error => "error",
         }
-    }
-}
-
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
