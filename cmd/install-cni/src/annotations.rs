@@ -15,7 +15,7 @@ use planner::ambient::AMBIENT_REDIRECTION;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
-use crate::{cluster::connect, supervise::restarted};
+use crate::{cluster::connect, supervise::restart_on_panic};
 
 /// Updates that wait in the channel, and as many in the queue: more than a node has pods, because an uninstallation annotates
 /// all of them at once. The reconciler submits again what found no room.
@@ -68,7 +68,7 @@ impl UpdateQueue {
 /// Annotates pods until no update can come any more and all are written. What cannot be written now, the reconciler submits
 /// again.
 pub(crate) async fn write(settings: Arc<DaemonSettings>, updates: Receiver<AnnotationUpdate>) {
-    restarted("the annotations of pods", updates, |updates| {
+    restart_on_panic("the annotations of pods", updates, |updates| {
         Box::pin(write_to_api(Arc::clone(&settings), updates))
     })
     .await;

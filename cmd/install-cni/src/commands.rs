@@ -172,7 +172,7 @@ pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
     match try_run(command, arguments) {
         Ok(code) => code,
         Err(error) => {
-            crate::console::complain(&error);
+            crate::console::print_error(&error);
             ExitCode::from(CANNOT)
         }
     }

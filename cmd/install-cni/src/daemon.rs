@@ -44,7 +44,7 @@ use crate::{
     pod_repair, pod_source,
     shutdown::{self, ShutdownVerdict},
     state_collector::{self, StateCollector},
-    supervise::{self, VitalTasks, restarted},
+    supervise::{self, VitalTasks, restart_on_panic},
     uninstall::Uninstallation,
     version,
 };
@@ -115,13 +115,13 @@ fn start_parts(
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let agent = node_agent::start(&settings, &mut registry, mesh_pods)?;
-    let log_server = settings.log_socket.as_deref().map(bind).transpose()?;
+    let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
     let notify = Box::new(move |notice: InstallerNotice| drop(tell.try_send(notice)));
     let (installer, handle) =
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
-    let work = start(installer, handle)?;
+    let work = start_installer(installer, handle)?;
     let runtime = runtime::Handle::current();
     let events = node_agent::serve(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
     let log_server = log_server.map(|server| (server, log_metrics));
@@ -140,7 +140,7 @@ struct DaemonParts {
     log_server: Option<(LogServer, LogMetrics)>,
 }
 
-fn bind(path: &Path) -> Result<LogServer> {
+fn bind_log_server(path: &Path) -> Result<LogServer> {
     LogServer::bind(path).context("cannot serve the plugin's log lines")
 }
 
@@ -151,7 +151,7 @@ struct InstallerThread {
     ended: oneshot::Receiver<Installer>,
 }
 
-fn start(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerThread> {
+fn start_installer(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerThread> {
     let (tell, ended) = oneshot::channel();
     let body = move || {
         installer.run();
@@ -245,25 +245,25 @@ impl Daemon {
         let (vital, mut dead) = VitalTasks::new();
         let watched = Arc::clone(&collector);
         let watch_node = tokio::spawn(async move {
-            restarted("the watch over the node", checker, |checker| {
+            restart_on_panic("the watch over the node", checker, |checker| {
                 Box::pin(Arc::clone(&watched).keep_watch(checker, tell.clone()))
             })
             .await;
         });
         self.serve_debug(collector, &stopped, &vital);
         let health = http::health_router(Arc::new(probe));
-        let health = listen(HEALTH_PORT, health, until(stopped.clone()));
+        let health = serve_http(HEALTH_PORT, health, shutdown_signal(stopped.clone()));
         tokio::spawn(vital.clone().watch("the server of /healthz", health));
         if let Some(port) = self.settings.monitoring_port {
             let metrics = http::metrics_router(Arc::clone(&self.registry));
-            let metrics = listen(port, metrics, until(stopped.clone()));
+            let metrics = serve_http(port, metrics, shutdown_signal(stopped.clone()));
             tokio::spawn(vital.clone().watch("the server of /metrics", metrics));
         }
         let logs = log_server.map(|(server, metrics)| {
-            let run = server.run(self.logger.clone(), metrics, until(stopped.clone()));
+            let run = server.run(self.logger.clone(), metrics, shutdown_signal(stopped.clone()));
             tokio::spawn(vital.clone().watch("the log server", async { drop(run.await) }))
         });
-        let events = events.map(|events| events.run(until(stopped.clone())));
+        let events = events.map(|events| events.run(shutdown_signal(stopped.clone())));
         let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let sources = NoticeReceivers {
@@ -279,13 +279,13 @@ impl Daemon {
         tokio::spawn(pod_source::follow(Arc::clone(&self.settings), handle.clone()));
         let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
 
-        let name = told_to_end(&mut signals, &mut work.ended, &mut dead).await?;
+        let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
         watch_node.abort(); // it would write down the state that is about to be removed
         if let Some(condition) = condition {
             condition.abort(); // an end is no trouble of the node's
         }
-        let done = self.end(work, AgentThread { handle, ended, marker }).await;
+        let done = self.shut_down(work, AgentThread { handle, ended, marker }).await;
         drop(stop);
         let last = async {
             for server in [logs, events].into_iter().flatten() {
@@ -302,7 +302,8 @@ impl Daemon {
         let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
-                let run = server.run(router.clone(), debug::MAX_CONNECTIONS, until(stopped.clone()));
+                let run =
+                    server.run(router.clone(), debug::MAX_CONNECTIONS, shutdown_signal(stopped.clone()));
                 drop(tokio::spawn(vital.clone().watch("the server of the debug state", async {
                     drop(run.await); // its error is logged there
                 })));
@@ -310,7 +311,7 @@ impl Daemon {
             Err(error) => error!(target: "install", %error, "cannot serve the debug state to commands"),
         }
         if let Some(chosen) = self.settings.debug.clone() {
-            let run = listen_debug(chosen, router, until(stopped.clone()));
+            let run = serve_debug_http(chosen, router, shutdown_signal(stopped.clone()));
             tokio::spawn(vital.clone().watch("the HTTP server of the debug state", run));
         } else {
             let socket = self.settings.debug_socket.display();
@@ -322,14 +323,14 @@ impl Daemon {
     fn follow_condition(&self, probe: HealthProbe) -> Option<JoinHandle<()>> {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
         self.settings.node_condition.then(|| {
-            tokio::spawn(restarted("the node's condition", (), move |()| {
+            tokio::spawn(restart_on_panic("the node's condition", (), move |()| {
                 Box::pin(condition::follow(probe.clone(), Arc::clone(&cluster), node.clone()))
             }))
         })
     }
 
     /// Stops everything, and removes everything if this is an uninstallation.
-    async fn end(&self, work: InstallerThread, agent: AgentThread) -> Result<ExitCode> {
+    async fn shut_down(&self, work: InstallerThread, agent: AgentThread) -> Result<ExitCode> {
         let (client, identity) = (self.cluster.client(), &self.settings.identity);
         // Without ambient mode it captures nothing, and answers the plugin until the process ends.
         let ambient = self.settings.ambient.as_ref().map(|_| agent);
@@ -428,7 +429,7 @@ struct AgentThread {
 }
 
 /// Ends when everything is to.
-async fn until(mut stopped: watch::Receiver<()>) {
+async fn shutdown_signal(mut stopped: watch::Receiver<()>) {
     drop(stopped.changed().await); // an error: whoever would say so has gone
 }
 
@@ -449,7 +450,7 @@ impl TerminationSignals {
 }
 
 /// The name of the signal that came.
-async fn told_to_end(
+async fn wait_for_shutdown(
     signals: &mut TerminationSignals,
     ended: &mut oneshot::Receiver<Installer>,
     dead: &mut mpsc::Receiver<String>,
@@ -466,24 +467,24 @@ async fn told_to_end(
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Serves, as soon as the port is free.
-async fn listen(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
-    let listener = open(port, || http::bind(port)).await;
-    told(port, http::serve(listener, router, until).await);
+async fn serve_http(port: u16, router: Router, until: impl Future<Output = ()> + Send + 'static) {
+    let listener = bind_when_free(port, || http::bind(port)).await;
+    log_if_failed(port, http::serve(listener, router, until).await);
 }
 
 /// Serves the debug state, as soon as the port is free.
-async fn listen_debug(
+async fn serve_debug_http(
     chosen: DebugAddress,
     router: Router,
     until: impl Future<Output = ()> + Send + 'static,
 ) {
     let DebugAddress { address, port } = chosen;
-    let listener = open(port, || http::bind_to(&address, port)).await;
-    told(port, debug::serve(listener, router, until).await);
+    let listener = bind_when_free(port, || http::bind_to(&address, port)).await;
+    log_if_failed(port, debug::serve(listener, router, until).await);
 }
 
 /// A port that is taken keeps nothing else from working, and is tried again.
-async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
+async fn bind_when_free(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListener {
     let mut last = LastError::default();
     loop {
         match bind() {
@@ -498,7 +499,7 @@ async fn open(port: u16, bind: impl Fn() -> io::Result<TcpListener>) -> TcpListe
     }
 }
 
-fn told(port: u16, served: io::Result<()>) {
+fn log_if_failed(port: u16, served: io::Result<()>) {
     if let Err(error) = served {
         error!(target: "install", port, %error, "cannot serve");
     }

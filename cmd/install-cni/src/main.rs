@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     match run(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
-            console::complain(&error);
+            console::print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -95,7 +95,7 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             };
             let is_dry = uninstall::is_dry(&values)?;
-            return if is_dry { uninstall::pretend(values) } else { uninstall::run(values) };
+            return if is_dry { uninstall::dry_run(values) } else { uninstall::run(values) };
         }
         Some("help") => arguments = vec!["--help".into()],
         Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),

@@ -22,7 +22,7 @@ use tracing::warn;
 
 use crate::{
     annotations::UPDATES, cluster::ClusterAccess, events::EventServer, notices::NOTICES, pod_source,
-    supervise::begun_again,
+    supervise::restart_thread_on_panic,
 };
 
 /// Removes everything from the node's network. Answers with what could not be removed, in sentences.
@@ -106,7 +106,7 @@ pub(crate) fn start(
     if let Some(file) = ambient.and_then(|ambient| ambient.fallback_file.clone()) {
         let handle = handle.clone();
         let follow = move || pod_source::follow_fallback(&file, &handle);
-        let body = move || begun_again("the policy without ztunnel", &follow);
+        let body = move || restart_thread_on_panic("the policy without ztunnel", &follow);
         thread::Builder::new().name("fallback".to_owned()).spawn(body).context("cannot start a thread")?;
     }
     Ok(RunningAgent { handle, ended, marks, notices, status, inspector })

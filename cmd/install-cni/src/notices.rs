@@ -78,7 +78,7 @@ pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut 
         }
     };
     let mut last = LastError::default();
-    let publish = recorder.run(|result| report(result, &mut last));
+    let publish = recorder.run(|result| log_result(result, &mut last));
     // Whoever waits for the API server must not keep others from being queued.
     tokio::select! {
         () = queue => {}
@@ -86,7 +86,7 @@ pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut 
     }
 }
 
-fn report(result: Result<(), Error>, last: &mut LastError) {
+fn log_result(result: Result<(), Error>, last: &mut LastError) {
     match result {
         Ok(()) if last.clear() => info!(target: "install", "Events published again"),
         Ok(()) => {}

@@ -8,7 +8,7 @@ use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMet
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
-use crate::{cluster, daemon::HealthProbe, supervise::restarted};
+use crate::{cluster, daemon::HealthProbe, supervise::restart_on_panic};
 
 /// Repairs for as long as the process lives, if somebody wants it.
 pub(crate) fn start(
@@ -31,7 +31,7 @@ pub(crate) fn start(
     tokio::spawn(async move {
         let client = cluster::connect(&connection).await;
         let controller = RepairController::new(client, options, in_place, metrics, events);
-        restarted("repair of broken pods", controller, move |controller| {
+        restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
             Box::pin(async move { controller.run(|| probe.installer().is_ok()).await })
         })

@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     cluster::{ClusterAccess, REFUSED_PAUSE, connect, look_up_limit},
-    supervise::restarted,
+    supervise::restart_on_panic,
 };
 
 /// A file with one word.
@@ -82,7 +82,7 @@ async fn fetch_pod(
 /// Follows pods, and in ambient mode namespaces, until it is dropped.
 pub(crate) async fn follow(settings: Arc<DaemonSettings>, handle: AgentHandle) {
     let follower = FactFollower { settings, handle, last: LastError::default() };
-    restarted("the list of pods", follower, |follower| Box::pin(follower.follow())).await;
+    restart_on_panic("the list of pods", follower, |follower| Box::pin(follower.follow())).await;
 }
 
 /// Passes facts on, and remembers why they could not be followed.

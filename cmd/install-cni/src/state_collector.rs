@@ -92,16 +92,16 @@ impl StateCollector {
     /// # Errors
     /// The agent's loop does not answer.
     pub(crate) async fn state(self: &Arc<StateCollector>) -> StateAnswer {
-        self.ask().await.unwrap_or_else(|_| Err("the daemon is ending".into()))
+        self.enqueue().await.unwrap_or_else(|_| Err("the daemon is ending".into()))
     }
 
-    fn ask(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
+    fn enqueue(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
         let (reply, answer) = oneshot::channel();
         let mut queue = self.queue();
         queue.waiting.push(reply);
         if !std::mem::replace(&mut queue.busy, true) {
             let collector = Arc::clone(self);
-            drop(spawn_blocking(move || collector.work()));
+            drop(spawn_blocking(move || collector.answer_waiting()));
         }
         answer
     }
@@ -130,8 +130,8 @@ impl StateCollector {
     }
 
     /// Looks for all who wait, until nobody does.
-    fn work(&self) {
-        self.answer_all(|| self.look());
+    fn answer_waiting(&self) {
+        self.answer_all(|| self.observe());
     }
 
     fn answer_all(&self, look: impl Fn() -> StateAnswer) {
@@ -158,7 +158,7 @@ impl StateCollector {
         }
     }
 
-    fn look(&self) -> StateAnswer {
+    fn observe(&self) -> StateAnswer {
         let records = self.settings.records.read();
         let mut state = self.inspector.observe(&records)?;
         self.add_self(&mut state);
@@ -169,11 +169,11 @@ impl StateCollector {
         state.installation = installer::look(&installer, template_known);
         state.installation.extend(node_status::shared_config(&self.settings));
         let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
-        let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(health(part, found?));
+        let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
         state.health = parts.into_iter().filter_map(told).collect();
         // Listed only while something is wrong: it is no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
-        state.health.extend(unrecordable.map(|why| health("records", Err(why.into()))));
+        state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
         node_status::complete(&mut state, &self.settings);
         Ok(Arc::new(state))
     }
@@ -257,7 +257,7 @@ impl StateCollector {
     /// Writes the state down for commands that find no agent.
     async fn write_down(&self, state: Arc<StateReport>, last: &mut LastError) {
         let path = self.settings.last_state();
-        let written = spawn_blocking(move || write(&path, &state)).await;
+        let written = spawn_blocking(move || write_state(&path, &state)).await;
         let error = written
             .map_err(|error| error.to_string())
             .and_then(|done| done.map_err(|error| error.to_string()));
@@ -273,7 +273,7 @@ impl StateCollector {
     }
 }
 
-fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
+fn part_health(part: &str, found: Result<(), Reason>) -> PartHealth {
     PartHealth {
         part: part.to_owned(),
         ok: found.is_ok(),
@@ -283,7 +283,7 @@ fn health(part: &str, found: Result<(), Reason>) -> PartHealth {
 
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
 /// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
-fn write(path: &Path, state: &StateReport) -> io::Result<()> {
+fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
     let fresh = unfinished(path);
     let mut options = File::options();
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);

@@ -66,7 +66,7 @@ async fn caught(task: impl Future<Output = ()>) -> Result<(), String> {
 }
 
 /// Runs a task until it ends. One that panics begins again with what it `keeps`, after a pause.
-pub(crate) async fn restarted<K>(
+pub(crate) async fn restart_on_panic<K>(
     name: &str,
     mut keeps: K,
     mut run: impl for<'a> FnMut(&'a mut K) -> TaskFuture<'a>,
@@ -100,8 +100,8 @@ impl VitalTasks {
     }
 }
 
-/// Like [`restarted`], but for what blocks a thread of its own, and ends only if something is wrong.
-pub(crate) fn begun_again(name: &str, mut run: impl FnMut()) {
+/// Like [`restart_on_panic`], but for what blocks a thread of its own, and ends only if something is wrong.
+pub(crate) fn restart_thread_on_panic(name: &str, mut run: impl FnMut()) {
     let mut attempts = BACKOFF.attempts();
     loop {
         let began = std::time::Instant::now();
@@ -125,7 +125,7 @@ mod tests {
         drop(tell);
         let (say, mut said) = mpsc::channel(8);
         let began = Instant::now();
-        restarted("the task", told, |told| {
+        restart_on_panic("the task", told, |told| {
             let say = say.clone();
             Box::pin(async move {
                 while let Some(number) = told.recv().await {

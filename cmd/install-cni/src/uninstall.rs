@@ -169,7 +169,7 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 ///
 /// # Errors
 /// That cannot be determined, or printed.
-pub(crate) fn pretend(values: FlagValues) -> Result<ExitCode> {
+pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { values, mut settings, .. } = CommandSettings::read(values)?;
     let output = OutputOptions::read(&values)?;
     if settings.ambient.is_none() && finds_ambient(&settings) {

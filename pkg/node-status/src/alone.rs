@@ -20,7 +20,7 @@ use rules::SavedTables;
 
 use crate::{
     inpod, local, node,
-    pods::{NodeNetwork as NodeView, on_node},
+    pods::{NodeNetwork as NodeView, judge_on_node},
     sidecar,
 };
 
@@ -41,11 +41,11 @@ pub(super) fn observe(
     };
     state.seen.blind = seen.seen.blind;
     if way != Some(RedirectionMode::InPod) && state.seen.blind.is_empty() {
-        show_active(&mut state, seen.node.active_slot);
+        set_active_slot(&mut state, seen.node.active_slot);
     }
     state.plan.clear();
     state.node.started = None;
-    compare(&mut state.network, seen.network);
+    compare_network(&mut state.network, seen.network);
     if !is_known {
         forget_differences(&mut state.network); // everything that is there may be desired
     }
@@ -53,7 +53,7 @@ pub(super) fn observe(
     match pods {
         Ok(found) => state.pods.iter_mut().for_each(|pod| {
             let own = found.netns_of_pod(&pod.ips, None).cloned();
-            look_at(settings, &state.node, &state.network, own, pod);
+            observe_pod(settings, &state.node, &state.network, own, pod);
         }),
         Err(error) => state.seen.blind.push(Unobserved::new(StatePart::PodNamespaces, error)),
     }
@@ -61,7 +61,7 @@ pub(super) fn observe(
 }
 
 /// Where the kernel sends new connections counts, not where the last agent had sent them when it wrote its record.
-fn show_active(state: &mut StateReport, active: Option<u32>) {
+fn set_active_slot(state: &mut StateReport, active: Option<u32>) {
     state.node.active_slot = active;
     for ztunnel in &mut state.ztunnels {
         ztunnel.active = active.is_some() && ztunnel.slot == active;
@@ -73,15 +73,15 @@ fn show_active(state: &mut StateReport, active: Option<u32>) {
 fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> StateReport {
     let mut state = StateReport::default();
     if way == Some(RedirectionMode::InPod) {
-        inpod::show(settings, &BTreeMap::new(), &mut state);
+        inpod::observe_probes(settings, &BTreeMap::new(), &mut state);
         return state;
     }
-    match all(settings) {
+    match observe_all(settings) {
         Ok(observed) => {
-            let sysctls = sysctls(&observed);
-            state.node.active_slot = node::active(settings, &observed).map(ZtunnelSlot::number);
+            let sysctls = observed_sysctls(&observed);
+            state.node.active_slot = node::active_slot(settings, &observed).map(ZtunnelSlot::number);
             let look = node::KernelLook { observed: Some(observed), blind: Vec::new() };
-            node::show(settings, None, look, &mut state);
+            node::add_network(settings, None, look, &mut state);
             state.network.sysctls.observed = Some(sysctls);
             state
         }
@@ -97,7 +97,7 @@ fn unobserved(why: String) -> StateReport {
 }
 
 /// All settings that were observed: the last agent's record shows which of them are ours.
-fn sysctls(observed: &ObservedState) -> Vec<SysctlState> {
+fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
         let show = |(name, value): (&String, &String)| {
             let (place, name, value) = (place.clone(), name.clone(), value.clone());
@@ -122,33 +122,34 @@ fn forget_differences(network: &mut NetworkState) {
 }
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
-fn all(settings: &CaptureSettings) -> Result<ObservedState, String> {
+fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
     Ok(found(settings, &mut path)?)
 }
 
 /// The last desired state, compared with what is there now; a network that was not observed has nothing observed.
-fn compare(network: &mut NetworkState, seen: NetworkState) {
-    network.ipsets = against(&mut network.ipsets, seen.ipsets);
-    network.rules = against(&mut network.rules, seen.rules);
-    network.routes = against(&mut network.routes, seen.routes);
+fn compare_network(network: &mut NetworkState, seen: NetworkState) {
+    network.ipsets = compare_objects(&mut network.ipsets, seen.ipsets);
+    network.rules = compare_objects(&mut network.rules, seen.rules);
+    network.routes = compare_objects(&mut network.routes, seen.routes);
     // Where a link leads is known only to an agent that knows where it should.
     let links = seen
         .links
         .observed
         .map(|links| links.into_iter().map(|link| report::LinkState { right: true, ..link }).collect());
-    network.links = against(&mut network.links, Comparison { observed: links, ..Comparison::default() });
+    network.links =
+        compare_objects(&mut network.links, Comparison { observed: links, ..Comparison::default() });
     let wanted: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.place, &one.name)).collect();
     let ours = |all: Vec<SysctlState>| {
         all.into_iter().filter(|one| wanted.contains(&(&one.place, &one.name))).collect()
     };
     let sysctls = Comparison { observed: seen.sysctls.observed.map(ours), ..Comparison::default() };
-    network.sysctls = against(&mut network.sysctls, sysctls);
-    network.firewall = against_rules(&mut network.firewall, seen.firewall);
+    network.sysctls = compare_objects(&mut network.sysctls, sysctls);
+    network.firewall = compare_firewall(&mut network.firewall, seen.firewall);
     network.foreign = seen.foreign;
 }
 
-fn against<T: Ord + report::OfFamily + std::fmt::Display>(
+fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
     before: &mut Comparison<T>,
     seen: Comparison<T>,
 ) -> Comparison<T> {
@@ -159,19 +160,19 @@ fn against<T: Ord + report::OfFamily + std::fmt::Display>(
     }
 }
 
-/// Like [`against`], but for rules, which a save prints in another form than we do.
-fn against_rules(
+/// Like [`compare_objects`], but for rules, which a save prints in another form than we do.
+fn compare_firewall(
     before: &mut Comparison<FirewallRule>,
     seen: Comparison<FirewallRule>,
 ) -> Comparison<FirewallRule> {
     let desired = std::mem::take(&mut before.desired);
     let Some(observed) = seen.observed else { return Comparison::unseen(desired) };
-    let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_words).collect();
+    let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
     let difference = Comparison::of(normal(&desired), normal(&observed)).difference;
     Comparison::judged(desired, observed, difference)
 }
 
-fn in_our_words(rule: &FirewallRule) -> FirewallRule {
+fn in_our_form(rule: &FirewallRule) -> FirewallRule {
     let save = format!("*{}\n-A {} {}\nCOMMIT\n", rule.table, rule.chain, rule.rule);
     let read = SavedTables::parse(&save).ok();
     let read = read.and_then(|saved| saved.tables.into_values().flat_map(|table| table.rules).next()?.rule);
@@ -179,7 +180,7 @@ fn in_our_words(rule: &FirewallRule) -> FirewallRule {
 }
 
 /// A pod that the last agent knew. Whether it is still there is unknown.
-fn look_at(
+fn observe_pod(
     settings: &CaptureSettings,
     node: &NodeState,
     network: &NetworkState,
@@ -190,31 +191,31 @@ fn look_at(
     pod.kernel = KernelView { looked: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
     match pod.way {
-        Some(RedirectionMode::Node) => enrolled(node, network, pod),
-        Some(RedirectionMode::InPod) => captured(settings, netns, pod),
-        Some(RedirectionMode::Sidecar) => redirected(settings, netns, pod),
+        Some(RedirectionMode::Node) => judge_node_level(node, network, pod),
+        Some(RedirectionMode::InPod) => judge_in_pod(settings, netns, pod),
+        Some(RedirectionMode::Sidecar) => judge_sidecar(settings, netns, pod),
         None => pod.kernel = before,
     }
     pod.since = pod.since.take().filter(|_| pod.capture == was);
 }
 
 /// In node-level capture everything can be observed, except whether ztunnel is ready.
-fn enrolled(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
+fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.fallback == Some(ZtunnelFallback::Open.to_string());
     let mut seen = NodeView::of(network);
     seen.active = node.active_slot.is_some();
-    let mut evidence = Evidence { life: life(pod), ..Evidence::OUTSIDE };
-    on_node(&seen, open, pod, &mut evidence);
+    let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
+    judge_on_node(&seen, open, pod, &mut evidence);
     pod.capture = evidence.classify().state;
 }
 
 /// As the last agent recorded it.
-fn life(pod: &PodState) -> PodLife {
+fn life_of(pod: &PodState) -> PodLife {
     if pod.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }
 
-fn captured(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
-    let Some(netns) = netns else { return without_netns(settings, pod) };
+fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+    let Some(netns) = netns else { return set_netns_unknown(settings, pod) };
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
     let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::families);
@@ -225,11 +226,11 @@ fn captured(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut Pod
                  agent only"
                     .to_owned(),
             );
-            served(&netns, config.outbound, pod);
+            judge_listener(&netns, config.outbound, pod);
         }
         Ok(found) => {
             let rules = RulesEvidence::Incomplete { holds: false };
-            pod.capture = Evidence { life: life(pod), rules, ..Evidence::UNKNOWN }.classify().state;
+            pod.capture = Evidence { life: life_of(pod), rules, ..Evidence::UNKNOWN }.classify().state;
             let lacking = families.iter().filter(|family| !found.contains(family));
             let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
             pod.kernel.differences.extend(lacking.map(words));
@@ -242,12 +243,12 @@ fn captured(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut Pod
 }
 
 /// The kernel shows whether ztunnel serves it: without a listener there its traffic goes nowhere.
-fn served(netns: &Netns, port: Port, pod: &mut PodState) {
+fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
     match has_listener(netns, port) {
         Ok(serves) => {
             let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
             let rules = RulesEvidence::Verified;
-            pod.capture = Evidence { life: life(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
+            pod.capture = Evidence { life: life_of(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
             pod.ztunnel = Some(ZtunnelView { serves, refused: None });
             pod.trouble = None; // of that time
             let word = if serves { "listens" } else { "does not listen" };
@@ -260,12 +261,12 @@ fn served(netns: &Netns, port: Port, pod: &mut PodState) {
     }
 }
 
-fn redirected(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
-    let Some(netns) = netns else { return without_netns(settings, pod) };
-    sidecar::show_rules(pod, life(pod), sidecar::judge_traffic(&netns));
+fn judge_sidecar(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut PodState) {
+    let Some(netns) = netns else { return set_netns_unknown(settings, pod) };
+    sidecar::add_comparison(pod, life_of(pod), sidecar::judge_traffic(&netns));
 }
 
-fn without_netns(settings: &CaptureSettings, pod: &mut PodState) {
+fn set_netns_unknown(settings: &CaptureSettings, pod: &mut PodState) {
     pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
     pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Fills in the node's part.
-pub(super) fn show(settings: &CaptureSettings, wanted: &MemberAddresses, state: &mut StateReport) {
+pub(super) fn observe_probes(settings: &CaptureSettings, wanted: &MemberAddresses, state: &mut StateReport) {
     let blind = &mut state.seen.blind;
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
@@ -40,13 +40,13 @@ pub(super) fn show(settings: &CaptureSettings, wanted: &MemberAddresses, state: 
         Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), |family| set(family).to_owned()),
         Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
     }
-    match show_firewall(probes.rules(), chosen) {
+    match compare_probe_rules(probes.rules(), chosen) {
         Ok(shown) => state.network.firewall = shown,
         Err(error) => blind.push(Unobserved::new(StatePart::Firewall, error)),
     }
 }
 
-fn show_firewall(
+fn compare_probe_rules(
     probes: &ProbeRules,
     chosen: &InPodConfig,
 ) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
@@ -75,7 +75,7 @@ fn show_firewall(
 }
 
 /// Returns the steps that the reconciler would take now: on the node, and pod by pod.
-pub(super) fn plan(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
+pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {
         steps.push(PlanStep { kind: kind.to_owned(), words, operations });
@@ -130,14 +130,14 @@ const NO_NETNS: &str = "the plugin did not pass its network namespace, and no pr
                         address";
 
 /// The reconciler's last observation.
-pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
+pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
         looked: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
         overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
         repairs: enrolled_pod.repairs,
-        outside: enrolled_pod.seen.as_ref().map(|seen| outside(seen.outside())).unwrap_or_default(),
+        outside: enrolled_pod.seen.as_ref().map(|seen| outside_view(seen.outside())).unwrap_or_default(),
         ..KernelView::default()
     };
     if enrolled_pod.netns.is_none() {
@@ -150,13 +150,13 @@ pub(super) fn view(enrolled_pod: &EnrolledPodView) -> KernelView {
     view
 }
 
-fn outside(found: &OutsideConnections) -> OutsideView {
+fn outside_view(found: &OutsideConnections) -> OutsideView {
     let connections = found.listed.iter().map(|one| format!("{} to {}", one.source, one.dest));
     OutsideView { count: found.count, connections: connections.collect() }
 }
 
 /// Observes rule by rule.
-pub(super) fn verify(
+pub(super) fn verify_rules(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
     tools: &firewall::FirewallOptions,
@@ -188,7 +188,7 @@ pub(super) fn verify(
                     .seen
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
-            pod.kernel.outside = outside(seen.outside());
+            pod.kernel.outside = outside_view(seen.outside());
             pod.kernel.overruling = seen.bypasses().map(str::to_owned).collect();
             let is_complete = seen.is_whole();
             let rules = match is_complete {

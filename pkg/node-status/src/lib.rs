@@ -36,7 +36,7 @@ pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_age
 pub use local::{complete, shared_config};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
-pub use standalone::{last as last_state, open_node};
+pub use standalone::{last_state, open_node};
 
 /// The reconciler answers between two messages; a pass takes less than a second, unless a tool hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ impl NodeInspector {
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
             let life = known.map_or(PodLife::Ending, pods::life_of);
-            inpod::verify(enrolled_pod, chosen, &settings.tools, life, pod);
+            inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, pod);
         }
         Ok(())
     }
@@ -155,22 +155,22 @@ fn observe_ambient(
     let mut holding = None;
     match &snapshot.way {
         CaptureSnapshot::Node { desired, .. } => {
-            let seen = node::look(settings, desired.as_ref());
-            let active = seen.observed.as_ref().and_then(|seen| node::active(settings, seen));
+            let seen = node::observe_node(settings, desired.as_ref());
+            let active = seen.observed.as_ref().and_then(|seen| node::active_slot(settings, seen));
             state.node.active_slot = active.map(planner::node::ZtunnelSlot::number);
             // A slot that could not be built carries no traffic, and nothing bypasses the mesh for lack of it.
             if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
                 let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };
                 let mut without = StateReport::default();
-                node::show(settings, Some(&held), seen.clone(), &mut without);
+                node::add_network(settings, Some(&held), seen.clone(), &mut without);
                 holding = Some(without.network);
             }
-            node::show(settings, desired.as_ref(), seen, &mut state);
+            node::add_network(settings, desired.as_ref(), seen, &mut state);
         }
-        CaptureSnapshot::InPod { members, .. } => inpod::show(settings, members, &mut state),
+        CaptureSnapshot::InPod { members, .. } => inpod::observe_probes(settings, members, &mut state),
         CaptureSnapshot::None => {}
     }
-    state.ztunnels = pods::ztunnels(snapshot, state.node.active_slot);
+    state.ztunnels = pods::ztunnel_states(snapshot, state.node.active_slot);
     let mut network = pods::NodeNetwork::of(&state.network);
     network.active = state.node.active_slot.is_some();
     network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::of(network)));
@@ -178,10 +178,10 @@ fn observe_ambient(
     let mut redirects = pods::PodRedirects::new();
     state.pods = snapshot.pods.iter().map(|known| context.pod_state(known, &mut redirects)).collect();
     if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way {
-        state.plan = inpod::plan(&state, enrolled);
+        state.plan = inpod::plan_steps(&state, enrolled);
     }
     let places = sidecar::NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    sidecar::show(&places, records, &redirects, cache, &mut state.pods);
+    sidecar::observe_sidecars(&places, records, &redirects, cache, &mut state.pods);
     state
 }
 

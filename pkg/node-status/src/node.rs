@@ -19,7 +19,7 @@ use crate::{firewall::firewall, steps};
 use objects::{ComparedLists, NetworkObjects};
 
 /// The slot that the kernel sends new connections to.
-pub(super) fn active(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
+pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) -> Option<ZtunnelSlot> {
     KernelSlots::from(&settings.node, observed).active
 }
 
@@ -32,7 +32,7 @@ pub(super) struct KernelLook {
 }
 
 /// Observes everything, in the calling thread's namespace, and changes nothing.
-pub(super) fn look(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelLook {
+pub(super) fn observe_node(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelLook {
     let mut look = KernelLook::default();
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
@@ -53,7 +53,7 @@ pub(super) fn look(settings: &CaptureSettings, desired: Option<&DesiredState>) -
 }
 
 /// Fills in network and plan.
-pub(super) fn show(
+pub(super) fn add_network(
     settings: &CaptureSettings,
     desired: Option<&DesiredState>,
     look: KernelLook,
@@ -65,23 +65,23 @@ pub(super) fn show(
     let nothing = DesiredState::default();
     let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);
     let set = |family| settings.node.set(family).to_owned();
-    state.network = network(&want, desired.unwrap_or(&nothing), &observed, set);
+    state.network = compare_network(&want, desired.unwrap_or(&nothing), &observed, set);
     if let (Some(desired), true) = (desired, complete) {
         let operations = plan(&settings.node, Some(desired), &observed);
-        judge_firewall(&operations, &mut state.network);
+        compare_rule_places(&operations, &mut state.network);
         state.plan = operations.iter().map(|operation| steps::step(operation, &settings.node)).collect();
     }
 }
 
 /// A rule at the wrong place is not another rule: the plan shows that better than a comparison of lists.
-fn judge_firewall(steps: &[Operation], network: &mut NetworkState) {
+fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
     let reasons = steps.iter().filter_map(|step| match step {
         Operation::Firewall { place: at, why, .. } => Some((at, why)),
         _ => None,
     });
     let found: Vec<StateDifference> = reasons
         .flat_map(|(at, why)| {
-            why.iter().map(move |(family, why)| (*family, format!("{}: {family}: {why}", place(at))))
+            why.iter().map(move |(family, why)| (*family, format!("{}: {family}: {why}", place_name(at))))
         })
         .map(|(family, what)| StateDifference {
             kind: DifferenceKind::Changed,
@@ -95,7 +95,7 @@ fn judge_firewall(steps: &[Operation], network: &mut NetworkState) {
 }
 
 /// As [`NetworkState`] names places.
-pub(super) fn place(place: &NetnsPlace) -> String {
+pub(super) fn place_name(place: &NetnsPlace) -> String {
     match place {
         NetnsPlace::Node => "node".to_owned(),
         NetnsPlace::Ztunnel(slot) => format!("ztunnel {slot}"),
@@ -119,7 +119,7 @@ pub(super) fn members(
     Comparison::judged(want, have, difference)
 }
 
-fn network(
+fn compare_network(
     want: &WantedNode,
     desired: &DesiredState,
     observed: &ObservedState,
@@ -129,7 +129,7 @@ fn network(
     let mut all = ComparedLists::default();
     all.add("node", &want.into(), &observed.into());
     for slot in ZtunnelSlot::BOTH {
-        let place = place(&NetnsPlace::Ztunnel(slot));
+        let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();
         let (want, have) = (slot.of(&want.inside), slot.of(&observed.inside));
         let want = want.as_ref().map_or(nothing.clone(), Into::into);

@@ -18,11 +18,11 @@ use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, Z
 
 use crate::inpod;
 
-use node_network::of_probes;
-use outside::outside;
+use node_network::add_missing_probes;
+use outside::judge_without_ambient;
 
-pub(super) use node_network::{NodeNetwork, on_node};
-pub(super) use ztunnels::ztunnels;
+pub(super) use node_network::{NodeNetwork, judge_on_node};
+pub(super) use ztunnels::ztunnel_states;
 
 /// How pods with a sidecar are to be redirected, by UID.
 pub(super) type PodRedirects = BTreeMap<PodUid, Box<SidecarRedirect>>;
@@ -42,7 +42,7 @@ pub(super) struct PodContext<'a> {
 impl PodContext<'_> {
     /// Returns the state of a pod, and adds how it is redirected if it has a sidecar, whose rules are yet to be observed.
     pub(super) fn pod_state(&self, known: &KnownPod, redirects: &mut PodRedirects) -> PodState {
-        let mut shown = as_known(known);
+        let mut shown = pod_from_api(known);
         let is_deleted = known.pod.metadata.deleted.is_some();
         if known.ended && is_deleted {
             shown.reason = StateReason {
@@ -55,7 +55,7 @@ impl PodContext<'_> {
         let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
         match (&known.standing, &self.snapshot.way) {
             (AmbientStanding::Out(_), _) => {
-                let redirect = outside(known, self.policy, &mut shown, &mut evidence);
+                let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
                 redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
             }
             (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
@@ -64,9 +64,11 @@ impl PodContext<'_> {
         }
         let is_in_pod = shown.way == Some(RedirectionMode::InPod);
         match &self.snapshot.way {
-            CaptureSnapshot::Node { .. } => on_node(&self.network, self.is_open(), &mut shown, &mut evidence),
+            CaptureSnapshot::Node { .. } => {
+                judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence)
+            }
             CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
-                Some(enrolled_pod) => from_within(enrolled_pod, &mut shown, &mut evidence),
+                Some(enrolled_pod) => add_enrolment(enrolled_pod, &mut shown, &mut evidence),
                 None if is_in_pod => evidence = not_enrolled_yet(evidence),
                 None => {}
             },
@@ -86,7 +88,7 @@ impl PodContext<'_> {
             {
                 shown.trouble.clone_from(&self.snapshot.trouble);
             }
-            CaptureSnapshot::InPod { .. } => of_probes(&self.network, self.settings, &mut shown),
+            CaptureSnapshot::InPod { .. } => add_missing_probes(&self.network, self.settings, &mut shown),
             _ => {}
         }
         if !is_as_enrolled(&shown) {
@@ -102,7 +104,7 @@ impl PodContext<'_> {
 }
 
 /// Returns a pod's state as the API server and the reconciler know it, before the kernel is considered.
-fn as_known(known: &KnownPod) -> PodState {
+fn pod_from_api(known: &KnownPod) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
     ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
@@ -114,7 +116,7 @@ fn as_known(known: &KnownPod) -> PodState {
         phase: known.pod.status.phase.clone(),
         capture: CaptureState::Unknown,
         way: None,
-        reason: reason(&known.standing),
+        reason: reason_of(&known.standing),
         since: known.since.map(wire::rfc3339),
         annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         kernel: KernelView::default(),
@@ -139,7 +141,7 @@ pub(super) fn life_of(known: &KnownPod) -> PodLife {
     if known.ended { PodLife::Ending } else { life(&known.pod) }
 }
 
-fn reason(standing: &AmbientStanding) -> StateReason {
+fn reason_of(standing: &AmbientStanding) -> StateReason {
     let words = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
             EnrolmentReason::to_string(reason)
@@ -154,12 +156,12 @@ fn reason(standing: &AmbientStanding) -> StateReason {
 }
 
 /// In in-pod redirection the reconciler knows the state of each pod.
-fn from_within(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &mut Evidence) {
+fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence: &mut Evidence) {
     *evidence = Evidence { life: evidence.life, ..enrolled_pod.evidence };
     if shown.ips.is_empty() {
         shown.ips.clone_from(&enrolled_pod.ips);
     }
-    shown.kernel = inpod::view(enrolled_pod);
+    shown.kernel = inpod::last_observation(enrolled_pod);
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { serves, refused: enrolled_pod.refused.clone() });
     shown.trouble.clone_from(&enrolled_pod.trouble);

@@ -39,7 +39,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
             Some(pod) if pod.capture == CaptureState::Captured => {}
             Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
             None => {
-                let mut pod = from(record);
+                let mut pod = pod_of_record(record);
                 let rules = RulesEvidence::Absent { failing: true };
                 pod.capture = Evidence { rules, awaited: true, ..Evidence::UNKNOWN }.classify().state;
                 pod.trouble = Some(why);
@@ -50,7 +50,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
 }
 
 /// Network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
-fn unrecorded(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
+fn unrecorded_namespaces(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
     if places.are_unknown() {
@@ -88,10 +88,10 @@ pub(super) fn observe(
     cache: &mut sidecar::SidecarCache,
 ) -> StateReport {
     let done = records.iter().filter(|record| record.error.is_none());
-    let mut pods: Vec<PodState> = done.map(|record| from(record)).collect();
+    let mut pods: Vec<PodState> = done.map(|record| pod_of_record(record)).collect();
     let redirects = records.iter().filter_map(|record| {
         match planner::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
-            Ok(PodDecision::Sidecar(redirect)) => Some((key(record), redirect)),
+            Ok(PodDecision::Sidecar(redirect)) => Some((uid_of(record), redirect)),
             _ => None,
         }
     });
@@ -117,9 +117,9 @@ pub(super) fn observe(
         netns_directory: settings.netns_directory.clone(),
         proc: Some(settings.host_proc.clone()),
     };
-    sidecar::show(&places, records, &redirects, cache, &mut pods);
+    sidecar::observe_sidecars(&places, records, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let blind = if known.is_some() { None } else { unrecorded(records, &places) };
+    let blind = if known.is_some() { None } else { unrecorded_namespaces(records, &places) };
     StateReport {
         seen: Provenance { blind: blind.into_iter().collect(), ..Provenance::default() },
         node: NodeState { synced: known.is_some(), ..NodeState::default() },
@@ -139,23 +139,24 @@ pub(super) struct RecordedAdds {
 
 impl RecordedAdds {
     /// Of these pods alone: there may be thousands of records. Of several ADDs of a pod the newest counts.
-    pub(super) fn of(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
-        let is_meant = |record: &&Arc<PodRecord>| pods.contains_key(&key(record));
+    pub(super) fn of_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
+        let is_meant = |record: &&Arc<PodRecord>| pods.contains_key(&uid_of(record));
         let mut records: Vec<&Arc<PodRecord>> = records.iter().filter(is_meant).collect();
         records.sort_by(|a, b| a.at.cmp(&b.at));
         let done = records.iter().filter(|record| record.error.is_none());
-        let namespaces = done.filter_map(|record| Some((key(record), recorded_netns(record)?)));
-        let rules = |record: &&Arc<PodRecord>| (key(record), RecordedRules::from_lines(record.rules.clone()));
+        let namespaces = done.filter_map(|record| Some((uid_of(record), recorded_netns(record)?)));
+        let rules =
+            |record: &&Arc<PodRecord>| (uid_of(record), RecordedRules::from_lines(record.rules.clone()));
         RecordedAdds { namespaces: namespaces.collect(), rules: records.iter().map(rules).collect() }
     }
 }
 
 /// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.
-fn key(record: &PodRecord) -> PodUid {
+fn uid_of(record: &PodRecord) -> PodUid {
     if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
 
-fn from(record: &PodRecord) -> PodState {
+fn pod_of_record(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
     let blind = match record.pod {
         Some(_) => "its rules have not been observed",
@@ -167,13 +168,13 @@ fn from(record: &PodRecord) -> PodState {
     PodState {
         namespace: record.namespace.clone(),
         name: record.name.clone(),
-        uid: key(record),
+        uid: uid_of(record),
         ips: record.ips.clone(),
         // It was about to run then; a DEL would have reported that it has ended.
         phase: "Running".to_owned(),
         capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
         way: is_sidecar.then_some(RedirectionMode::Sidecar),
-        reason: StateReason { code: record.decision.clone(), words: words(record) },
+        reason: StateReason { code: record.decision.clone(), words: reason_text(record) },
         since: Some(record.at.clone()),
         annotation: None,
         kernel: KernelView { blind, ..KernelView::default() },
@@ -185,7 +186,7 @@ fn from(record: &PodRecord) -> PodState {
 }
 
 /// The reason of the plugin's decision. A decision of another version has its own message.
-fn words(record: &PodRecord) -> String {
+fn reason_text(record: &PodRecord) -> String {
     if ALL_ENROLLED.iter().any(|reason| reason.code() == record.decision) {
         return "it was enrolled in ambient mode, which is off now".to_owned();
     }

@@ -78,7 +78,7 @@ impl NetnsPaths {
 
 /// Fills in what the kernel shows of pods with a sidecar, which needs no tool. A pod's rules are compared with what its ADD
 /// left. Without a record of that another version made them, or another plugin, so whatever redirects its traffic counts.
-pub(super) fn show(
+pub(super) fn observe_sidecars(
     places: &NetnsPaths,
     records: &[Arc<PodRecord>],
     redirects: &PodRedirects,
@@ -90,7 +90,7 @@ pub(super) fn show(
     if !pods.iter().any(is_one) {
         return;
     }
-    let adds = RecordedAdds::of(records, redirects);
+    let adds = RecordedAdds::of_pods(records, redirects);
     let found = places.namespaces().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let began = Instant::now();
@@ -111,13 +111,13 @@ pub(super) fn show(
         let seen = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
             let then = adds.rules.get(&pod.uid);
-            cache.compare(netns, |netns| compare(netns, redirect, then), late)
+            cache.compare(netns, |netns| compare_rules(netns, redirect, then), late)
         });
-        show_rules(pod, PodLife::Running, seen);
+        add_comparison(pod, PodLife::Running, seen);
     }
 }
 
-pub(super) fn show_rules(pod: &mut PodState, life: PodLife, seen: Result<RulesComparison, String>) {
+pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, seen: Result<RulesComparison, String>) {
     match seen {
         Err(why) => {
             pod.capture = SIDECAR.classify().state;
@@ -191,7 +191,7 @@ impl SidecarCache {
 }
 
 /// Compares the rules in a pod's namespace.
-fn compare(
+fn compare_rules(
     netns: &Netns,
     redirect: &SidecarRedirect,
     then: Option<&RecordedRules>,

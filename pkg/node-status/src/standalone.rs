@@ -12,7 +12,7 @@ use crate::{ObservationStart, alone, client, local, records, sidecar::SidecarCac
 pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
     let began = ObservationStart::now();
     let path = settings.last_state();
-    let (last, why) = match last(settings) {
+    let (last, why) = match last_state(settings) {
         Ok(Some(last)) => {
             let at = &last.seen.at;
             let why =
@@ -92,7 +92,7 @@ fn as_recorded(mut state: StateReport) -> StateReport {
 ///
 /// # Errors
 /// It cannot be read, or is of another version.
-pub fn last(settings: &DaemonSettings) -> Result<Option<StateReport>> {
+pub fn last_state(settings: &DaemonSettings) -> Result<Option<StateReport>> {
     match hostfs::read(&settings.last_state(), MAX_DOCUMENT) {
         Err(error) if error.is_missing() => Ok(None),
         text => Ok(Some(StateReport::parse(&text?)?)),

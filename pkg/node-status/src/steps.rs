@@ -6,7 +6,7 @@ use model::{Family, PodUid};
 use planner::node::{NetnsPlace, NodeConfig, Operation, PathRule, RouteEdit};
 use report::PlanStep;
 
-use crate::node::{place, policy_rule};
+use crate::node::{place_name, policy_rule};
 
 pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
     PlanStep {
@@ -20,7 +20,7 @@ pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
 fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     let at = |at: &NetnsPlace| match at {
         NetnsPlace::Node => String::new(),
-        NetnsPlace::Ztunnel(_) => format!("[{}] ", place(at)),
+        NetnsPlace::Ztunnel(_) => format!("[{}] ", place_name(at)),
     };
     match operation {
         Operation::CreateSet(family) => {
@@ -77,6 +77,6 @@ fn sysctl(at: &str, name: &str, value: &str) -> String {
 }
 
 fn verb(verb: &str, at: &NetnsPlace, rule: &PathRule) -> String {
-    let shown = policy_rule(&place(at), rule).to_string();
+    let shown = policy_rule(&place_name(at), rule).to_string();
     shown.replacen(" rule ", &format!(" rule {verb} "), 1)
 }

@@ -72,7 +72,12 @@ fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
 /// In node-level capture the sets, routes and rules of the node are all that there is.
 ///
 /// `open`: without a ztunnel, traffic bypasses the mesh.
-pub(crate) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, evidence: &mut Evidence) {
+pub(crate) fn judge_on_node(
+    seen: &NodeNetwork<'_>,
+    open: bool,
+    shown: &mut PodState,
+    evidence: &mut Evidence,
+) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
     if shown.way != Some(RedirectionMode::Node) {
@@ -122,7 +127,7 @@ pub(crate) fn on_node(seen: &NodeNetwork<'_>, open: bool, shown: &mut PodState, 
 }
 
 /// An address that is missing in the set of probed pods blocks the kubelet's probes, and nothing else.
-pub(super) fn of_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
+pub(super) fn add_missing_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
     let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
         return;

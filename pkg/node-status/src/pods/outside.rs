@@ -7,7 +7,7 @@ use report::{PodState, RedirectionMode, StateReason};
 
 /// A pod outside of ambient mode: it may have a sidecar. The plugin's decision at its ADD is made here from the same facts;
 /// returns how the pod is redirected, if it is.
-pub(super) fn outside(
+pub(super) fn judge_without_ambient(
     known: &KnownPod,
     policy: &EnrolmentPolicy,
     shown: &mut PodState,
@@ -27,7 +27,7 @@ pub(super) fn outside(
     match planner::decide(&known.pod, known.namespace.as_ref(), policy) {
         Ok(PodDecision::Sidecar(redirect)) => {
             shown.way = Some(RedirectionMode::Sidecar);
-            evidence.membership = MeshMembership::Member; // `sidecar::show` observes its rules
+            evidence.membership = MeshMembership::Member; // `sidecar::observe_sidecars` observes its rules
             shown.reason = StateReason {
                 code: "sidecar".to_owned(),
                 words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),

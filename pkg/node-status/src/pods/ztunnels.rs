@@ -6,7 +6,7 @@ use report::ZtunnelState;
 use zds::ConnectionState;
 
 /// The node's ztunnels. `active`: the slot that the kernel sends new connections to.
-pub(crate) fn ztunnels(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<ZtunnelState> {
+pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<ZtunnelState> {
     let only = snapshot.ztunnels.len() == 1;
     let show = |one: &ZtunnelCandidate| {
         let mut shown = ZtunnelState {
@@ -29,7 +29,7 @@ pub(crate) fn ztunnels(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<Ztu
                     slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
                 shown.active = shown.slot.is_some() && shown.slot == active;
             }
-            CaptureSnapshot::InPod { ztunnels, .. } => connection(ztunnels, only, &mut shown),
+            CaptureSnapshot::InPod { ztunnels, .. } => add_connection(ztunnels, only, &mut shown),
             _ => {}
         }
         shown
@@ -38,7 +38,7 @@ pub(crate) fn ztunnels(snapshot: &AgentSnapshot, active: Option<u32>) -> Vec<Ztu
 }
 
 /// Whether a ztunnel is connected. `only`: there is no other pod whose connection it could be.
-fn connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
+fn add_connection(all: &[ConnectionState], only: bool, shown: &mut ZtunnelState) {
     let own = all.iter().find(|one| one.pod.as_ref() == Some(&shown.uid));
     let unknown = all.iter().find(|one| one.pod.is_none());
     let own = own.or(unknown.filter(|_| only));
