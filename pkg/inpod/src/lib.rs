@@ -23,7 +23,7 @@ pub use find::{
 };
 pub use listener::has_listener;
 pub use node::{NodeProbes, ProbeRules, set};
-pub use peer::peer_addresses;
+pub use peer::{netns_addresses, peer_addresses};
 pub use pod::{
     CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, is_captured, observe,
     observe_each, release,

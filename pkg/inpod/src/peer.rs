@@ -15,7 +15,14 @@ use crate::Error;
 /// # Errors
 /// It cannot be opened, or looked at.
 pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error> {
-    let netns = Netns::of_socket(connection)?;
+    netns_addresses(&Netns::of_socket(connection)?)
+}
+
+/// The addresses in a network namespace, without those of loopback and of links.
+///
+/// # Errors
+/// It cannot be observed.
+pub fn netns_addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, Error> {
     let list = || -> Result<BTreeSet<IpAddr>, Error> {
         let all = RtnetlinkHandle::open()?.addresses()?.into_iter().map(|address| address.ip);
         Ok(all.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())

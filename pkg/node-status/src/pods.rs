@@ -10,8 +10,8 @@ use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
 use capture_modes::CaptureSettings;
 use model::PodUid;
 use planner::{
-    AmbientStanding, EnrolmentPolicy, EnrolmentReason, SidecarRedirect, SkipReason,
-    ambient::AMBIENT_REDIRECTION, node::ZtunnelFallback,
+    AmbientStanding, EnrolmentPolicy, SidecarRedirect, SkipReason, ambient::AMBIENT_REDIRECTION,
+    node::ZtunnelFallback,
 };
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, ZtunnelView};
@@ -142,15 +142,11 @@ pub(super) fn life_of(known: &KnownPod) -> PodLife {
 }
 
 fn reason_of(standing: &AmbientStanding) -> StateReason {
-    let words = match standing {
+    let (code, words) = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
-            EnrolmentReason::to_string(reason)
+            (reason.code(), reason.to_string())
         }
-        AmbientStanding::Out(left) => SkipReason::to_string(left),
-    };
-    let code = match standing {
-        AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => reason.code(),
-        AmbientStanding::Out(left) => left.code(),
+        AmbientStanding::Out(reason) => (reason.code(), reason.to_string()),
     };
     StateReason { code: code.to_owned(), words }
 }

@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use ::inpod::netns_addresses;
 use firewall::{CapturedTraffic, RulesFingerprint};
-use hostnet::RtnetlinkHandle;
 use netns::{Netns, NetnsId};
 use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
@@ -152,7 +152,7 @@ impl SidecarCache {
         let mut found = NetnsByAddress::default();
         for (_, netns) in all {
             let known = self.addresses.get(&netns.id()).filter(|ips| !ips.is_empty()).cloned();
-            let asked = known.map_or_else(|| addresses(&netns), Ok);
+            let asked = known.map_or_else(|| netns_addresses(&netns).map_err(|error| error.to_string()), Ok);
             // A pod that ends meanwhile has none any more.
             let ips = asked.map_err(|error| found.refused = Some(error)).unwrap_or_default();
             self.addresses.insert(netns.id(), ips.clone());
@@ -260,19 +260,4 @@ impl NetnsByAddress {
 /// Which namespace has which address.
 pub(super) fn by_address(all: Vec<(PathBuf, Netns)>) -> NetnsByAddress {
     SidecarCache::default().by_address(all)
-}
-
-/// Without those of loopback, which every namespace has.
-fn addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, String> {
-    let list = || RtnetlinkHandle::open().and_then(|mut handle| handle.addresses());
-    let all = netns.run_in(list).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    let ips = all.into_iter().map(|address| address.ip);
-    Ok(ips.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
 }
