@@ -65,7 +65,7 @@ impl PodContext<'_> {
         let is_in_pod = shown.way == Some(RedirectionMode::InPod);
         match &self.snapshot.way {
             CaptureSnapshot::Node { .. } => {
-                judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence)
+                judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence);
             }
             CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {
                 Some(enrolled_pod) => add_enrolment(enrolled_pod, &mut shown, &mut evidence),
