@@ -185,11 +185,6 @@ impl Agent {
         &self.namespace
     }
 
-    /// What our chart installs.
-    pub(crate) fn of_our_chart() -> Self {
-        Self { name: "our chart".to_owned(), namespace: CHART_NAMESPACE.into(), objects: Vec::new() }
-    }
-
     /// Our chart's directory.
     pub(crate) fn our_chart() -> PathBuf {
         repository("deploy/charts/istio-cni")

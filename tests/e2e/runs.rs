@@ -43,8 +43,26 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] =
-        [Self::Runtime(Runtime::Containerd1), Self::Runtime(Runtime::Containerd2), Self::Charts];
+    /// Parts that the shortest path through everything takes.
+    pub(crate) const SHORT: [Self; 6] = [
+        Self::Runtime(Runtime::Containerd1),
+        Self::Runtime(Runtime::Containerd2),
+        Self::Charts,
+        Self::Restart(Runtime::Crio),
+        Self::Multus,
+        Self::Chains,
+    ];
+    /// All parts but the tour.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Runtime(Runtime::Containerd1),
+        Self::Runtime(Runtime::Containerd2),
+        Self::Charts,
+        Self::Runtime(Runtime::Crio),
+        Self::Runtime(Runtime::CrioInfra),
+        Self::Restart(Runtime::Crio),
+        Self::Multus,
+        Self::Chains,
+    ];
 }
 
 pub(crate) type Play = fn(&mut Fixture, &Places, &Agent);
@@ -55,6 +73,8 @@ pub(crate) struct Entry {
     node: Node,
     agent: Agent,
     play: Play,
+    /// Not on the shortest path: another entry has most of it.
+    is_extra: bool,
 }
 
 /// A node to play it on.
@@ -71,28 +91,33 @@ impl Part {
                 entry(Agent::manifest("istio-cni-ambient.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::Node);
                 }),
-                entry(Agent::chart("1.20.8", "default"), chart_of_sidecars),
+                entry(Agent::chart("1.20.8", "default"), chart_of_sidecars).extra(),
                 entry(Agent::chart("1.20.8", "ambient"), |fixture, places, agent| {
                     chart(fixture, places, agent, Some(CaptureState::Node));
-                }),
+                })
+                .extra(),
             ],
             Self::Restart(_) => vec![entry(Agent::manifest("istio-cni-in-pod.yaml"), restarted)],
             Self::Runtime(Runtime::Containerd2 | Runtime::Crio) => vec![
                 entry(Agent::manifest("istio-cni-in-pod.yaml"), |fixture, places, agent| {
                     ambient(fixture, places, agent, CaptureState::InPod);
                 }),
-                entry(Agent::chart("1.29.1", "default"), chart_of_sidecars),
+                entry(Agent::chart("1.29.1", "default"), chart_of_sidecars).extra(),
                 entry(Agent::repairing("1.29.1"), repaired),
                 entry(Agent::chart("1.29.1", "ambient"), migrated).called("helm upgrade to our chart"),
                 entry(Agent::manifest("istio-cni.yaml"), tainted).called("istio-cni-taint"),
                 entry(Agent::chart("1.29.1", "ambient"), |fixture, places, agent| {
                     chart(fixture, places, agent, Some(CaptureState::InPod));
-                }),
+                })
+                .extra(),
             ],
-            Self::Tour => vec![entry(Agent::of_our_chart(), tour)],
+            Self::Tour => vec![entry(Agent::ours(&["profile=ambient"]), tour)],
             Self::Charts => Agent::distinct_charts()
                 .into_iter()
-                .map(|(version, case)| entry(Agent::chart(version, &case), daemon_set as Play))
+                .map(|(version, case)| {
+                    let is_extra = case != "default";
+                    Entry { is_extra, ..entry(Agent::chart(version, &case), daemon_set as Play) }
+                })
                 .collect(),
         }
     }
@@ -103,7 +128,13 @@ impl Part {
             Self::Tour => ("a cluster to try things on", Runtime::Containerd2),
             _ => ("DaemonSet of a chart", Runtime::Containerd2),
         };
-        Entry { name: format!("{part}: {}", agent.name), node: (runtime, Network::Ptp), agent, play }
+        Entry {
+            name: format!("{part}: {}", agent.name),
+            node: (runtime, Network::Ptp),
+            agent,
+            play,
+            is_extra: false,
+        }
     }
 }
 
@@ -111,7 +142,11 @@ impl Entry {
     /// An installation on a node with another network.
     pub(crate) fn behind(network: Network, runtime: Runtime, agent: Agent, play: Play) -> Self {
         let name = format!("{}, {}: {}", runtime.name(), network.name(), agent.name);
-        Self { name, node: (runtime, network), agent, play }
+        Self { name, node: (runtime, network), agent, play, is_extra: false }
+    }
+
+    fn extra(self) -> Self {
+        Self { is_extra: true, ..self }
     }
 
     fn called(mut self, what: &str) -> Self {
@@ -120,13 +155,14 @@ impl Entry {
     }
 }
 
-/// Plays all entries of the parts, and once more those that failed. Headlines have the time since `start`.
-pub(crate) fn play(places: &Places, parts: &[Part], start: Instant) -> Vec<Played> {
+/// Plays all entries of the parts, or only those on the shortest path, and once more those that failed. Headlines have the time since
+/// `start`.
+pub(crate) fn play(places: &Places, parts: &[Part], short: bool, start: Instant) -> Vec<Played> {
     let (mut entries, mut played) = (Vec::new(), Vec::new());
     for part in parts {
         // Entries of a part that need the same node have one cluster, as long as all is well.
         let mut cluster: Option<Fixture> = None;
-        for entry in part.entries() {
+        for entry in part.entries().into_iter().filter(|entry| !(short && entry.is_extra)) {
             cluster =
                 cluster.filter(|fixture| (fixture.machine.runtime, fixture.machine.network) == entry.node);
             let first = attempt(places, &entry, &mut cluster, start);

@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_secs(60);
 const CHANGES: u32 = 200;
 /// Between two changes: far more often than pods of a node change.
 const PACE: Duration = Duration::from_millis(100);
-const RECONCILER: &str = "ambient";
+const RECONCILER: &str = "agent";
 const BOUNDS: &str = "bounds: 40 MiB, 5 % of one core at rest, 4 MiB of records";
 
 pub(crate) fn run() {

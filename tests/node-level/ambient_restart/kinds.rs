@@ -120,7 +120,7 @@ impl Fixture {
     /// Makes a change, and tells where its plan could be cut off, and what it leads to.
     fn undisturbed(&mut self, name: &str, change: Change) -> (Vec<Point>, String) {
         self.base.restart();
-        let tracer = Tracer::attach(self.base.daemon(), "ambient", None);
+        let tracer = Tracer::attach(self.base.daemon(), "agent", None);
         let mut end = PlanEnd::after(&self.base);
         change(self);
         while !end.is_here(&self.base) {
