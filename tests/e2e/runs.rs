@@ -404,10 +404,6 @@ fn daemon_set(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     };
     let pods = kinds::check(fixture, &pods);
     let clean = end(fixture, agent, &before, pods);
-    if !agent.is_chained() {
-        // It was kept for pods that started with it.
-        fixture.machine.sh("rm -f /opt/cni/bin/istio-cni /run/istio-cni/istio-cni.log");
-    }
     for (path, _) in mounted {
         fixture.machine.sh(&format!("umount {path}"));
     }

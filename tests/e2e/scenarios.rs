@@ -234,7 +234,7 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
         format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
     );
     let machine = &fixture.machine;
-    let keeps = machine.runtime.keeps_plugin() || machine.network.is_multus() || !agent.is_chained();
+    let keeps = machine.runtime.keeps_plugin() || machine.network.is_multus();
     let left = || footprint::left(machine, before, keeps);
     until(Duration::from_secs(5), || Some(left()).filter(String::is_empty));
     let left = left();

@@ -28,16 +28,14 @@ pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
     errors
 }
 
-/// Caller of the plugin for pods that have started with it, after our entry is gone; `None`: nobody.
+/// Caller of the plugin for pods that have started with it, after our entry is gone; `None`: none is known.
 ///
-/// Multus keeps the networks of a pod as they were at its ADD, and deletes these when the pod ends. A network of ours alone is for it,
-/// or for another caller that may do so, whose own network is elsewhere.
+/// Multus keeps the networks of a pod as they were at its ADD, and deletes these when the pod ends.
 fn late_caller(settings: &InstallerSettings) -> Option<&'static str> {
     if settings.keeps_plugin {
         return Some("container runtime");
     }
-    let is_alone = matches!(settings.chaining, Chaining::Standalone { .. });
-    (is_alone || known_writers::has_multus(&settings.conf_dir)).then_some("Multus")
+    known_writers::has_multus(&settings.conf_dir).then_some("Multus")
 }
 
 fn entries(settings: &InstallerSettings) -> Vec<Error> {
