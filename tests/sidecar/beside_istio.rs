@@ -110,7 +110,7 @@ fn compare_setting(
         match setting.differences.iter().find(|difference| (difference.covers)(packet)) {
             Some(difference) => seen.push(difference),
             None => {
-                surprises.push(format!("{}: {packet}\n    Istio: {theirs}\n    ours:  {ours}", setting.name))
+                surprises.push(format!("{}: {packet}\n    Istio: {theirs}\n    ours:  {ours}", setting.name));
             }
         }
     }
