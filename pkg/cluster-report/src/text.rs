@@ -74,10 +74,17 @@ fn conclusion(report: &CheckReport, colour: bool) -> String {
         Verdict::Unhealthy => ("×", Colour::Red, "unhealthy"),
         Verdict::Unknown => ("?", Colour::Yellow, "not determined"),
     };
-    let mut text = format!(
-        "{} nodes, {} agents, {} of which answered; {} pods, {} captured, {} bypassing the mesh\n",
-        counts.nodes, counts.agents, counts.answered, counts.pods, counts.captured, counts.bypassing
-    );
+    let mut text =
+        format!("{} nodes, {} agents, {} of which answered; ", counts.nodes, counts.agents, counts.answered);
+    // Without an answer, no number of pods is better than none.
+    let _ = match counts.answered {
+        0 => writeln!(text, "nothing is known of their pods"),
+        _ => writeln!(
+            text,
+            "{} pods, {} captured, {} bypassing the mesh",
+            counts.pods, counts.captured, counts.bypassing
+        ),
+    };
     if report.partial {
         text.push_str("The result is partial: not every node answered, or not everything could be read.\n");
     }

@@ -39,6 +39,15 @@ fn a_check_shows_marks_findings_and_where_to_read_on() {
 }
 
 #[test]
+fn without_an_answer_no_pod_is_counted() {
+    let text = check_text(&check(&Cluster::default()), false, false);
+    assert!(
+        text.contains("0 nodes, 0 agents, 0 of which answered; nothing is known of their pods\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_is_missing_is_said_beside_the_answer() {
     let report = verify(&cluster());
     assert_eq!((report.status(), report.equal, report.partial), (2, false, true));
