@@ -251,7 +251,7 @@ impl AgentOrApi {
     /// [`AgentOrApi::enrolled`].
     ///
     /// # Errors
-    /// It could not be found out.
+    /// It could not be determined.
     pub fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
@@ -267,7 +267,7 @@ impl AgentOrApi {
     /// A namespace as it is now.
     ///
     /// # Errors
-    /// It could not be found out.
+    /// It could not be determined.
     pub fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
             (Some(namespace), _) => Some(Ok(namespace.clone())),

@@ -288,7 +288,7 @@ fn enrolled_by_agent(
 /// # Errors
 /// It left nothing for this, or the kernel refuses.
 fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
-    let ips = offline_enrol::arriving(call).map_err(|error| error.msg)?;
+    let ips = offline_enrol::addresses_at_start(call).map_err(|error| error.msg)?;
     if ips.is_empty() {
         return Err("the plugins before this one gave the pod no address".to_owned());
     }

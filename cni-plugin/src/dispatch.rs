@@ -81,7 +81,7 @@ fn about_container(
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
     let ips = match (call.conf.ambient_enabled, command) {
-        (true, CniCommand::Add) => offline_enrol::arriving(&call).unwrap_or_default(),
+        (true, CniCommand::Add) => offline_enrol::addresses_at_start(&call).unwrap_or_default(),
         (true, _) => offline_enrol::addresses(&call).unwrap_or_default(),
         (false, _) => Vec::new(),
     };

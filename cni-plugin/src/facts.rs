@@ -208,7 +208,7 @@ impl ApiServer {
     /// was made by the same admission, which decides, and of another it is not taken.
     ///
     /// # Errors
-    /// It could not be found out.
+    /// It could not be determined.
     pub fn pod(
         &self,
         name: &PodName,
@@ -224,7 +224,7 @@ impl ApiServer {
     /// The namespace, likewise.
     ///
     /// # Errors
-    /// It could not be found out.
+    /// It could not be determined.
     pub fn namespace(&self, name: &str, is_answered: &dyn Fn() -> bool) -> Result<Namespace, LookupError> {
         let path = ["api", "v1", "namespaces", name];
         let namespace: Namespace = self.get(&path, Freshness::Newest, is_answered)?;

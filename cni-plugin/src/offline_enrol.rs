@@ -89,7 +89,7 @@ fn read(path: &Path) -> Result<SharedNode, String> {
 /// # Errors
 /// That result cannot be read.
 pub fn addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
-    Ok(reported(call)?.unwrap_or_default())
+    Ok(reported_addresses(call)?.unwrap_or_default())
 }
 
 /// The addresses of a pod that starts: as [`addresses`], or those in its namespace if there was no plugin before us. Multus calls us
@@ -97,10 +97,10 @@ pub fn addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
 ///
 /// # Errors
 /// As there, or the namespace cannot be looked at.
-pub fn arriving(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
-    match reported(call)? {
+pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
+    match reported_addresses(call)? {
         Some(ips) => Ok(ips),
-        None => observed(call).map_err(|why| {
+        None => observed_addresses(call).map_err(|why| {
             CniError::new(
                 ErrorCode::Other,
                 format!("cannot observe the addresses of {}: {why}", subject(call)),
@@ -110,13 +110,13 @@ pub fn arriving(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
 }
 
 /// `None`: there is no result.
-fn reported(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
+fn reported_addresses(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Some(Vec::new())) };
     let previous = call.conf.prev_result()?;
     Ok(previous.map(|previous| previous.result().pod_ips(ifname)))
 }
 
-fn observed(call: &PluginCall) -> Result<Vec<IpAddr>, String> {
+fn observed_addresses(call: &PluginCall) -> Result<Vec<IpAddr>, String> {
     let observed = open_netns(call)?.run_in(redirect::pod_addresses).map_err(|error| error.to_string())?;
     observed.map_err(|error| error.to_string())
 }

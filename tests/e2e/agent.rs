@@ -52,7 +52,7 @@ impl Agent {
         if needs_privileges { agent.privileged() } else { agent }
     }
 
-    /// What our chart renders with these values, as for `--set`.
+    /// Objects that our chart renders with these values, as for `--set`.
     pub(crate) fn ours(values: &[&str]) -> Self {
         let text = helm::template(&Self::our_chart(), CHART_NAMESPACE, values);
         let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("a chart renders YAML");

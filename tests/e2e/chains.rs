@@ -84,7 +84,7 @@ fn map_ports(fixture: &mut Fixture, pods: &Pods) {
     }
 }
 
-/// What `bandwidth` and `tuning` have done is there.
+/// Checks the traffic limits of `bandwidth` and the sysctl of `tuning`.
 fn limits(fixture: &mut Fixture, pods: &Pods) {
     let queues = fixture.machine.sh("tc qdisc show").matches("qdisc tbf").count();
     // One for each direction.

@@ -163,7 +163,7 @@ impl Fixture {
         connect(command, to)
     }
 
-    /// Who answers somebody beyond the node who connects there now.
+    /// Answer to a connection from beyond the node to this address, now.
     pub(crate) fn connect_from_outside(&self, to: &str) -> Value {
         connect(Command::new(kit_traffic()), to)
     }

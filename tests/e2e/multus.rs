@@ -18,7 +18,7 @@ use crate::ztunnel::{self, CaptureState};
 
 /// Annotation by which a pod names further networks. Istio's injector sets it where istiod has the CNI provider `multus`.
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// What the injector sets it to.
+/// Value that the injector gives it.
 const ISTIO_CNI: &str = "default/istio-cni";
 /// Where Multus reports the interfaces of a pod.
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";

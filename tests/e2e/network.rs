@@ -14,7 +14,7 @@ pub(crate) const OUTSIDE_OF_SECOND: &str = "10.98.0.254";
 /// File of the network's list, where the runtime reads it.
 pub(crate) const LIST: &str = "10-e2e.conflist";
 
-/// What gives pods their network.
+/// Plugins that give pods their network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Network {
     /// `ptp` and `portmap`.
@@ -107,7 +107,7 @@ impl Network {
         }
     }
 
-    /// The same for the node.
+    /// Arguments of `ip` for the end of that link on the node.
     pub(crate) fn inside(self) -> Vec<String> {
         if self != Self::Macvlan {
             return Vec::new();

@@ -17,15 +17,11 @@ use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::machine::{NAME, OUTSIDE};
 use crate::pods::{PORT, injected_at_once, labelled, plain};
+use crate::runs::{MESH, MODE, SHOP};
 use crate::scenarios::Pods;
 use crate::wait::until;
 use crate::ztunnel::{self, CaptureState};
 
-const MODE: &str = "istio.io/dataplane-mode";
-/// Its pods have sidecars.
-const SHOP: &str = "shop";
-/// Its pods are in ambient mode.
-const MESH: &str = "mesh";
 /// For an answer that the cluster has to come to.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 const INTRODUCTION: &str = "
@@ -84,7 +80,7 @@ fn applications() -> Pods {
     ]
 }
 
-/// What an operator asks, and the answers.
+/// Shows questions of an operator, and the answers.
 fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     fixture.checks.chapter("what an operator asks");
     workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);

@@ -7,16 +7,16 @@ mod settings;
 
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Mutex,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use kit::{Netns, TempDir, binary};
+use kit::{Netns, binary};
 
 use self::{
     packets::{Fate, Packet, send},
-    pod::{PodNetwork, RuleTool},
+    pod::{PodNetwork, redirect},
     settings::{Difference, SETTINGS, Setting},
 };
 use crate::sidecar_kernel::at_once;
@@ -65,9 +65,7 @@ fn compare(tables: Tables) {
     }
     let random_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     println!("seed {random_seed:#x}");
-    let files = TempDir::new().unwrap();
-    let istio = RuleTool::new(programs.join("istio-iptables"), files.path());
-    let ours = RuleTool::new(binary("istio-iptables"), files.path());
+    let (istio, ours) = (programs.join("istio-iptables"), binary("istio-iptables"));
     let surprises = Mutex::new(Vec::new());
     at_once(SETTINGS, |setting| {
         let mut packets = Packet::sample(PACKETS / 2, FIXED_SEED);
@@ -81,15 +79,10 @@ fn compare(tables: Tables) {
 
 /// Makes two pods alike, one with the rules of each tool, and sends each packet in both. Returns what nobody listed: packets that
 /// ended otherwise, and listed differences that no packet shows.
-fn compare_setting(
-    setting: &Setting,
-    tables: Tables,
-    packets: &[Packet],
-    tools: [&RuleTool; 2],
-) -> Vec<String> {
+fn compare_setting(setting: &Setting, tables: Tables, packets: &[Packet], tools: [&Path; 2]) -> Vec<String> {
     let pods = tools.map(|tool| {
         let pod = PodNetwork::new(setting);
-        tool.apply(&pod, setting, tables);
+        redirect(&pod, tool, setting, tables);
         pod
     });
     let fates = pods.each_ref().map(|pod| send(pod, packets, PATIENCE));

@@ -1,5 +1,5 @@
-//! What the agent knows of pods: the facts that it follows, pods that it asks the API server for, and the policy for a node
-//! without ztunnel, which may be in a file.
+//! Sources of what the agent knows of pods: facts that it follows, pods that it asks the API server for, and the policy for a
+//! node without ztunnel, which may be in a file.
 
 use std::{
     future::pending,

@@ -53,33 +53,16 @@ impl RtnetlinkHandle {
         addresses.map_err(|malformed: Malformed| list(malformed.into()))
     }
 
-    /// Adds an address to a link, unless the link has it. One of IPv6 is tentative for a second or two, while the
-    /// kernel looks for another host that has it.
+    /// Adds an address to a link, unless the link has it. It is usable at once: nobody is asked whether they have it (no duplicate
+    /// address detection, RFC 4862), which suits addresses of `lo` and of links of our own that have nobody but us at the other
+    /// end. An address that is there stays as it is, tentative or not.
     ///
     /// # Errors
     ///
     /// [`Error::AddAddress`].
     pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
-        self.add(index, address, AddressFlags(0))
-    }
-
-    /// As [`RtnetlinkHandle::add_address`], but usable at once: nobody is asked whether they have the address (no duplicate
-    /// address detection, RFC 4862). For links of our own that have nobody but us at the other end. An address that
-    /// is there stays as it is, tentative or not.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::AddAddress`].
-    pub fn add_address_unchecked(
-        &mut self,
-        index: LinkIndex,
-        address: IpNet,
-    ) -> Result<ChangeOutcome, Error> {
-        self.add(index, address, AddressFlags::UNCHECKED)
-    }
-
-    fn add(&mut self, index: LinkIndex, address: IpNet, flags: AddressFlags) -> Result<ChangeOutcome, Error> {
-        let added = self.change(message(RTM_NEWADDR, CREATE, index, address, flags), &[Errno::EXIST]);
+        let request = message(RTM_NEWADDR, CREATE, index, address, AddressFlags::UNCHECKED);
+        let added = self.change(request, &[Errno::EXIST]);
         added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
     }
 

@@ -21,7 +21,7 @@ pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error>
 /// The addresses in a network namespace, without those of loopback and of links.
 ///
 /// # Errors
-/// It cannot be observed.
+/// The namespace cannot be entered, or its addresses cannot be listed.
 pub fn netns_addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, Error> {
     let list = || -> Result<BTreeSet<IpAddr>, Error> {
         let all = RtnetlinkHandle::open()?.addresses()?.into_iter().map(|address| address.ip);

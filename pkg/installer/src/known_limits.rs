@@ -1,20 +1,18 @@
-//! What cannot work behind the network that has our entry, as far as the network's plugins show it.
+//! Limits of the network that has our entry, as far as its plugins show them.
 
 use std::path::Path;
 
-use cni_types::{ConflistEntry, plugin_types};
+use cni_types::ConflistEntry;
 
-use crate::network::{self, NetworkConf};
+use crate::network;
 
 /// Warning about ambient mode on a node whose networks are in this directory; `None`: nothing is known that fails.
 ///
 /// The kubelet's probes reach an ambient pod from an address of the node's own, which the pod answers by its default route. Behind
 /// macvlan that does not lead over the node.
-pub(crate) fn of_ambient(directory: &Path) -> Option<&'static str> {
-    let names = network::names(directory).unwrap_or_default();
-    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
-    let mut types = names.iter().filter_map(read).map(|network| plugin_types(&network.content));
-    let chain = types.find(|types| types.iter().any(|plugin| plugin == ConflistEntry::TYPE))?;
+pub(crate) fn ambient_limit(directory: &Path) -> Option<&'static str> {
+    let chains = network::plugin_chains(directory);
+    let chain = chains.iter().find(|chain| chain.iter().any(|plugin| plugin == ConflistEntry::TYPE))?;
     let is_macvlan = chain.first().is_some_and(|plugin| plugin == "macvlan");
     is_macvlan.then_some("behind macvlan, the kubelet's network probes of ambient pods fail")
 }
@@ -41,7 +39,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             fs::write(directory.path().join("10-kit.conflist"), list(plugins)).unwrap();
             fs::write(directory.path().join("20-other.conflist"), list(&["macvlan"])).unwrap();
-            assert_eq!(of_ambient(directory.path()).is_some(), is_warned_of, "{plugins:?}");
+            assert_eq!(ambient_limit(directory.path()).is_some(), is_warned_of, "{plugins:?}");
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use cni_types::plugin_types;
-
-use crate::network::{self, NetworkConf};
+use crate::network;
 
 const CILIUM: KnownWriter = ("cilium-cni", "Cilium", "set its Helm value cni.exclusive=false");
 
@@ -33,7 +31,7 @@ pub(crate) fn describe(directory: &Path) -> String {
     if names.iter().any(|name| name.ends_with(".cilium_bak")) {
         return hint(&CILIUM);
     }
-    let types = types(directory, &names);
+    let types = network::plugin_chains(directory).concat();
     let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
     match known {
         Some(known) => hint(known),
@@ -52,14 +50,7 @@ pub(crate) fn describe(directory: &Path) -> String {
 
 /// Whether a network of the directory calls Multus, which calls the plugins of other networks for a pod.
 pub(crate) fn has_multus(directory: &Path) -> bool {
-    let names = network::names(directory).unwrap_or_default();
-    types(directory, &names).iter().any(|plugin| MULTUS.contains(&plugin.as_str()))
-}
-
-/// Plugins that the files call which can be read.
-fn types(directory: &Path, names: &[String]) -> Vec<String> {
-    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
-    names.iter().filter_map(read).flat_map(|network| plugin_types(&network.content)).collect()
+    network::plugin_chains(directory).iter().flatten().any(|plugin| MULTUS.contains(&plugin.as_str()))
 }
 
 fn hint((plugin, name, advice): &KnownWriter) -> String {

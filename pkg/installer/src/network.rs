@@ -274,6 +274,13 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>, Error> {
     Ok(hostfs::list(directory)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
+/// Plugins that each network of the directory calls, in the order of the files' names. A file that cannot be read is left out.
+pub(crate) fn plugin_chains(directory: &Path) -> Vec<Vec<String>> {
+    let names = names(directory).unwrap_or_default();
+    let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
+    names.iter().filter_map(read).map(|network| plugin_types(&network.content)).collect()
+}
+
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl Installer {
         if words.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
             let is_ambient = self.settings.defaults.iter().any(|(key, _)| *key == "ambient_enabled");
-            let limit = is_ambient.then(|| known_limits::of_ambient(&self.settings.conf_dir)).flatten();
+            let limit = is_ambient.then(|| known_limits::ambient_limit(&self.settings.conf_dir)).flatten();
             limit
                 .into_iter()
                 .for_each(|reason| warn!(target: "install", reason, "limited by the node's network"));

@@ -33,7 +33,7 @@ impl NodePath {
             }
             Operation::AddAddress(place, name, address) => {
                 let (net, index) = self.link(*place, name)?;
-                let _ = net.add_address_unchecked(index, *address)?;
+                let _ = net.add_address(index, *address)?;
             }
             Operation::SetSysctls(place, settings) => self.set_sysctls(*place, settings)?,
             Operation::RestoreSysctl(place, name, value) => self.restore_sysctl(*place, name, value)?,

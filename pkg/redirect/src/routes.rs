@@ -18,9 +18,9 @@ pub(crate) fn ensure(config: &sidecar::SidecarConfig, families: &[Family]) -> Re
     let lo = handle.loopback()?;
     let mut made = Vec::new();
     if families.contains(&Family::V6) {
-        // Checked for duplicates, even an address of `lo` is unusable until a worker of the kernel gets the lock of all namespaces,
+        // Without a check for duplicates: with one, even an address of `lo` is unusable until a worker of the kernel gets the lock of all namespaces,
         // which takes seconds on a node where many pods come and go.
-        let added = handle.add_address_unchecked(lo, passthrough())?;
+        let added = handle.add_address(lo, passthrough())?;
         made.extend((added == ChangeOutcome::Yes).then(no_address));
     }
     for family in families {

@@ -124,21 +124,21 @@ impl RuleKeeper {
         self.find(all, pods)?;
         let mut reports = Vec::new();
         for (uid, pod) in pods {
-            let name = &pod.ids.name;
-            let report =
-                |result| RulesReport { name: name.clone(), uid: uid.clone(), result, disturbance: None };
-            let Some(known) = self.known.get_mut(uid) else {
-                match self.ambiguous.get(uid) {
-                    Some(streak) if streak.is_due() => reports.push(report(Err(streak.to_string()))),
-                    Some(_) => {}
-                    None => {
-                        debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
-                    }
-                }
+            if self.known.contains_key(uid) {
+                reports.extend(self.compare_pod(uid.clone(), pods, None));
                 continue;
-            };
-            let result = known.look(pod, (!self.dry_run).then_some(&self.in_place));
-            reports.extend(result.map(report));
+            }
+            let name = &pod.ids.name;
+            match self.ambiguous.get(uid) {
+                Some(streak) if streak.is_due() => {
+                    let (name, uid, result) = (name.clone(), uid.clone(), Err(streak.to_string()));
+                    reports.push(RulesReport { name, uid, result, disturbance: None });
+                }
+                Some(_) => {}
+                None => {
+                    debug!(target: "repair", namespace = %name.namespace, pod = %name.name, "no process of the pod was found");
+                }
+            }
         }
         Ok(reports)
     }

@@ -61,7 +61,9 @@ pub use process_table::ProcessTable;
 pub use runtime::{Added, Call, ChainError, Runtime};
 pub use service::{ProxyMode, Service, wants_ipvs};
 pub use tempfile::TempDir;
-pub use traffic::{Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, connect};
+pub use traffic::{
+    Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, become_user, connect,
+};
 pub use user_netns::UserNetns;
 pub use watch::{Counts, UplinkWatch};
 pub use ztunnel::{Relayed, Via, Ztunnel, ZtunnelOptions};

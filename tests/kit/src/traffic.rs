@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 use serde_json::Value;
 
 use crate::artefacts::kit_traffic;
@@ -242,6 +243,21 @@ impl Client {
 /// [`Client::connect`] with nothing special about the client.
 pub fn connect(netns: &Netns, proto: Proto, target: SocketAddr) -> Result<Seen, Failure> {
     Client::new(proto).connect(netns, target)
+}
+
+/// Makes the calling thread that user's, for good, but keeps what ports below 1024, marks and `IP_TRANSPARENT` need.
+///
+/// # Panics
+/// If the thread is not root's.
+pub fn become_user(uid: u32, gid: u32) {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_keep_capabilities(true).unwrap();
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_RAW;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets).unwrap();
 }
 
 fn own(command: &mut Command, owner: Option<(u32, u32)>) {

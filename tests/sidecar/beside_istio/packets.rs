@@ -12,7 +12,7 @@ use std::{
 use kit::Netns;
 use socket2::{Domain, Socket, Type};
 
-use super::pod::{APP, Owner, PROXY, PodNetwork, ROOT, become_user};
+use super::pod::{APP, Owner, PROXY, PodNetwork, ROOT};
 use crate::fixtures::random::random;
 
 /// Processes of the pod, by user and group: application, proxy, root, root in the proxy's group, the proxy in another
@@ -132,7 +132,7 @@ pub(crate) fn send(pod: &PodNetwork, packets: &[Packet], patience: Duration) -> 
             .map(|((origin, owner), packets)| {
                 scope.spawn(move || {
                     netns_of(pod, origin).enter();
-                    become_user(owner);
+                    kit::become_user(owner.0, owner.1);
                     packets.into_iter().map(|(at, packet)| (at, fate(packet, patience))).collect::<Vec<_>>()
                 })
             })

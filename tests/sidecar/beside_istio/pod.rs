@@ -3,21 +3,18 @@
 use std::{
     io::{PipeReader, PipeWriter, Write as _, pipe},
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-    process::Command,
+    path::Path,
     sync::mpsc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use kit::Netns;
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    thread::{CapabilitySet, CapabilitySets, Gid, Uid},
-};
+use rustix::event::{PollFd, PollFlags, poll};
 use socket2::{Domain, Socket, Type};
 
 use super::{Tables, ruleset, settings::Setting};
+use crate::iptables_cli::tool::program_with_file;
 
 /// A user and a group.
 pub(crate) type Owner = (u32, u32);
@@ -118,46 +115,21 @@ impl PodNetwork {
     }
 }
 
-/// A program that makes rules, with a name server in its `/etc/resolv.conf`.
-pub(crate) struct RuleTool {
-    program: PathBuf,
-    resolv_conf: PathBuf,
-}
-
-impl RuleTool {
-    pub(crate) fn new(program: PathBuf, files: &Path) -> Self {
-        let resolv_conf = files.join("resolv.conf");
-        std::fs::write(&resolv_conf, "nameserver 10.96.0.10\nnameserver fd00:96::a\n").unwrap();
-        Self { program, resolv_conf }
+/// Makes the rules of a setting, by a program that finds a name server of each family in `/etc/resolv.conf`.
+pub(crate) fn redirect(pod: &PodNetwork, program: &Path, setting: &Setting, tables: Tables) {
+    let mut environment = setting.environment.to_vec();
+    let mut flags = vec!["--dual-stack", "-u", "1337", "-g", "1337"];
+    flags.extend(setting.flags);
+    match tables {
+        Tables::Nft => environment.push(("FORCE_IPTABLES_BINARY", "nft")),
+        Tables::Legacy => environment.push(("FORCE_IPTABLES_BINARY", "legacy")),
+        Tables::Native => flags.push("--native-nftables"),
     }
-
-    /// Makes the rules of a setting.
-    pub(crate) fn apply(&self, pod: &PodNetwork, setting: &Setting, tables: Tables) {
-        let mut command = Command::new("unshare");
-        let script = r#"mount --bind "$1" /etc/resolv.conf; shift; exec "$@""#;
-        command.args(["--mount", "sh", "-euc", script, "sh"]).arg(&self.resolv_conf).arg(&self.program);
-        command.args(["--dual-stack", "-u", "1337", "-g", "1337"]).args(setting.flags);
-        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.envs(setting.environment.iter().copied());
-        match tables {
-            Tables::Nft => command.env("FORCE_IPTABLES_BINARY", "nft"),
-            Tables::Legacy => command.env("FORCE_IPTABLES_BINARY", "legacy"),
-            Tables::Native => command.arg("--native-nftables"),
-        };
-        let output = pod.pod.output(&mut command);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(
-            output.status.success(),
-            "{} of {}: {}{}{}",
-            self.program.display(),
-            setting.name,
-            text(&output.stdout),
-            text(&output.stderr),
-            ruleset(&pod.pod)
-        );
-        // Istio's `::6`; ours is usable at once.
-        pod.pod.wait_until_addresses_are_usable();
-    }
+    let file = ("/etc/resolv.conf", "nameserver 10.96.0.10\nnameserver fd00:96::a\n");
+    let ended = program_with_file(&pod.pod, program, file, &environment, &flags);
+    assert_eq!(ended.code, 0, "{} of {}: {ended:?}{}", program.display(), setting.name, ruleset(&pod.pod));
+    // Istio's `::6`; ours is usable at once.
+    pod.pod.wait_until_addresses_are_usable();
 }
 
 #[derive(Clone, Copy)]
@@ -207,7 +179,7 @@ impl Server {
         let (ready, is_ready) = mpsc::channel();
         let thread = thread::spawn(move || {
             netns.enter();
-            become_user(owner);
+            kit::become_user(owner.0, owner.1);
             let sockets: Vec<Socket> = listeners.iter().map(Listener::open).collect();
             ready.send(()).unwrap();
             serve(name, &listeners, &sockets, &stopped);
@@ -262,16 +234,4 @@ fn answer(name: &str, listener: &Listener, socket: &Socket) {
     let Ok((_, peer)) = socket.recv_from(&mut buffer) else { return };
     let (port, from) = (listener.address.port(), peer.as_socket().map(|peer| peer.ip()));
     let _ = socket.send_to(format!("{name}:{port}, from {from:?}").as_bytes(), &peer);
-}
-
-/// Makes the calling thread that user's, for good, but keeps what low ports, marks and transparent sockets need.
-pub(crate) fn become_user((uid, gid): Owner) {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    rustix::thread::set_keep_capabilities(true).unwrap();
-    rustix::thread::set_thread_groups(&[]).unwrap();
-    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-    let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_RAW;
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    rustix::thread::set_capabilities(None, sets).unwrap();
 }

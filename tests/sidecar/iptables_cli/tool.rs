@@ -55,13 +55,25 @@ pub(crate) fn with_file(
     env: &[(&str, &str)],
     arguments: &[&str],
 ) -> Ended {
+    program_with_file(netns, &binary("istio-iptables"), (file, text), env, arguments)
+}
+
+/// The same run of another program.
+#[must_use]
+pub(crate) fn program_with_file(
+    netns: &Netns,
+    program: &Path,
+    (file, text): (&str, &str),
+    env: &[(&str, &str)],
+    arguments: &[&str],
+) -> Ended {
     let dir = tempdir();
     let ours = dir.path().join("file");
     std::fs::write(&ours, text).unwrap();
     let mut command = Command::new("unshare");
     let script = r#"mount --bind "$1" "$2"; shift 2; exec "$@""#;
     command.args(["--mount", "sh", "-euc", script, "sh"]).arg(&ours).arg(file);
-    command.arg(binary("istio-iptables")).args(arguments);
+    command.arg(program).args(arguments);
     ended(netns, command, env)
 }
 

@@ -34,7 +34,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, Gid, Uid};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -100,14 +99,7 @@ impl Options {
     /// Becomes another user, but keeps what ports below 1024, marks and `IP_TRANSPARENT` need.
     fn change_user(&self) {
         let (Some(uid), Some(gid)) = (self.get("--uid"), self.get("--gid")) else { return };
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        rustix::thread::set_keep_capabilities(true).unwrap();
-        rustix::thread::set_thread_groups(&[]).unwrap();
-        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
-        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
-        let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::NET_RAW;
-        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-        rustix::thread::set_capabilities(None, sets).unwrap();
+        kit::become_user(uid, gid);
     }
 }
 
