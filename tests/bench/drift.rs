@@ -2,14 +2,19 @@
 //! shows it as before, at random moments, kind by kind.
 
 use std::{
+    net::UdpSocket,
     process::Command,
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use kit::{Netns, Pod, PodSandbox};
 
-use crate::{ambient::fixture as node_level, inpod};
+use crate::{ambient::fixture as node_level, base::BenchNode, inpod, sidecar_node::SidecarNode};
 
 /// What can be asked for alone.
 pub(crate) const PARTS: [&str; 1] = ["drift"];
@@ -22,6 +27,9 @@ const AGENT: usize = 40;
 /// Legacy tables are compared by a clock.
 const LEGACY_ROUNDS: usize = 10;
 const PODS: usize = 5;
+/// A name that stands for an address outside of every network of the benchmark, and the pause between two packets to it.
+const TARGET: &str = "192.0.2.1:9";
+const PACKETS: Duration = Duration::from_millis(5);
 
 /// One kind: a command that does damage, and one whose output shows that it is repaired.
 struct Kind {
@@ -51,6 +59,12 @@ const IN_POD: [Kind; 7] = [
     kind("route removed", "ip route flush table 100", "ip route show table 100"),
     kind("IPv6 route removed", "ip -6 route flush table 100", "ip -6 route show table 100"),
 ];
+const SIDECAR: [Kind; 4] = [
+    kind("chain flushed", "nft flush chain ip nat ISTIO_OUTPUT", RULES),
+    kind("rule removed", "iptables-nft -t nat -D ISTIO_REDIRECT 1", RULES),
+    kind("IPv6 jump removed", "ip6tables-nft -t nat -D PREROUTING -p tcp -j ISTIO_INBOUND", RULES),
+    kind("ruleset flushed", "nft flush ruleset", RULES),
+];
 const IN_POD_NATIVE: [Kind; 2] = [
     kind("native chain flushed", "nft flush chain inet istio-ambient-nat istio-output", NATIVE_RULES),
     kind("native ruleset flushed", "nft flush ruleset", NATIVE_RULES),
@@ -76,9 +90,18 @@ const NODE_LEGACY: [Kind; 1] = [kind(
     "iptables-legacy -t mangle -S",
 )];
 
-/// Measures it, each kind that many times.
-pub(crate) fn run(rounds: usize) {
-    println!("Time until drift is repaired, {rounds} times of each kind; {BOUNDS}.");
+/// Measures it, each kind that many times, while the pods or the node send packets. `base`: has the API server, without which
+/// no sidecar is known.
+pub(crate) fn run(base: &BenchNode, rounds: usize) {
+    println!("Time until drift is repaired, {rounds} times of each kind, under traffic; {BOUNDS}.");
+    for kind in &SIDECAR {
+        let durations = agents(rounds, |rounds| {
+            let node = SidecarNode::start(base, PODS);
+            let netns: Vec<&Netns> = node.pods.iter().map(|pod| &pod.netns).collect();
+            durations(kind, &netns, rounds)
+        });
+        row("sidecar", kind, &durations);
+    }
     for kind in &IN_POD {
         in_pod(kind, &[], rounds);
     }
@@ -157,6 +180,7 @@ fn durations(kind: &Kind, places: &[&Netns], rounds: usize) -> Vec<Duration> {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     thread::sleep(Duration::from_secs(2)); // until the agent has done all that follows a start
     let baselines: Vec<String> = places.iter().map(|netns| output(netns, kind.shown)).collect();
+    let _traffic = Traffic::start(places);
     let mut durations = Vec::new();
     for (netns, baseline) in places.iter().zip(&baselines).cycle().take(rounds) {
         random ^= random << 13;
@@ -181,6 +205,39 @@ fn output(netns: &Netns, command: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     lines.join("\n")
+}
+
+/// Sends packets from all places until it is dropped.
+struct Traffic {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn start(places: &[&Netns]) -> Traffic {
+        let socket = |netns: &&Netns| netns.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        let sockets: Vec<UdpSocket> = places.iter().map(socket).collect();
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ended);
+        let thread = thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                for socket in &sockets {
+                    let _ = socket.send_to(&[0; 64], TARGET); // the node has no route there
+                }
+                thread::sleep(PACKETS);
+            }
+        });
+        Traffic { ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 fn row(capture: &str, kind: &Kind, sorted: &[Duration]) {

@@ -20,6 +20,7 @@ mod debug;
 mod drift;
 mod inpod;
 mod measure;
+mod sidecar_node;
 mod table;
 
 use std::{
@@ -53,7 +54,9 @@ fn main() -> ExitCode {
     }
     // A name stands for all parts that begin with it.
     let wanted = |part: &str| only.is_empty() || only.iter().any(|name| part.starts_with(name.as_str()));
-    let base = if ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
+    // Ten minutes and more for what else is measured in one: by its name alone.
+    let has_drift = !only.is_empty() && drift::PARTS.into_iter().any(wanted);
+    let base = if has_drift || ["daemon", "add", "ambient-add", "in-pod-add"].into_iter().any(wanted) {
         let Some(base) = BenchNode::set() else { return ExitCode::FAILURE };
         Some(base)
     } else {
@@ -85,9 +88,8 @@ fn main() -> ExitCode {
     if attacked::PARTS.into_iter().any(wanted) {
         attacked::run();
     }
-    // Ten minutes for what else is measured in one: by its name alone.
-    if !only.is_empty() && drift::PARTS.into_iter().any(wanted) {
-        drift::run(rounds);
+    if let (true, Some(base)) = (has_drift, &base) {
+        drift::run(base, rounds);
     }
     ExitCode::SUCCESS
 }

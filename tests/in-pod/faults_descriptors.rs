@@ -1,5 +1,5 @@
 //! The agent has no file descriptor left, as with a low limit and many pods, or a leak: whoever asks gets an error in time,
-//! nothing spins or ends, and when there are some again all is made up for.
+//! nothing spins or ends, and when there are some again all is made up for. And pods that have gone leave none behind.
 
 use std::fs;
 use std::process::Command;
@@ -114,4 +114,47 @@ fn an_agent_that_fails_adds_for_lack_of_descriptors_is_not_ready() {
     limit_files(daemon, 4096); // those that started may have taken the last ones, and then no probe is answered
     let (status, body) = daemon.get(8000, "/readyz").unwrap();
     assert!(status == 503 && body.contains("no file descriptors left"), "{status} {body}");
+}
+
+/// Pods that start at the same time, and so often, after once to warm up.
+const BURST: usize = 30;
+const BURSTS: usize = 4;
+/// The allocator keeps some of what the largest burst took.
+const MOST_MEMORY_KIB: u64 = 1024;
+
+/// Starts pods of the mesh at the same time, and ends each once it runs.
+fn churn(fixture: &InPod, chain: &serde_json::Value, burst: usize) {
+    let pods: Vec<_> = (0..BURST).map(|at| Pod::new(MESH, &format!("churn-{burst}-{at}"))).collect();
+    pods.iter().for_each(|pod| fixture.manifests.put_pod(&starting(pod)));
+    std::thread::scope(|scope| {
+        for pod in &pods {
+            let start = || {
+                let mut sandbox = fixture.node.add_pod(&fixture.node.runtime(), chain, pod.clone()).unwrap();
+                sandbox.delete().unwrap();
+            };
+            scope.spawn(start);
+        }
+    });
+    pods.iter().for_each(|pod| fixture.manifests.remove_pod(MESH, &pod.name));
+}
+
+#[test]
+fn pods_that_come_and_go_leave_nothing_in_the_agent() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let chain = fixture.node.conflist(&[fixture.plugin()]);
+    let threads = |daemon: &Daemon| fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
+    churn(&fixture, &chain, BURSTS);
+    let daemon = fixture.daemon();
+    let before = (open_files_at_rest(daemon), threads(daemon), daemon.anonymous_kib());
+    (0..BURSTS).for_each(|burst| churn(&fixture, &chain, burst));
+    let began = Instant::now();
+    let daemon = fixture.daemon();
+    while open_files_at_rest(daemon) > before.0 || threads(daemon) > before.1 {
+        assert!(began.elapsed() < MINUTE, "{before:?}: {} open\n{}", open_files(daemon), daemon.log());
+    }
+    let grown = daemon.anonymous_kib().saturating_sub(before.2);
+    assert!(grown < MOST_MEMORY_KIB, "{grown} KiB more");
+    assert!(ztunnel.workloads().values().all(|state| *state == kit::WorkloadState::Gone));
+    assert_eq!(ztunnel.protocol_error(), None);
 }

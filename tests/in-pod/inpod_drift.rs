@@ -118,10 +118,13 @@ fn drift_on_the_node_is_repaired_at_once() {
         (format!("ipset del istio-inpod-probes-v4 {ip}"), SOON),
         ("ipset flush istio-inpod-probes-v6".to_owned(), SOON),
         ("ipset add istio-inpod-probes-v4 10.99.99.99".to_owned(), SOON),
+        // The number of members stays.
+        (format!("del istio-inpod-probes-v4 {ip}\nadd istio-inpod-probes-v4 10.99.99.99"), SOON),
     ];
     let before = node_state(&fixture);
     for (damage, limit) in &damages {
-        fixture.node.netns().sh(damage);
+        let node = fixture.node.netns();
+        let _ = if damage.contains('\n') { node.pipe("ipset restore", damage) } else { node.sh(damage) };
         let began = Instant::now();
         while node_state(&fixture) != before {
             assert!(began.elapsed() < *limit, "{damage}\n{}\n{}", node_state(&fixture), fixture.log());

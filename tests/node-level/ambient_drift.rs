@@ -9,6 +9,11 @@ const SOON: Duration = Duration::from_secs(10);
 /// Of legacy tables the kernel counts no changes.
 const LATER: Duration = Duration::from_secs(60);
 
+/// Runs a command, or hands several lines to `ipset restore`.
+fn damage_by(node: &kit::Netns, damage: &str) {
+    let _ = if damage.contains('\n') { node.pipe("ipset restore", damage) } else { node.sh(damage) };
+}
+
 fn assert_repaired(tool: &str) {
     let mut fixture = Ambient::new(&[("FORCE_IPTABLES_BINARY", tool)]);
     let ztunnel = fixture.ztunnel("ztunnel-a");
@@ -23,6 +28,8 @@ fn assert_repaired(tool: &str) {
         ("ipset flush ztunnel-pods-ips".to_owned(), SOON),
         (format!("ipset del ztunnel-pods-ips-v6 {ip}"), SOON),
         ("ipset add ztunnel-pods-ips 10.99.99.99".to_owned(), SOON),
+        // The number of members stays.
+        (format!("del ztunnel-pods-ips-v6 {ip}\nadd ztunnel-pods-ips-v6 fd99::99"), SOON),
         ("ip -6 rule del pref 100".to_owned(), SOON),
         ("ip route flush table 101".to_owned(), SOON),
         ("ip link set istioin0 down".to_owned(), SOON),
@@ -30,7 +37,7 @@ fn assert_repaired(tool: &str) {
     ];
     let mut repairs = 0.0;
     for (damage, limit) in &damages {
-        node.sh(damage);
+        damage_by(&node, damage);
         let began = Instant::now();
         repairs += 1.0;
         let is_repaired = |fixture: &mut Ambient| {

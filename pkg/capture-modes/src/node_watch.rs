@@ -1,7 +1,7 @@
 //! Notices within a moment that somebody changed what the node's own network namespace holds of ours.
 //!
 //! The kernel is asked at a short interval how often rules of nf_tables were changed, and how many members our sets have: a few
-//! small requests. Our own rules are read again only when somebody's were changed. Notifications of rules name the process, but
+//! small requests. Which members these are is compared once a second. Our own rules are read again only when somebody's were changed. Notifications of rules name the process, but
 //! make transactions of others, such as kube-proxy's, up to a third slower, so they are used only if the operator wants that; sets
 //! have none. Those of policy rules, routes and links are read in the same rhythm.
 
@@ -29,10 +29,10 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The pause after a look is at least so many times as long as the look took: on a node whose rules change all the time, looks
 /// take 2 % of a core at most.
 const RELIEF: u32 = 50;
-/// Rules of legacy tables have no count of changes. All of them have to be read, so they are looked at less often, and the pause
-/// is at least so many times as long as the look took, which is 0.05 % of a core.
-const LEGACY_PERIOD: Duration = Duration::from_secs(1);
-const LEGACY_RELIEF: u32 = 2000;
+/// Rules of legacy tables have no count of changes, and members of sets no generation. All of them have to be read, so they are
+/// looked at less often, and the pause is at least so many times as long as the look took, which is 0.05 % of a core for each.
+const LIST_PERIOD: Duration = Duration::from_secs(1);
+const LIST_RELIEF: u32 = 2000;
 const STACK: usize = 256 * 1024;
 
 /// A kind of our objects that somebody changed, most probably.
@@ -206,6 +206,9 @@ struct NodeObserver {
     legacy_due: Instant,
     /// Of each set, the number of members that others have changed; `None`: unknown.
     sets: Option<Vec<i64>>,
+    /// Of each set, a hash of these members; `None`: unknown.
+    members: Option<Vec<u64>>,
+    members_due: Instant,
 }
 
 impl NodeObserver {
@@ -221,6 +224,8 @@ impl NodeObserver {
             rules: None,
             legacy_due: Instant::now(),
             sets: None,
+            members: None,
+            members_due: Instant::now(),
         })
     }
 
@@ -236,7 +241,7 @@ impl NodeObserver {
             if self.rules_changed() {
                 report(NodeNotice { change: NodeChange::Rules, writer });
             }
-            if self.sets_changed() {
+            if self.sets_changed() || self.members_changed() {
                 report(NodeChange::Sets.into());
             }
             if network_changed {
@@ -254,7 +259,7 @@ impl NodeObserver {
         }
         let before = self.rules.take();
         let now = RulesSnapshot::of_node(self.objects.rules, before.as_ref());
-        self.legacy_due = Instant::now() + LEGACY_PERIOD.max(began.elapsed() * LEGACY_RELIEF);
+        self.legacy_due = Instant::now() + LIST_PERIOD.max(began.elapsed() * LIST_RELIEF);
         self.generation = generation;
         let changed = before.is_some_and(|before| {
             before.is_comparable() && now.is_comparable() && !before.is_unchanged(&now)
@@ -278,6 +283,19 @@ impl NodeObserver {
         let Ok(now) = members.collect::<Result<Vec<i64>, _>>() else { return false };
         let before = self.sets.replace(now);
         before.is_some() && before != self.sets
+    }
+
+    /// Whether the members of a set are others than before, if it is time to list them.
+    fn members_changed(&mut self) -> bool {
+        let began = Instant::now();
+        if began < self.members_due {
+            return false;
+        }
+        let hashes = self.objects.sets.iter().map(|set| self.handle.hash_of_others(set));
+        let now = hashes.collect::<Result<Vec<u64>, _>>().ok();
+        self.members_due = Instant::now() + LIST_PERIOD.max(began.elapsed() * LIST_RELIEF);
+        let before = std::mem::replace(&mut self.members, now);
+        before.is_some() && self.members.is_some() && before != self.members
     }
 }
 

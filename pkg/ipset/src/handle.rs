@@ -3,7 +3,7 @@
 use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
 
 use crate::message::{self, RequestBuilder, attr};
-use crate::own_members::OwnMembers;
+use crate::own_members::{MemberSum, OwnMembers};
 use crate::{
     CreateOutcome, Error, HASH_IP, IpsetCause, RemoveOutcome, SetEntry, SetInfo, SetName, SetSpec, cause,
     reply,
@@ -93,7 +93,20 @@ impl IpsetHandle {
         let own = OwnMembers::lock();
         let header = self.header(set).map_err(|source| Error::List { set: set.clone(), source })?;
         let members = header.and_then(|header| header.elements).unwrap_or_default();
-        Ok(i64::from(members).saturating_sub(own.number(set)))
+        Ok(i64::from(members).saturating_sub(own.sum(set).number))
+    }
+
+    /// Like [`IpsetHandle::members_of_others`], but returns a hash of these members, so that one that another replaced shows, too. It
+    /// lists the set.
+    ///
+    /// # Errors
+    ///
+    /// As [`IpsetHandle::list`].
+    pub fn hash_of_others(&mut self, set: &SetName) -> Result<u64, Error> {
+        let own = OwnMembers::lock();
+        let mut all = MemberSum::default();
+        self.list(set)?.iter().flatten().for_each(|member| all.add(member.ip));
+        Ok(all.hashes.wrapping_sub(own.sum(set).hashes))
     }
 
     /// The members of a set, in the kernel's order; none if there is no such set.

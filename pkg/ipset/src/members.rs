@@ -55,8 +55,7 @@ impl IpsetHandle {
             }
         }
         let mut own = OwnMembers::lock();
-        let existing = self.add_fitting(&set.name, &fitting, &mut bulk)?;
-        own.added(&set.name, bulk.added);
+        let existing = self.add_fitting(&set.name, &fitting, &mut own, &mut bulk)?;
         drop(own);
         self.update_comments(&set.name, &existing, &mut bulk)?;
         bulk.failed.sort_by_key(|failed| failed.index);
@@ -73,7 +72,7 @@ impl IpsetHandle {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.remove(&set.name, ip)) {
             Ok(()) => {
-                own.removed(&set.name);
+                own.removed(&set.name, ip);
                 Ok(RemoveOutcome::Yes)
             }
             Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
@@ -86,6 +85,7 @@ impl IpsetHandle {
         &mut self,
         set: &SetName,
         entries: &[(usize, &'a SetEntry)],
+        own: &mut OwnMembers,
         bulk: &mut BulkOutcome,
     ) -> Result<Vec<(usize, &'a SetEntry)>, Error> {
         let requests = self.requests;
@@ -94,7 +94,10 @@ impl IpsetHandle {
         let mut existing = Vec::new();
         for (&(index, entry), outcome) in entries.iter().zip(outcomes) {
             match outcome {
-                Ok(()) => bulk.added += 1,
+                Ok(()) => {
+                    bulk.added += 1;
+                    own.added(set, entry.ip);
+                }
                 Err(refused) if refused.errno() == Some(cause::MEMBER) => existing.push((index, entry)),
                 Err(other) => bulk.failed.push(FailedMember { index, error: not_added(set, entry, other) }),
             }

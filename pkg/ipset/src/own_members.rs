@@ -1,37 +1,85 @@
-//! How many members this process has added to each set, so that changes of others can be told from its own.
+//! Members that this process has added to each set, so that changes of others can be told from its own.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use crate::SetName;
 
-static ADDED: Mutex<BTreeMap<SetName, i64>> = Mutex::new(BTreeMap::new());
+static ADDED: Mutex<BTreeMap<SetName, MemberSum>> = Mutex::new(BTreeMap::new());
 
-/// The numbers, which nobody else changes or reads meanwhile: they are held from before a request until it is answered.
-pub(crate) struct OwnMembers(MutexGuard<'static, BTreeMap<SetName, i64>>);
+/// Members of a set, summed up in any order. What was removed counts negatively.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemberSum {
+    pub(crate) number: i64,
+    /// The sum of the members' hashes.
+    pub(crate) hashes: u64,
+}
+
+impl MemberSum {
+    pub(crate) fn add(&mut self, ip: IpAddr) {
+        self.number = self.number.saturating_add(1);
+        self.hashes = self.hashes.wrapping_add(hash(ip));
+    }
+
+    fn remove(&mut self, ip: IpAddr) {
+        self.number = self.number.saturating_sub(1);
+        self.hashes = self.hashes.wrapping_sub(hash(ip));
+    }
+}
+
+fn hash(ip: IpAddr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ip.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The sums, which nobody else changes or reads meanwhile: they are held from before a request until it is answered.
+pub(crate) struct OwnMembers(MutexGuard<'static, BTreeMap<SetName, MemberSum>>);
 
 impl OwnMembers {
     pub(crate) fn lock() -> Self {
         Self(ADDED.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns how many more were added than removed.
-    pub(crate) fn number(&self, set: &SetName) -> i64 {
+    /// Returns what was added, less what was removed.
+    pub(crate) fn sum(&self, set: &SetName) -> MemberSum {
         self.0.get(set).copied().unwrap_or_default()
     }
 
-    pub(crate) fn added(&mut self, set: &SetName, members: usize) {
-        let members = i64::try_from(members).unwrap_or(i64::MAX);
-        let number = self.0.entry(set.clone()).or_default();
-        *number = number.saturating_add(members);
+    pub(crate) fn added(&mut self, set: &SetName, ip: IpAddr) {
+        self.0.entry(set.clone()).or_default().add(ip);
     }
 
-    pub(crate) fn removed(&mut self, set: &SetName) {
-        let number = self.0.entry(set.clone()).or_default();
-        *number = number.saturating_sub(1);
+    pub(crate) fn removed(&mut self, set: &SetName, ip: IpAddr) {
+        self.0.entry(set.clone()).or_default().remove(ip);
     }
 
     pub(crate) fn destroyed(&mut self, set: &SetName) {
         let _ = self.0.remove(set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_does_not_depend_on_the_order_and_shows_that_a_member_was_replaced() {
+        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let sum = |added: &[u8], removed: &[u8]| {
+            let mut sum = MemberSum::default();
+            added.iter().for_each(|last| sum.add(ip(*last)));
+            removed.iter().for_each(|last| sum.remove(ip(*last)));
+            sum
+        };
+        assert_eq!(sum(&[1, 2, 3], &[]), sum(&[3, 1, 2], &[]));
+        assert_eq!(sum(&[1, 2, 3], &[3]), sum(&[2, 1], &[]));
+        assert_eq!(sum(&[], &[1]).number, -1);
+        let (before, replaced) = (sum(&[1, 2], &[]), sum(&[1, 3], &[]));
+        assert!(before.number == replaced.number && before != replaced);
     }
 }
