@@ -138,6 +138,10 @@ const COMMANDS: &[(&str, Run)] = &[
     ("kubectl millrace explain cli-mesh/pod-20", Test(CLI, "explain")),
     ("kubectl millrace explain shop/web", Test(CLI, "explain")),
     ("kubectl millrace list --bypassing", Test(CLI, "list")),
+    (
+        "kubectl millrace simulate label namespace shop istio.io/dataplane-mode=ambient",
+        Test("tests/e2e/tour.rs", "show"),
+    ),
     ("kubectl millrace verify", Test(CLI, "verify_and_bundle")),
     ("kubectl millrace verify --node cli-n22", Test(CLI, "verify_and_bundle")),
     // Releases.

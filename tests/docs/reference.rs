@@ -33,6 +33,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "watch",
             "bundle",
             "history",
+            "simulate",
             "log-level",
             "version",
         ],
@@ -40,7 +41,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("istio-cni-taint", &[""]),
     ("istio-iptables", &[""]),
     ("istio-clean-iptables", &[""]),
-    ("millrace", &["", "check", "list", "explain", "verify", "bundle", "watch", "completion", "man"]),
+    (
+        "millrace",
+        &["", "check", "list", "explain", "simulate label", "verify", "bundle", "watch", "completion", "man"],
+    ),
 ];
 
 /// The page, if the programs have been built.

@@ -28,7 +28,7 @@ const INTRODUCTION: &str = "
 The cluster is yours until you leave this shell (exit). For instance:
   kubectl millrace list
   kubectl millrace explain mesh/ledger
-  kubectl label namespace shop istio.io/dataplane-mode=ambient   # pods without a sidecar join
+  kubectl millrace simulate label namespace shop istio.io/dataplane-mode-  # which pods would leave
   kubectl label pod -n mesh ledger istio.io/dataplane-mode=none  # and one leaves
   kubectl exec -n istio-system ds/istio-cni-node -- install-cni history
   kubectl rollout restart -n istio-system ds/istio-cni-node
@@ -87,6 +87,8 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, "kubectl millrace check", &["√"]);
     workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
+    let simulation = format!("kubectl millrace simulate label namespace {SHOP} {MODE}=ambient");
+    workplace.ask(fixture, &simulation, &["shop/batch", "joins", "1 pods would join"]);
     let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");
     workplace.ask(fixture, &connect("-n shop web -c app"), &[r#""server":"sidecar""#]);
     workplace.ask(fixture, &connect("-n mesh ledger"), &[r#""server":"outside""#]);
@@ -107,6 +109,10 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: outside"]);
     workplace.ask(fixture, &label("ambient"), &["labeled"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
+    fixture.checks.chapter("the namespace of the first application joins, as simulated");
+    workplace.ask(fixture, &format!("kubectl label namespace {SHOP} {MODE}=ambient"), &["labeled"]);
+    workplace.ask(fixture, "kubectl millrace explain shop/batch", &["shop/batch: captured"]);
+    workplace.ask(fixture, "kubectl millrace explain shop/web", &["shop/web: captured, mode sidecar"]);
 }
 
 impl Workplace {

@@ -40,5 +40,6 @@ mod inpod_options;
 mod inpod_paths;
 mod inpod_pods;
 mod inpod_restart;
+mod inpod_simulate;
 mod inpod_uninstall;
 mod kit_inpod;

@@ -9,6 +9,7 @@ mod log_level;
 mod output;
 mod removal;
 mod show;
+mod simulate;
 mod watch;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -46,6 +47,8 @@ pub(crate) enum CliCommand {
     Watch,
     /// Changes that were made.
     History,
+    /// Effect of a change that is not made.
+    Simulate,
     /// Levels of the agent's log.
     LogLevel,
 }
@@ -101,6 +104,13 @@ agents. It reads the file history.jsonl in the agent's run directory, and needs 
 Usage: install-cni history [NAMESPACE/POD] [-n NAMESPACE] [flags]
 
 Exit status 0: shown; 2: there is no history, it cannot be read, or the call is wrong.";
+const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels would bring into ambient mode or out of
+it, and changes nothing. The agent decides as it would after the change.
+
+Usage: install-cni simulate label namespace NAME KEY=VALUE|KEY- ... [flags]
+       install-cni simulate label pod NAMESPACE/NAME KEY=VALUE|KEY- ... [flags]
+
+Exit status 0: shown; 2: the agent did not answer or has not read all pods yet, or the call is wrong.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
 
@@ -125,6 +135,7 @@ impl CliCommand {
             "bundle" => CliCommand::Bundle,
             "watch" => CliCommand::Watch,
             "history" => CliCommand::History,
+            "simulate" => CliCommand::Simulate,
             "log-level" => CliCommand::LogLevel,
             _ => return None,
         })
@@ -141,6 +152,7 @@ impl CliCommand {
             CliCommand::Bundle => BUNDLE,
             CliCommand::Watch => WATCH,
             CliCommand::History => HISTORY,
+            CliCommand::Simulate => SIMULATE,
             CliCommand::LogLevel => LOG_LEVEL,
         }
     }
@@ -148,9 +160,11 @@ impl CliCommand {
     /// Returns the flags of the command itself, which come before those of the daemon.
     fn flags(self) -> &'static [Flag] {
         match self {
-            CliCommand::State | CliCommand::Verify | CliCommand::Plan | CliCommand::LogLevel => {
-                &[OUTPUT, NO_COLOR]
-            }
+            CliCommand::State
+            | CliCommand::Verify
+            | CliCommand::Plan
+            | CliCommand::Simulate
+            | CliCommand::LogLevel => &[OUTPUT, NO_COLOR],
             CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::History => &[NAMESPACE, OUTPUT, NO_COLOR],
@@ -183,7 +197,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        CliCommand::Explain | CliCommand::History | CliCommand::LogLevel => {
+        CliCommand::Explain | CliCommand::History | CliCommand::Simulate | CliCommand::LogLevel => {
             flags::parse_with_words(table, options::STYLE, arguments, around)?
         }
         _ => flags::parse(table, options::STYLE, arguments, around)?,
@@ -212,6 +226,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
             let query = HistoryQuery { pod, namespace: call.values.text(&NAMESPACE).to_owned() };
             history::run(&call.settings.history(), &query, call.output)
         }
+        CliCommand::Simulate => simulate::run(&call),
         CliCommand::LogLevel => log_level::run(&call.settings.debug_socket, call.values.words(), call.output),
     }
 }

@@ -17,7 +17,9 @@ use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
-use report::{CaptureState, KernelView, PartHealth, PodState, StateReason, StateReport};
+use report::{
+    CaptureState, KernelView, LabelChange, NodeSimulation, PartHealth, PodState, StateReason, StateReport,
+};
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
 use tokio::{
@@ -62,6 +64,10 @@ impl StateInspector for SharedCollector {
 
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
         Box::pin(self.0.explain(namespace, name))
+    }
+
+    fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+        Box::pin(self.0.simulate(change))
     }
 }
 
@@ -127,6 +133,17 @@ impl StateCollector {
             serde_json::to_value(explanation).map_err(|error| error.to_string())
         });
         Ok(close.await.map_err(|error| error.to_string())??)
+    }
+
+    /// Returns what a change of labels would do to the node's pods.
+    ///
+    /// # Errors
+    /// As [`StateCollector::state`].
+    async fn simulate(self: &Arc<StateCollector>, change: LabelChange) -> Result<NodeSimulation, Reason> {
+        let collector = Arc::clone(self);
+        let simulation =
+            spawn_blocking(move || collector.inspector.simulate(&collector.settings.records.read(), &change));
+        simulation.await.map_err(|error| error.to_string())?
     }
 
     /// Looks for all who wait, until nobody does.

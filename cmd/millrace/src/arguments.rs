@@ -146,6 +146,12 @@ pub(crate) enum Action {
         #[arg(long)]
         node: Option<String>,
     },
+    /// Show what a change would do to pods, without making it
+    ///
+    /// The agent of each node decides as it would after the change. Exit status: 0: nothing would be as bad as --fail-on; 1:
+    /// something would be; 2: not everything could be determined.
+    #[command(subcommand)]
+    Simulate(Simulated),
     /// Write an archive of all nodes for a bug report, without credentials
     Bundle {
         /// The archive; `-`: standard output; default: millrace-TIME.tar.gz
@@ -181,6 +187,39 @@ pub(crate) enum Action {
         /// The command, such as check
         command: Option<String>,
     },
+}
+
+/// Changes that can be simulated.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Simulated {
+    /// A change of labels, as kubectl label makes it
+    Label {
+        /// The kind of object
+        #[arg(value_enum)]
+        kind: LabelledKind,
+        /// The namespace; or the pod as NAMESPACE/POD, or POD in the namespace of -n or of the context
+        name: String,
+        /// Labels: KEY=VALUE sets one, KEY- removes it
+        #[arg(required = true, value_name = "LABEL")]
+        labels: Vec<String>,
+        /// Namespace of the pod
+        #[arg(long, short)]
+        namespace: Option<String>,
+        /// What makes the exit status other than 0, with everything that is worse
+        #[arg(long, value_enum, default_value = "unknown")]
+        fail_on: FailOn,
+    },
+}
+
+/// Objects with labels that decide on the mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LabelledKind {
+    /// A namespace
+    #[value(alias = "ns", alias = "namespaces")]
+    Namespace,
+    /// A pod
+    #[value(alias = "po", alias = "pods")]
+    Pod,
 }
 
 /// Shells with a completion script.

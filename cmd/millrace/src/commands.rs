@@ -2,6 +2,7 @@
 
 mod bundle;
 mod explain;
+mod simulate;
 mod watch;
 
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use report::CaptureState;
 
 use crate::{
     CANNOT,
-    arguments::{self, Action, CompletionShell, Invocation, Options},
+    arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
     gather::ClusterSource,
     output::{self, Printer},
 };
@@ -35,6 +36,10 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
         }
         Action::Explain { pod, namespace } => explain::run(options, pod, namespace.as_deref()).await,
         Action::Verify { namespace, node } => compare(options, namespace.as_deref(), node.as_deref()).await,
+        Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on }) => {
+            let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };
+            simulate::label(options, object, labels, fail_on.least()).await
+        }
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {
             let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };

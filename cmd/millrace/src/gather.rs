@@ -3,18 +3,13 @@
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use cluster_report::{Cluster, NodeAnswer, Pod, Unread};
+use cluster_report::{Cluster, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{KubeClient, KubeconfigChoice, KubeconfigSession};
-use report::StateReport;
+use report::{LabelChange, StateReport};
 use serde::de::DeserializeOwned;
 
-use crate::{
-    arguments::Options,
-    discovery::agents_by_node,
-    node_query::{AgentQuery, QueryError},
-    progress::ProgressBar,
-};
+use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuery, progress::ProgressBar};
 
 /// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
 const PAGE: Duration = Duration::from_secs(30);
@@ -111,6 +106,48 @@ impl<'a> ClusterSource<'a> {
         Ok(cluster)
     }
 
+    /// Returns the objects of the namespace that a change of labels concerns, without the agents' states, and each agent's answer
+    /// to what it would do, by node.
+    ///
+    /// # Errors
+    /// As [`ClusterSource::everything`].
+    pub(crate) async fn simulation(
+        &self,
+        change: &LabelChange,
+    ) -> Result<(Cluster, BTreeMap<String, NodeReply>)> {
+        let namespace = escaped(&change.namespace);
+        let agents = self.agents(None).await?;
+        let query = self.query();
+        let replies = self.each(&agents, |agent| {
+            let query = query.clone();
+            async move { query.simulate(agent, change).await.map_err(|error| error.to_string()) }
+        });
+        let (pods_at, namespace_at) = (
+            format!("/api/v1/namespaces/{namespace}/pods"),
+            format!("fieldSelector=metadata.name%3D{namespace}"),
+        );
+        let policies_at = format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies");
+        let (replies, pods, namespaces, policies) = tokio::join!(
+            replies,
+            self.list("pods", &pods_at, ""),
+            self.list("namespaces", "/api/v1/namespaces", &namespace_at),
+            self.list("networkpolicies", &policies_at, ""),
+        );
+        if let Ok([]) = namespaces.as_deref() {
+            bail!("there is no namespace {}", change.namespace);
+        }
+        let mut unread = Vec::new();
+        let mut cluster = Cluster {
+            pods: taken(pods, &mut unread),
+            namespaces: taken(namespaces, &mut unread),
+            policies: taken(policies, &mut unread),
+            agents,
+            ..Cluster::default()
+        };
+        cluster.unread = unread;
+        Ok((cluster, replies))
+    }
+
     async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, query: &str) -> Result<Vec<T>, Unread> {
         let listed = self.session.client.list_all(what, path, query, PAGE).await;
         listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
@@ -120,17 +157,21 @@ impl<'a> ClusterSource<'a> {
         let query = self.query();
         let answers = self.each(agents, |agent| {
             let query = query.clone();
-            async move { answer(query.state(agent).await) }
+            async move { query.state(agent).await.map_err(|error| error.to_string()) }
         });
-        answers.await
+        let answer = |state: Result<StateReport, String>| match state {
+            Ok(state) => NodeAnswer::State(Box::new(state)),
+            Err(why) => NodeAnswer::Silent(why),
+        };
+        answers.await.into_iter().map(|(node, state)| (node, answer(state))).collect()
     }
 
     /// Something of each node, from its agent, in no order, with a progress bar.
-    async fn each<'b, F: Future<Output = NodeAnswer>>(
+    async fn each<'b, T, F: Future<Output = Result<T, String>>>(
         &self,
         agents: &'b [Pod],
         ask: impl Fn(&'b Pod) -> F,
-    ) -> BTreeMap<String, NodeAnswer> {
+    ) -> BTreeMap<String, Result<T, String>> {
         let chosen = agents_by_node(agents);
         let mut bar = ProgressBar::new(chosen.len());
         let mut answers = BTreeMap::new();
@@ -139,7 +180,7 @@ impl<'a> ClusterSource<'a> {
             async move {
                 let answer = match question {
                     Some(question) => question.await,
-                    None => NodeAnswer::Silent(format!("its agent does not run: {}", agent.standing())),
+                    None => Err(format!("its agent does not run: {}", agent.standing())),
                 };
                 (node.to_owned(), answer)
             }
@@ -150,13 +191,6 @@ impl<'a> ClusterSource<'a> {
             bar.step();
         }
         answers
-    }
-}
-
-fn answer(state: Result<StateReport, QueryError>) -> NodeAnswer {
-    match state {
-        Ok(state) => NodeAnswer::State(Box::new(state)),
-        Err(error) => NodeAnswer::Silent(error.to_string()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cluster_report::Pod;
 use http_response::HttpError;
 use kubeio::KubeClient;
-use report::{DocumentError, Explanation, MAX_DOCUMENT, SCHEMA, StateReport};
+use report::{DocumentError, Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, SCHEMA, StateReport};
 use serde::de::DeserializeOwned;
 
 use crate::arguments::{Options, Via};
@@ -88,6 +88,24 @@ impl AgentQuery {
         let body = match self.via {
             Via::PortForward => self.get(agent, &format!("/debug/explain?pod={pod}")).await?,
             Via::Exec => self.exec(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
+        };
+        read(&body)
+    }
+
+    /// Returns what a change of labels would do to the node's pods.
+    pub(crate) async fn simulate(
+        &self,
+        agent: &Pod,
+        change: &LabelChange,
+    ) -> Result<NodeSimulation, QueryError> {
+        let name = change.pod.as_ref().map(|pod| format!("{}/{pod}", change.namespace));
+        let kind = if name.is_some() { "pod" } else { "namespace" };
+        let (name, labels) = (name.unwrap_or_else(|| change.namespace.clone()), change.labels_text());
+        let mut command = vec!["install-cni", "simulate", "-o", "json", "label", kind, &name];
+        command.extend(labels.split(','));
+        let body = match self.via {
+            Via::PortForward => self.get(agent, &change.path()).await?,
+            Via::Exec => self.exec(agent, &command).await?,
         };
         read(&body)
     }

@@ -12,7 +12,10 @@ use report::CaptureState;
 use serde::Serialize;
 
 use basis::Missing;
-use lookup::Lookup;
+
+pub(crate) use labels::findings as label_findings;
+pub(crate) use lookup::Lookup;
+pub(crate) use policies::findings_at as policy_findings;
 
 use crate::{
     cluster::{Cluster, Unanswered},
@@ -36,12 +39,17 @@ impl CheckReport {
     /// unhealthy, and 1 in every other case.
     #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
-        match self.checks.iter().filter_map(|line| line.failed).max() {
-            Some(worst) if worst < least => 0,
-            Some(Severity::Unknown) => 2,
-            Some(_) => 1,
-            None => 0,
-        }
+        exit_status(self.checks.iter().filter_map(|line| line.failed).max(), least)
+    }
+}
+
+/// The exit status for the worst that was found.
+pub(crate) fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
+    match worst {
+        Some(worst) if worst < least => 0,
+        Some(Severity::Unknown) => 2,
+        Some(_) => 1,
+        None => 0,
     }
 }
 

@@ -9,6 +9,7 @@ mod finding;
 mod objects;
 mod policy;
 mod rows;
+mod simulate;
 mod text;
 
 pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
@@ -20,4 +21,5 @@ pub use policy::{
     SelectorTerm, blocked,
 };
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
-pub use text::{check_text, list_text, partial_text, verify_text};
+pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};
+pub use text::{check_text, list_text, partial_text, simulation_text, verify_text};

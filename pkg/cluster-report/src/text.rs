@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use report::{
-    clean,
-    tables::{Cell, Colour, colour_of, paint, seconds, table},
+    MembershipEffect, clean,
+    tables::{Cell, Colour, colour_of, paint, seconds, simulated_row, table},
 };
 
 use crate::{
@@ -12,10 +12,13 @@ use crate::{
     cluster::Unanswered,
     finding::{Section, Severity},
     rows::{PodList, PodRow, VerifyReport},
+    simulate::{SimulatedRow, SimulationReport},
 };
 
 /// Findings of one check that are shown, unless all are wanted.
 const SHOWN: usize = 10;
+/// Pods of a simulation that are shown, unless all are wanted.
+const SHOWN_PODS: usize = 50;
 
 /// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
 #[must_use]
@@ -36,12 +39,7 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 /// Writing to a String cannot fail.
 fn one_check(text: &mut String, report: &CheckReport, line: &CheckLine, most: usize, colour: bool) {
     let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == line.code).collect();
-    let (mark, shade) = match line.failed {
-        None => ("√", Colour::Green),
-        Some(Severity::Error) => ("×", Colour::Red),
-        Some(Severity::Warning) => ("‼", Colour::Yellow),
-        Some(Severity::Unknown) => ("?", Colour::Yellow),
-    };
+    let (mark, shade) = mark_of(line.failed);
     let _ = writeln!(text, "{} {}", paint(mark, shade, colour), line.title);
     for finding in findings.iter().take(most) {
         match finding.object.title().as_str() {
@@ -65,6 +63,61 @@ fn one_check(text: &mut String, report: &CheckReport, line: &CheckLine, most: us
         };
         let _ = writeln!(text, "    {}\n    see {} for hints", clean(hint), first.link);
     }
+}
+
+/// The mark of a result, and its colour.
+fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
+    match failed {
+        None => ("√", Colour::Green),
+        Some(Severity::Error) => ("×", Colour::Red),
+        Some(Severity::Warning) => ("‼", Colour::Yellow),
+        Some(Severity::Unknown) => ("?", Colour::Yellow),
+    }
+}
+
+/// `millrace simulate`: one line for each pod, then what would be wrong. `all` shows every pod.
+#[must_use]
+pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> String {
+    let mut text = format!("{}\n\n", clean(&report.change.to_string()));
+    let most = if all { usize::MAX } else { SHOWN_PODS };
+    let row = |row: &SimulatedRow| {
+        let [pod, effect, now, then, connections, why] = simulated_row(&row.pod, row.effect);
+        vec![pod, Cell::plain(&row.node), effect, now, then, connections, why]
+    };
+    let rows: Vec<Vec<Cell>> = report.pods.iter().take(most).map(row).collect();
+    if rows.is_empty() {
+        text.push_str("No pods.\n");
+    } else {
+        text.push_str(&table(&["POD", "NODE", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"], &rows, colour));
+    }
+    if report.pods.len() > most {
+        let _ = writeln!(text, "and {} more: -o wide shows all", report.pods.len() - most);
+    }
+    let count = |effect| report.count(effect);
+    let _ = writeln!(
+        text,
+        "\n{} pods would join ambient mode, {} would leave it, {} would stay as they are, {} are unknown.",
+        count(MembershipEffect::Joins),
+        count(MembershipEffect::Leaves),
+        count(MembershipEffect::Unchanged),
+        count(MembershipEffect::Unknown)
+    );
+    match report.connections() {
+        0 => {}
+        open => {
+            let _ = writeln!(
+                text,
+                "{open} open TCP connections of pods that would join go on outside of the mesh until they close, or are reset if EXISTING_CONNECTIONS is reset."
+            );
+        }
+    }
+    for finding in &report.findings {
+        let (mark, shade) = mark_of(Some(finding.severity));
+        let title = clean(&finding.object.title());
+        let _ = writeln!(text, "{} {title}: {}", paint(mark, shade, colour), finding.message);
+        let _ = writeln!(text, "    {}\n    see {} for hints", clean(&finding.hint), finding.link);
+    }
+    text
 }
 
 fn conclusion(report: &CheckReport, colour: bool) -> String {

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use daemon_settings::DaemonSettings;
 use http_response::{HttpError, HttpResponse};
-use report::{Explanation, MAX_DOCUMENT, StatePart, StateReport, Unobserved};
+use report::{Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, StatePart, StateReport, Unobserved};
 
 use crate::standalone;
 
@@ -107,6 +107,15 @@ pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result
         Some(Err(error)) => without_agent(settings, error)?,
     };
     Ok(report::explain(&state, namespace, name))
+}
+
+/// Returns the agent's answer to what a change of labels would do to the node's pods.
+///
+/// # Errors
+/// There is no agent, it does not answer, or it is of a version that cannot tell.
+pub fn simulate(settings: &DaemonSettings, change: &LabelChange) -> Result<NodeSimulation> {
+    let body = fetch(&settings.debug_socket, &change.path(), LIMIT)?;
+    serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
 /// The body of a `GET`, sent on a thread of its own, which ends with the process if it is late: connecting has no limit by

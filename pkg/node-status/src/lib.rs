@@ -13,6 +13,7 @@ mod pods;
 mod records;
 mod sidecar;
 mod sidecar_drift;
+mod simulation;
 mod standalone;
 mod steps;
 
@@ -29,10 +30,13 @@ use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
 use pod_status::PodLife;
-use report::{NodeState, Observer, PodState, Provenance, RedirectionMode, StateReport};
+use report::{
+    LabelChange, NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode,
+    SIMULATION_SCHEMA, StateReport,
+};
 use wire::PodRecord;
 
-pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain};
+pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, simulate};
 pub use local::{complete, shared_config};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
@@ -107,6 +111,23 @@ impl NodeInspector {
             inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, pod);
         }
         Ok(())
+    }
+
+    /// Returns what a change of labels would do to the node's pods, and changes nothing. Blocks.
+    ///
+    /// # Errors
+    /// The reconciler does not answer, or the pods' network namespaces cannot be reached.
+    pub fn simulate(
+        &self,
+        records: &[Arc<PodRecord>],
+        change: &LabelChange,
+    ) -> Result<NodeSimulation, Reason> {
+        let Some(ambient) = &self.settings.ambient else {
+            let schema = SIMULATION_SCHEMA.to_owned();
+            return Ok(NodeSimulation { schema, synced: true, ..NodeSimulation::default() });
+        };
+        let snapshot = self.snapshot()?;
+        Ok(self.in_node(|| simulation::simulate(&ambient.agent, &snapshot, records, change))?)
     }
 
     fn snapshot(&self) -> Result<Box<AgentSnapshot>, String> {

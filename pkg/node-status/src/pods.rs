@@ -22,6 +22,7 @@ use node_network::add_missing_probes;
 use outside::judge_without_ambient;
 
 pub(super) use node_network::{NodeNetwork, judge_on_node};
+pub(super) use outside::{SidecarDecision, decide_sidecar};
 pub(super) use ztunnels::ztunnel_states;
 
 /// How pods with a sidecar are to be redirected, by UID.
@@ -141,7 +142,7 @@ pub(super) fn life_of(known: &KnownPod) -> PodLife {
     if known.ended { PodLife::Ending } else { life(&known.pod) }
 }
 
-fn reason_of(standing: &AmbientStanding) -> StateReason {
+pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
     let (code, words) = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
             (reason.code(), reason.to_string())

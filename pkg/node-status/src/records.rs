@@ -140,15 +140,33 @@ pub(super) struct RecordedAdds {
 impl RecordedAdds {
     /// Of these pods alone: there may be thousands of records. Of several ADDs of a pod the newest counts.
     pub(super) fn of_pods(records: &[Arc<PodRecord>], pods: &PodRedirects) -> RecordedAdds {
-        let is_meant = |record: &&Arc<PodRecord>| pods.contains_key(&uid_of(record));
-        let mut records: Vec<&Arc<PodRecord>> = records.iter().filter(is_meant).collect();
-        records.sort_by(|a, b| a.at.cmp(&b.at));
-        let done = records.iter().filter(|record| record.error.is_none());
-        let namespaces = done.filter_map(|record| Some((uid_of(record), recorded_netns(record)?)));
+        let is_meant = |uid: &PodUid| pods.contains_key(uid);
         let rules =
-            |record: &&Arc<PodRecord>| (uid_of(record), RecordedRules::from_lines(record.rules.clone()));
-        RecordedAdds { namespaces: namespaces.collect(), rules: records.iter().map(rules).collect() }
+            |record: &Arc<PodRecord>| (uid_of(record), RecordedRules::from_lines(record.rules.clone()));
+        RecordedAdds {
+            namespaces: recorded_namespaces(records, is_meant),
+            rules: in_order(records, is_meant).map(rules).collect(),
+        }
     }
+}
+
+/// Returns the network namespaces that the newest successful ADDs of these pods recorded.
+pub(super) fn recorded_namespaces(
+    records: &[Arc<PodRecord>],
+    is_meant: impl Fn(&PodUid) -> bool,
+) -> BTreeMap<PodUid, NetnsId> {
+    let done = in_order(records, is_meant).filter(|record| record.error.is_none());
+    done.filter_map(|record| Some((uid_of(record), recorded_netns(record)?))).collect()
+}
+
+/// The records of these pods, the oldest first.
+fn in_order(
+    records: &[Arc<PodRecord>],
+    is_meant: impl Fn(&PodUid) -> bool,
+) -> impl Iterator<Item = &Arc<PodRecord>> {
+    let mut records: Vec<_> = records.iter().filter(|record| is_meant(&uid_of(record))).collect();
+    records.sort_by(|a, b| a.at.cmp(&b.at));
+    records.into_iter()
 }
 
 /// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.

@@ -11,6 +11,7 @@ mod explain;
 mod network;
 mod page;
 mod pod;
+mod simulation;
 mod state;
 pub mod tables;
 mod text;
@@ -26,6 +27,9 @@ pub use network::{
 pub use page::page;
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
+pub use simulation::{
+    LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,
+};
 pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NodeState, Observer,
     PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,

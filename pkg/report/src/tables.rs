@@ -6,11 +6,12 @@ mod summary;
 
 use std::fmt::Write as _;
 
-use pod_status::CaptureState;
+use pod_status::{CaptureState, RedirectionMode};
 
 use crate::{
     compare::DifferenceKind,
     pod::PodState,
+    simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
     state::{ChangeRecord, Observer, StatePart, StateReport, Unobserved},
     text::{clause, clean, sentence},
 };
@@ -31,6 +32,49 @@ pub fn pods(state: &StateReport, pods: &[&PodState], colour: bool) -> String {
     pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
     let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(state, pod)).collect();
     table(&["POD", "CAPTURE", "MODE", "SINCE", "WHY"], &rows, colour)
+}
+
+/// Pods of a node before and after a simulated change of labels, one line each: first those for which something would change.
+#[must_use]
+pub fn simulation(simulation: &NodeSimulation, colour: bool) -> String {
+    let mut text = match (simulation.mode, simulation.synced) {
+        (None, _) => "Ambient mode is off on this node: no label brings a pod into it.\n".to_owned(),
+        (_, false) => "The agent has not read all pods and namespaces yet: some may be missing.\n".to_owned(),
+        _ => String::new(),
+    };
+    let mut pods: Vec<&SimulatedPod> = simulation.pods.iter().collect();
+    pods.sort_by_key(|pod| (pod.effect(), &pod.namespace, &pod.name));
+    match pods.is_empty() {
+        true => text.push_str("No pods.\n"),
+        false => {
+            let rows: Vec<Vec<Cell>> =
+                pods.iter().map(|pod| simulated_row(pod, pod.effect()).into()).collect();
+            text.push_str(&table(&SIMULATED, &rows, colour));
+        }
+    }
+    text
+}
+
+/// Titles of [`simulated_row`].
+const SIMULATED: [&str; 6] = ["POD", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"];
+
+/// A pod before and after a simulated change.
+#[must_use]
+pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] {
+    let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or("outside", RedirectionMode::word));
+    let shade = match effect {
+        MembershipEffect::Joins => Colour::Green,
+        MembershipEffect::Leaves => Colour::Yellow,
+        MembershipEffect::Unknown | MembershipEffect::Unchanged => Colour::Dim,
+    };
+    [
+        Cell::plain(&clean(&format!("{}/{}", pod.namespace, pod.name))),
+        Cell::coloured(effect.word(), shade),
+        mode(pod.before),
+        mode(pod.after),
+        Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
+        Cell::plain(&clean(&pod.reason.words)),
+    ]
 }
 
 /// The place of a state in a list that begins with the worst.

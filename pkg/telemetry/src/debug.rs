@@ -65,6 +65,9 @@ pub trait StateInspector: Send + Sync + 'static {
 
     /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+
+    /// Returns what a change of labels would do to the node's pods.
+    fn simulate(&self, change: report::LabelChange) -> InspectionFuture<'_, report::NodeSimulation>;
 }
 
 /// Description of the build, in ControlZ's terms.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use report::StateReport;
+use report::{LabelChange, NodeSimulation, StateReport};
 use serde_json::{Value, json};
 use telemetry::debug::{self, BuildInfo, InspectionFuture, MAX_CONNECTIONS, StateInspector, debug_router};
 use telemetry::http;
@@ -31,6 +31,10 @@ impl StateInspector for Node {
 
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
+    }
+
+    fn simulate(&self, _: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+        Box::pin(async { Ok(NodeSimulation::default()) })
     }
 }
 

@@ -49,8 +49,7 @@ pub(super) fn text(program: &str, command: &str) -> Option<String> {
     };
     let mut call = Command::new(built(file)?);
     std::os::unix::process::CommandExt::arg0(&mut call, program);
-    let words = if command.is_empty() { vec!["--help"] } else { vec![command, "--help"] };
-    let output = call.args(words).env_clear().output().unwrap();
+    let output = call.args(command.split_whitespace().chain(["--help"])).env_clear().output().unwrap();
     assert!(output.status.success(), "{program} {command} --help: {output:?}");
     Some(String::from_utf8(output.stdout).unwrap())
 }

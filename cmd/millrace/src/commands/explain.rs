@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let (namespace, name) = asked(word, namespace, &source.session.namespace)?;
+    let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name));
     let what = format!("pod {namespace}/{name}");
     let pod: Pod = match source.session.client.get(&what, &path, options.timeout).await {
@@ -53,7 +53,11 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
 }
 
 /// Namespace and name of the pod that is meant.
-fn asked<'a>(word: &'a str, namespace: Option<&'a str>, context: &'a str) -> Result<(&'a str, &'a str)> {
+pub(super) fn parse_pod_name<'a>(
+    word: &'a str,
+    namespace: Option<&'a str>,
+    context: &'a str,
+) -> Result<(&'a str, &'a str)> {
     let (namespace, name) = match (word.split_once('/'), namespace) {
         (Some((of_word, _)), Some(namespace)) if of_word != namespace => {
             bail!("{word} and -n {namespace} name two namespaces")
@@ -77,14 +81,14 @@ mod tests {
 
     #[test]
     fn a_pod_can_be_named_in_three_ways() {
-        assert_eq!(asked("shop/web", None, "default").unwrap(), ("shop", "web"));
-        assert_eq!(asked("shop/web", Some("shop"), "default").unwrap(), ("shop", "web"));
-        assert_eq!(asked("web", Some("shop"), "default").unwrap(), ("shop", "web"));
-        assert_eq!(asked("web", None, "mine").unwrap(), ("mine", "web"));
+        assert_eq!(parse_pod_name("shop/web", None, "default").unwrap(), ("shop", "web"));
+        assert_eq!(parse_pod_name("shop/web", Some("shop"), "default").unwrap(), ("shop", "web"));
+        assert_eq!(parse_pod_name("web", Some("shop"), "default").unwrap(), ("shop", "web"));
+        assert_eq!(parse_pod_name("web", None, "mine").unwrap(), ("mine", "web"));
         for (word, namespace) in
             [("", None), ("/web", None), ("shop/", None), ("a/b/c", None), ("a/b", Some("c")), ("We b", None)]
         {
-            assert!(asked(word, namespace, "default").is_err(), "{word}");
+            assert!(parse_pod_name(word, namespace, "default").is_err(), "{word}");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     objects::Pod,
 };
 
-pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+pub(crate) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let namespaces = lookup.cluster.namespaces.iter().filter_map(of_namespace);
     let pods = lookup.cluster.pods.iter().filter(|pod| pod.is_live());
     namespaces.chain(pods.filter_map(of_pod)).collect()

@@ -7,14 +7,14 @@ use model::{Namespace, Node};
 use crate::{cluster::Cluster, objects::Pod};
 
 /// The cluster, with the objects that are looked up by name more than once.
-pub(super) struct Lookup<'a> {
+pub(crate) struct Lookup<'a> {
     pub(super) cluster: &'a Cluster,
     namespaces: BTreeMap<&'a str, &'a Namespace>,
     nodes: BTreeMap<&'a str, &'a Node>,
 }
 
 impl<'a> Lookup<'a> {
-    pub(super) fn new(cluster: &'a Cluster) -> Lookup<'a> {
+    pub(crate) fn new(cluster: &'a Cluster) -> Lookup<'a> {
         let namespaces = cluster.namespaces.iter().map(|it| (it.metadata.name.as_str(), it));
         let nodes = cluster.nodes.iter().map(|it| (it.metadata.name.as_str(), it));
         Lookup { cluster, namespaces: namespaces.collect(), nodes: nodes.collect() }

@@ -18,19 +18,27 @@ type PolicyName<'a> = (&'a str, &'a str);
 const NAMED: usize = 3;
 
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
+    let reached = reached_by_hbone(lookup);
+    let is_reached = |pod: &&Pod| {
+        let name = (pod.metadata.namespace.as_str(), pod.metadata.name.as_str());
+        pod.is_live() && (reached.contains(&name) || is_annotated(lookup, pod))
+    };
+    findings_at(lookup.cluster.pods.iter().filter(is_reached), &lookup.cluster.policies, "of the mesh")
+}
+
+/// Policies that keep HBONE from these pods; `which` follows their number in a message.
+pub(crate) fn findings_at<'a>(
+    pods: impl Iterator<Item = &'a Pod>,
+    all: &'a [NetworkPolicy],
+    which: &str,
+) -> Vec<Finding> {
     let mut policies: BTreeMap<&str, Vec<&NetworkPolicy>> = BTreeMap::new();
-    for policy in &lookup.cluster.policies {
+    for policy in all {
         policies.entry(&policy.metadata.namespace).or_default().push(policy);
     }
-    let reached = reached_by_hbone(lookup);
     let mut found: BTreeMap<(Blocked, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
-    for pod in &lookup.cluster.pods {
-        let meta = &pod.metadata;
-        let is_reached =
-            reached.contains(&(meta.namespace.as_str(), meta.name.as_str())) || is_annotated(lookup, pod);
-        let Some(here) = policies.get(meta.namespace.as_str()).filter(|_| is_reached && pod.is_live()) else {
-            continue;
-        };
+    for pod in pods {
+        let Some(here) = policies.get(pod.metadata.namespace.as_str()) else { continue };
         let (blocked, selecting) = blocked(pod, here.iter().copied());
         if blocked != Blocked::No {
             let names = selecting
@@ -39,7 +47,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
             found.entry((blocked, names.collect())).or_default().push(pod.title());
         }
     }
-    found.iter().filter_map(|((blocked, policies), pods)| finding(*blocked, policies, pods)).collect()
+    found.iter().filter_map(|((blocked, policies), pods)| finding(*blocked, policies, pods, which)).collect()
 }
 
 /// Pods that ztunnel serves, or will.
@@ -59,7 +67,7 @@ fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
 }
 
 /// One for all pods that the same policies select.
-fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String]) -> Option<Finding> {
+fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String], which: &str) -> Option<Finding> {
     let (code, what) = match blocked {
         Blocked::No => return None,
         Blocked::Hbone => (Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"),
@@ -73,6 +81,6 @@ fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String]) -> Op
     let with =
         if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
     let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
-    let message = format!("{what}{with}, at {noun} of the mesh: {}", shortened(pods, NAMED));
+    let message = format!("{what}{with}, at {noun} {which}: {}", shortened(pods, NAMED));
     Some(Finding::new(code, ObjectName::of("NetworkPolicy", namespace, name), message))
 }

@@ -1,9 +1,58 @@
 //! Pods outside of ambient mode, which may have a sidecar.
 
 use agent::KnownPod;
-use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect, SkipReason};
+use model::{Namespace, Pod};
+use planner::{
+    AmbientStanding, EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason,
+};
 use pod_status::{Evidence, MeshMembership, RulesEvidence};
 use report::{PodState, RedirectionMode, StateReason};
+
+use super::reason_of;
+
+/// Whether a pod outside of ambient mode has a sidecar.
+pub(crate) enum SidecarDecision {
+    /// The pod has one, to which its traffic is redirected.
+    Redirected(Box<SidecarRedirect>),
+    /// The pod has one, and its annotations cannot be read.
+    Unreadable(InvalidAnnotation),
+    /// The pod has none.
+    Outside(SkipReason),
+    /// The plugin would enrol it in ambient mode, which the labels of now do not.
+    Ambient,
+}
+
+impl SidecarDecision {
+    /// Returns the reason for a pod that has a sidecar.
+    pub(crate) fn reason() -> StateReason {
+        StateReason {
+            code: "sidecar".to_owned(),
+            words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
+        }
+    }
+}
+
+/// Decides it as the plugin does at the pod's ADD.
+pub(crate) fn decide_sidecar(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &EnrolmentPolicy,
+) -> SidecarDecision {
+    // Labels come first, so that a user who is advised to change them does not do so in vain.
+    match () {
+        () if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") => {
+            return SidecarDecision::Outside(SkipReason::Terminated);
+        }
+        () if policy.ztunnel.matches(pod) => return SidecarDecision::Outside(SkipReason::Ztunnel),
+        () => {}
+    }
+    match planner::decide(pod, namespace, policy) {
+        Ok(PodDecision::Sidecar(redirect)) => SidecarDecision::Redirected(redirect),
+        Ok(PodDecision::Skip(reason)) => SidecarDecision::Outside(reason),
+        Ok(PodDecision::Ambient(_)) => SidecarDecision::Ambient,
+        Err(error) => SidecarDecision::Unreadable(error),
+    }
+}
 
 /// A pod outside of ambient mode: it may have a sidecar. The plugin's decision at its ADD is made here from the same facts;
 /// returns how the pod is redirected, if it is.
@@ -13,30 +62,16 @@ pub(super) fn judge_without_ambient(
     shown: &mut PodState,
     evidence: &mut Evidence,
 ) -> Option<Box<SidecarRedirect>> {
-    let show = |reason: SkipReason| StateReason { code: reason.code().to_owned(), words: reason.to_string() };
-    // Labels come first, so that a user who is advised to change them does not do so in vain.
-    let never = match () {
-        () if matches!(shown.phase.as_str(), "Succeeded" | "Failed") => Some(SkipReason::Terminated),
-        () if policy.ztunnel.matches(&known.pod) => Some(SkipReason::Ztunnel),
-        () => None,
-    };
-    if let Some(reason) = never {
-        shown.reason = show(reason);
-        return None;
-    }
-    match planner::decide(&known.pod, known.namespace.as_ref(), policy) {
-        Ok(PodDecision::Sidecar(redirect)) => {
+    match decide_sidecar(&known.pod, known.namespace.as_ref(), policy) {
+        SidecarDecision::Redirected(redirect) => {
             shown.way = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member; // `sidecar::observe_sidecars` observes its rules
-            shown.reason = StateReason {
-                code: "sidecar".to_owned(),
-                words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
-            };
+            shown.reason = SidecarDecision::reason();
             return Some(redirect);
         }
-        Ok(PodDecision::Skip(reason)) => shown.reason = show(reason),
-        Ok(PodDecision::Ambient(_)) => {}
-        Err(error) => {
+        SidecarDecision::Outside(reason) => shown.reason = reason_of(&AmbientStanding::Out(reason)),
+        SidecarDecision::Ambient => {}
+        SidecarDecision::Unreadable(error) => {
             shown.way = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member;
             evidence.rules = RulesEvidence::Absent { failing: true };

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::get;
+use report::LabelChange;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
@@ -43,6 +44,7 @@ pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     });
     let router = both(router, "/debug", get(async || pretty(&index())));
     let router = both(router, "/debug/explain", get(explain));
+    let router = both(router, "/debug/simulate", get(simulate));
     router.route("/", get(page)).route("/index.html", get(page))
 }
 
@@ -50,6 +52,10 @@ pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
 fn index() -> BTreeMap<String, &'static str> {
     let others = [
         ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
+        (
+            "simulate?namespace=NAMESPACE&pod=NAME&labels=KEY=VALUE,KEY-",
+            "what a change of labels of a pod, or without pod of a namespace, would do to pods; it changes nothing",
+        ),
         ("log", levels::ABOUT),
         ("lines", levels::ABOUT_LINES),
     ];
@@ -97,6 +103,19 @@ async fn explain(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     }
     match desk.0.inspect.explain(namespace.to_owned(), name.to_owned()).await {
         Ok(value) => pretty(&value),
+        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+    }
+}
+
+async fn simulate(State(desk): State<DebugHandler>, uri: Uri) -> Response {
+    let [namespace, pod, labels] = ["namespace", "pod", "labels"].map(|name| parameter(&uri, name));
+    let [namespace, labels] = [namespace, labels].map(Option::unwrap_or_default);
+    let change = match LabelChange::parse(&namespace, pod.as_deref(), labels.split(',')) {
+        Ok(change) => change,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    match desk.0.inspect.simulate(change).await {
+        Ok(simulation) => pretty(&simulation),
         Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
 }

@@ -52,9 +52,9 @@ async fn the_index_names_paths_that_answer() {
     let index = ask(&router, "GET /debug", "").await.json();
     assert_eq!(index, ask(&router, "GET /debug/", "").await.json());
     let paths: Vec<&String> = index.as_object().unwrap().keys().collect();
-    assert_eq!(paths.len(), 16);
+    assert_eq!(paths.len(), 17);
     for path in paths {
-        let path = path.replace("NAMESPACE/NAME", "shop/web");
+        let path = path.replace("NAMESPACE/NAME", "shop/web").replace("NAMESPACE&pod=NAME", "shop");
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.status, 200, "{path}");
     }
     for path in ["/debug/secrets", "/nothing", "/debug/state/x", "/scopez/", "/debug/pprof/"] {
@@ -128,6 +128,24 @@ async fn a_pod_is_explained() {
         ["", "pod=", "pod=web", "pod=/web", "pod=shop/", "pod=a/b/c", "pod=Shop/web", "pod=a/b%0a", &long]
     {
         let answer = ask(&router, &format!("GET /debug/explain?{query}"), "").await;
+        assert_eq!(answer.status, 400, "{query}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_labels_is_simulated() {
+    let (_, router) = node();
+    for (query, change) in [
+        ("namespace=shop&labels=a=b,c-", "namespace shop, with a=b,c-"),
+        ("namespace=shop&pod=web&labels=x.io%2Fa%3Db", "pod shop/web, with x.io/a=b"),
+    ] {
+        let answer = ask(&router, &format!("GET /debug/simulate?{query}"), "").await;
+        assert_eq!(answer.json()["problem"], change);
+    }
+    for query in
+        ["", "labels=a=b", "namespace=shop", "namespace=shop&pod=&labels=a=b", "namespace=shop&labels=a+b"]
+    {
+        let answer = ask(&router, &format!("GET /debug/simulate?{query}"), "").await;
         assert_eq!(answer.status, 400, "{query}: {answer:?}");
     }
 }

@@ -7,7 +7,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt as _;
 use report::{
-    CaptureState, Comparison, KernelView, PodState, RedirectionMode, RouteState, StateReason, StateReport,
+    CaptureState, Comparison, KernelView, LabelChange, NodeSimulation, PodState, RedirectionMode, RouteState,
+    StateReason, StateReport,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -57,6 +58,12 @@ impl StateInspector for Fake {
             let answer = || json!({"pod": format!("{namespace}/{name}")});
             if broken { Err("the owner does not answer".into()) } else { Ok(answer()) }
         })
+    }
+
+    /// Returns the change in the place of an answer.
+    fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+        let problem = Some(change.to_string());
+        Box::pin(async { Ok(NodeSimulation { problem, ..NodeSimulation::default() }) })
     }
 }
 

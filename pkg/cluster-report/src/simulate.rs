@@ -1,0 +1,209 @@
+//! `millrace simulate`: what a change of labels would do to the pods of a cluster, as their nodes' agents decide it, and what
+//! would be wrong then.
+
+use std::collections::BTreeMap;
+
+use report::{LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedPod, StateReason};
+use serde::Serialize;
+
+use crate::{
+    check::{Lookup, exit_status, label_findings, policy_findings},
+    cluster::{Cluster, Unanswered, mesh_membership},
+    finding::{Code, Finding, ObjectName, Severity},
+    objects::Pod,
+};
+
+/// The answer of a node's agent, or why there is none.
+pub type NodeReply = Result<NodeSimulation, String>;
+
+/// The answer of `millrace simulate`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SimulationReport {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// The change that is not made.
+    pub change: LabelChange,
+    /// Some nodes did not answer, or some objects could not be read.
+    pub partial: bool,
+    /// The pods that the change concerns: first those that would join or leave, then by name.
+    pub pods: Vec<SimulatedRow>,
+    /// Problems that there would be, sorted by code and object.
+    pub findings: Vec<Finding>,
+    /// Nodes whose agent did not answer.
+    pub unanswered: Vec<Unanswered>,
+}
+
+/// A pod, and on which node it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SimulatedRow {
+    /// The pod's node.
+    pub node: String,
+    /// Effect of the change on the pod.
+    pub effect: MembershipEffect,
+    /// The pod as the agent on that node decides on it.
+    #[serde(flatten)]
+    pub pod: SimulatedPod,
+}
+
+impl SimulationReport {
+    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing
+    /// would be unhealthy, and 1 in every other case.
+    #[must_use]
+    pub fn status(&self, least: Severity) -> u8 {
+        let unknown = self.pods.iter().any(|row| row.effect == MembershipEffect::Unknown);
+        let worst = self.findings.iter().map(|finding| finding.severity).max();
+        exit_status(worst.max(unknown.then_some(Severity::Unknown)), least)
+    }
+
+    /// Returns the number of pods with this effect.
+    #[must_use]
+    pub fn count(&self, effect: MembershipEffect) -> usize {
+        self.pods.iter().filter(|row| row.effect == effect).count()
+    }
+
+    /// Returns the number of connections that pods which would join have open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        let joining = self.pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
+        joining.filter_map(|row| row.pod.connections).sum()
+    }
+}
+
+/// Puts together what agents answered, by node, and what would be wrong after the change. `cluster` has the objects of the
+/// namespace.
+#[must_use]
+pub fn simulate(
+    cluster: &Cluster,
+    change: &LabelChange,
+    replies: &BTreeMap<String, NodeReply>,
+) -> SimulationReport {
+    let changed = changed_cluster(cluster, change);
+    let answered = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().ok()?)));
+    let rows = answered.flat_map(|(node, simulation)| {
+        let row =
+            |pod: &SimulatedPod| SimulatedRow { node: node.clone(), effect: pod.effect(), pod: pod.clone() };
+        simulation.pods.iter().map(row)
+    });
+    let mut pods: Vec<SimulatedRow> = rows.collect();
+    pods.extend(unknown_pods(&changed, change, replies));
+    pods.sort_by(|a, b| {
+        let key = |row: &SimulatedRow| (row.effect, row.pod.namespace.clone(), row.pod.name.clone());
+        key(a).cmp(&key(b))
+    });
+    let mut findings = node_findings(&pods, replies);
+    findings.extend(label_findings(&Lookup::new(&changed)));
+    findings.extend(pods_without_agent(&changed, replies));
+    let is_joining = |pod: &&Pod| {
+        pods.iter().any(|row| {
+            row.effect == MembershipEffect::Joins
+                && (&row.pod.namespace, &row.pod.name) == (&pod.metadata.namespace, &pod.metadata.name)
+        })
+    };
+    let joining = changed.pods.iter().filter(is_joining);
+    findings.extend(policy_findings(joining, &changed.policies, "that would join"));
+    findings.extend(cluster.unread.iter().map(|unread| {
+        Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
+    }));
+    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let silent = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().err()?)));
+    let unanswered: Vec<Unanswered> =
+        silent.map(|(node, why)| Unanswered { node: node.clone(), why: why.clone() }).collect();
+    SimulationReport {
+        schema: "millrace.simulate/v1",
+        change: change.clone(),
+        partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
+        pods,
+        findings,
+        unanswered,
+    }
+}
+
+/// The objects that the change concerns, with their new labels, and the policies.
+fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
+    let is_concerned = |pod: &&Pod| {
+        pod.metadata.namespace == change.namespace
+            && (change.pod.is_none() || change.is_of_pod(&pod.metadata.name))
+            && pod.is_live()
+    };
+    let mut pods: Vec<Pod> = cluster.pods.iter().filter(is_concerned).cloned().collect();
+    let own = cluster.namespaces.iter().filter(|found| found.metadata.name == change.namespace);
+    let mut namespaces: Vec<_> = own.cloned().collect();
+    if change.pod.is_some() {
+        pods.iter_mut().for_each(|pod| change.apply(&mut pod.metadata.labels));
+    } else {
+        namespaces.iter_mut().for_each(|namespace| change.apply(&mut namespace.metadata.labels));
+    }
+    let policies = cluster.policies.clone();
+    Cluster { pods, namespaces, policies, ..Cluster::default() }
+}
+
+/// Pods of nodes from which there is no answer.
+fn unknown_pods<'a>(
+    changed: &'a Cluster,
+    change: &'a LabelChange,
+    replies: &'a BTreeMap<String, NodeReply>,
+) -> impl Iterator<Item = SimulatedRow> + 'a {
+    let is_unknown = |pod: &&Pod| {
+        !pod.spec.node_name.is_empty() && !matches!(replies.get(&pod.spec.node_name), Some(Ok(_)))
+    };
+    changed.pods.iter().filter(is_unknown).map(|pod| {
+        let words = match replies.contains_key(&pod.spec.node_name) {
+            true => "the agent of its node did not answer",
+            false => "no agent runs on its node",
+        };
+        let reason = StateReason { code: String::new(), words: words.to_owned() };
+        let (namespace, name) = (change.namespace.clone(), pod.metadata.name.clone());
+        let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
+        SimulatedRow { node: pod.spec.node_name.clone(), effect: MembershipEffect::Unknown, pod: pod_row }
+    })
+}
+
+/// Problems of the nodes of pods that would join.
+fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (node, reply) in replies {
+        let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+        let simulation = match reply {
+            Ok(simulation) => simulation,
+            Err(why) => {
+                findings.push(finding(Code::AgentSilent, why.clone()));
+                continue;
+            }
+        };
+        if !simulation.synced {
+            let message = "its agent has not read all pods and namespaces yet: some may be missing";
+            findings.push(finding(Code::NotSynced, message.to_owned()));
+        }
+        let joining =
+            pods.iter().filter(|row| row.node == *node && row.effect == MembershipEffect::Joins).count();
+        if joining == 0 {
+            continue;
+        }
+        if !simulation.ztunnel_ready {
+            let message = format!("no ztunnel serves it, and {joining} of its pods would join");
+            findings.push(finding(Code::ZtunnelNotReady, message));
+        }
+        findings.extend(simulation.problem.iter().map(|why| finding(Code::NodeTrouble, why.clone())));
+    }
+    findings
+}
+
+/// Nodes without an agent whose pods would belong to ambient mode.
+fn pods_without_agent(changed: &Cluster, replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
+    let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
+    for pod in &changed.pods {
+        let node = pod.spec.node_name.as_str();
+        let is_member = mesh_membership(pod, changed.namespaces.first()) == Some(RedirectionMode::InPod);
+        if !node.is_empty() && !replies.contains_key(node) && is_member {
+            *nodes.entry(node).or_default() += 1;
+        }
+    }
+    let finding = |(node, count): (&str, usize)| {
+        let message = format!("it runs no agent, and {count} of its pods would belong to ambient mode");
+        Finding::new(Code::MeshWithoutAgent, ObjectName::node(node), message).on(node)
+    };
+    nodes.into_iter().map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests;

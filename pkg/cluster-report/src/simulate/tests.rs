@@ -1,0 +1,107 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::simulation_text;
+
+const AMBIENT: &str = "istio.io/dataplane-mode=ambient";
+
+fn pod(name: &str, node: &str) -> Pod {
+    let object = json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": name}},
+        "spec": {"nodeName": node, "containers": [{"name": "app", "ports": [{"containerPort": 80}]}]},
+        "status": {"phase": "Running"}});
+    serde_json::from_value(object).unwrap()
+}
+
+fn cluster(policies: &Value) -> Cluster {
+    let namespace = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    Cluster {
+        pods: vec![pod("web", "n1"), pod("db", "n1"), pod("lost", "n2"), pod("alone", "n3")],
+        namespaces: vec![namespace("shop"), namespace("other")],
+        policies: serde_json::from_value(policies.clone()).unwrap(),
+        ..Cluster::default()
+    }
+}
+
+fn simulated(name: &str, after: Option<RedirectionMode>, connections: Option<usize>) -> SimulatedPod {
+    let reason = StateReason { code: "code".to_owned(), words: format!("why {name}") };
+    let (namespace, name) = ("shop".to_owned(), name.to_owned());
+    SimulatedPod { namespace, name, before: None, after, reason, connections }
+}
+
+fn replies(ztunnel_ready: bool) -> BTreeMap<String, NodeReply> {
+    let pods = vec![simulated("db", None, None), simulated("web", Some(RedirectionMode::InPod), Some(3))];
+    let mode = Some(RedirectionMode::InPod);
+    let answer = NodeSimulation { mode, synced: true, ztunnel_ready, pods, ..NodeSimulation::default() };
+    let silent = || Err("no answer within 5s".to_owned());
+    BTreeMap::from([("n1".to_owned(), Ok(answer)), ("n2".to_owned(), silent())])
+}
+
+fn change() -> LabelChange {
+    LabelChange::parse("shop", None, [AMBIENT]).unwrap()
+}
+
+fn codes(report: &SimulationReport) -> Vec<&'static str> {
+    report.findings.iter().map(|finding| finding.code.word()).collect()
+}
+
+#[test]
+fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
+    let report = simulate(&cluster(&json!([])), &change(), &replies(true));
+    let effects: Vec<(&str, MembershipEffect)> =
+        report.pods.iter().map(|row| (row.pod.name.as_str(), row.effect)).collect();
+    let (joins, unknown) = (MembershipEffect::Joins, MembershipEffect::Unknown);
+    assert_eq!(
+        effects,
+        [("web", joins), ("alone", unknown), ("lost", unknown), ("db", MembershipEffect::Unchanged)]
+    );
+    assert_eq!(codes(&report), ["agent-silent", "mesh-without-agent"]);
+    assert!(report.partial && report.connections() == 3);
+    // A node without an agent is worse than one of which nothing is known.
+    assert_eq!([Severity::Warning, Severity::Error].map(|least| report.status(least)), [1, 1]);
+    let text = simulation_text(&report, false, false);
+    for part in [
+        "namespace shop, with istio.io/dataplane-mode=ambient\n",
+        "shop/web    n1    joins      outside  in-pod   3            why web",
+        "1 pods would join ambient mode, 0 would leave it, 1 would stay as they are, 2 are unknown.",
+        "3 open TCP connections of pods that would join go on outside of the mesh",
+        "× node n3: it runs no agent, and 1 of its pods would belong to ambient mode",
+        "? node n2: no answer within 5s",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
+    let web_only = json!([{"metadata": {"namespace": "shop", "name": "web-only"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]}}]);
+    let report = simulate(&cluster(&web_only), &change(), &replies(true));
+    let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
+    assert_eq!(found.object.name, "web-only");
+    // Pods that stay as they are do not count.
+    assert!(found.message.ends_with("at 1 pod that would join: shop/web"), "{}", found.message);
+}
+
+#[test]
+fn labels_that_would_contradict_each_other_and_a_missing_ztunnel_are_found() {
+    let mut cluster = cluster(&json!([]));
+    cluster.namespaces[0].metadata.labels.insert("istio-injection".to_owned(), "enabled".to_owned());
+    let report = simulate(&cluster, &change(), &replies(false));
+    let expected = ["namespace-labels", "agent-silent", "mesh-without-agent", "ztunnel-not-ready"];
+    assert_eq!(codes(&report), expected);
+    assert_eq!(cluster.namespaces[0].metadata.labels.len(), 1, "nothing is changed");
+}
+
+#[test]
+fn where_nothing_would_be_wrong_the_exit_status_is_0() {
+    let mut cluster = cluster(&json!([]));
+    cluster.pods.truncate(2);
+    let mut replies = replies(true);
+    replies.remove("n2");
+    let report = simulate(&cluster, &change(), &replies);
+    assert_eq!((codes(&report), report.partial), (vec![], false));
+    assert_eq!(report.status(Severity::Warning), 0);
+    let one = LabelChange::parse("shop", Some("web"), [AMBIENT]).unwrap();
+    cluster.pods.push(pod("lost", "n2"));
+    assert_eq!(simulate(&cluster, &one, &replies).status(Severity::Unknown), 0, "other pods do not count");
+}

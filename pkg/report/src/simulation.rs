@@ -1,0 +1,267 @@
+//! Simulation of a change of labels: which pods of a node it would bring into ambient mode or out of it.
+
+use std::{collections::BTreeMap, fmt};
+
+use pod_status::RedirectionMode;
+use serde::{Deserialize, Serialize};
+
+use crate::{document::known_value, pod::StateReason};
+
+/// Name and version of the answer's form.
+pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
+/// Labels that one change may have.
+const MOST_LABELS: usize = 16;
+/// Lengths that Kubernetes allows: of a prefix and a name, with the slash between them, and of a value.
+const LONGEST_KEY: usize = 253 + 1 + 63;
+const LONGEST_VALUE: usize = 63;
+
+/// A change of the labels of a namespace or of one pod, as `kubectl label` makes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LabelChange {
+    /// The namespace, or that of the pod.
+    pub namespace: String,
+    /// The pod's name; `None` means that the labels of the namespace change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Labels and their new values; `None` means that the label is removed.
+    pub labels: BTreeMap<String, Option<String>>,
+}
+
+/// Why a change cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelChangeError {
+    /// The text is no name of an object.
+    #[error("{0:?} is no name of a namespace or a pod")]
+    Name(String),
+    /// Nothing would change, or too much.
+    #[error("a change has 1 to {MOST_LABELS} labels")]
+    Count,
+    /// The text is no label.
+    #[error("{0:?} is neither KEY=VALUE nor KEY-")]
+    Label(String),
+}
+
+impl LabelChange {
+    /// Parses labels as `kubectl label` takes them: `KEY=VALUE` sets one, `KEY-` removes it.
+    ///
+    /// # Errors
+    /// The names are none of a namespace and a pod, one of the others is no label, or there are none or more than 16.
+    pub fn parse<'a>(
+        namespace: &str,
+        pod: Option<&str>,
+        labels: impl IntoIterator<Item = &'a str>,
+    ) -> Result<LabelChange, LabelChangeError> {
+        if let Some(wrong) = [Some(namespace), pod].into_iter().flatten().find(|name| !is_name(name)) {
+            return Err(LabelChangeError::Name(crate::text::clean(wrong)));
+        }
+        let labels = labels.into_iter().take(MOST_LABELS + 1).map(parse_label);
+        let labels: BTreeMap<String, Option<String>> = labels.collect::<Result<_, _>>()?;
+        if labels.is_empty() || labels.len() > MOST_LABELS {
+            return Err(LabelChangeError::Count);
+        }
+        Ok(LabelChange { namespace: namespace.to_owned(), pod: pod.map(str::to_owned), labels })
+    }
+
+    /// Changes the labels of an object.
+    pub fn apply(&self, labels: &mut BTreeMap<String, String>) {
+        for (key, value) in &self.labels {
+            match value {
+                Some(value) => drop(labels.insert(key.clone(), value.clone())),
+                None => drop(labels.remove(key)),
+            }
+        }
+    }
+
+    /// Whether the labels of this pod change.
+    #[must_use]
+    pub fn is_of_pod(&self, name: &str) -> bool {
+        self.pod.as_deref() == Some(name)
+    }
+
+    /// Returns the path of the agent's debug endpoint that simulates it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let pod = self.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
+        format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
+    }
+
+    /// Returns the labels as `kubectl label` takes them, separated by commas.
+    #[must_use]
+    pub fn labels_text(&self) -> String {
+        let text = |(key, value): (&String, &Option<String>)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => format!("{key}-"),
+        };
+        self.labels.iter().map(text).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Such as `namespace shop, with istio.io/dataplane-mode=ambient`.
+impl fmt::Display for LabelChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pod {
+            Some(pod) => write!(f, "pod {}/{pod}", self.namespace)?,
+            None => write!(f, "namespace {}", self.namespace)?,
+        }
+        write!(f, ", with {}", self.labels_text())
+    }
+}
+
+/// As the API server has them.
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+}
+
+fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError> {
+    let (key, value) = match text.split_once('=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (text.strip_suffix('-').unwrap_or_default(), None),
+    };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_key =
+        !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| fits(byte) || byte == b'/');
+    let is_value = value.is_none_or(|value| value.len() <= LONGEST_VALUE && value.bytes().all(fits));
+    if !is_key || !is_value {
+        return Err(LabelChangeError::Label(crate::text::clean(text)));
+    }
+    Ok((key.to_owned(), value.map(str::to_owned)))
+}
+
+/// The answer of a node's agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSimulation {
+    /// [`SIMULATION_SCHEMA`].
+    pub schema: String,
+    /// The mode in which the node captures ambient pods; `None`: ambient mode is off there.
+    #[serde(deserialize_with = "known_value")]
+    pub mode: Option<RedirectionMode>,
+    /// The agent has read all pods and namespaces; otherwise some may be missing.
+    pub synced: bool,
+    /// A ztunnel of the node serves its pods.
+    pub ztunnel_ready: bool,
+    /// Problem of the node that delays capture; `None`: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// TCP connections that exist when a pod joins are reset; otherwise they go on outside of the mesh until they close.
+    pub resets_connections: bool,
+    /// The node's pods whose labels, or whose namespace's labels, would change, by name.
+    pub pods: Vec<SimulatedPod>,
+}
+
+/// A pod before and after the change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SimulatedPod {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The mode in which the pod belongs to the mesh now; `None`: it does not.
+    #[serde(deserialize_with = "known_value")]
+    pub before: Option<RedirectionMode>,
+    /// The mode in which the pod would belong to the mesh; `None`: it would not.
+    #[serde(deserialize_with = "known_value")]
+    pub after: Option<RedirectionMode>,
+    /// Why it would, or would not.
+    pub reason: StateReason,
+    /// Number of the pod's TCP connections with others that are open now; `None`: could not be determined, or nothing changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<usize>,
+}
+
+/// Effect of a change on a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MembershipEffect {
+    /// The pod would join ambient mode.
+    Joins,
+    /// The pod would leave ambient mode.
+    Leaves,
+    /// Could not be determined.
+    #[default]
+    Unknown,
+    /// Nothing would change for the pod.
+    Unchanged,
+}
+
+impl MembershipEffect {
+    /// Returns the name of the effect in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            MembershipEffect::Joins => "joins",
+            MembershipEffect::Leaves => "leaves",
+            MembershipEffect::Unknown => "unknown",
+            MembershipEffect::Unchanged => "unchanged",
+        }
+    }
+}
+
+impl SimulatedPod {
+    /// Returns the effect of the change on the pod.
+    #[must_use]
+    pub fn effect(&self) -> MembershipEffect {
+        let is_ambient =
+            |mode: Option<RedirectionMode>| mode.is_some_and(|mode| mode != RedirectionMode::Sidecar);
+        match (is_ambient(self.before), is_ambient(self.after)) {
+            (false, true) => MembershipEffect::Joins,
+            (true, false) => MembershipEffect::Leaves,
+            _ => MembershipEffect::Unchanged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_read_as_kubectl_reads_them() {
+        let change =
+            LabelChange::parse("shop", None, ["istio.io/dataplane-mode=ambient", "istio-injection-", "a="]);
+        let change = change.unwrap();
+        assert_eq!(change.labels_text(), "a=,istio-injection-,istio.io/dataplane-mode=ambient");
+        let again = change.labels_text();
+        assert_eq!(LabelChange::parse("shop", None, again.split(',')).unwrap(), change);
+        let mut labels = BTreeMap::from([("istio-injection", "enabled"), ("kept", "1")])
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        change.apply(&mut labels);
+        assert_eq!(labels.keys().collect::<Vec<_>>(), ["a", "istio.io/dataplane-mode", "kept"]);
+    }
+
+    #[test]
+    fn no_label_is_refused() {
+        let long = "v".repeat(64);
+        for text in
+            ["", "=x", "key", "key with space=x", "key=a b", &format!("key={long}"), "k\u{e9}y=x", "-"]
+        {
+            let parsed = LabelChange::parse("shop", None, [text]);
+            assert!(matches!(parsed, Err(LabelChangeError::Label(_))), "{text}: {parsed:?}");
+        }
+        for (namespace, pod) in [("", None), ("Shop", None), ("shop", Some("a b")), ("shop", Some(""))] {
+            let parsed = LabelChange::parse(namespace, pod, ["a=b"]);
+            assert!(matches!(parsed, Err(LabelChangeError::Name(_))), "{parsed:?}");
+        }
+        let many: Vec<String> = (0..17).map(|at| format!("key{at}=x")).collect();
+        assert_eq!(
+            LabelChange::parse("shop", None, many.iter().map(String::as_str)),
+            Err(LabelChangeError::Count)
+        );
+        assert_eq!(LabelChange::parse("shop", None, []), Err(LabelChangeError::Count));
+    }
+
+    #[test]
+    fn a_sidecar_is_no_ambient_mode() {
+        let effect = |before, after| SimulatedPod { before, after, ..SimulatedPod::default() }.effect();
+        let (sidecar, in_pod) = (Some(RedirectionMode::Sidecar), Some(RedirectionMode::InPod));
+        assert_eq!(effect(None, in_pod), MembershipEffect::Joins);
+        assert_eq!(effect(in_pod, sidecar), MembershipEffect::Leaves);
+        assert_eq!(effect(sidecar, sidecar), MembershipEffect::Unchanged);
+        assert_eq!(effect(None, sidecar), MembershipEffect::Unchanged);
+    }
+}

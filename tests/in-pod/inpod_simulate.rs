@@ -1,0 +1,116 @@
+//! `install-cni simulate`: what it says is what happens.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use kit::{Echo, InpodOptions, Live, LiveConnections, Pod};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::{Ambient, PLAIN};
+use crate::fixtures::inpod::InPod;
+
+const MODE: &str = "istio.io/dataplane-mode";
+const OUTSIDE: u16 = 9000;
+
+/// The mode of each pod of the namespace, by name; `None` for one that does not belong to the mesh.
+type Modes = BTreeMap<String, Option<String>>;
+
+fn simulated(fixture: &InPod, label: &str) -> (Modes, Value) {
+    let arguments = ["simulate", "label", "namespace", PLAIN, label, "-o", "json"];
+    let output = fixture.container.exec(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mode = |pod: &Value| (text(&pod["name"]), pod["after"].as_str().map(str::to_owned));
+    (answer["pods"].as_array().unwrap().iter().map(mode).collect(), answer)
+}
+
+fn actual(fixture: &Ambient) -> Modes {
+    let output = fixture.container.exec(&["list", "-n", PLAIN, "-o", "json"]);
+    let pods: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let mode = |pod: &Value| (text(&pod["name"]), pod["way"].as_str().map(str::to_owned));
+    pods.iter().map(mode).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+/// Pods of every kind, of which only one would join.
+fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
+    let mut start = |name: &str, change: &dyn Fn(&mut Value)| {
+        let sandbox = fixture.node.pod(Pod::new(PLAIN, name), &[]);
+        let _ = fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);
+        let mut manifest = sandbox.manifest();
+        change(&mut manifest);
+        fixture.manifests.put_pod(&manifest);
+        sandbox
+    };
+    let sidecar = |pod: &mut Value| {
+        pod["metadata"]["annotations"] = json!({"sidecar.istio.io/status": "{}"});
+        pod["spec"]["containers"] = json!([{"name": "istio-proxy", "args": ["proxy", "sidecar"]}]);
+    };
+    vec![
+        start("web", &|_| {}),
+        start("member", &|pod| pod["metadata"]["labels"] = json!({MODE: "ambient"})),
+        start("refuses", &|pod| pod["metadata"]["labels"] = json!({MODE: "none"})),
+        start("host", &|pod| pod["spec"]["hostNetwork"] = json!(true)),
+        start("ended", &|pod| pod["status"]["phase"] = json!("Succeeded")),
+        start("injected", &sidecar),
+    ]
+}
+
+#[test]
+fn what_is_simulated_is_what_happens() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let pods = start_pods(&mut fixture);
+    let member = pods.iter().find(|sandbox| sandbox.pod.name == "member").unwrap();
+    let _ = ztunnel.wait_for_workload(&member.pod.uid);
+    let _outside = Echo::tcp(fixture.node.outside(), OUTSIDE);
+    let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
+    let mut open = LiveConnections::start(&pods[0].netns, live);
+    let _ = open.open(SocketAddr::new(fixture.node.outside_ip(false), OUTSIDE), 3);
+    open.wait_round();
+    let before = actual(&fixture);
+    assert_eq!(before["member"].as_deref(), Some("in-pod"));
+
+    let (modes, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
+    let web = answer["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap();
+    assert_eq!(
+        (&web["before"], &web["after"], &web["connections"]),
+        (&json!(null), &json!("in-pod"), &json!(3))
+    );
+    let facts = ["synced", "ztunnelReady", "resetsConnections"].map(|fact| answer[fact].as_bool());
+    assert_eq!(facts, [Some(true), Some(true), Some(false)]);
+    assert_eq!(actual(&fixture), before, "nothing was changed");
+    // Labels that nobody decides on change nothing.
+    assert_eq!(simulated(&fixture, "app=web").0, before);
+
+    fixture.manifests.put_namespace(PLAIN, &[(MODE, "ambient")]);
+    fixture.eventually("all are as simulated", |fixture| actual(fixture) == modes);
+    let _ = ztunnel.wait_for_workload(&pods[0].pod.uid);
+    let (modes, _) = simulated(&fixture, &format!("{MODE}-"));
+    assert_eq!(modes, before, "removing the label would bring back what was");
+    fixture.manifests.put_namespace(PLAIN, &[]);
+    fixture.eventually("all are as simulated", |fixture| actual(fixture) == modes);
+    open.finish().assert_unbroken();
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn without_an_agent_or_a_label_nothing_is_simulated() {
+    let mut fixture = InPod::new(&[]);
+    let status = |fixture: &InPod, arguments: &[&str]| {
+        let output = fixture.container.exec(&[&["simulate"], arguments].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for wrong in [
+        &["label", "namespace", PLAIN][..],
+        &["label", "namespace", PLAIN, "a b"],
+        &["label", "pod", "x", "a=b"],
+    ] {
+        assert_eq!(status(&fixture, wrong).0, Some(2), "{wrong:?}");
+    }
+    drop(fixture.daemon.take());
+    let (code, error) = status(&fixture, &["label", "namespace", PLAIN, "a=b"]);
+    assert!(code == Some(2) && error.contains("no agent runs here"), "{code:?} {error}");
+}
