@@ -15,7 +15,8 @@ const REPAIRED: &str = r#"istio_cni_repair_sidecar_rules_total{result="success"}
 
 /// The node. What is dropped first comes first.
 pub(crate) struct SidecarNode<'a> {
-    _daemon: Daemon,
+    daemon: Daemon,
+    _container: Container,
     pub(crate) pods: Vec<PodSandbox>,
     _processes: ProcessTable,
     _node: Node,
@@ -49,12 +50,15 @@ impl<'a> SidecarNode<'a> {
         let started = started.collect();
         let mut daemon = container.start();
         daemon.wait_for("all are redirected", |daemon| daemon.metric(REPAIRED) == Some(pods as f64));
-        SidecarNode { _daemon: daemon, pods: started, _processes: processes, _node: node, base }
+        SidecarNode { daemon, _container: container, pods: started, _processes: processes, _node: node, base }
     }
 }
 
 impl Drop for SidecarNode<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.daemon.log());
+        }
         for at in 0..self.pods.len() {
             self.base.api.admin().delete(&path(at));
         }

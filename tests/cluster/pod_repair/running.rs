@@ -112,6 +112,31 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     assert_allowed(&daemon);
 }
 
+/// Whatever was removed, of whichever family.
+#[test]
+fn each_kind_of_drift_is_repaired_at_once() {
+    let Some(own) = ProcessNode::start("repair-kinds-of-drift") else { return };
+    let sandbox = own.add("web", 11, "Running", |pod| dual_stack(pod, true));
+    let mut daemon = own.node.0.daemon();
+    daemon.wait_for("it is redirected", |daemon| rules(daemon, "success") == 1.0);
+    let before = rules_of(&sandbox);
+    let damages = [
+        "nft flush chain ip nat ISTIO_OUTPUT",
+        "iptables-nft -t nat -D ISTIO_REDIRECT 1",
+        "ip6tables-nft -t nat -D PREROUTING -p tcp -j ISTIO_INBOUND",
+        "nft flush ruleset",
+    ];
+    for damage in damages {
+        sandbox.netns.sh(damage);
+        let began = Instant::now();
+        while rules_of(&sandbox) != before {
+            let late = began.elapsed() > Duration::from_secs(10);
+            assert!(!late, "{damage}\n{:#?}\n{before:#?}\n{}", rules_of(&sandbox), daemon.log());
+        }
+        println!("{damage}: after {:?}", began.elapsed());
+    }
+}
+
 /// A pod that starts after the agent's last regular pass does not wait for the next one.
 #[test]
 fn rules_of_a_pod_that_has_just_started_are_observed_at_once() {
