@@ -24,7 +24,17 @@ fn repository() -> PathBuf {
 
 /// What users and contributors read, relative to the root. That none is missing follows from the links in README.md.
 fn pages() -> Vec<String> {
-    let top = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md"];
+    let top = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "ARCHITECTURE.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "SUPPORT.md",
+        "GOVERNANCE.md",
+        "MAINTAINERS.md",
+        "CODE_OF_CONDUCT.md",
+    ];
     let docs = repository().join("docs").read_dir().unwrap().map(|entry| entry.unwrap().file_name());
     let docs = docs.filter_map(|name| Some(format!("docs/{}", name.to_str()?)));
     let mut docs: Vec<_> = docs.filter(|name| name.ends_with(".md")).collect();
