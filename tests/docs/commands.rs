@@ -124,6 +124,24 @@ const COMMANDS: &[(&str, Run)] = &[
         ),
     ),
     (
+        "helm upgrade istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY --set millrace.image.tag=TAG --set updateStrategy.type=OnDelete",
+        ClusterOnly(
+            "a registry and a cluster; the_api_server_takes_every_object has a DaemonSet with this strategy",
+        ),
+    ),
+    (
+        "kubectl -n istio-system delete pod -l k8s-app=istio-cni-node --field-selector spec.nodeName=node-7",
+        ClusterOnly("kubectl; tests of shutdowns delete the agent's pod while its DaemonSet stays"),
+    ),
+    (
+        "helm upgrade --install istio-cni-canary ./deploy/charts/istio-cni -n istio-cni-canary -f my-istio-values.yaml -f canary-values.yaml",
+        ClusterOnly("a registry and a cluster; hack/render compares the objects of two such releases"),
+    ),
+    (
+        "kubectl label node node-7 example.com/istio-cni=canary",
+        ClusterOnly("kubectl, and two releases of the chart"),
+    ),
+    (
         "helm template istio-cni ./deploy/charts/istio-cni --set millrace.strict=true --set repiar.enabled=false",
         Test(
             "tests/cluster/chart/unknown.rs",
