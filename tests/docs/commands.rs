@@ -152,6 +152,7 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl millrace check",
         Test(CLI, "a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds"),
     ),
+    ("kubectl millrace check --pre", Test(CLI, "before_an_installation")),
     ("kubectl millrace check -n cli-mesh --node cli-n20", Test(CLI, "one_namespace")),
     ("kubectl millrace explain cli-mesh/pod-20", Test(CLI, "explain")),
     ("kubectl millrace explain shop/web", Test(CLI, "explain")),

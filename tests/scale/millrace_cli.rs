@@ -62,6 +62,8 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     explain(&fixture);
     verify_and_bundle(&fixture);
     watch(&fixture);
+    simulate(&fixture);
+    before_an_installation(api, &fixture);
     rights(api, &fixture);
 }
 
@@ -219,6 +221,59 @@ fn watch(fixture: &Fixture) {
 }
 
 /// What is refused is reported, and the rest of the check goes on.
+/// Of nodes that do not answer, or run no agent, the pods are unknown.
+fn simulate(fixture: &Fixture) {
+    let label = ["simulate", "label", "namespace", MESH, "istio.io/dataplane-mode-"];
+    let run = fixture.millrace(&[&label[..], &["-o", "json"]].concat());
+    assert_eq!(run.status, 2, "{}", run.stderr);
+    let report = run.json();
+    let count = |effect: &str| {
+        report["pods"].as_array().unwrap().iter().filter(|pod| pod["effect"] == effect).count()
+    };
+    let unknown = fixture::pods_of_silent_nodes();
+    assert_eq!([count("leaves"), count("unknown"), count("joins")], [PODS - unknown, unknown, 0]);
+    let codes: BTreeSet<&str> =
+        findings_of(&report).map(|finding| finding["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, BTreeSet::from(["agent-silent"]));
+    let text = fixture.millrace(&label).stdout;
+    assert!(text.contains("and 9950 more: -o wide shows all"), "{text}");
+    for wrong in
+        [&["simulate", "label", "namespace", MESH][..], &["simulate", "label", "namespace", "nowhere", "a=b"]]
+    {
+        assert_eq!(fixture.millrace(wrong).status, 2, "{wrong:?}");
+    }
+}
+
+fn findings_of(report: &Value) -> impl Iterator<Item = &Value> {
+    report["findings"].as_array().unwrap().iter()
+}
+
+/// With Cilium's settings as its chart has them, and no API of Calico's or OpenShift's.
+fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
+    let namespaced = "/api/v1/namespaces/kube-system/configmaps";
+    let config = serde_json::json!({"metadata": {"name": "cilium-config"},
+        "data": {"cni-exclusive": "true", "kube-proxy-replacement": "true", "bpf-lb-sock-hostns-only": "true"}});
+    api.admin().create(namespaced, &config);
+    let run = fixture.millrace(&["check", "--pre", "-n", MESH, "-o", "json"]);
+    api.admin().delete(&format!("{namespaced}/cilium-config"));
+    assert_eq!(run.status, 1, "{}", run.stderr);
+    let report = run.json();
+    let found: BTreeSet<(&str, &str)> = findings_of(&report)
+        .map(|finding| (finding["code"].as_str().unwrap(), finding["severity"].as_str().unwrap()))
+        .collect();
+    let expected =
+        [("cilium-exclusive", "error"), ("no-ztunnel", "warning"), ("policy-blocks-hbone", "warning")];
+    assert_eq!(found, expected.into());
+    let exclusive = findings_of(&report).find(|finding| finding["code"] == "cilium-exclusive").unwrap();
+    assert_eq!(exclusive["link"], "docs/networks.md#cilium");
+    let fine = fixture.millrace(&["check", "--pre", "-n", MESH]);
+    assert!(
+        fine.status == 0 && fine.stdout.contains("√ Cilium leaves other plugins in its chain"),
+        "{}",
+        fine.stdout
+    );
+}
+
 fn rights(api: &ApiServer, fixture: &Fixture) {
     let rules = serde_json::json!([{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list"]}]);
     let token = api.service_account(AGENTS, "half", &rules);

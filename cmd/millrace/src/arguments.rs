@@ -107,6 +107,9 @@ pub(crate) enum Action {
         /// What makes the exit status other than 0, with everything that is worse
         #[arg(long, value_enum, default_value = "unknown")]
         fail_on: FailOn,
+        /// Check before an installation what would keep it from working, by objects of the API alone
+        #[arg(long, conflicts_with = "node")]
+        pre: bool,
     },
     /// List pods with their capture state, worst first
     ///

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use cluster_report::{
-    Severity, Unanswered, check, check_text, list_text, partial_text, pods, verify, verify_text,
+    Severity, Unanswered, check, check_text, list_text, partial_text, pods, preflight, preflight_text,
+    verify, verify_text,
 };
 use report::CaptureState;
 
@@ -27,7 +28,10 @@ use crate::{
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     match &invocation.arguments.command {
-        Action::Check { namespace, node, fail_on } => {
+        Action::Check { namespace, fail_on, pre: true, .. } => {
+            check_before(options, namespace.as_deref(), fail_on.least()).await
+        }
+        Action::Check { namespace, node, fail_on, .. } => {
             check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.least()).await
         }
         Action::List { bypassing, state, namespace, node } => {
@@ -59,6 +63,13 @@ async fn check_cluster(
     let cluster = ClusterSource::open(options).await?.everything(namespace, node).await?;
     let report = check(&cluster);
     Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
+    Ok(ExitCode::from(report.status(least)))
+}
+
+async fn check_before(options: &Options, namespace: Option<&str>, least: Severity) -> Result<ExitCode> {
+    let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
+    let report = preflight(&cluster, &objects);
+    Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?;
     Ok(ExitCode::from(report.status(least)))
 }
 

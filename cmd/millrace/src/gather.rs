@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use cluster_report::{Cluster, NodeAnswer, NodeReply, Pod, Unread};
+use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
-use kubeio::{KubeClient, KubeconfigChoice, KubeconfigSession};
+use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
 use report::{LabelChange, StateReport};
 use serde::de::DeserializeOwned;
 
@@ -13,6 +13,10 @@ use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuer
 
 /// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
 const PAGE: Duration = Duration::from_secs(30);
+/// Objects of networks.
+const CILIUM: &str = "/api/v1/namespaces/kube-system/configmaps/cilium-config";
+const FELIX: &str = "/apis/crd.projectcalico.org/v1/felixconfigurations/default";
+const OPENSHIFT: &str = "/apis/operator.openshift.io/v1/networks/cluster";
 
 /// A cluster to ask.
 pub(crate) struct ClusterSource<'a> {
@@ -148,6 +152,51 @@ impl<'a> ClusterSource<'a> {
         Ok((cluster, replies))
     }
 
+    /// Returns what a check before an installation needs: NetworkPolicies and pods of one namespace, if one is meant.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    pub(crate) async fn before_installation(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<(Cluster, NetworkObjects)> {
+        let inside = namespace.map(|name| format!("/namespaces/{}", escaped(name))).unwrap_or_default();
+        let pods_at = format!("/api/v1{inside}/pods");
+        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
+        let (pods, nodes, policies, daemon_sets, cilium, felix, openshift) = tokio::join!(
+            self.list("pods", &pods_at, ""),
+            self.list("nodes", "/api/v1/nodes", ""),
+            self.list("networkpolicies", &policies_at, ""),
+            self.list("daemonsets", "/apis/apps/v1/daemonsets", ""),
+            self.find("ConfigMap cilium-config", CILIUM),
+            self.find("FelixConfiguration default", FELIX),
+            self.find("OpenShift network cluster", OPENSHIFT),
+        );
+        let mut unread = Vec::new();
+        let cluster = Cluster {
+            pods: taken(pods, &mut unread),
+            nodes: taken(nodes, &mut unread),
+            policies: taken(policies, &mut unread),
+            ..Cluster::default()
+        };
+        let objects = NetworkObjects {
+            daemon_sets: taken(daemon_sets, &mut unread),
+            cilium: taken(cilium, &mut unread),
+            felix: taken(felix, &mut unread),
+            openshift: taken(openshift, &mut unread),
+        };
+        Ok((Cluster { unread, ..cluster }, objects))
+    }
+
+    /// Returns an object that may not exist, nor its kind.
+    async fn find<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<Option<T>, Unread> {
+        match self.session.client.get(what, path, PAGE).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Unread { what: what.to_owned(), why: error.to_string() }),
+        }
+    }
+
     async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, query: &str) -> Result<Vec<T>, Unread> {
         let listed = self.session.client.list_all(what, path, query, PAGE).await;
         listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
@@ -194,10 +243,10 @@ impl<'a> ClusterSource<'a> {
     }
 }
 
-fn taken<T>(listed: Result<Vec<T>, Unread>, unread: &mut Vec<Unread>) -> Vec<T> {
-    listed.unwrap_or_else(|why| {
+fn taken<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {
+    read.unwrap_or_else(|why| {
         unread.push(why);
-        Vec::new()
+        T::default()
     })
 }
 

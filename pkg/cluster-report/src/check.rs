@@ -11,8 +11,7 @@ mod policies;
 use report::CaptureState;
 use serde::Serialize;
 
-use basis::Missing;
-
+pub(crate) use basis::Missing;
 pub(crate) use labels::findings as label_findings;
 pub(crate) use lookup::Lookup;
 pub(crate) use policies::findings_at as policy_findings;
@@ -121,7 +120,9 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     findings.extend(policies::findings(&lookup));
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
     let unanswered = cluster.unanswered();
-    let checks = lines(cluster, &findings);
+    let missing = Missing::new(cluster, &findings);
+    let codes = Code::ALL.iter().filter(|code| code.is_of_check());
+    let checks = lines(codes, &findings, |code| missing.of(code));
     CheckReport {
         schema: "millrace.check/v1",
         verdict: verdict(&checks),
@@ -133,7 +134,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     }
 }
 
-fn verdict(checks: &[CheckLine]) -> Verdict {
+pub(crate) fn verdict(checks: &[CheckLine]) -> Verdict {
     match checks.iter().filter_map(|line| line.failed).max() {
         Some(Severity::Error) => Verdict::Unhealthy,
         Some(Severity::Unknown) => Verdict::Unknown,
@@ -156,11 +157,15 @@ fn counts(cluster: &Cluster) -> Counts {
     }
 }
 
-fn lines(cluster: &Cluster, findings: &[Finding]) -> Vec<CheckLine> {
-    let missing = Missing::new(cluster, findings);
+/// The checks with these codes. `unknown`: why one could not be determined completely.
+pub(crate) fn lines<'a>(
+    codes: impl Iterator<Item = &'a Code>,
+    findings: &[Finding],
+    unknown: impl Fn(Code) -> Vec<String>,
+) -> Vec<CheckLine> {
     let line = |code: &Code| {
         let of_code = || findings.iter().filter(|finding| finding.code == *code);
-        let unknown = missing.of(*code);
+        let unknown = unknown(*code);
         let at_least = (!unknown.is_empty()).then_some(Severity::Unknown);
         CheckLine {
             code: *code,
@@ -171,7 +176,7 @@ fn lines(cluster: &Cluster, findings: &[Finding]) -> Vec<CheckLine> {
             unknown,
         }
     };
-    Code::ALL.iter().map(line).collect()
+    codes.map(line).collect()
 }
 
 #[cfg(test)]

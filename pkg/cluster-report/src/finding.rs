@@ -27,6 +27,8 @@ pub enum Section {
     Agents,
     /// The nodes.
     Nodes,
+    /// Primary networks.
+    Networks,
     /// The pods.
     Pods,
     /// NetworkPolicies.
@@ -35,8 +37,14 @@ pub enum Section {
 
 impl Section {
     /// All, in the order of the output.
-    pub const ALL: [Section; 5] =
-        [Section::Cluster, Section::Agents, Section::Nodes, Section::Pods, Section::Policies];
+    pub const ALL: [Section; 6] = [
+        Section::Cluster,
+        Section::Agents,
+        Section::Nodes,
+        Section::Networks,
+        Section::Pods,
+        Section::Policies,
+    ];
 
     /// Returns the section's title.
     #[must_use]
@@ -45,6 +53,7 @@ impl Section {
             Section::Cluster => "cluster",
             Section::Agents => "agents",
             Section::Nodes => "nodes",
+            Section::Networks => "networks",
             Section::Pods => "pods",
             Section::Policies => "network policies",
         }
@@ -169,6 +178,39 @@ codes! {
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
+    /// A kernel needs iptables tools.
+    KernelOld "kernel-old" Nodes Warning "no node's kernel needs iptables tools"
+        "Use the image with -ambient, which has them: docs/firewall.md."
+    /// No test runs with a container runtime.
+    RuntimeUntested "runtime-untested" Nodes Warning "every node's container runtime is one of those that are tested"
+        "Try the installation on one such node first: docs/upgrade.md; docs/platforms.md lists what is tested."
+    /// Another agent is installed.
+    AgentInstalled "agent-installed" Cluster Warning "no agent is installed yet"
+        "Replace it as docs/migrate.md says: two agents on a node would conflict."
+    /// Ambient mode has no ztunnel.
+    NoZtunnel "no-ztunnel" Cluster Warning "ztunnel is deployed, which ambient mode needs"
+        "Install ztunnel before a namespace is labelled; sidecars need none."
+    /// Cilium removes the configurations of other plugins.
+    CiliumExclusive "cilium-exclusive" Networks Error "Cilium leaves other plugins in its chain"
+        "Set Cilium's value cni.exclusive=false."
+    /// Cilium resolves services before the rules in a pod.
+    CiliumSocketLb "cilium-socket-lb" Networks Error "Cilium resolves no service inside of pods"
+        "Set Cilium's value socketLB.hostNamespaceOnly=true."
+    /// Cilium drops answers to probes of ambient pods.
+    CiliumHostRouting "cilium-host-routing" Networks Warning "Cilium returns answers to probes of ambient pods"
+        "For ambient mode, set Cilium's value bpf.hostLegacyRouting=true."
+    /// Cilium has a ztunnel of its own.
+    CiliumZtunnel "cilium-ztunnel" Networks Error "Cilium has no ztunnel of its own"
+        "Use one of both: unset Cilium's value encryption.type=ztunnel."
+    /// Calico resolves services before the rules in a pod.
+    CalicoConnectTime "calico-connect-time" Networks Error "Calico resolves no service inside of pods"
+        "Set bpfConnectTimeLoadBalancing: Disabled in the FelixConfiguration."
+    /// Probes of pods with security groups of AWS fail.
+    AwsStrictGroups "aws-strict-groups" Networks Warning "AWS returns answers to probes of pods with security groups"
+        "For ambient mode, set POD_SECURITY_GROUP_ENFORCING_MODE=standard, or DISABLE_TCP_EARLY_DEMUX=true on the init container."
+    /// OVN-Kubernetes drops answers to probes of ambient pods.
+    OvnGatewayMode "ovn-gateway-mode" Networks Error "OVN-Kubernetes returns answers to probes of ambient pods"
+        "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator."
     /// NetworkPolicies block HBONE.
     PolicyBlocksHbone "policy-blocks-hbone" Policies Error "no NetworkPolicy blocks HBONE to pods of the mesh"
         "Allow ingress to TCP port 15008 in one of these policies, from the same peers as the application's ports."
@@ -178,6 +220,35 @@ codes! {
     /// NetworkPolicies block all that comes in.
     PolicyBlocksAll "policy-blocks-all" Policies Warning "no NetworkPolicy blocks everything to pods of the mesh"
         "If the pod shall be reached, allow ingress to TCP port 15008."
+}
+
+impl Code {
+    /// The codes that only an installation that is still to come can have.
+    const BEFORE_INSTALLATION: &[Code] = &[
+        Code::KernelOld,
+        Code::RuntimeUntested,
+        Code::AgentInstalled,
+        Code::NoZtunnel,
+        Code::CiliumExclusive,
+        Code::CiliumSocketLb,
+        Code::CiliumHostRouting,
+        Code::CiliumZtunnel,
+        Code::CalicoConnectTime,
+        Code::AwsStrictGroups,
+        Code::OvnGatewayMode,
+    ];
+
+    /// Whether it is a code of `millrace check --pre`.
+    pub(crate) fn is_of_preflight(self) -> bool {
+        use Code::{NotReadable, PolicyBlocksAll, PolicyBlocksHbone, PolicyBlocksSome};
+        let shared = [NotReadable, PolicyBlocksHbone, PolicyBlocksSome, PolicyBlocksAll];
+        shared.contains(&self) || Code::BEFORE_INSTALLATION.contains(&self)
+    }
+
+    /// Whether it is a code of `millrace check`.
+    pub(crate) fn is_of_check(self) -> bool {
+        !Code::BEFORE_INSTALLATION.contains(&self)
+    }
 }
 
 impl Serialize for Code {

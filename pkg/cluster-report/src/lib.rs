@@ -8,6 +8,7 @@ mod cluster;
 mod finding;
 mod objects;
 mod policy;
+mod preflight;
 mod rows;
 mod simulate;
 mod text;
@@ -20,6 +21,11 @@ pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
     SelectorTerm, blocked,
 };
+pub use preflight::{
+    ConfigMap, DaemonSetTemplate, EnvironmentVariable, FelixConfiguration, FelixSpec, NetworkObjects,
+    OpenShiftDefaultNetwork, OpenShiftNetwork, OpenShiftSpec, OvnConfig, OvnGateway, PodTemplate,
+    PreflightReport, TemplateContainer, TemplateContainers, TemplateSpec, preflight,
+};
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};
-pub use text::{check_text, list_text, partial_text, simulation_text, verify_text};
+pub use text::{check_text, list_text, partial_text, preflight_text, simulation_text, verify_text};

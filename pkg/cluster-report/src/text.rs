@@ -10,7 +10,8 @@ use report::{
 use crate::{
     check::{CheckLine, CheckReport, Verdict},
     cluster::Unanswered,
-    finding::{Section, Severity},
+    finding::{Finding, Section, Severity},
+    preflight::PreflightReport,
     rows::{PodList, PodRow, VerifyReport},
     simulate::{SimulatedRow, SimulationReport},
 };
@@ -23,22 +24,40 @@ const SHOWN_PODS: usize = 50;
 /// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
 #[must_use]
 pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
-    let mut text = String::new();
-    for section in Section::ALL {
-        let title = section.title();
-        let _ = writeln!(text, "{}\n{}", paint(title, Colour::Bold, colour), "-".repeat(title.len()));
-        for line in report.checks.iter().filter(|line| line.section == section) {
-            one_check(&mut text, report, line, if all { usize::MAX } else { SHOWN }, colour);
-        }
-        text.push('\n');
-    }
+    let mut text = sections(&report.checks, &report.findings, all, colour);
     text.push_str(&conclusion(report, colour));
     text
 }
 
+/// `millrace check --pre`: as [`check_text`].
+#[must_use]
+pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
+    let mut text = sections(&report.checks, &report.findings, all, colour);
+    let _ = writeln!(text, "{} nodes would run an agent", report.nodes);
+    text.push_str(&verdict_text(report.verdict, colour));
+    text
+}
+
+fn sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour: bool) -> String {
+    let mut text = String::new();
+    for section in Section::ALL {
+        let title = section.title();
+        let mut lines = checks.iter().filter(|line| line.section == section).peekable();
+        if lines.peek().is_none() {
+            continue;
+        }
+        let _ = writeln!(text, "{}\n{}", paint(title, Colour::Bold, colour), "-".repeat(title.len()));
+        for line in lines {
+            one_check(&mut text, findings, line, if all { usize::MAX } else { SHOWN }, colour);
+        }
+        text.push('\n');
+    }
+    text
+}
+
 /// Writing to a String cannot fail.
-fn one_check(text: &mut String, report: &CheckReport, line: &CheckLine, most: usize, colour: bool) {
-    let findings: Vec<_> = report.findings.iter().filter(|finding| finding.code == line.code).collect();
+fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: usize, colour: bool) {
+    let findings: Vec<_> = findings.iter().filter(|finding| finding.code == line.code).collect();
     let (mark, shade) = mark_of(line.failed);
     let _ = writeln!(text, "{} {}", paint(mark, shade, colour), line.title);
     for finding in findings.iter().take(most) {
@@ -122,11 +141,6 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
 
 fn conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
-    let (mark, shade, words) = match report.verdict {
-        Verdict::Healthy => ("√", Colour::Green, "healthy"),
-        Verdict::Unhealthy => ("×", Colour::Red, "unhealthy"),
-        Verdict::Unknown => ("?", Colour::Yellow, "not determined"),
-    };
     let mut text =
         format!("{} nodes, {} agents, {} of which answered; ", counts.nodes, counts.agents, counts.answered);
     // Without an answer, no number of pods is better than none.
@@ -146,8 +160,17 @@ fn conclusion(report: &CheckReport, colour: bool) -> String {
         let all = report.checks.len();
         let _ = writeln!(text, "{unknown} of {all} checks could not be determined, or only in part");
     }
-    let _ = writeln!(text, "Status check results are {} {words}", paint(mark, shade, colour));
+    text.push_str(&verdict_text(report.verdict, colour));
     text
+}
+
+fn verdict_text(verdict: Verdict, colour: bool) -> String {
+    let (mark, shade, words) = match verdict {
+        Verdict::Healthy => ("√", Colour::Green, "healthy"),
+        Verdict::Unhealthy => ("×", Colour::Red, "unhealthy"),
+        Verdict::Unknown => ("?", Colour::Yellow, "not determined"),
+    };
+    format!("Status check results are {} {words}\n", paint(mark, shade, colour))
 }
 
 /// `millrace list`: one line for each pod. `wide` adds address, phase and UID.

@@ -59,6 +59,10 @@ pub struct NodeStatus {
 pub struct NodeInfo {
     /// `linux` or `windows`; empty: nobody says.
     pub operating_system: String,
+    /// Such as `6.1.0-18-amd64`; empty: nobody says.
+    pub kernel_version: String,
+    /// Such as `containerd://2.1.4`; empty: nobody says.
+    pub container_runtime_version: String,
 }
 
 /// One taint.

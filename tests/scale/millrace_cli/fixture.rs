@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use kit::{ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet, TempDir, binary};
 use report::{
-    CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeState, PartHealth, PodState,
-    RedirectionMode, SCHEMA, StateDifference, StateReason, StateReport, ZtunnelState, explain,
+    CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeSimulation, NodeState,
+    PartHealth, PodState, RedirectionMode, SCHEMA, SimulatedPod, StateDifference, StateReason, StateReport,
+    ZtunnelState, explain,
 };
 use serde_json::{Value, json};
 
@@ -252,8 +253,10 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
         _ => {}
     }
     let state = state(at);
+    let removal = format!("/debug/simulate?namespace={MESH}&labels=istio.io/dataplane-mode-");
     let body = match asked.path.split_once("?pod=") {
         None if asked.path == "/debug/state" => serde_json::to_vec_pretty(&state).unwrap(),
+        None if asked.path == removal => serde_json::to_vec(&removed_label(at)).unwrap(),
         None if asked.path == "/debug/lines" => b"a line, token: abc\n".to_vec(),
         Some(("/debug/explain", pod)) => {
             let (namespace, name) = pod.split_once('/').unwrap();
@@ -263,6 +266,19 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
     };
     let reply = ForwardedReply::Http(200, body);
     if at == LATE { ForwardedReply::Late(Duration::from_secs(2), Box::new(reply)) } else { reply }
+}
+
+/// The answer to what removing the mesh's label would do: its pods leave.
+fn removed_label(at: usize) -> NodeSimulation {
+    let leaving = |pod: usize| SimulatedPod {
+        namespace: MESH.to_owned(),
+        name: format!("pod-{pod}"),
+        before: Some(RedirectionMode::InPod),
+        ..SimulatedPod::default()
+    };
+    let pods = pods_of(at).map(leaving).collect();
+    let mode = Some(RedirectionMode::InPod);
+    NodeSimulation { mode, synced: true, ztunnel_ready: true, pods, ..NodeSimulation::default() }
 }
 
 fn state(at: usize) -> StateReport {

@@ -53,6 +53,13 @@ fn bases(code: Code) -> &'static [Basis] {
         | Code::PodUnknown
         | Code::PodOlderThanPlugin
         | Code::PodNotReported => &[PODS, NAMESPACES, Agents, Answers, Observations, MeshNodes],
+        Code::KernelOld | Code::RuntimeUntested => &[NODES],
+        Code::AgentInstalled | Code::NoZtunnel | Code::AwsStrictGroups => &[Objects("daemonsets")],
+        Code::CiliumExclusive | Code::CiliumSocketLb | Code::CiliumHostRouting | Code::CiliumZtunnel => {
+            &[Objects("ConfigMap cilium-config")]
+        }
+        Code::CalicoConnectTime => &[Objects("FelixConfiguration default")],
+        Code::OvnGatewayMode => &[Objects("OpenShift network cluster")],
         Code::PolicyBlocksHbone | Code::PolicyBlocksSome | Code::PolicyBlocksAll => {
             &[Objects("networkpolicies"), PODS, NAMESPACES, Agents, Answers, MeshNodes]
         }
@@ -60,19 +67,25 @@ fn bases(code: Code) -> &'static [Basis] {
 }
 
 /// The bases that are missing, according to the cluster and the findings.
-pub(super) struct Missing<'a> {
+pub(crate) struct Missing<'a> {
     cluster: &'a Cluster,
     findings: &'a [Finding],
 }
 
 impl<'a> Missing<'a> {
-    pub(super) fn new(cluster: &'a Cluster, findings: &'a [Finding]) -> Missing<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, findings: &'a [Finding]) -> Missing<'a> {
         Missing { cluster, findings }
     }
 
     /// Why a check could not be determined completely; empty: it could.
     pub(super) fn of(&self, code: Code) -> Vec<String> {
         bases(code).iter().filter_map(|basis| self.why(*basis)).collect()
+    }
+
+    /// As [`Missing::of`], where nothing of agents is expected.
+    pub(crate) fn objects_of(&self, code: Code) -> Vec<String> {
+        let objects = bases(code).iter().filter(|basis| matches!(basis, Basis::Objects(_)));
+        objects.filter_map(|basis| self.why(*basis)).collect()
     }
 
     fn why(&self, basis: Basis) -> Option<String> {

@@ -1,0 +1,269 @@
+//! `millrace check --pre`: what would keep an installation from working, by objects of the API alone, before there is an agent.
+//!
+//! The options of networks are those of docs/networks.md, which has the source of each.
+
+mod networks;
+
+use std::collections::BTreeMap;
+
+use model::{Node, ObjectMeta, null_is_empty};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    check::{CheckLine, Missing, Verdict, exit_status, lines, policy_findings, verdict},
+    cluster::Cluster,
+    finding::{Code, Finding, ObjectName, Severity},
+    objects::is_schedulable_linux,
+};
+
+/// The page of networks.
+pub(crate) const NETWORKS: &str = "docs/networks.md";
+/// Name of the agents' DaemonSet, also in Istio's charts.
+const AGENT: &str = "istio-cni-node";
+/// Name of ztunnel's DaemonSet in Istio's chart.
+const ZTUNNEL: &str = "ztunnel";
+/// From this version of Linux on, nothing needs iptables tools (docs/firewall.md).
+const KERNEL: (u32, u32) = (4, 20);
+
+/// Objects of the cluster's network and of the mesh, as far as findings need them.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkObjects {
+    /// All DaemonSets.
+    pub daemon_sets: Vec<DaemonSetTemplate>,
+    /// The ConfigMap `cilium-config` of kube-system.
+    pub cilium: Option<ConfigMap>,
+    /// Calico's FelixConfiguration `default`.
+    pub felix: Option<FelixConfiguration>,
+    /// Configuration of OpenShift's Cluster Network Operator.
+    pub openshift: Option<OpenShiftNetwork>,
+}
+
+/// A DaemonSet, as far as its containers go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DaemonSetTemplate {
+    /// Name and namespace.
+    pub metadata: ObjectMeta,
+    /// The specification.
+    pub spec: TemplateSpec,
+}
+
+/// `spec` of a DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct TemplateSpec {
+    /// The template of its pods.
+    pub template: PodTemplate,
+}
+
+/// The template of pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PodTemplate {
+    /// `spec` of the pods.
+    pub spec: TemplateContainers,
+}
+
+/// Containers of a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct TemplateContainers {
+    /// The containers.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub containers: Vec<TemplateContainer>,
+    /// Init containers.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub init_containers: Vec<TemplateContainer>,
+}
+
+/// A container of a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct TemplateContainer {
+    /// The container's image.
+    pub image: String,
+    /// The environment; values from elsewhere are empty.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub env: Vec<EnvironmentVariable>,
+}
+
+/// A variable of a container's environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct EnvironmentVariable {
+    /// The variable's name.
+    pub name: String,
+    /// The variable's value.
+    pub value: String,
+}
+
+/// A ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Keys and values.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub data: BTreeMap<String, String>,
+}
+
+/// Calico's settings of its agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct FelixConfiguration {
+    /// The specification.
+    pub spec: FelixSpec,
+}
+
+/// `spec` of a FelixConfiguration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct FelixSpec {
+    /// Whether the data plane is eBPF.
+    pub bpf_enabled: bool,
+    /// `TCP`, `Enabled` or `Disabled`; empty: the default, which covers TCP.
+    pub bpf_connect_time_load_balancing: String,
+}
+
+/// OpenShift's Cluster Network Operator: the object `cluster` of `networks.operator.openshift.io`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OpenShiftNetwork {
+    /// The specification.
+    pub spec: OpenShiftSpec,
+}
+
+/// `spec` of OpenShift's network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OpenShiftSpec {
+    /// The first network of pods.
+    pub default_network: OpenShiftDefaultNetwork,
+}
+
+/// The first network of pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OpenShiftDefaultNetwork {
+    /// `OVNKubernetes` or another one.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Settings of OVN-Kubernetes.
+    pub ovn_kubernetes_config: OvnConfig,
+}
+
+/// Settings of OVN-Kubernetes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OvnConfig {
+    /// How packets leave the node.
+    pub gateway_config: OvnGateway,
+}
+
+/// How packets leave the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OvnGateway {
+    /// Whether they pass the node's network stack.
+    pub routing_via_host: bool,
+}
+
+/// The answer of `millrace check --pre`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PreflightReport {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// The overall result.
+    pub verdict: Verdict,
+    /// Number of nodes on which the agent would run.
+    pub nodes: usize,
+    /// Every check with its outcome.
+    pub checks: Vec<CheckLine>,
+    /// All findings, sorted by code and object.
+    pub findings: Vec<Finding>,
+}
+
+impl PreflightReport {
+    /// The exit status for scripts, as [`crate::CheckReport::status`].
+    #[must_use]
+    pub fn status(&self, least: Severity) -> u8 {
+        exit_status(self.checks.iter().filter_map(|line| line.failed).max(), least)
+    }
+}
+
+/// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read.
+#[must_use]
+pub fn preflight(cluster: &Cluster, objects: &NetworkObjects) -> PreflightReport {
+    let nodes: Vec<&Node> = cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect();
+    let mut findings: Vec<Finding> = cluster.unread.iter().map(not_readable).collect();
+    findings.extend(nodes.iter().flat_map(|node| node_findings(node)));
+    findings.extend(mesh_findings(objects));
+    findings.extend(networks::findings(objects));
+    let pods = cluster.pods.iter().filter(|pod| pod.is_live() && !pod.spec.host_network);
+    let blocked = policy_findings(pods, &cluster.policies, "that a label would bring into the mesh");
+    // Nothing is blocked before that.
+    findings.extend(blocked.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }));
+    findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
+    let missing = Missing::new(cluster, &findings);
+    let codes = Code::ALL.iter().filter(|code| code.is_of_preflight());
+    let checks = lines(codes, &findings, |code| missing.objects_of(code));
+    PreflightReport {
+        schema: "millrace.preflight/v1",
+        verdict: verdict(&checks),
+        nodes: nodes.len(),
+        checks,
+        findings,
+    }
+}
+
+fn not_readable(unread: &crate::Unread) -> Finding {
+    Finding::new(Code::NotReadable, ObjectName::cluster(), format!("{}: {}", unread.what, unread.why))
+}
+
+fn node_findings(node: &Node) -> Vec<Finding> {
+    let (name, info) = (&node.metadata.name, &node.status.node_info);
+    let finding = |code, message| Finding::new(code, ObjectName::node(name), message).on(name);
+    let mut findings = Vec::new();
+    if version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
+        findings.push(finding(Code::KernelOld, format!("its kernel is Linux {}", info.kernel_version)));
+    }
+    let runtime = info.container_runtime_version.as_str();
+    if !runtime.is_empty() && !is_tested(runtime) {
+        findings.push(finding(Code::RuntimeUntested, format!("its container runtime is {runtime}")));
+    }
+    findings
+}
+
+/// As docs/platforms.md has them: containerd from 1.6, CRI-O from 1.34.
+fn is_tested(runtime: &str) -> bool {
+    let at_least = |name: &str, least| {
+        runtime.strip_prefix(name).and_then(version).is_some_and(|version| version >= least)
+    };
+    at_least("containerd://", (1, 6)) || at_least("cri-o://", (1, 34))
+}
+
+/// The first two numbers of a version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn mesh_findings(objects: &NetworkObjects) -> Vec<Finding> {
+    let of_name =
+        |name: &'static str| objects.daemon_sets.iter().filter(move |found| found.metadata.name == name);
+    let installed = of_name(AGENT).map(|found| {
+        let image = found.spec.template.spec.containers.first().map_or("", |container| &container.image);
+        let meta = &found.metadata;
+        let object = ObjectName::of("DaemonSet", &meta.namespace, &meta.name);
+        Finding::new(Code::AgentInstalled, object, format!("it runs the image {image}"))
+    });
+    let mut findings: Vec<Finding> = installed.collect();
+    if of_name(ZTUNNEL).next().is_none() {
+        let message = "there is no DaemonSet ztunnel in any namespace";
+        findings.push(Finding::new(Code::NoZtunnel, ObjectName::cluster(), message));
+    }
+    findings
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json!(..) stands in the calls")]
+mod tests;

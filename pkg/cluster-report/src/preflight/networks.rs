@@ -1,0 +1,84 @@
+//! Options of primary networks.
+
+use super::{NETWORKS, NetworkObjects, TemplateContainer};
+use crate::finding::{Code, Finding, ObjectName};
+
+/// The DaemonSet of the AWS VPC CNI.
+const AWS: &str = "aws-node";
+
+pub(super) fn findings(objects: &NetworkObjects) -> Vec<Finding> {
+    let mut findings = cilium(objects);
+    findings.extend(calico(objects));
+    findings.extend(aws(objects));
+    findings.extend(ovn(objects));
+    findings
+}
+
+/// A finding whose page is the section of the network.
+fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> Finding {
+    Finding { link: format!("{NETWORKS}#{section}"), ..Finding::new(code, object, message) }
+}
+
+fn cilium(objects: &NetworkObjects) -> Vec<Finding> {
+    let Some(config) = &objects.cilium else { return Vec::new() };
+    let value = |key: &str| config.data.get(key).map(String::as_str);
+    let is_on = |key: &str| value(key) == Some("true");
+    let replaces = matches!(value("kube-proxy-replacement"), Some("true" | "strict" | "partial"));
+    let rows = [
+        // The agent's own default is exclusive, too.
+        (Code::CiliumExclusive, value("cni-exclusive") != Some("false"), "cni-exclusive is not false"),
+        (
+            Code::CiliumSocketLb,
+            (replaces || is_on("bpf-lb-sock")) && !is_on("bpf-lb-sock-hostns-only"),
+            "services are resolved in pods at connect(): bpf-lb-sock-hostns-only is not true",
+        ),
+        (
+            Code::CiliumHostRouting,
+            is_on("enable-bpf-masquerade") && !is_on("enable-host-legacy-routing"),
+            "enable-bpf-masquerade is true, and enable-host-legacy-routing is not",
+        ),
+        (Code::CiliumZtunnel, is_on("enable-ztunnel"), "enable-ztunnel is true"),
+    ];
+    let object = || ObjectName::of("ConfigMap", "kube-system", "cilium-config");
+    let found = rows.into_iter().filter(|(_, holds, _)| *holds);
+    found.map(|(code, _, message)| of_network(code, object(), message, "cilium")).collect()
+}
+
+fn calico(objects: &NetworkObjects) -> Option<Finding> {
+    let spec = &objects.felix.as_ref()?.spec;
+    if !spec.bpf_enabled || spec.bpf_connect_time_load_balancing == "Disabled" {
+        return None;
+    }
+    let object = ObjectName::of("FelixConfiguration", "", "default");
+    let message = "the data plane is eBPF, and bpfConnectTimeLoadBalancing is not Disabled";
+    Some(of_network(Code::CalicoConnectTime, object, message, "calico"))
+}
+
+fn aws(objects: &NetworkObjects) -> Option<Finding> {
+    let found = objects.daemon_sets.iter().find(|found| found.metadata.name == AWS)?;
+    let spec = &found.spec.template.spec;
+    let is = |containers: &[TemplateContainer], name: &str, value: &str| {
+        let mut all = containers.iter().flat_map(|container| &container.env);
+        all.any(|variable| variable.name == name && variable.value == value)
+    };
+    let has_groups = is(&spec.containers, "ENABLE_POD_ENI", "true");
+    let is_standard = is(&spec.containers, "POD_SECURITY_GROUP_ENFORCING_MODE", "standard");
+    let has_probes = is(&spec.init_containers, "DISABLE_TCP_EARLY_DEMUX", "true");
+    if !has_groups || is_standard || has_probes {
+        return None;
+    }
+    let object = ObjectName::of("DaemonSet", &found.metadata.namespace, AWS);
+    let message =
+        "security groups for pods are enforced in mode strict, and DISABLE_TCP_EARLY_DEMUX is not true";
+    Some(of_network(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
+}
+
+fn ovn(objects: &NetworkObjects) -> Option<Finding> {
+    let network = &objects.openshift.as_ref()?.spec.default_network;
+    if network.kind != "OVNKubernetes" || network.ovn_kubernetes_config.gateway_config.routing_via_host {
+        return None;
+    }
+    let object = ObjectName::of("Network", "", "cluster");
+    let section = "ovn-kubernetes-and-openshift-sdn";
+    Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", section))
+}

@@ -1,0 +1,149 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{Unread, preflight_text};
+
+fn node(name: &str, kernel: &str, runtime: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "status": {"nodeInfo": {"kernelVersion": kernel, "containerRuntimeVersion": runtime}}})
+}
+
+fn cluster(nodes: Value) -> Cluster {
+    Cluster { nodes: serde_json::from_value(nodes).unwrap(), ..Cluster::default() }
+}
+
+fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn ztunnel() -> Value {
+    json!({"metadata": {"namespace": "istio-system", "name": "ztunnel"}})
+}
+
+/// Codes of what is found beside this ztunnel.
+fn codes(objects: NetworkObjects) -> Vec<&'static str> {
+    let mut objects = objects;
+    objects.daemon_sets.push(from(ztunnel()));
+    let report = preflight(&Cluster::default(), &objects);
+    report.findings.iter().map(|finding| finding.code.word()).collect()
+}
+
+fn cilium(data: Value) -> NetworkObjects {
+    NetworkObjects { cilium: Some(from(json!({"data": data}))), ..NetworkObjects::default() }
+}
+
+#[test]
+fn options_of_cilium_are_found() {
+    let fine = json!({"cni-exclusive": "false", "kube-proxy-replacement": "true", "bpf-lb-sock-hostns-only": "true",
+        "enable-bpf-masquerade": "true", "enable-host-legacy-routing": "true", "enable-ztunnel": "false"});
+    assert_eq!(codes(cilium(fine.clone())), [""; 0]);
+    let with = |key: &str, value: &str| {
+        let mut data = fine.clone();
+        data[key] = json!(value);
+        codes(cilium(data))
+    };
+    assert_eq!(with("cni-exclusive", "true"), ["cilium-exclusive"]);
+    assert_eq!(with("bpf-lb-sock-hostns-only", "false"), ["cilium-socket-lb"]);
+    assert_eq!(with("enable-host-legacy-routing", "false"), ["cilium-host-routing"]);
+    assert_eq!(with("enable-ztunnel", "true"), ["cilium-ztunnel"]);
+    // Of what is not there, Cilium's own defaults count; without its kube-proxy, it resolves nothing.
+    assert_eq!(codes(cilium(json!({}))), ["cilium-exclusive"]);
+    assert_eq!(codes(cilium(json!({"cni-exclusive": "false", "bpf-lb-sock": "true"}))), ["cilium-socket-lb"]);
+}
+
+#[test]
+fn options_of_other_networks_are_found() {
+    let felix = |spec: Value| NetworkObjects {
+        felix: Some(from(json!({"spec": spec}))),
+        ..NetworkObjects::default()
+    };
+    assert_eq!(codes(felix(json!({"bpfEnabled": true}))), ["calico-connect-time"]);
+    assert_eq!(
+        codes(felix(json!({"bpfEnabled": true, "bpfConnectTimeLoadBalancing": "TCP"}))),
+        ["calico-connect-time"]
+    );
+    for spec in [json!({}), json!({"bpfEnabled": true, "bpfConnectTimeLoadBalancing": "Disabled"})] {
+        assert_eq!(codes(felix(spec)), [""; 0]);
+    }
+    let ovn = |config: Value| {
+        let network = json!({"type": "OVNKubernetes", "ovnKubernetesConfig": config});
+        let object = json!({"spec": {"defaultNetwork": network}});
+        codes(NetworkObjects { openshift: Some(from(object)), ..NetworkObjects::default() })
+    };
+    assert_eq!(ovn(json!({})), ["ovn-gateway-mode"]);
+    assert_eq!(ovn(json!({"gatewayConfig": {"routingViaHost": true}})), [""; 0]);
+    let aws = |env: &[(&str, &str)], before: &[(&str, &str)]| {
+        let variables = |env: &[(&str, &str)]| -> Vec<Value> {
+            env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect()
+        };
+        let spec = json!({"containers": [{"image": "a", "env": variables(env)}], "initContainers": [{"env": variables(before)}]});
+        let object = json!({"metadata": {"namespace": "kube-system", "name": "aws-node"}, "spec": {"template": {"spec": spec}}});
+        codes(NetworkObjects { daemon_sets: vec![from(object)], ..NetworkObjects::default() })
+    };
+    let groups = ("ENABLE_POD_ENI", "true");
+    assert_eq!(aws(&[groups], &[]), ["aws-strict-groups"]);
+    assert_eq!(aws(&[groups, ("POD_SECURITY_GROUP_ENFORCING_MODE", "standard")], &[]), [""; 0]);
+    assert_eq!(aws(&[groups], &[("DISABLE_TCP_EARLY_DEMUX", "true")]), [""; 0]);
+    assert_eq!(aws(&[], &[]), [""; 0]);
+}
+
+#[test]
+fn nodes_and_agents_are_found() {
+    let nodes = json!([
+        node("fine", "6.1.0-18-amd64", "containerd://2.1.4"),
+        node("oldest", "4.20.1", "cri-o://1.34.0"),
+        node("old", "4.19.0-26-amd64", "containerd://1.6.20"),
+        node("other", "5.15.0", "docker://24.0.7"),
+        node("silent", "", ""),
+    ]);
+    let agent = json!({"metadata": {"namespace": "istio-system", "name": "istio-cni-node"},
+        "spec": {"template": {"spec": {"containers": [{"image": "docker.io/istio/install-cni:1.29.1"}]}}}});
+    let objects = NetworkObjects { daemon_sets: vec![from(agent)], ..NetworkObjects::default() };
+    let report = preflight(&cluster(nodes), &objects);
+    let found: Vec<(&str, &str)> =
+        report.findings.iter().map(|finding| (finding.code.word(), finding.object.name.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            ("kernel-old", "old"),
+            ("runtime-untested", "other"),
+            ("agent-installed", "istio-cni-node"),
+            ("no-ztunnel", "")
+        ]
+    );
+    assert_eq!((report.nodes, report.verdict), (5, Verdict::Healthy));
+    assert_eq!([Severity::Unknown, Severity::Warning].map(|least| report.status(least)), [0, 1]);
+    let text = preflight_text(&report, false, false);
+    for part in [
+        "‼ no agent is installed yet\n    DaemonSet istio-system/istio-cni-node: it runs the image docker.io/istio/install-cni:1.29.1\n",
+        "networks\n--------\n√ Cilium leaves other plugins in its chain\n",
+        "5 nodes would run an agent\nStatus check results are √ healthy\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("agents\n------"), "{text}");
+}
+
+#[test]
+fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
+    let pod = json!({"metadata": {"namespace": "shop", "name": "web"}, "status": {"phase": "Running"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "app"}]}});
+    let policy = json!({"metadata": {"namespace": "shop", "name": "web-only"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]}});
+    let cluster = Cluster { pods: vec![from(pod)], policies: vec![from(policy)], ..Cluster::default() };
+    let report = preflight(&cluster, &NetworkObjects::default());
+    let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
+    assert_eq!((found.severity, found.object.name.as_str()), (Severity::Warning, "web-only"));
+}
+
+#[test]
+fn what_cannot_be_read_is_unknown() {
+    let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
+    let report =
+        preflight(&Cluster { unread: vec![unread], ..Cluster::default() }, &NetworkObjects::default());
+    let unknown = |code: Code| report.checks.iter().find(|line| line.code == code).unwrap().failed;
+    assert_eq!(unknown(Code::CiliumExclusive), Some(Severity::Unknown));
+    assert_eq!(unknown(Code::CalicoConnectTime), None);
+    assert_eq!((report.verdict, report.status(Severity::Error)), (Verdict::Unknown, 0));
+    assert_eq!(report.status(Severity::Unknown), 2);
+}
