@@ -5,6 +5,7 @@ mod bundle;
 mod command_flags;
 mod explain;
 mod history;
+mod invocation;
 mod log_level;
 mod output;
 mod removal;
@@ -21,12 +22,10 @@ use command_flags::{BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMES
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 use history::HistoryQuery;
+use invocation::{CANNOT, CommandInvocation};
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::show as show_removal;
 use telemetry::logging::LogOptions;
-
-/// Exit status for "that cannot be found out", and for wrong usage.
-const CANNOT: u8 = 2;
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,13 +171,6 @@ impl CliCommand {
             CliCommand::Watch => &[FOR, OUTPUT, NO_COLOR],
         }
     }
-}
-
-/// A command that has been read.
-struct CommandInvocation {
-    values: FlagValues,
-    settings: DaemonSettings,
-    output: OutputOptions,
 }
 
 /// Runs one; what stops it is said on stderr.

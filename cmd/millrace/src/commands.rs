@@ -15,10 +15,9 @@ use cluster_report::{
 use report::CaptureState;
 
 use crate::{
-    CANNOT,
     arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
     gather::ClusterSource,
-    output::{self, Printer},
+    output::{self, CANNOT, Printer},
 };
 
 /// Does what the command line says; returns the exit status.

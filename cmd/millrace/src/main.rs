@@ -15,9 +15,6 @@ use std::process::ExitCode;
 
 use arguments::Invocation;
 
-/// Exit status when the answer could not be determined, as clap's for wrong usage.
-const CANNOT: u8 = 2;
-
 fn main() -> ExitCode {
     let invocation = Invocation::parse(std::env::args_os());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -32,6 +29,6 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         output::complain(&format!("{error:#}"));
-        ExitCode::from(CANNOT)
+        ExitCode::from(output::CANNOT)
     })
 }

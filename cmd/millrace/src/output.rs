@@ -11,6 +11,9 @@ use serde::Serialize;
 
 use crate::arguments::Options;
 
+/// Exit status when the answer could not be determined, as clap's for wrong usage.
+pub(crate) const CANNOT: u8 = 2;
+
 /// What stands on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {

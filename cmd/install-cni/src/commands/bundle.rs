@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use bundle::TarWriter;
 use flate2::{Compression, write::GzEncoder};
 
-use super::{CommandInvocation, command_flags, output};
+use super::{command_flags, invocation::CommandInvocation, output};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use report::StateReport;
 
-use super::{CommandInvocation, command_flags};
+use super::{command_flags, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let asked = asked(call.values.words(), call.values.text(&command_flags::POD_NAMESPACE))?;

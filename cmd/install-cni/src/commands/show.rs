@@ -6,7 +6,11 @@ use anyhow::{Result, bail};
 use report::{CaptureState, PodState, StateReport, tables};
 use serde_json::json;
 
-use super::{CANNOT, CommandInvocation, command_flags, output::is_on};
+use super::{
+    command_flags,
+    invocation::{CANNOT, CommandInvocation},
+    output::is_on,
+};
 
 pub(super) fn state(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain(&call.settings)?;

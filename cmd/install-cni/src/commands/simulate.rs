@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use report::{LabelChange, tables};
 
-use super::{CANNOT, CommandInvocation};
+use super::invocation::{CANNOT, CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let change = parse_change(call.values.words())?;

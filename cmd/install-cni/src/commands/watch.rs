@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use report::{StateChange, StateReport, changes};
 
 use super::{
-    CANNOT, CommandInvocation, command_flags,
+    command_flags,
+    invocation::{CANNOT, CommandInvocation},
     output::{self, OutputFormat},
 };
 

@@ -15,7 +15,12 @@ use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt as _, stream};
 use report::{PodState, StateReport, tables};
 
-use crate::{CANNOT, arguments::Options, discovery::agents_by_node, gather::ClusterSource, output};
+use crate::{
+    arguments::Options,
+    discovery::agents_by_node,
+    gather::ClusterSource,
+    output::{self, CANNOT},
+};
 
 /// Names in an archive have at most 100 bytes.
 const MAX_NODE: usize = 48;

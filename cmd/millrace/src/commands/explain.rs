@@ -8,11 +8,10 @@ use kubeio::ApiErrorKind;
 use report::PodVerdict;
 
 use crate::{
-    CANNOT,
     arguments::Options,
     discovery::agents_by_node,
     gather::{ClusterSource, escaped},
-    output::{self, Printer},
+    output::{self, CANNOT, Printer},
 };
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {

@@ -8,10 +8,9 @@ use report::LabelChange;
 
 use super::explain::parse_pod_name;
 use crate::{
-    CANNOT,
     arguments::{LabelledKind, Options},
     gather::ClusterSource,
-    output::{self, Printer},
+    output::{self, CANNOT, Printer},
 };
 
 /// The object whose labels would change.

@@ -11,10 +11,9 @@ use cluster_report::{Cluster, NodeAnswer};
 use report::{StateChange, StateReport, changes};
 
 use crate::{
-    CANNOT,
     arguments::Options,
     gather::ClusterSource,
-    output::{self, OutputFormat},
+    output::{self, CANNOT, OutputFormat},
 };
 
 /// Namespace and node to which the watch is restricted; `None` means all.

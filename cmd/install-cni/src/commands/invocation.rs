@@ -1,0 +1,19 @@
+//! A call of a command.
+
+use daemon_settings::DaemonSettings;
+use flags::FlagValues;
+
+use super::output::OutputOptions;
+
+/// Exit status for "that cannot be found out", and for wrong usage.
+pub(super) const CANNOT: u8 = 2;
+
+/// A command that has been read.
+pub(super) struct CommandInvocation {
+    /// Flags and words.
+    pub(super) values: FlagValues,
+    /// The agent's settings, as far as they are known here.
+    pub(super) settings: DaemonSettings,
+    /// How to print.
+    pub(super) output: OutputOptions,
+}
