@@ -14,6 +14,7 @@ pub mod ir;
 mod list;
 pub mod native;
 pub mod node;
+mod outgoing;
 pub mod parse;
 pub mod plan;
 pub mod print;
@@ -25,6 +26,7 @@ pub use ir::{
     RuleSet, Table, TableRules, Target, TransportProtocol,
 };
 pub use list::{RuleLine, SeenLine};
+pub use outgoing::{OutgoingPacket, OutgoingVerdict};
 pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};
 pub use plan::{AddedRule, ChainSet, RuleChange, RulePlace, TableEdit};
 pub use recorded::{RecordedRules, UnknownRecordedRule};
