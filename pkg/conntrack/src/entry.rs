@@ -27,7 +27,43 @@ impl TcpTuple {
     }
 }
 
-/// A TCP connection as the kernel's connection tracking knows it.
+/// A transport protocol whose flows can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrackedProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl TrackedProtocol {
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            TrackedProtocol::Tcp => 6,
+            TrackedProtocol::Udp => 17,
+        }
+    }
+}
+
+/// Where the tracking has a flow: one direction of it, its protocol, and its zone (0: the default one).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// The ends, from whoever sends in this direction.
+    pub tuple: TcpTuple,
+    /// The protocol.
+    pub protocol: TrackedProtocol,
+    /// The zone. Flows of different zones are different even if all else is the same.
+    pub zone: u16,
+}
+
+impl From<TcpTuple> for FlowKey {
+    /// A TCP connection in the default zone.
+    fn from(tuple: TcpTuple) -> FlowKey {
+        FlowKey { tuple, protocol: TrackedProtocol::Tcp, zone: 0 }
+    }
+}
+
+/// A TCP connection, or another flow, as the kernel's connection tracking knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedConnection {
     /// From whoever opened it.

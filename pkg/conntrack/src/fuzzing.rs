@@ -2,10 +2,10 @@
 
 use netlink::ReceivedMessage;
 
-use crate::{TrackedConnection, message};
+use crate::{TrackedConnection, TrackedProtocol, message};
 
 /// Reads one message about a tracked connection.
 #[must_use]
 pub fn connection(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
-    message::parse(message)
+    message::parse(message, TrackedProtocol::Tcp)
 }

@@ -4,7 +4,7 @@ use model::Mark;
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
 use sockdiag::{TcpSocket, TcpState};
 
-use crate::{Error, TcpTuple, TrackedConnection, message};
+use crate::{Error, FlowKey, TcpTuple, TrackedConnection, TrackedProtocol, message};
 
 /// More entries than fit are not read; one takes about 250 bytes.
 const MAX_BYTES: usize = 16 << 20;
@@ -56,9 +56,10 @@ impl ConntrackHandle {
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn find(&mut self, tuple: TcpTuple) -> Result<Option<TrackedConnection>, Error> {
-        match self.0.get(message::get(tuple)) {
-            Ok(replies) => Ok(replies.iter().find_map(|reply| message::parse(&reply))),
+    pub fn find(&mut self, key: impl Into<FlowKey>) -> Result<Option<TrackedConnection>, Error> {
+        let key = key.into();
+        match self.0.get(message::get(key)) {
+            Ok(replies) => Ok(replies.iter().find_map(|reply| message::parse(&reply, key.protocol))),
             Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
             Err(error) => Err(failed("ask for a tracked connection")(error)),
         }
@@ -87,7 +88,7 @@ impl ConntrackHandle {
         let ConntrackHandle(socket) = ConntrackHandle::open()?;
         let listed = socket.head(&message::list(mark), MAX_BYTES);
         let (replies, _) = listed.map_err(failed("list tracked connections"))?;
-        let connections = replies.iter().filter_map(|reply| message::parse(&reply));
+        let connections = replies.iter().filter_map(|reply| message::parse(&reply, TrackedProtocol::Tcp));
         Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
     }
 
@@ -101,8 +102,8 @@ impl ConntrackHandle {
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn delete(&mut self, tuples: &[TcpTuple]) -> Result<usize, Error> {
-        let messages = tuples.iter().map(|tuple| message::delete(*tuple));
+    pub fn delete<K: Copy + Into<FlowKey>>(&mut self, flows: &[K]) -> Result<usize, Error> {
+        let messages = flows.iter().map(|flow| message::delete((*flow).into()));
         let done = self.batch(messages, "delete tracked connections")?;
         Ok(done.iter().filter(|one| one.is_ok()).count())
     }

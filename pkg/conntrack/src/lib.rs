@@ -22,7 +22,7 @@ mod message;
 
 pub use begin::{ConnectionsReport, apply};
 pub use direction::LocalPorts;
-pub use entry::{TcpTuple, TrackedConnection};
+pub use entry::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
 pub use handle::ConntrackHandle;
 pub use held::{HeldConnections, KeptConnections, outside, reset};
 

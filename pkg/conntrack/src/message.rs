@@ -6,7 +6,7 @@ use model::{Family, Mark};
 use netlink::{Attributes, MessageFlags, NetlinkRequest, ReceivedMessage};
 use sockdiag::TcpState;
 
-use crate::{TcpTuple, TrackedConnection};
+use crate::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
 
 /// `NFNL_SUBSYS_CTNETLINK`, with `IPCTNL_MSG_CT_NEW`, `_GET` and `_DELETE`.
 const NEW: u16 = 0x100;
@@ -14,7 +14,6 @@ const GET: u16 = 0x101;
 const DELETE: u16 = 0x102;
 /// Size of `struct nfgenmsg`.
 const HEADER: usize = 4;
-const IPPROTO_TCP: u8 = 6;
 
 /// `CTA_*`.
 const ORIGINAL: u16 = 1;
@@ -23,6 +22,7 @@ const STATUS: u16 = 3;
 const PROTOCOL_INFO: u16 = 4;
 const TIMEOUT: u16 = 7;
 const MARK: u16 = 8;
+const ZONE: u16 = 18;
 const MARK_MASK: u16 = 21;
 /// `CTA_TUPLE_*`.
 const TUPLE_IP: u16 = 1;
@@ -69,8 +69,8 @@ fn tracking(state: TcpState) -> (u8, u32, u32) {
 pub(crate) fn insert(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
     let (number, timeout, status) = tracking(state);
     let mut message = request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
-    put_tuple(&mut message, ORIGINAL, original);
-    put_tuple(&mut message, REPLY, original.reversed());
+    put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
+    put_tuple(&mut message, REPLY, original.reversed(), TrackedProtocol::Tcp);
     message.be32(STATUS, status).be32(TIMEOUT, timeout).be32(MARK, mark);
     message.nested(PROTOCOL_INFO, |info| {
         info.nested(TCP, |tcp| {
@@ -86,16 +86,14 @@ pub(crate) fn insert(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkR
 /// Gives a connection that is known a mark, and leaves the bits of others.
 pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     let mut message = request(NEW, original.family(), MessageFlags::NONE);
-    put_tuple(&mut message, ORIGINAL, original);
+    put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
     message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
     message
 }
 
 /// Asks for a connection, by either direction.
-pub(crate) fn get(tuple: TcpTuple) -> NetlinkRequest {
-    let mut message = request(GET, tuple.family(), MessageFlags::NONE);
-    put_tuple(&mut message, ORIGINAL, tuple);
-    message
+pub(crate) fn get(key: FlowKey) -> NetlinkRequest {
+    about(GET, key)
 }
 
 /// Asks for all connections of both families, TCP or not, with a mark, if any. Old kernels send the others, too.
@@ -108,9 +106,17 @@ pub(crate) fn list(mark: Option<Mark>) -> NetlinkRequest {
 }
 
 /// Forgets a connection.
-pub(crate) fn delete(tuple: TcpTuple) -> NetlinkRequest {
-    let mut message = request(DELETE, tuple.family(), MessageFlags::NONE);
-    put_tuple(&mut message, ORIGINAL, tuple); // without one the kernel would forget all
+pub(crate) fn delete(key: FlowKey) -> NetlinkRequest {
+    about(DELETE, key)
+}
+
+/// Names one connection: without a tuple the kernel would list, or forget, all.
+fn about(kind: u16, key: FlowKey) -> NetlinkRequest {
+    let mut message = request(kind, key.tuple.family(), MessageFlags::NONE);
+    put_tuple(&mut message, ORIGINAL, key.tuple, key.protocol);
+    if key.zone != 0 {
+        message.be16(ZONE, key.zone);
+    }
     message
 }
 
@@ -122,7 +128,7 @@ fn request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
     NetlinkRequest::new(kind, flags, &[number, 0, 0, 0])
 }
 
-fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple) {
+fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol: TrackedProtocol) {
     let ends = [tuple.source, tuple.dest];
     message.nested(kind, |message| {
         message.nested(TUPLE_IP, |message| {
@@ -134,7 +140,7 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple) {
             }
         });
         message.nested(TUPLE_PROTOCOL, |message| {
-            message.u8(PROTOCOL, IPPROTO_TCP);
+            message.u8(PROTOCOL, protocol.number());
             for (kind, end) in PORTS.into_iter().zip(ends) {
                 message.be16(kind, end.port());
             }
@@ -142,12 +148,12 @@ fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple) {
     });
 }
 
-/// `None`: it is no TCP connection.
-pub(crate) fn parse(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
+/// `None`: it is none of this protocol.
+pub(crate) fn parse(message: &ReceivedMessage<'_>, of: TrackedProtocol) -> Option<TrackedConnection> {
     let (_, attributes) = message.header::<HEADER>().ok()?;
     Some(TrackedConnection {
-        original: tuple(&attributes.find(ORIGINAL)?.nested())?,
-        reply: tuple(&attributes.find(REPLY)?.nested())?,
+        original: tuple(&attributes.find(ORIGINAL)?.nested(), of)?,
+        reply: tuple(&attributes.find(REPLY)?.nested(), of)?,
         is_closed: state(&attributes).is_some_and(|state| CLOSED.contains(&state)),
         mark: attributes.find(MARK).and_then(|mark| mark.be32().ok()).unwrap_or_default(),
     })
@@ -157,9 +163,9 @@ fn state(attributes: &Attributes<'_>) -> Option<u8> {
     attributes.find(PROTOCOL_INFO)?.nested().find(TCP)?.nested().find(TCP_STATE)?.u8().ok()
 }
 
-fn tuple(attributes: &Attributes<'_>) -> Option<TcpTuple> {
+fn tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTuple> {
     let (ip, protocol) = (attributes.find(TUPLE_IP)?.nested(), attributes.find(TUPLE_PROTOCOL)?.nested());
-    if protocol.find(PROTOCOL)?.u8().ok()? != IPPROTO_TCP {
+    if protocol.find(PROTOCOL)?.u8().ok()? != of.number() {
         return None;
     }
     let [source, dest] = [0, 1].map(|side: usize| {
@@ -185,7 +191,8 @@ mod tests {
     }
 
     fn read(payload: &[u8]) -> Option<TrackedConnection> {
-        parse(&ReceivedMessage { kind: NEW, flags: MessageFlags::NONE, sequence: 0, payload })
+        let message = ReceivedMessage { kind: NEW, flags: MessageFlags::NONE, sequence: 0, payload };
+        parse(&message, TrackedProtocol::Tcp)
     }
 
     #[test]
@@ -206,19 +213,36 @@ mod tests {
     fn only_one_connection_is_asked_for_or_forgotten() {
         let one = tuple("10.0.0.2:40000", "10.0.0.1:80");
         for (message, expected) in
-            [(delete(one), DELETE), (get(one), GET), (set_mark(one, crate::OUTSIDE), NEW)]
+            [(delete(one.into()), DELETE), (get(one.into()), GET), (set_mark(one, crate::OUTSIDE), NEW)]
         {
             let (kind, payload) = sent(message);
             let attributes = Attributes::new(&payload[HEADER..]);
             assert_eq!(kind, expected);
-            assert_eq!(super::tuple(&attributes.find(ORIGINAL).unwrap().nested()), Some(one));
+            assert_eq!(
+                super::tuple(&attributes.find(ORIGINAL).unwrap().nested(), TrackedProtocol::Tcp),
+                Some(one)
+            );
+        }
+    }
+
+    #[test]
+    fn a_flow_of_another_protocol_and_zone_is_named_as_such() {
+        let tuple = tuple("10.0.0.2:40000", "10.0.0.1:53");
+        let key = FlowKey { tuple, protocol: TrackedProtocol::Udp, zone: 2 };
+        for (message, expected) in [(get(key), GET), (delete(key), DELETE)] {
+            let (kind, payload) = sent(message);
+            let attributes = Attributes::new(&payload[HEADER..]);
+            let original = attributes.find(ORIGINAL).unwrap().nested();
+            assert_eq!((kind, super::tuple(&original, TrackedProtocol::Udp)), (expected, Some(tuple)));
+            assert_eq!(super::tuple(&original, TrackedProtocol::Tcp), None);
+            assert_eq!(attributes.find(ZONE).unwrap().be16().unwrap(), 2);
         }
     }
 
     #[test]
     fn what_is_no_tcp_connection_is_none() {
         let (_, payload) = sent(insert(tuple("10.0.0.2:1", "10.0.0.1:2"), TcpState::Established, 0));
-        let at = payload.windows(5).position(|bytes| bytes == [5, 0, 1, 0, IPPROTO_TCP]).unwrap();
+        let at = payload.windows(5).position(|bytes| bytes == [5, 0, 1, 0, 6]).unwrap();
         let mut udp = payload.clone();
         udp[at + 4] = 17;
         assert_eq!(read(&udp), None);

@@ -1,5 +1,5 @@
 //! TCP sockets of a network namespace, as the kernel knows them (`NETLINK_SOCK_DIAG`): who is connected to whom, who listens,
-//! whose a socket is, and the end of a connection.
+//! whose a socket is, and the end of a connection; and where UDP sockets receive.
 //!
 //! Everything acts on the network namespace of the calling thread. Listing needs no capability; marks are shown, and sockets
 //! closed, only with `CAP_NET_ADMIN` in the namespace.
@@ -81,6 +81,40 @@ impl TcpSockets {
     pub fn by_addresses(&self) -> BTreeMap<(SocketAddr, SocketAddr), &TcpSocket> {
         self.connected.iter().map(|socket| ((socket.local, socket.remote), socket)).collect()
     }
+}
+
+/// Returns where TCP sockets of the calling thread's namespace listen, in both families; `None`: more than 16 MiB of them.
+/// Unlike [`TcpSockets::of_this_netns`], the kernel lists no connection for it.
+///
+/// # Errors
+/// As there.
+pub fn tcp_listeners() -> Result<Option<Vec<SocketAddr>>, Error> {
+    local_ends(|family| DiagRequest::list(family, &[TcpState::Listen]))
+}
+
+/// Returns where UDP sockets of the calling thread's namespace receive from everybody, in both families; `None`: more than
+/// 16 MiB of them.
+///
+/// # Errors
+/// The kernel does not answer, such as one without `udp_diag`.
+pub fn udp_receivers() -> Result<Option<Vec<SocketAddr>>, Error> {
+    local_ends(DiagRequest::unconnected_udp)
+}
+
+fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAddr>>, Error> {
+    let mut found = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        let socket = Socket::open(NetlinkProtocol::Sockets)?.bounded(ListBounds::POD);
+        match socket.head(&request(family).message(BY_FAMILY), MAX_BYTES) {
+            Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+            Ok((_, None)) => return Ok(None),
+            Ok((replies, Some(_))) => {
+                found.extend(replies.iter().filter_map(|reply| Some(TcpSocket::parse(&reply)?.local)));
+            }
+        }
+    }
+    Ok(Some(found))
 }
 
 /// The user who made the socket at `theirs`, which is connected to `ours`; `None`: no process holds it any more.

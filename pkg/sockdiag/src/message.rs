@@ -13,6 +13,7 @@ pub(crate) const DESTROY: u16 = 21;
 pub(crate) const AF_INET: u8 = 2;
 pub(crate) const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
 /// `INET_DIAG_NOCOOKIE`, twice: whichever socket it is.
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// Size of `struct inet_diag_sockid`: ports and addresses of both ends, interface, cookie.
@@ -21,6 +22,7 @@ pub(crate) const ID: usize = 48;
 /// A question about sockets.
 pub(crate) struct DiagRequest {
     family: u8,
+    protocol: u8,
     states: u32,
     id: [u8; ID],
 }
@@ -29,7 +31,12 @@ impl DiagRequest {
     /// All sockets of a family that are in one of these states.
     pub(crate) fn list(family: u8, states: &[TcpState]) -> DiagRequest {
         let states = states.iter().fold(0, |mask, state| mask | 1 << state.number());
-        DiagRequest { family, states, id: [0; ID] }
+        DiagRequest { family, protocol: IPPROTO_TCP, states, id: [0; ID] }
+    }
+
+    /// All UDP sockets of a family that are bound and have no peer.
+    pub(crate) fn unconnected_udp(family: u8) -> DiagRequest {
+        DiagRequest { protocol: IPPROTO_UDP, ..DiagRequest::list(family, &[TcpState::Closed]) }
     }
 
     /// The socket with this end, connected to that one, in any state. Without one, a listener at the port.
@@ -40,16 +47,16 @@ impl DiagRequest {
         let any = [0; 4].into_iter().chain(NO_COOKIE); // interface, and cookie
         id.iter_mut().zip(ports.chain(addresses).chain(any)).for_each(|(to, from)| *to = from);
         let family = if local.ip().to_canonical().is_ipv4() { AF_INET } else { AF_INET6 };
-        DiagRequest { family, states: u32::MAX, id }
+        DiagRequest { family, protocol: IPPROTO_TCP, states: u32::MAX, id }
     }
 
     /// A socket that was listed, and no other one that has taken its addresses meanwhile.
     pub(crate) fn exactly(socket: &TcpSocket) -> DiagRequest {
-        DiagRequest { family: socket.family, states: u32::MAX, id: socket.id }
+        DiagRequest { family: socket.family, protocol: IPPROTO_TCP, states: u32::MAX, id: socket.id }
     }
 
     pub(crate) fn message(&self, kind: u16) -> NetlinkRequest {
-        let mut bytes = vec![self.family, IPPROTO_TCP, 0, 0];
+        let mut bytes = vec![self.family, self.protocol, 0, 0];
         bytes.extend_from_slice(&self.states.to_ne_bytes());
         bytes.extend_from_slice(&self.id);
         NetlinkRequest::new(kind, MessageFlags::NONE, &bytes)

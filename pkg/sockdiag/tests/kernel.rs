@@ -3,7 +3,7 @@
 
 use std::{
     io::{ErrorKind, Read as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
 };
 
@@ -57,6 +57,19 @@ fn connections_of_both_families_are_listed_and_those_that_are_over_are_not() {
             assert_eq!((socket.state, socket.is_local()), (TcpState::Established, true));
         }
         assert_eq!(sockets.listeners, [listener.local_addr().unwrap()]);
+        assert_eq!(sockdiag::tcp_listeners().unwrap(), Some(sockets.listeners));
+    });
+}
+
+#[test]
+fn udp_sockets_without_a_peer_receive_from_everybody() {
+    in_fresh_netns(|| {
+        assert_eq!(sockdiag::udp_receivers().unwrap(), Some(Vec::new()));
+        let sockets = ["127.0.0.1:0", "[::]:0"].map(|address| UdpSocket::bind(address).unwrap());
+        let connected = UdpSocket::bind("127.0.0.1:0").unwrap();
+        connected.connect("127.0.0.1:9").unwrap();
+        let expected = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
+        assert_eq!(sockdiag::udp_receivers().unwrap().unwrap(), expected);
     });
 }
 
