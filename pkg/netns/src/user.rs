@@ -2,6 +2,8 @@
 //! `hostUsers: false`. Some rules can be made only from there: the kernel understands user ids of a rule as those of
 //! its writer, and xt_owner refuses a writer from elsewhere.
 
+mod map;
+
 use std::ffi::c_void;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
