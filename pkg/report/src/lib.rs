@@ -11,6 +11,7 @@ mod explain;
 mod network;
 mod page;
 mod pod;
+mod proof;
 mod simulation;
 mod state;
 pub mod tables;
@@ -27,6 +28,7 @@ pub use network::{
 pub use page::page;
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
+pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use simulation::{
     LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,
 };

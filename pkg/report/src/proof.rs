@@ -1,0 +1,269 @@
+//! Proof by a packet: where the kernel led what was sent in a pod's network namespace.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    document::known_or_default,
+    explain::PodVerdict,
+    tables::{Cell, Colour, table},
+    text::clean,
+};
+
+/// The result for one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProofResult {
+    /// The packet bypasses the proxy.
+    Bypasses,
+    /// The packet reaches neither the proxy nor anything else.
+    Held,
+    /// No packet was sent, or its path could not be determined.
+    #[default]
+    NotTestable,
+    /// The packet took the path that it is to take.
+    Proven,
+}
+
+impl ProofResult {
+    /// The word for it on every interface.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            ProofResult::Bypasses => "bypasses",
+            ProofResult::Held => "held",
+            ProofResult::NotTestable => "not-testable",
+            ProofResult::Proven => "proven",
+        }
+    }
+
+    fn colour(self) -> Colour {
+        match self {
+            ProofResult::Bypasses | ProofResult::Held => Colour::Red,
+            ProofResult::NotTestable => Colour::Yellow,
+            ProofResult::Proven => Colour::Green,
+        }
+    }
+}
+
+/// One path that a pod's traffic takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProofPath {
+    /// The sender and the protocol: `application-tcp`, `application-dns-udp`, `application-dns-tcp`, `proxy-tcp`, `proxy-dns-udp` or
+    /// `proxy-dns-tcp`.
+    pub name: String,
+    /// The IP family, 4 or 6.
+    pub family: u8,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Address and port to which the packet was sent; empty: none was sent.
+    pub destination: String,
+    /// The result.
+    #[serde(deserialize_with = "known_or_default")]
+    pub result: ProofResult,
+    /// The evidence of the kernel, as a clause.
+    pub message: String,
+}
+
+impl ProofPath {
+    /// Whether the pod's result depends on the path: not on one of the proxy that could not be tested, for which most agents lack
+    /// the capabilities, and which says nothing of the application's traffic.
+    fn counts(&self) -> bool {
+        self.result != ProofResult::NotTestable || !self.name.starts_with("proxy-")
+    }
+}
+
+/// The results for one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Proof {
+    /// `NAMESPACE/NAME`.
+    pub pod: String,
+    /// The node has such a pod.
+    pub known: bool,
+    /// Why nothing was tested, as a clause; `None`: something was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Every path that was tested, or would have been.
+    pub paths: Vec<ProofPath>,
+}
+
+impl Proof {
+    /// Returns a proof without any test, and why.
+    #[must_use]
+    pub fn untested(pod: String, known: bool, why: String) -> Proof {
+        Proof { pod, known, message: Some(why), paths: Vec::new() }
+    }
+
+    /// Returns the worst result of the paths that count.
+    #[must_use]
+    pub fn result(&self) -> ProofResult {
+        let counted = self.paths.iter().filter(|path| path.counts());
+        counted.map(|path| path.result).min().unwrap_or_default()
+    }
+
+    /// Returns the exit status: 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or
+    /// could not be tested; 3: the node has no such pod.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self.result() {
+            _ if !self.known => PodVerdict::NoSuchPod.status(),
+            ProofResult::Bypasses => 1,
+            ProofResult::Held | ProofResult::NotTestable => 2,
+            ProofResult::Proven => 0,
+        }
+    }
+
+    /// Returns the message of the first path with the worst result, or why there is none; nothing if all are proven.
+    fn worst_message(&self) -> String {
+        let worst = self
+            .paths
+            .iter()
+            .filter(|path| path.result != ProofResult::Proven)
+            .min_by_key(|path| path.result);
+        let of = |path: &ProofPath| format!("{} IPv{}: {}", path.name, path.family, path.message);
+        worst.map(of).or(self.message.clone()).unwrap_or_default()
+    }
+
+    /// Returns the results for people.
+    #[must_use]
+    pub fn text(&self, colour: bool) -> String {
+        let pod = clean(&self.pod);
+        if let Some(why) = &self.message {
+            return format!("{pod}: {}: {}\n", ProofResult::NotTestable.word(), clean(why));
+        }
+        let row = |path: &ProofPath| {
+            vec![
+                Cell::plain(&path.name),
+                Cell::plain(&format!("IPv{}", path.family)),
+                Cell::plain(if path.destination.is_empty() { "-" } else { &path.destination }),
+                Cell::coloured(path.result.word(), path.result.colour()),
+                Cell::plain(&path.message),
+            ]
+        };
+        let rows: Vec<Vec<Cell>> = self.paths.iter().map(row).collect();
+        let mut text = format!("{pod}: {}\n\n", self.result().word());
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}", table(&["PATH", "FAMILY", "TO", "RESULT", "MESSAGE"], &rows, colour));
+        text
+    }
+}
+
+/// Returns the exit status for several pods, as [`Proof::status`] for one. Pods that have gone meanwhile do not count.
+#[must_use]
+pub fn proofs_status(proofs: &[Proof]) -> u8 {
+    let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.known).map(Proof::status).collect();
+    match () {
+        () if statuses.contains(&1) => 1,
+        () => statuses.into_iter().max().unwrap_or_default(),
+    }
+}
+
+/// Returns the results of several pods for people, a line each, the worst first.
+#[must_use]
+pub fn proofs_text(proofs: &[Proof], colour: bool) -> String {
+    if proofs.is_empty() {
+        return "No pods of the mesh.\n".to_owned();
+    }
+    let mut proofs: Vec<&Proof> = proofs.iter().collect();
+    proofs.sort_by_key(|proof| (proof.result(), &proof.pod));
+    let row = |proof: &&Proof| {
+        let result = proof.result();
+        let proven = proof.paths.iter().filter(|path| path.result == ProofResult::Proven).count();
+        vec![
+            Cell::plain(&proof.pod),
+            Cell::coloured(result.word(), result.colour()),
+            Cell::plain(&format!("{proven} of {}", proof.paths.len())),
+            Cell::plain(&proof.worst_message()),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = proofs.iter().map(row).collect();
+    table(&["POD", "RESULT", "PROVEN", "MESSAGE"], &rows, colour)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proof(results: &[ProofResult]) -> Proof {
+        let path = |result: &ProofResult| ProofPath {
+            name: "application-tcp".to_owned(),
+            family: 4,
+            protocol: "tcp".to_owned(),
+            destination: "192.0.2.1:80".to_owned(),
+            result: *result,
+            message: "a clause".to_owned(),
+        };
+        Proof {
+            pod: "shop/web".to_owned(),
+            known: true,
+            message: None,
+            paths: results.iter().map(path).collect(),
+        }
+    }
+
+    #[test]
+    fn the_worst_path_decides_on_the_exit_status() {
+        use ProofResult::{Bypasses, Held, NotTestable, Proven};
+        for (results, status) in [
+            (&[Proven, Proven][..], 0),
+            (&[Proven, Bypasses, Held, NotTestable], 1),
+            (&[Proven, Held], 2),
+            (&[NotTestable, Proven], 2),
+            (&[], 2),
+        ] {
+            assert_eq!(proof(results).status(), status, "{results:?}");
+        }
+        let mut untested_proxy = proof(&[Proven, NotTestable]);
+        untested_proxy.paths[1].name = "proxy-tcp".to_owned();
+        assert_eq!(untested_proxy.status(), 0);
+        untested_proxy.paths[1].result = Held;
+        assert_eq!(untested_proxy.status(), 2);
+        let gone = Proof::untested("shop/web".to_owned(), false, "the node has no such pod".to_owned());
+        assert_eq!((gone.status(), gone.result()), (3, NotTestable));
+    }
+
+    #[test]
+    fn of_several_pods_the_worst_decides_and_comes_first() {
+        use ProofResult::{Bypasses, Held, Proven};
+        let gone = || Proof::untested("shop/gone".to_owned(), false, "the node has no such pod".to_owned());
+        for (proofs, status) in [
+            (vec![], 0),
+            (vec![proof(&[Proven]), gone()], 0),
+            (vec![proof(&[Held]), proof(&[Proven, Bypasses])], 1),
+            (vec![proof(&[Held]), proof(&[Proven])], 2),
+        ] {
+            assert_eq!(proofs_status(&proofs), status, "{proofs:?}");
+        }
+        let text = proofs_text(&[proof(&[Proven, Proven]), gone(), proof(&[Proven, Bypasses])], false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("bypasses") && lines[1].contains("1 of 2"), "{text}");
+        assert!(lines[1].ends_with("application-tcp IPv4: a clause"), "{text}");
+        assert!(lines[2].contains("not-testable") && lines[2].ends_with("no such pod"), "{text}");
+        assert!(lines[3].contains("proven") && lines[3].ends_with("2 of 2"), "{text}");
+        assert_eq!(proofs_text(&[], false), "No pods of the mesh.\n");
+    }
+
+    #[test]
+    fn a_result_of_a_later_version_counts_as_not_testable() {
+        let text = r#"{"pod":"a/b","known":true,"paths":[{"name":"x","result":"teleported","new":1}]}"#;
+        let read: Proof = serde_json::from_str(text).unwrap();
+        assert_eq!(read.result(), ProofResult::NotTestable);
+        for result in
+            [ProofResult::Bypasses, ProofResult::Held, ProofResult::NotTestable, ProofResult::Proven]
+        {
+            assert_eq!(serde_json::to_value(result).unwrap(), result.word());
+        }
+    }
+
+    #[test]
+    fn people_see_each_path_on_a_line() {
+        let text = proof(&[ProofResult::Proven, ProofResult::Bypasses]).text(false);
+        assert!(text.starts_with("shop/web: bypasses\n\nPATH"), "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        let why = Proof::untested("shop/web".to_owned(), true, "it is \u{1b}outside".to_owned()).text(true);
+        assert_eq!(why, "shop/web: not-testable: it is \\u{1b}outside\n");
+    }
+}
