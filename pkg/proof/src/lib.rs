@@ -1,0 +1,82 @@
+//! Proof by a packet: where the kernel leads what a pod sends.
+//!
+//! In the pod's own network namespace a packet is sent to an address that is reserved for documentation, and the kernel's
+//! connection tracking shows where it was led. Its checksum is wrong: netfilter does not verify what a host itself sends, and
+//! whoever receives the packet discards it, so the proxy sees no connection and answers nothing. Its time to live is 1, so the
+//! next hop discards what was not redirected. The entry in the connection tracking is deleted afterwards.
+//!
+//! Which packets are sent follows from the rules that are desired ([`ProofSpec`]), so that what is excluded is not taken for a
+//! leak. Called by `node-status`, on the thread of the request. It changes no rule, and needs `CAP_NET_ADMIN` and `CAP_NET_RAW`
+//! over the namespace.
+//!
+//! Sources: the kernel's `net/ipv4/raw.c`, `net/ipv6/raw.c`, `nf_conntrack_error` of
+//! `net/netfilter/nf_conntrack_proto_tcp.c` (checksums are verified in PREROUTING only), `net/netfilter/xt_owner.c`.
+
+mod packet;
+mod plan;
+mod probe;
+mod verdict;
+
+use std::time::{Duration, Instant};
+
+use model::{Family, Mark};
+use netns::Netns;
+use report::ProofPath;
+use rules::RuleSet;
+
+/// For all packets of a proof. Paths whose turn comes later are not tested.
+pub const LIMIT: Duration = Duration::from_secs(1);
+
+/// The desired redirection of a pod.
+#[derive(Clone, Debug)]
+pub struct ProofSpec {
+    /// The rule set of each family that is redirected.
+    pub rules: Vec<(Family, RuleSet)>,
+    /// How the rules know the proxy.
+    pub proxy: ProxyIdentity,
+}
+
+/// By what rules distinguish the proxy's own traffic from that of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyIdentity {
+    /// A mark on its packets.
+    Mark(Mark),
+    /// The user and the group of its process.
+    Owner {
+        /// The user, as the rules name it.
+        uid: u32,
+        /// The group, as the rules name it.
+        gid: u32,
+        /// Their numbers on the node, which are others if the pod has a user namespace. `None`: unknown, and traffic of the
+        /// proxy is not tested.
+        on_node: Option<(u32, u32)>,
+    },
+}
+
+impl ProxyIdentity {
+    /// The rules name users of the node.
+    fn has_users_of_node(self) -> bool {
+        match self {
+            ProxyIdentity::Mark(_) => true,
+            ProxyIdentity::Owner { uid, gid, on_node } => on_node == Some((uid, gid)),
+        }
+    }
+}
+
+/// Sends the packets in a pod's namespace, and returns the verdict on each path. Blocks, for about [`LIMIT`] at most.
+///
+/// # Errors
+/// The namespace cannot be entered.
+pub fn prove(netns: &Netns, spec: &ProofSpec) -> Result<Vec<ProofPath>, netns::Error> {
+    let plan = plan::plan(spec);
+    let until = Instant::now() + LIMIT;
+    netns.run_in(|| {
+        let mut prober = probe::Prober::open();
+        plan.into_iter()
+            .map(|planned| match planned {
+                Ok(path) => verdict::judge(&path, &prober.observe(&path, until)),
+                Err(untestable) => untestable,
+            })
+            .collect()
+    })
+}

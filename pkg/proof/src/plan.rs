@@ -1,0 +1,191 @@
+//! Which packets are sent: those that the desired rules redirect, and the same ones as the proxy would send them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use model::{Family, IfName, Port};
+use report::{ProofPath, ProofResult};
+use rules::{Match, OutgoingPacket, OutgoingVerdict, RuleSet, TransportProtocol};
+
+use crate::{ProofSpec, ProxyIdentity};
+
+/// Addresses for documentation, which no host has (RFC 5737, RFC 3849).
+const V4: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(192, 0, 2, 1),
+    Ipv4Addr::new(192, 0, 2, 254),
+    Ipv4Addr::new(198, 51, 100, 1),
+    Ipv4Addr::new(203, 0, 113, 1),
+];
+const V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0xffff, 0, 0, 0, 1),
+];
+/// Ports of services, which are tried before those that the rules name.
+const PORTS: [u16; 4] = [80, 443, 8080, 65000];
+const DNS: u16 = 53;
+/// Users and groups of an application.
+const OWNERS: [(u32, u32); 3] = [(0, 0), (1000, 1000), (65534, 65534)];
+/// How many ports and groups of the rules are tried beside the above.
+const NAMED: usize = 16;
+/// The interface of pods on every network of Kubernetes.
+const INTERFACE: IfName = IfName::known("eth0");
+
+/// A packet that is to be sent, and what is to become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedPath {
+    pub(crate) name: &'static str,
+    /// As the rules see it.
+    pub(crate) packet: OutgoingPacket,
+    /// User and group on the node that send it.
+    pub(crate) sender: (u32, u32),
+    pub(crate) expected: OutgoingVerdict,
+}
+
+impl PlannedPath {
+    /// Returns the row of the path.
+    pub(crate) fn row(&self, result: ProofResult, message: String) -> ProofPath {
+        ProofPath {
+            name: self.name.to_owned(),
+            family: number(Family::of(self.packet.dest.ip())),
+            protocol: self.packet.protocol.name().to_owned(),
+            destination: self.packet.dest.to_string(),
+            result,
+            message,
+        }
+    }
+}
+
+/// Returns the paths in the order in which they are tested; those that cannot be tested have their row already.
+pub(crate) fn plan(spec: &ProofSpec) -> Vec<Result<PlannedPath, ProofPath>> {
+    spec.rules.iter().flat_map(|(family, rules)| plan_family(*family, rules, spec.proxy)).collect()
+}
+
+fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Result<PlannedPath, ProofPath>> {
+    let (tcp, udp) = (TransportProtocol::Tcp, TransportProtocol::Udp);
+    let candidates = Candidates::of(rules, family, proxy.has_users_of_node());
+    let outbound = candidates.redirected(rules, tcp, &candidates.ports);
+    let dns_udp = candidates.redirected(rules, udp, &[DNS]);
+    let dns_tcp = candidates.redirected(rules, tcp, &[DNS]);
+    // Without capture of DNS it is a connection as any other.
+    let port = |found: &Option<RedirectedPacket>| found.as_ref().map(|found| found.1);
+    let dns_tcp = dns_tcp.filter(|found| Some(found.1) != port(&outbound));
+    let mut paths = Vec::new();
+    if outbound.is_none() {
+        paths.push(Err(untestable(family)));
+    }
+    for (name, as_proxy, found) in [
+        ("application-tcp", "proxy-tcp", outbound),
+        ("application-dns-udp", "proxy-dns-udp", dns_udp),
+        ("application-dns-tcp", "proxy-dns-tcp", dns_tcp),
+    ] {
+        let Some((packet, port)) = found else { continue };
+        let expected = OutgoingVerdict::Redirected(port);
+        let path = PlannedPath { name, sender: (packet.uid, packet.gid), packet, expected };
+        let own = proxy_path(as_proxy, &path, proxy, rules);
+        paths.push(Ok(path));
+        paths.extend(own);
+    }
+    paths
+}
+
+fn untestable(family: Family) -> ProofPath {
+    ProofPath {
+        name: "application-tcp".to_owned(),
+        family: number(family),
+        protocol: TransportProtocol::Tcp.name().to_owned(),
+        destination: String::new(),
+        result: ProofResult::NotTestable,
+        message: "the pod's annotations exclude every address for documentation, with every port, user and group that is tried"
+            .to_owned(),
+    }
+}
+
+/// Returns the path of this packet when the proxy sends it; `None` if the rules do not exempt it.
+fn proxy_path(
+    name: &'static str,
+    of: &PlannedPath,
+    proxy: ProxyIdentity,
+    rules: &RuleSet,
+) -> Option<Result<PlannedPath, ProofPath>> {
+    let (packet, sender) = match proxy {
+        ProxyIdentity::Mark(mark) => (OutgoingPacket { mark: mark.value, ..of.packet.clone() }, of.sender),
+        ProxyIdentity::Owner { uid, gid, on_node: Some(sender) } => {
+            (OutgoingPacket { uid, gid, ..of.packet.clone() }, sender)
+        }
+        ProxyIdentity::Owner { on_node: None, .. } => {
+            let path = PlannedPath { name, ..of.clone() };
+            let why = "the pod has a user namespace: the number of the proxy's user on the node is not known";
+            return Some(Err(path.row(ProofResult::NotTestable, why.to_owned())));
+        }
+    };
+    let expected = rules.verdict_on(&packet);
+    let path = PlannedPath { name, packet, sender, expected };
+    (expected == OutgoingVerdict::Untouched).then_some(Ok(path))
+}
+
+/// A packet that is redirected, and the port to which.
+type RedirectedPacket = (OutgoingPacket, Port);
+
+/// Packets among which one is chosen that is not excluded.
+struct Candidates {
+    addresses: Vec<IpAddr>,
+    ports: Vec<u16>,
+    owners: Vec<(u32, u32)>,
+}
+
+impl Candidates {
+    fn of(rules: &RuleSet, family: Family, of_node: bool) -> Candidates {
+        let addresses = match family {
+            Family::V4 => V4.map(IpAddr::from).to_vec(),
+            Family::V6 => V6.map(IpAddr::from).to_vec(),
+        };
+        let (mut ports, mut groups) = (Vec::new(), Vec::new());
+        let chains = rules.tables.values().flat_map(|table| &table.chains);
+        for condition in chains.flat_map(|(_, rules)| rules).flat_map(|rule| &rule.matches) {
+            match condition {
+                Match::DestPort(port) if !port.negated && port.value.0 != DNS => ports.push(port.value.0),
+                Match::DestPortRange(range) => ports.push(range.first().0),
+                Match::Gid(group) if group.negated => groups.push((0, group.value)),
+                _ => {}
+            }
+        }
+        let ports = PORTS.into_iter().chain(ports.into_iter().take(NAMED)).collect();
+        // A user of the pod's own has another number on the node.
+        let owners = OWNERS.into_iter().chain(groups).take(if of_node { NAMED } else { 1 }).collect();
+        Candidates { addresses, ports, owners }
+    }
+
+    /// Returns the first packet that the rules redirect.
+    fn redirected(
+        &self,
+        rules: &RuleSet,
+        protocol: TransportProtocol,
+        ports: &[u16],
+    ) -> Option<RedirectedPacket> {
+        let packets = self.owners.iter().flat_map(|(uid, gid)| {
+            self.addresses.iter().flat_map(move |ip| {
+                ports.iter().map(move |port| OutgoingPacket {
+                    dest: SocketAddr::new(*ip, *port),
+                    protocol,
+                    output: INTERFACE,
+                    uid: *uid,
+                    gid: *gid,
+                    mark: 0,
+                })
+            })
+        });
+        packets.into_iter().find_map(|packet| match rules.verdict_on(&packet) {
+            OutgoingVerdict::Redirected(port) => Some((packet, port)),
+            _ => None,
+        })
+    }
+}
+
+pub(crate) fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    }
+}
+
+#[cfg(test)]
+mod tests;
