@@ -1,6 +1,7 @@
 //! An agent without ambient mode: it answers the plugin, and the API server does where it cannot.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use kit::{Daemon, Netns, Pod, PodSandbox, istio};
+use report::{Proof, ProofResult};
 use serde_json::{Value, json};
 
 use crate::explain_cli::{comes_to_say, explain, list, says, verify};
@@ -215,11 +217,38 @@ fn pods_from_before_the_plugin_are_known_where_the_agent_may_watch_pods() {
     assert_eq!(list(container, &["--bypassing"]), (1, vec![title("bare")]));
     let (status, text) = verify(container);
     assert!(status == 1 && !text.contains("no record of an ADD"), "{status}: {text}");
+    prove_each(&cluster, &pods);
     daemon.wait_for("they are counted", |daemon| {
         let number = |state| daemon.metric(&format!("istio_cni_sidecar_pods{{state=\"{state}\"}}"));
         (number("captured"), number("bypassing"), number("unknown")) == (Some(1.0), Some(1.0), Some(0.0))
     });
     drop(pods);
+}
+
+/// Packets show the same of them as their rules.
+fn prove_each(cluster: &Cluster, pods: &[PodSandbox]) {
+    let prove = |name: &str| {
+        let pod = format!("{}/{name}", cluster.fixture.name);
+        let output = cluster.fixture.container.exec(&["prove", &pod, "-o", "json"]);
+        let proof: Proof = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        let results: Vec<_> = proof.paths.iter().map(|path| (path.name.clone(), path.result)).collect();
+        (output.status.code().unwrap(), results, proof)
+    };
+    let both = |application, proxy| {
+        [("application-tcp".to_owned(), application), ("proxy-tcp".to_owned(), proxy)].to_vec()
+    };
+    let (status, results, proof) = prove("whole");
+    assert_eq!((status, results), (2, both(ProofResult::Held, ProofResult::Proven)), "{proof:#?}");
+    let listener = pods[0].netns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 15001)).unwrap());
+    let (status, results, proof) = prove("whole");
+    assert_eq!((status, results), (0, both(ProofResult::Proven, ProofResult::Proven)), "{proof:#?}");
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "the proxy sees no connection");
+    let (status, results, proof) = prove("bare");
+    assert_eq!((status, results), (1, both(ProofResult::Bypasses, ProofResult::Proven)), "{proof:#?}");
+    let (status, results, proof) = prove("plain");
+    assert_eq!((status, results), (2, Vec::new()), "{proof:#?}");
+    assert_eq!(prove("nobody").0, 3);
 }
 
 /// What nobody says of them is unknown.

@@ -39,6 +39,7 @@ mod inpod_native;
 mod inpod_options;
 mod inpod_paths;
 mod inpod_pods;
+mod inpod_proof;
 mod inpod_restart;
 mod inpod_simulate;
 mod inpod_uninstall;

@@ -57,6 +57,9 @@ fn wrong_calls_end_with_two_and_say_why() {
         (&["state", "-o", "xml"], "none of table, json and yaml"),
         (&["watch", "--for", "soon"], "no time such as"),
         (&["verify", "--nonsense"], "unknown flag: --nonsense"),
+        (&["prove"], "which pod?"),
+        (&["prove", "web"], "names no pod"),
+        (&["prove", "--all", "shop/web"], "cannot be used together"),
         (&["log-level", "cni:debug", "cni"], "\"cni\" is not SCOPE:LEVEL"),
     ] {
         let (status, said, complaint) = fixture.call(arguments);
@@ -68,7 +71,7 @@ fn wrong_calls_end_with_two_and_say_why() {
 #[test]
 fn help_names_exit_statuses_and_flags() {
     let fixture = Fixture::without_agent();
-    for word in ["state", "explain", "list", "verify", "plan", "bundle", "watch", "log-level"] {
+    for word in ["state", "explain", "prove", "list", "verify", "plan", "bundle", "watch", "log-level"] {
         let help = fixture.said(0, &[word, "--help"]);
         let own = if word == "bundle" { "--file" } else { "--output" };
         assert!(help.contains("Exit status 0: ") && help.contains(own), "{help}");

@@ -29,4 +29,5 @@ mod plugin_replay;
 mod plugin_rollout;
 mod rules_node;
 mod sidecar_kernel;
+mod sidecar_proof;
 mod sidecar_traffic;

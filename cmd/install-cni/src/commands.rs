@@ -1,5 +1,5 @@
 //! The commands by which a person on the node, or a script, sees what the agent does: each asks the agent, or without one what
-//! is on the node, and shows the same document in its own way. None changes anything but `log-level`.
+//! is on the node, and shows the same document in its own way. None changes anything but `log-level`; `prove` sends packets.
 
 mod bundle;
 mod command_flags;
@@ -8,6 +8,7 @@ mod history;
 mod invocation;
 mod log_level;
 mod output;
+mod prove;
 mod removal;
 mod show;
 mod simulate;
@@ -18,7 +19,7 @@ use std::{ffi::OsString, process::ExitCode};
 use anyhow::Result;
 use flags::{Flag, FlagValues, ParseOutcome};
 
-use command_flags::{BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE};
+use command_flags::{ALL, BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE};
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 use history::HistoryQuery;
@@ -34,6 +35,8 @@ pub(crate) enum CliCommand {
     State,
     /// One pod.
     Explain,
+    /// One pod, by packets.
+    Prove,
     /// Pods.
     List,
     /// Desired against observed.
@@ -67,6 +70,16 @@ Usage: install-cni explain NAMESPACE/POD [flags]
 
 Exit status 0: it is captured, or outside of the mesh as it should be; 1: something is wrong, or not finished yet;
 2: the state could not be determined, or the call is wrong; 3: the node has no such pod.";
+const PROVE: &str = "install-cni prove proves by packets how a pod's traffic is redirected: in the pod's network namespace the agent
+sends packets to an address for documentation, and reads from the kernel where they were led. The proxy sees no connection,
+and no packet gets past the next hop.
+
+Usage: install-cni prove NAMESPACE/POD [flags]
+       install-cni prove NAMESPACE POD [flags]
+       install-cni prove --all [-n NAMESPACE] [flags]     every pod of the mesh on this node, one after the other
+
+Exit status 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or could not be tested,
+or the agent did not answer, or the call is wrong; 3: the node has no such pod.";
 const LIST: &str = "install-cni list shows the node's pods, the worst first.
 
 Usage: install-cni list [--bypassing] [--state STATE] [-n NAMESPACE] [flags]
@@ -128,6 +141,7 @@ impl CliCommand {
         Some(match word {
             "state" => CliCommand::State,
             "explain" => CliCommand::Explain,
+            "prove" => CliCommand::Prove,
             "list" => CliCommand::List,
             "verify" => CliCommand::Verify,
             "plan" => CliCommand::Plan,
@@ -145,6 +159,7 @@ impl CliCommand {
         match self {
             CliCommand::State => STATE,
             CliCommand::Explain => EXPLAIN,
+            CliCommand::Prove => PROVE,
             CliCommand::List => LIST,
             CliCommand::Verify => VERIFY,
             CliCommand::Plan => PLAN,
@@ -165,6 +180,7 @@ impl CliCommand {
             | CliCommand::Simulate
             | CliCommand::LogLevel => &[OUTPUT, NO_COLOR],
             CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
+            CliCommand::Prove => &[POD_NAMESPACE, ALL, OUTPUT, NO_COLOR],
             CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::History => &[NAMESPACE, OUTPUT, NO_COLOR],
             CliCommand::Bundle => &[FILE],
@@ -189,9 +205,11 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
-        CliCommand::Explain | CliCommand::History | CliCommand::Simulate | CliCommand::LogLevel => {
-            flags::parse_with_words(table, options::STYLE, arguments, around)?
-        }
+        CliCommand::Explain
+        | CliCommand::Prove
+        | CliCommand::History
+        | CliCommand::Simulate
+        | CliCommand::LogLevel => flags::parse_with_words(table, options::STYLE, arguments, around)?,
         _ => flags::parse(table, options::STYLE, arguments, around)?,
     };
     let values = match request {
@@ -208,6 +226,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     match command {
         CliCommand::State => show::state(&call),
         CliCommand::Explain => explain::run(&call),
+        CliCommand::Prove => prove::run(&call),
         CliCommand::List => show::list(&call),
         CliCommand::Verify => show::verify(&call),
         CliCommand::Plan => show::plan(&call),

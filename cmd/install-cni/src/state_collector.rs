@@ -52,6 +52,8 @@ pub(crate) struct StateCollector {
     probe: HealthProbe,
     inspector: NodeInspector,
     queue: Mutex<CollectorQueue>,
+    /// Held while a pod is proven.
+    proving: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The collector, as those who ask hold it.
@@ -64,6 +66,10 @@ impl StateInspector for SharedCollector {
 
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
         Box::pin(self.0.explain(namespace, name))
+    }
+
+    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
+        Box::pin(self.0.prove(namespace, name))
     }
 
     fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
@@ -86,7 +92,14 @@ impl StateCollector {
         probe: HealthProbe,
         inspector: NodeInspector,
     ) -> StateCollector {
-        StateCollector { settings, installer, probe, inspector, queue: Mutex::default() }
+        StateCollector {
+            settings,
+            installer,
+            probe,
+            inspector,
+            queue: Mutex::default(),
+            proving: Arc::default(),
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, CollectorQueue> {
@@ -133,6 +146,27 @@ impl StateCollector {
             serde_json::to_value(explanation).map_err(|error| error.to_string())
         });
         Ok(close.await.map_err(|error| error.to_string())??)
+    }
+
+    /// Returns the proof of one pod, in the form of [`report::Proof`]. Of several that are asked for, one is made at a time.
+    ///
+    /// # Errors
+    /// As [`StateCollector::state`].
+    pub(crate) async fn prove(
+        self: &Arc<StateCollector>,
+        namespace: String,
+        name: String,
+    ) -> Result<serde_json::Value, Reason> {
+        let alone = Arc::clone(&self.proving).lock_owned().await;
+        let state = self.state().await?;
+        let collector = Arc::clone(self);
+        let proven = spawn_blocking(move || {
+            let _alone = alone; // also when whoever asked has gone
+            let records = collector.settings.records.read();
+            let proof = collector.inspector.prove(&state, &records, &namespace, &name)?;
+            serde_json::to_value(proof).map_err(|error| Reason::from(error.to_string()))
+        });
+        proven.await.map_err(|error| error.to_string())?
     }
 
     /// Returns what a change of labels would do to the node's pods.

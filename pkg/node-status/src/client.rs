@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use daemon_settings::DaemonSettings;
 use http_response::{HttpError, HttpResponse};
-use report::{Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, StatePart, StateReport, Unobserved};
+use report::{
+    Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, Proof, StatePart, StateReport, Unobserved,
+};
 
 use crate::standalone;
 
@@ -95,10 +97,8 @@ pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
 /// # Errors
 /// As [`obtain`].
 pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
-    let is_name = namespace.bytes().chain(name.bytes()).all(fits);
     let path = format!("/debug/explain?pod={namespace}/{name}");
-    let state = match is_name.then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
+    let state = match is_name(namespace, name).then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
         Some(Ok(body)) => {
             return serde_json::from_slice(&body).context("the agent's answer cannot be read");
         }
@@ -107,6 +107,22 @@ pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result
         Some(Err(error)) => without_agent(settings, error)?,
     };
     Ok(report::explain(&state, namespace, name))
+}
+
+/// Returns the agent's proof of a pod, for which it sends packets. Without an agent there is none.
+///
+/// # Errors
+/// These are no names of a namespace and a pod, or as [`from_agent`].
+pub fn prove(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
+    ensure!(is_name(namespace, name), "{namespace}/{name} names no pod: it is NAMESPACE/POD");
+    let body = change(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
+    serde_json::from_slice(&body).context("the agent's answer cannot be read")
+}
+
+/// Fits into a path.
+fn is_name(namespace: &str, name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    namespace.bytes().chain(name.bytes()).all(fits)
 }
 
 /// Returns the agent's answer to what a change of labels would do to the node's pods.

@@ -1,7 +1,8 @@
 //! What the agent knows and what the kernel shows, side by side: the document that all diagnostics show.
 //!
 //! The reconciler only provides a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of
-//! the caller, so no pod waits for it. Reading changes nothing: no rule, no file. Called by `install-cni` alone.
+//! the caller, so no pod waits for it. Reading changes nothing: no rule, no file. A proof
+//! ([`NodeInspector::prove`]) sends packets. Called by `install-cni` alone.
 
 mod alone;
 mod client;
@@ -10,6 +11,7 @@ mod inpod;
 mod local;
 mod node;
 mod pods;
+mod proof;
 mod records;
 mod sidecar;
 mod sidecar_drift;
@@ -36,7 +38,9 @@ use report::{
 };
 use wire::PodRecord;
 
-pub use client::{FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, simulate};
+pub use client::{
+    FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, prove, simulate,
+};
 pub use local::{complete, shared_config};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};

@@ -170,7 +170,7 @@ fn in_order(
 }
 
 /// The pod's UID. Where the runtime does not give it, the ID of the container, which is as unique, stands for it.
-fn uid_of(record: &PodRecord) -> PodUid {
+pub(super) fn uid_of(record: &PodRecord) -> PodUid {
     if record.uid.is_empty() { record.container.as_str().into() } else { record.uid.clone() }
 }
 

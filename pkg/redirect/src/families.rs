@@ -49,6 +49,14 @@ pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
 }
 
 impl FamilyChoice {
+    /// The families to redirect in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// The kernel could not be asked, or no address is usable.
+    pub fn of_this_netns(self) -> Result<Vec<Family>, Error> {
+        Ok(self.choose(&addresses()?)?)
+    }
+
     /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
     /// order (all IPv4 ones come first).
     ///

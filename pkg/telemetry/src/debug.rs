@@ -6,9 +6,9 @@
 //! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
 //! Over TCP nothing can be changed, whoever asks. Over the loopback processes of user 0 alone may read, because with hostNetwork
-//! it is the node's; from other machines everybody who gets a connection may. Levels are changed over the Unix socket. A request
-//! costs one question to [`StateInspector`], at most, and each answer comes within [`DEADLINE`]. Nothing here is a secret: neither
-//! the environment nor the command line is shown.
+//! it is the node's; from other machines everybody who gets a connection may. Levels are changed over the Unix socket, and
+//! packets are sent in a pod for it alone (`PUT /debug/prove`). A request costs one question to [`StateInspector`], at most, and
+//! each answer comes within [`DEADLINE`]. Nothing here is a secret: neither the environment nor the command line is shown.
 
 mod ctrlz;
 mod guard;
@@ -65,6 +65,9 @@ pub trait StateInspector: Send + Sync + 'static {
 
     /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
     fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+
+    /// Where the kernel leads packets that are sent in this pod's network namespace; one pod at a time.
+    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 
     /// Returns what a change of labels would do to the node's pods.
     fn simulate(&self, change: report::LabelChange) -> InspectionFuture<'_, report::NodeSimulation>;

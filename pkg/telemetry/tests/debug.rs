@@ -33,6 +33,10 @@ impl StateInspector for Node {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
+    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+        Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
+    }
+
     fn simulate(&self, _: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
         Box::pin(async { Ok(NodeSimulation::default()) })
     }

@@ -3,12 +3,17 @@
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use kit::UserNetns;
+use model::Family;
+use proof::ProxyIdentity;
+use report::ProofResult;
 
 use crate::fixtures::plugin::PluginFixture;
+use crate::sidecar_proof::spec;
 
 const PORT: u16 = 15001;
 
@@ -94,6 +99,35 @@ fn is_redirected(backend: &str) {
     let rules =
         |text: &str| text.lines().filter(|line| line.starts_with('-')).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(rules(&save()), rules(&before), "{backend}: a second time");
+}
+
+/// The proxy's user has another number on the node, from where the packets are sent.
+#[test]
+fn a_pod_with_users_of_its_own_is_proven() {
+    if !kit::has_other_users() {
+        return; // the machine lends us no users to map
+    }
+    let fixture = PluginFixture::new();
+    let pod = UserPod::new("proof");
+    let _ = pod.sh("ip route add default via 10.244.1.1");
+    pod.proxy();
+    let add = crate::fixtures::plugin::Call::new(&fixture.node, "ADD").netns(&pod.0.path());
+    add.kubeconfig(&fixture.kubeconfig).run().ok();
+    let netns = netns::Netns::open(pod.0.path()).unwrap();
+    let users = netns.foreign_owner().unwrap().unwrap();
+    let on_node = users.owner_on_node(Path::new("/proc"), 1337, 1337);
+    let proxy = |on_node| ProxyIdentity::Owner { uid: 1337, gid: 1337, on_node };
+    let object = kit::istio::injected_pod("shop", "web");
+    for (on_node, expected) in [
+        (on_node, [ProofResult::Proven, ProofResult::Proven]),
+        (None, [ProofResult::Proven, ProofResult::NotTestable]),
+        // This is another user's, whose traffic is redirected.
+        (Some((1337, 1337)), [ProofResult::Proven, ProofResult::Held]),
+    ] {
+        let found = proof::prove(&netns, &spec(&object, &[Family::V4], proxy(on_node))).unwrap();
+        let results: Vec<ProofResult> = found.iter().map(|path| path.result).collect();
+        assert_eq!(results, expected, "{found:#?}");
+    }
 }
 
 /// Where the node has no tools, and with the setting wherever.

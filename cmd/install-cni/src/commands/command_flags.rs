@@ -22,9 +22,15 @@ pub(crate) const WITH_STATE: Flag = Flag {
     help: "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown",
     ..Flag::VALUE
 };
-/// Of `explain`.
+/// Of `explain` and `prove`.
 pub(crate) const POD_NAMESPACE: Flag =
     Flag { long: "namespace", short: Some('n'), help: "the pod's namespace", ..Flag::VALUE };
+/// Of `prove`.
+pub(crate) const ALL: Flag = Flag {
+    long: "all",
+    help: "every pod of the mesh on this node, or of the namespace of -n",
+    ..Flag::SWITCH
+};
 /// Of `bundle`.
 pub(crate) const FILE: Flag = Flag {
     long: "file",

@@ -8,14 +8,25 @@ use report::StateReport;
 use super::{command_flags, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let asked = asked(call.values.words(), call.values.text(&command_flags::POD_NAMESPACE))?;
-    let (namespace, name) = match asked {
+    let (namespace, name) = match asked_of(call)? {
         PodQuery::Pod(namespace, name) => (namespace, name),
         PodQuery::Name(name) => (namespace_of(&node_status::obtain(&call.settings)?, &name)?, name),
     };
     let explanation = node_status::explain(&call.settings, &namespace, &name)?;
     call.output.print(&explanation, |_| explanation.to_string())?;
     Ok(ExitCode::from(explanation.verdict.status()))
+}
+
+fn asked_of(call: &CommandInvocation) -> Result<PodQuery> {
+    asked(call.values.words(), call.values.text(&command_flags::POD_NAMESPACE))
+}
+
+/// Returns namespace and name of the pod that is named, both of which must be given.
+pub(super) fn whole_name(call: &CommandInvocation) -> Result<(String, String)> {
+    match asked_of(call)? {
+        PodQuery::Pod(namespace, name) => Ok((namespace, name)),
+        PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
+    }
 }
 
 /// Returns the pod that two words, or one with a slash, name; `None` without any word.

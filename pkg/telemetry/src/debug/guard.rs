@@ -72,7 +72,7 @@ fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
 }
 
 fn refuse_change() -> Response {
-    let why = "over TCP nothing is changed: run install-cni log-level SCOPE:LEVEL in the agent's container (kubectl exec), \
+    let why = "over TCP nothing is changed: run install-cni log-level or install-cni prove in the agent's container (kubectl exec), \
                or send the request to the agent's Unix socket debug.sock as root";
     let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, why);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -7,7 +7,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, put};
+use model::Reason;
 use report::LabelChange;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
@@ -44,11 +45,12 @@ pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     });
     let router = both(router, "/debug", get(async || pretty(&index())));
     let router = both(router, "/debug/explain", get(explain));
+    let router = both(router, "/debug/prove", put(prove));
     let router = both(router, "/debug/simulate", get(simulate));
     router.route("/", get(page)).route("/index.html", get(page))
 }
 
-/// Each path with what it has.
+/// Each path that can be read, with what it has.
 fn index() -> BTreeMap<String, &'static str> {
     let others = [
         ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
@@ -94,16 +96,37 @@ async fn view(
 }
 
 async fn explain(State(desk): State<DebugHandler>, uri: Uri) -> Response {
-    let asked = parameter(&uri, "pod").unwrap_or_default();
-    let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
-        return refuse(StatusCode::BAD_REQUEST, "ask for ?pod=NAMESPACE/NAME");
-    };
-    if ![namespace, name].into_iter().all(is_name) {
-        return refuse(StatusCode::BAD_REQUEST, "these are no names of a namespace and a pod");
+    match asked_pod(&uri) {
+        Ok((namespace, name)) => about_pod(desk.0.inspect.explain(namespace, name).await),
+        Err(why) => refuse(StatusCode::BAD_REQUEST, why),
     }
-    match desk.0.inspect.explain(namespace.to_owned(), name.to_owned()).await {
+}
+
+/// A PUT, because it sends packets: the guard refuses it over TCP.
+async fn prove(State(desk): State<DebugHandler>, uri: Uri) -> Response {
+    match asked_pod(&uri) {
+        Ok((namespace, name)) => about_pod(desk.0.inspect.prove(namespace, name).await),
+        Err(why) => refuse(StatusCode::BAD_REQUEST, why),
+    }
+}
+
+fn about_pod(found: Result<serde_json::Value, Reason>) -> Response {
+    match found {
         Ok(value) => pretty(&value),
         Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+    }
+}
+
+/// Namespace and name of the pod that is asked for.
+fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
+    let asked = parameter(uri, "pod").unwrap_or_default();
+    let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
+        return Err("ask for ?pod=NAMESPACE/NAME");
+    };
+    if [namespace, name].into_iter().all(is_name) {
+        Ok((namespace.to_owned(), name.to_owned()))
+    } else {
+        Err("these are no names of a namespace and a pod")
     }
 }
 

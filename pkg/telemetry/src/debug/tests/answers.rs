@@ -133,6 +133,20 @@ async fn a_pod_is_explained() {
 }
 
 #[tokio::test]
+async fn a_pod_is_proven_on_request_alone_and_never_over_tcp() {
+    let (_, router) = node();
+    let put = ask(&router, "PUT /debug/prove?pod=shop/web-1", "").await;
+    assert_eq!((put.status, put.json()), (200, json!({"proven": "shop/web-1"})));
+    assert_eq!(ask(&router, "PUT /debug/prove?pod=a/b/c", "").await.status, 400);
+    assert_eq!(ask(&router, "GET /debug/prove?pod=shop/web-1", "").await.status, 405, "a browser's link");
+    for peer in [root(), local("[::1]:1", Some(0)), None] {
+        let answer = ask_as(peer, &router, "PUT /debug/prove?pod=shop/web-1", "host: localhost", "").await;
+        assert_eq!(answer.status, 405, "{peer:?}");
+        assert!(answer.body.contains("install-cni prove"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_change_of_labels_is_simulated() {
     let (_, router) = node();
     for (query, change) in [

@@ -60,6 +60,10 @@ impl StateInspector for Fake {
         })
     }
 
+    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+        Box::pin(async move { Ok(json!({"proven": format!("{namespace}/{name}")})) })
+    }
+
     /// Returns the change in the place of an answer.
     fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
         let problem = Some(change.to_string());

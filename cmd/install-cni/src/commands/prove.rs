@@ -1,0 +1,38 @@
+//! `prove`: the agent sends packets in a pod.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use report::{RedirectionMode, proofs_status, proofs_text};
+
+use super::{
+    command_flags::{ALL, POD_NAMESPACE},
+    explain,
+    invocation::CommandInvocation,
+    output::is_on,
+};
+
+pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
+    if is_on(&call.values, &ALL)? {
+        return prove_all(call);
+    }
+    let (namespace, name) = explain::whole_name(call)?;
+    let proof = node_status::prove(&call.settings.debug_socket, &namespace, &name)?;
+    call.output.print(&proof, |colour| proof.text(colour))?;
+    Ok(ExitCode::from(proof.status()))
+}
+
+/// One pod after the other. The agent observes the node before each, and pauses between observations, which bounds the rate.
+fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
+    ensure!(call.values.words().is_empty(), "--all and a pod cannot be used together");
+    let (socket, namespace) = (&call.settings.debug_socket, call.values.text(&POD_NAMESPACE));
+    let state = node_status::from_agent(socket, node_status::LIMIT)?;
+    let mut proofs = Vec::new();
+    for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
+        if matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar)) {
+            proofs.push(node_status::prove(socket, &pod.namespace, &pod.name)?);
+        }
+    }
+    call.output.print(&proofs, |colour| proofs_text(&proofs, colour))?;
+    Ok(ExitCode::from(proofs_status(&proofs)))
+}

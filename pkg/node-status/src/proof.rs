@@ -1,0 +1,139 @@
+//! Proof by a packet: finds the pod's network namespace and its desired rules, and has packets sent there.
+
+use std::sync::Arc;
+
+use ::proof::{ProofSpec, ProxyIdentity};
+use agent::{AgentSnapshot, CaptureSnapshot};
+use model::{Family, Reason};
+use netns::Netns;
+use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect};
+use redirect::FamilyChoice;
+use report::{NetnsRef, PodState, Proof, RedirectionMode, StateReport};
+use rules::RuleSet;
+use wire::PodRecord;
+
+use crate::{NodeInspector, inpod::netns_ref, records, sidecar::NetnsPaths};
+
+/// The pod's namespace, and what is to be redirected in it; else why nothing can be tested, as a clause.
+type ProofTarget = Result<(Arc<Netns>, ProofSpec), String>;
+
+impl NodeInspector {
+    /// Proves by packets how the traffic of a pod of `state` is redirected. Blocks, for about [`proof::LIMIT`].
+    ///
+    /// # Errors
+    /// In ambient mode: the reconciler does not answer.
+    pub fn prove(
+        &self,
+        state: &StateReport,
+        records: &[Arc<PodRecord>],
+        namespace: &str,
+        name: &str,
+    ) -> Result<Proof, Reason> {
+        let title = format!("{namespace}/{name}");
+        let Some(pod) = state.pod(namespace, name) else {
+            return Ok(Proof::untested(
+                title,
+                false,
+                "the node has no such pod, or its agent does not follow it".to_owned(),
+            ));
+        };
+        let target = match pod.way {
+            None => Err(format!("it is outside of the mesh: {}", pod.reason.words)),
+            Some(RedirectionMode::Node) => {
+                Err("the node redirects its traffic: nothing in its own namespace shows that".to_owned())
+            }
+            Some(RedirectionMode::InPod) => self.in_pod_target(&*self.snapshot()?, pod),
+            Some(RedirectionMode::Sidecar) => self.sidecar_target(records, pod),
+        };
+        let proven =
+            target.and_then(|(netns, spec)| ::proof::prove(&netns, &spec).map_err(|error| error.to_string()));
+        Ok(match proven {
+            Ok(paths) if paths.is_empty() => {
+                Proof::untested(title, true, "nothing of it is to be redirected".to_owned())
+            }
+            Ok(paths) => Proof { pod: title, known: true, message: None, paths },
+            Err(why) => Proof::untested(title, true, why),
+        })
+    }
+
+    fn in_pod_target(&self, snapshot: &AgentSnapshot, pod: &PodState) -> ProofTarget {
+        let ambient = self.settings.ambient.as_ref();
+        let chosen = ambient.and_then(|ambient| ambient.agent.capture.in_pod());
+        let enrolled_pod = match &snapshot.way {
+            CaptureSnapshot::InPod { enrolled, .. } => enrolled.get(&pod.uid),
+            _ => None,
+        };
+        let Some((chosen, enrolled_pod)) = chosen.zip(enrolled_pod).filter(|(_, pod)| !pod.leaving) else {
+            return Err("the agent does not capture it".to_owned());
+        };
+        let netns = enrolled_pod.netns.clone().ok_or_else(|| unseen(pod))?;
+        let rules = |family| (family, rules::inpod::pod(&chosen.rules, &enrolled_pod.options, family));
+        let rules = chosen.families().into_iter().filter(|family| has_family(pod, *family)).map(rules);
+        Ok((netns, ProofSpec { rules: rules.collect(), proxy: ProxyIdentity::Mark(chosen.rules.proxy) }))
+    }
+
+    fn sidecar_target(&self, records: &[Arc<PodRecord>], pod: &PodState) -> ProofTarget {
+        let redirect = self.sidecar_redirect(records, pod);
+        let redirect =
+            redirect.ok_or("neither the API server nor a record of its ADD says what is to be redirected")?;
+        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unseen(pod))?)?;
+        let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
+        let families = netns.run_in(|| choice.of_this_netns()).map_err(|error| error.to_string())?;
+        let families = families.map_err(|error| error.to_string())?;
+        let config = &redirect.config;
+        let rules = |family| (family, rules::sidecar::rule_set(config, family));
+        let rules: Vec<(Family, RuleSet)> =
+            families.into_iter().filter(|family| has_family(pod, *family)).map(rules).collect();
+        let owner = config.proxy_uids.first().zip(config.proxy_gids.first());
+        let (uid, gid) = owner.map(|(uid, gid)| (*uid, *gid)).ok_or("its rules name no user of the proxy")?;
+        let users = netns.foreign_owner().map_err(|error| error.to_string())?;
+        let on_node = match users {
+            None => Some((uid, gid)),
+            Some(users) => users.owner_on_node(&self.settings.host_proc, uid, gid),
+        };
+        let proxy = ProxyIdentity::Owner { uid, gid, on_node };
+        Ok((Arc::new(netns), ProofSpec { rules, proxy }))
+    }
+
+    /// How the pod is redirected: decided anew from the facts, as at its ADD.
+    fn sidecar_redirect(&self, records: &[Arc<PodRecord>], pod: &PodState) -> Option<Box<SidecarRedirect>> {
+        let snapshot = self.snapshot().ok();
+        let is_pod = |namespace: &str, name: &str| namespace == pod.namespace && name == pod.name;
+        let known = snapshot.as_ref().and_then(|snapshot| {
+            snapshot.pods.iter().find(|known| is_pod(&known.pod.metadata.namespace, &known.pod.metadata.name))
+        });
+        let policy = EnrolmentPolicy::default();
+        let decision = match known {
+            Some(known) => {
+                let ambient = self.settings.ambient.as_ref();
+                let policy = ambient.map_or(&policy, |ambient| &ambient.agent.policy);
+                planner::decide(&known.pod, known.namespace.as_ref(), policy)
+            }
+            None => {
+                let record = records.iter().find(|record| records::uid_of(record) == pod.uid)?;
+                planner::decide(record.pod.as_deref()?, None, &policy)
+            }
+        };
+        match decision {
+            Ok(PodDecision::Sidecar(redirect)) => Some(redirect),
+            _ => None,
+        }
+    }
+
+    fn netns_of(&self, wanted: NetnsRef) -> Result<Netns, String> {
+        let proc = self.settings.ambient.is_none().then(|| self.settings.host_proc.clone());
+        let places = NetnsPaths { netns_directory: self.settings.netns_directory.clone(), proc };
+        let mut found = places.namespaces().map_err(|error| error.to_string())?.into_iter();
+        let found = found.find(|(_, netns)| netns_ref(netns.id()) == wanted);
+        found.map(|(_, netns)| netns).ok_or_else(|| "its network namespace is gone".to_owned())
+    }
+}
+
+/// A family without an address of the pod cannot be used by it; without any address, all are tried.
+fn has_family(pod: &PodState, family: Family) -> bool {
+    pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of(*ip) == family)
+}
+
+fn unseen(pod: &PodState) -> String {
+    pod.kernel.blind.clone().unwrap_or_else(|| "its network namespace is not known".to_owned())
+}

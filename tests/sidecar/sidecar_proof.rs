@@ -1,0 +1,217 @@
+//! Proof by a packet in pods with a sidecar: what the plugin's rules do with it, in each kind of tables.
+
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+
+use kit::{FakeReply, Netns, istio};
+use model::Family;
+use planner::{EnrolmentPolicy, PodDecision};
+use proof::{ProofSpec, ProxyIdentity};
+use report::{ProofPath, ProofResult};
+use rustix::process::{DumpableBehavior, dumpable_behavior};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use serde_json::{Value, json};
+
+use crate::fixtures::plugin::{PluginFixture, bare_pod};
+
+const V6: &[&str] = &["fd00:244::2/64"];
+const OWNER: ProxyIdentity = ProxyIdentity::Owner { uid: 1337, gid: 1337, on_node: Some((1337, 1337)) };
+/// What makes the plugin use each kind of tables: a rule of another component, and a setting.
+const TABLES: [(&str, &[&str], bool); 3] = [
+    ("nft", &["iptables-nft -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
+    ("legacy", &["iptables-legacy -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
+    ("native", &[], true),
+];
+
+/// A pod of both families that has been redirected, with annotations.
+struct Redirected {
+    netns: Netns,
+    object: Value,
+    _fixture: PluginFixture,
+}
+
+impl Redirected {
+    fn new((name, before, native): (&str, &[&str], bool), annotations: &[(&str, &str)]) -> Redirected {
+        let mut object = istio::injected_pod("shop", "web");
+        for (key, value) in annotations {
+            object = istio::annotated(object, key, value);
+        }
+        for flag in ["ISTIO_DUAL_STACK", "ISTIO_META_DNS_CAPTURE"] {
+            object = istio::with_proxy_env(object, flag, "true");
+        }
+        let answer = object.clone();
+        let fixture = PluginFixture::answering(move |_| FakeReply::Json(200, answer.clone()));
+        let netns = bare_pod(V6);
+        for line in [
+            "ip link set lo up",
+            "ip address add 10.244.1.2/24 dev eth0",
+            "ip route add default via 10.244.1.1",
+            "ip -6 route add default via fd00:244::1",
+        ] {
+            netns.sh(line);
+        }
+        netns.wait_until_addresses_are_usable();
+        before.iter().for_each(|line| drop(netns.sh(line)));
+        fixture.call("ADD", &netns).with("native_nftables", json!(native)).run().ok();
+        let shown = netns.sh(if name == "native" { "nft list tables" } else { "true" });
+        assert!(name != "native" || shown.contains("istio-proxy-nat"), "{shown}");
+        Redirected { netns, object, _fixture: fixture }
+    }
+
+    /// Listens for the application's connections and for DNS, as the sidecar does.
+    fn proxy(&self) -> Proxy {
+        let any = Ipv6Addr::UNSPECIFIED;
+        let bind = || {
+            let listeners = [15001, 15053].map(|port| TcpListener::bind((any, port)).unwrap());
+            Proxy { listeners, dns: UdpSocket::bind((any, 15053)).unwrap() }
+        };
+        self.netns.run(bind)
+    }
+
+    fn prove(&self, families: &[Family]) -> Vec<ProofPath> {
+        let netns = netns::Netns::open(self.netns.path()).unwrap();
+        proof::prove(&netns, &spec(&self.object, families, OWNER)).unwrap()
+    }
+}
+
+/// What the plugin redirects in an injected pod.
+pub(crate) fn spec(object: &Value, families: &[Family], proxy: ProxyIdentity) -> ProofSpec {
+    let pod: model::Pod = serde_json::from_value(object.clone()).unwrap();
+    let Ok(PodDecision::Sidecar(redirect)) = planner::decide(&pod, None, &EnrolmentPolicy::default()) else {
+        panic!("it has a sidecar")
+    };
+    let rules = |family: &Family| (*family, rules::sidecar::rule_set(&redirect.config, *family));
+    ProofSpec { rules: families.iter().map(rules).collect(), proxy }
+}
+
+struct Proxy {
+    listeners: [TcpListener; 2],
+    dns: UdpSocket,
+}
+
+impl Proxy {
+    /// Whether it has a connection or a datagram.
+    fn has_seen_any(&self) -> bool {
+        self.dns.set_nonblocking(true).unwrap();
+        let accepts = |listener: &TcpListener| {
+            listener.set_nonblocking(true).unwrap();
+            listener.accept().is_ok()
+        };
+        self.listeners.iter().any(accepts) || self.dns.recv(&mut [0; 64]).is_ok()
+    }
+}
+
+/// Each path's name, destination and result.
+fn rows(paths: &[ProofPath]) -> Vec<(&str, SocketAddr, ProofResult)> {
+    paths.iter().map(|path| (path.name.as_str(), path.destination.parse().unwrap(), path.result)).collect()
+}
+
+/// All paths of these families, of which those of the application have one result, and those of the proxy another.
+fn expected(
+    families: &[&'static str],
+    application: ProofResult,
+    proxy: ProofResult,
+) -> Vec<(&'static str, SocketAddr, ProofResult)> {
+    let paths = |ip: &&str| {
+        let to = |port| SocketAddr::new(ip.parse().unwrap(), port);
+        [
+            ("application-tcp", to(80), application),
+            ("proxy-tcp", to(80), proxy),
+            ("application-dns-udp", to(53), application),
+            ("proxy-dns-udp", to(53), proxy),
+            ("application-dns-tcp", to(53), application),
+            ("proxy-dns-tcp", to(53), proxy),
+        ]
+    };
+    families.iter().flat_map(paths).collect()
+}
+
+const ADDRESSES: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+#[test]
+fn a_sidecar_pod_is_proven_in_each_kind_of_tables() {
+    use ProofResult::{Bypasses, Held, Proven};
+    for tables in TABLES {
+        let pod = Redirected::new(tables, &[]);
+        let found = pod.prove(&Family::BOTH);
+        assert_eq!(rows(&found), expected(&ADDRESSES, Held, Proven), "{tables:?}: {found:#?}");
+        let proxy = pod.proxy();
+        let before = dumpable_behavior().unwrap();
+        let found = pod.prove(&Family::BOTH);
+        assert_eq!(rows(&found), expected(&ADDRESSES, Proven, Proven), "{tables:?}: {found:#?}");
+        assert_eq!((before, dumpable_behavior()), (DumpableBehavior::Dumpable, Ok(before)));
+        assert!(!proxy.has_seen_any(), "{tables:?}");
+        let flush = match tables.0 {
+            "native" => "nft flush ruleset".to_owned(),
+            backend => format!("iptables-{backend} -t nat -F OUTPUT"),
+        };
+        pod.netns.sh(&flush);
+        let found = pod.prove(&[Family::V4]);
+        assert_eq!(rows(&found), expected(&ADDRESSES[..1], Bypasses, Proven), "{tables:?}: {found:#?}");
+    }
+}
+
+/// Rules that redirect the proxy's own traffic make a circle.
+#[test]
+fn a_proxy_whose_own_traffic_comes_back_is_held() {
+    let pod = Redirected::new(TABLES[0], &[]);
+    let _proxy = pod.proxy();
+    pod.netns.sh("iptables-nft -t nat -I OUTPUT -p tcp --dport 80 -j REDIRECT --to-ports 15001");
+    let found = pod.prove(&[Family::V4]);
+    let results: Vec<ProofResult> = found.iter().take(2).map(|path| path.result).collect();
+    assert_eq!(results, [ProofResult::Proven, ProofResult::Held], "{found:#?}");
+}
+
+/// What is excluded is meant to bypass the proxy.
+#[test]
+fn what_a_sidecars_annotations_exclude_is_not_taken_for_a_leak() {
+    let excluded = [
+        ("traffic.sidecar.istio.io/excludeOutboundPorts", "80,443"),
+        ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "192.0.2.0/24"),
+    ];
+    let pod = Redirected::new(TABLES[0], &excluded);
+    let _proxy = pod.proxy();
+    let found = pod.prove(&[Family::V4]);
+    let to = "198.51.100.1:8080".parse().unwrap();
+    let expected = [("application-tcp", to, ProofResult::Proven), ("proxy-tcp", to, ProofResult::Proven)];
+    assert_eq!(rows(&found)[..2], expected, "{found:#?}");
+    assert!(found.iter().all(|path| path.result == ProofResult::Proven), "{found:#?}");
+    // Everything is.
+    let nothing = [("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.96.0.0/12")];
+    let pod = Redirected::new(TABLES[0], &nothing);
+    let found = pod.prove(&[Family::V4]);
+    let first = &found[0];
+    assert_eq!((first.result, first.destination.as_str()), (ProofResult::NotTestable, ""), "{found:#?}");
+    assert!(first.message.contains("annotations exclude"), "{first:?}");
+}
+
+/// A packet that cannot be sent proves nothing.
+#[test]
+fn a_pod_without_a_route_is_not_testable() {
+    let pod = Redirected::new(TABLES[0], &[]);
+    pod.netns.sh("ip route delete default");
+    let found = pod.prove(&[Family::V4]);
+    assert!(found.iter().all(|path| path.result == ProofResult::NotTestable), "{found:#?}");
+    assert!(found[0].message.contains("no route"), "{found:#?}");
+}
+
+/// What the chart's capabilities do not allow.
+#[test]
+fn what_an_agent_lacks_a_capability_for_is_not_testable() {
+    use ProofResult::{NotTestable, Proven};
+    let pod = Redirected::new(TABLES[0], &[]);
+    let _proxy = pod.proxy();
+    for (lacks, application, says) in [
+        (CapabilitySet::SETUID, Proven, "cannot send as another user"),
+        (CapabilitySet::NET_RAW, NotTestable, "CAP_NET_RAW"),
+    ] {
+        let prove = || {
+            let CapabilitySets { effective, permitted, inheritable } = capabilities(None).unwrap();
+            let (effective, permitted) = (effective - lacks, permitted - lacks);
+            set_capabilities(None, CapabilitySets { effective, permitted, inheritable }).unwrap();
+            pod.prove(&[Family::V4])
+        };
+        let found = std::thread::scope(|scope| scope.spawn(prove).join().unwrap());
+        assert_eq!(rows(&found), expected(&ADDRESSES[..1], application, NotTestable), "{found:#?}");
+        assert!(found[1].message.contains(says), "{found:#?}");
+    }
+}
