@@ -45,4 +45,20 @@ pub(crate) fn check(fixture: &mut Fixture, pods: &Pods) {
             }
         }
     }
+    for (pod, _) in pods.iter().filter(|(_, expected)| *expected == Expected::Ztunnel) {
+        prove(fixture, &pod["metadata"]);
+    }
+}
+
+/// Through the API server, and by real packets. With node-level capture nothing can be tested in a pod.
+fn prove(fixture: &mut Fixture, pod: &Value) {
+    let text = |key: &str| pod[key].as_str().unwrap_or_default();
+    let name = format!("{}/{}", text("namespace"), text("name"));
+    let (status, text) = millrace(fixture, &["prove", &name]);
+    let is_proven = status == Some(0) && text.starts_with(&format!("{name}: proven"));
+    let is_of_node = status == Some(2) && text.contains("the node redirects its traffic");
+    let claim = format!("millrace prove {name}: proven, or redirected by the node");
+    if !fixture.checks.check(is_proven || is_of_node, claim) {
+        fixture.checks.note(text);
+    }
 }

@@ -138,6 +138,16 @@ pub(crate) enum Action {
         #[arg(long, short)]
         namespace: Option<String>,
     },
+    /// Prove by packets how a pod's traffic is redirected; needs pods/exec
+    ///
+    /// Exit status: 0: every path is proven; 1: one bypasses the proxy; 2: one is held or could not be tested; 3: no such pod.
+    Prove {
+        /// NAMESPACE/POD, or POD in the namespace of -n or of the context
+        pod: String,
+        /// Namespace of the pod
+        #[arg(long, short)]
+        namespace: Option<String>,
+    },
     /// Compare desired with observed state: files, the nodes' networks, pods
     ///
     /// Exit status: 0: everything was observed and matches; 1: differences; 2: none found, but not everything was observed.

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use cluster_report::Pod;
 use http_response::HttpError;
 use kubeio::KubeClient;
-use report::{DocumentError, Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, SCHEMA, StateReport};
+use report::{
+    DocumentError, Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, Proof, SCHEMA, StateReport,
+};
 use serde::de::DeserializeOwned;
 
 use crate::arguments::{Options, Via};
@@ -90,6 +92,12 @@ impl AgentQuery {
             Via::Exec => self.exec(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
         };
         read(&body)
+    }
+
+    /// Has the agent prove a pod. It sends packets, which no agent does for a request over TCP, so always by pods/exec.
+    pub(crate) async fn prove(&self, agent: &Pod, namespace: &str, name: &str) -> Result<Proof, QueryError> {
+        let pod = format!("{namespace}/{name}");
+        read(&self.exec(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
     }
 
     /// Returns what a change of labels would do to the node's pods.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use cluster_report::Pod;
 use kubeio::ApiErrorKind;
 use report::PodVerdict;
@@ -11,11 +11,67 @@ use crate::{
     arguments::Options,
     discovery::agents_by_node,
     gather::{ClusterSource, escaped},
+    node_query::QueryError,
     output::{self, CANNOT, Printer},
 };
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
+    let found = match locate(&source, options, word, namespace).await? {
+        Ok(found) => found,
+        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NoSuchPod.status())),
+        Err(Unlocated::Unscheduled) => return Ok(ExitCode::FAILURE),
+        Err(Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
+    };
+    let PodAgent { namespace, name, node, agent } = &found;
+    let explanation = source.query().explain(agent, namespace, name).await;
+    let explanation = explanation.map_err(|error| found.unanswered(error))?;
+    let text = |_, _| format!("{explanation}\nNode: {node}\n");
+    Printer::new(options).print(&explanation, text)?;
+    Ok(ExitCode::from(explanation.verdict.status()))
+}
+
+/// A pod, and the agent of its node.
+pub(super) struct PodAgent {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) node: String,
+    pub(super) agent: Pod,
+}
+
+impl PodAgent {
+    /// Returns the error for an agent that does not answer.
+    pub(super) fn unanswered(&self, error: QueryError) -> anyhow::Error {
+        let PodAgent { node, agent, .. } = self;
+        let meta = &agent.metadata;
+        let standing = agent.standing();
+        anyhow::Error::new(error).context(format!(
+            "the agent {}/{} of node {node} ({standing}) does not answer",
+            meta.namespace, meta.name
+        ))
+    }
+}
+
+/// Why there is no agent to ask.
+pub(super) enum Unlocated {
+    /// The cluster has no such pod.
+    NoSuchPod,
+    /// The pod has no node yet.
+    Unscheduled,
+    /// No agent runs on the pod's node.
+    NoAgent,
+}
+
+/// Finds the pod that is meant, and the agent of its node. Where there is none, the reason is on standard error.
+///
+/// # Errors
+/// The pod's name is none, or the API server does not answer.
+pub(super) async fn locate(
+    source: &ClusterSource<'_>,
+    options: &Options,
+    word: &str,
+    namespace: Option<&str>,
+) -> Result<Result<PodAgent, Unlocated>> {
     let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
     let path = format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name));
     let what = format!("pod {namespace}/{name}");
@@ -23,32 +79,22 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
         Ok(pod) => pod,
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
             output::complain(&format!("the cluster has no {what}"));
-            return Ok(ExitCode::from(PodVerdict::NoSuchPod.status()));
+            return Ok(Err(Unlocated::NoSuchPod));
         }
         Err(error) => return Err(error.into()),
     };
     let node = pod.spec.node_name.as_str();
     if node.is_empty() {
         output::complain(&format!("{what} is not scheduled on a node yet ({})", pod.standing()));
-        return Ok(ExitCode::FAILURE);
+        return Ok(Err(Unlocated::Unscheduled));
     }
     let agents = source.agents(Some(node)).await?;
-    let Some(agent) = agents_by_node(&agents).get(node).copied() else {
+    let Some(agent) = agents_by_node(&agents).get(node).copied().cloned() else {
         output::complain(&format!("{what} is on node {node}, where no agent runs: nothing is known of it"));
-        return Ok(ExitCode::from(CANNOT));
+        return Ok(Err(Unlocated::NoAgent));
     };
-    let explanation = source.query().explain(agent, namespace, name).await.with_context(|| {
-        let meta = &agent.metadata;
-        format!(
-            "the agent {}/{} of node {node} ({}) does not answer",
-            meta.namespace,
-            meta.name,
-            agent.standing()
-        )
-    })?;
-    let text = |_, _| format!("{explanation}\nNode: {node}\n");
-    Printer::new(options).print(&explanation, text)?;
-    Ok(ExitCode::from(explanation.verdict.status()))
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Ok(Ok(PodAgent { namespace, name, node: node.to_owned(), agent }))
 }
 
 /// Namespace and name of the pod that is meant.
