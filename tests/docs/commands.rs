@@ -156,6 +156,7 @@ const COMMANDS: &[(&str, Run)] = &[
     ("kubectl millrace check -n cli-mesh --node cli-n20", Test(CLI, "one_namespace")),
     ("kubectl millrace explain cli-mesh/pod-20", Test(CLI, "explain")),
     ("kubectl millrace explain shop/web", Test(CLI, "explain")),
+    ("kubectl millrace prove shop/web", Test("tests/e2e/cluster_command.rs", "prove")),
     ("kubectl millrace list --bypassing", Test(CLI, "list")),
     (
         "kubectl millrace simulate label namespace shop istio.io/dataplane-mode=ambient",
@@ -177,6 +178,13 @@ const COMMANDS: &[(&str, Run)] = &[
     ),
     // Looking inside.
     ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
+    (
+        "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni prove shop/web",
+        Inside(
+            "tests/in-pod/inpod_proof.rs",
+            "a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet",
+        ),
+    ),
     (
         "kubectl get pod -n shop web -o jsonpath='{.spec.nodeName}{\"\\n\"}'",
         ClusterOnly("kubectl; millrace finds the agent of a pod's node by the same two requests"),

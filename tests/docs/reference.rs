@@ -27,6 +27,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "uninstall",
             "state",
             "explain",
+            "prove",
             "list",
             "verify",
             "plan",
@@ -43,7 +44,19 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("istio-clean-iptables", &[""]),
     (
         "millrace",
-        &["", "check", "list", "explain", "simulate label", "verify", "bundle", "watch", "completion", "man"],
+        &[
+            "",
+            "check",
+            "list",
+            "explain",
+            "prove",
+            "simulate label",
+            "verify",
+            "bundle",
+            "watch",
+            "completion",
+            "man",
+        ],
     ),
 ];
 
