@@ -28,6 +28,7 @@ const INTRODUCTION: &str = "
 The cluster is yours until you leave this shell (exit). For instance:
   kubectl millrace list
   kubectl millrace explain mesh/ledger
+  kubectl millrace prove mesh/ledger                             # by packets
   kubectl millrace simulate label namespace shop istio.io/dataplane-mode-  # which pods would leave
   kubectl label pod -n mesh ledger istio.io/dataplane-mode=none  # and one leaves
   kubectl exec -n istio-system ds/istio-cni-node -- install-cni history
@@ -87,6 +88,9 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, "kubectl millrace check", &["√"]);
     workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
+    for place in ["mesh/ledger", "shop/web"] {
+        workplace.ask(fixture, &format!("kubectl millrace prove {place}"), &[&format!("{place}: proven")]);
+    }
     let simulation = format!("kubectl millrace simulate label namespace {SHOP} {MODE}=ambient");
     workplace.ask(fixture, &simulation, &["shop/batch", "joins", "1 pods would join"]);
     let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");
