@@ -85,7 +85,7 @@ fn applications() -> Pods {
 fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     fixture.checks.chapter("what an operator asks");
     workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);
-    workplace.ask(fixture, "kubectl millrace check", &["√"]);
+    workplace.ask(fixture, "kubectl millrace check --wait 1m", &["√"]);
     workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
     for place in ["mesh/ledger", "shop/web"] {

@@ -122,7 +122,7 @@ fn check(fixture: &Fixture) {
 
 /// For people: marks, hints with a link, and no colour or progress bar where there is no terminal.
 fn table(fixture: &Fixture) {
-    let run = fixture.millrace(&["check"]);
+    let run = fixture.millrace(&["check", "--wait", "1s"]);
     for line in [
         "× no pod bypasses the mesh",
         "    see docs/millrace.md#pod-bypassing for hints",

@@ -107,8 +107,11 @@ pub(crate) enum Action {
         /// What makes the exit status other than 0, with everything that is worse
         #[arg(long, value_enum, default_value = "unknown")]
         fail_on: FailOn,
+        /// Check again every five seconds until the exit status is 0, for this time at most
+        #[arg(long, value_parser = time_limit, value_name = "TIME")]
+        wait: Option<Duration>,
         /// Check before an installation what would keep it from working, by objects of the API alone
-        #[arg(long, conflicts_with = "node")]
+        #[arg(long, conflicts_with_all = ["node", "wait"])]
         pre: bool,
     },
     /// List pods with their capture state, worst first

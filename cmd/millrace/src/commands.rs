@@ -6,7 +6,10 @@ mod prove;
 mod simulate;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use cluster_report::{
@@ -21,6 +24,9 @@ use crate::{
     output::{self, CANNOT, Printer},
 };
 
+/// From one check to the next while it waits.
+const WAIT_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Does what the command line says; returns the exit status.
 ///
 /// # Errors
@@ -31,8 +37,9 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
         Action::Check { namespace, fail_on, pre: true, .. } => {
             check_before(options, namespace.as_deref(), fail_on.least()).await
         }
-        Action::Check { namespace, node, fail_on, .. } => {
-            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.least()).await
+        Action::Check { namespace, node, fail_on, wait, .. } => {
+            let until = Instant::now() + wait.unwrap_or_default();
+            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.least(), until).await
         }
         Action::List { bypassing, state, namespace, node } => {
             let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
@@ -60,9 +67,17 @@ async fn check_cluster(
     namespace: Option<&str>,
     node: Option<&str>,
     least: Severity,
+    until: Instant,
 ) -> Result<ExitCode> {
-    let cluster = ClusterSource::open(options).await?.everything(namespace, node).await?;
-    let report = check(&cluster);
+    let source = ClusterSource::open(options).await?;
+    let report = loop {
+        let report = source.everything(namespace, node).await.map(|cluster| check(&cluster));
+        let is_good = report.as_ref().is_ok_and(|report| report.status(least) == 0);
+        if is_good || Instant::now() + WAIT_INTERVAL > until {
+            break report?;
+        }
+        tokio::time::sleep(WAIT_INTERVAL).await;
+    };
     Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
     Ok(ExitCode::from(report.status(least)))
 }
