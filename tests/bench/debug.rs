@@ -87,7 +87,7 @@ fn children(pid: u32) -> Duration {
 fn look(node: &Node) -> f64 {
     let (_, body) = node.netns().run(|| get("/debug/state")).unwrap();
     let state: Value = serde_json::from_str(&body).unwrap();
-    state["seen"]["tookMs"].as_f64().unwrap()
+    state["observation"]["durationMs"].as_f64().unwrap()
 }
 
 /// ADDs in turn without anybody who asks, and with the crowd of the tests.

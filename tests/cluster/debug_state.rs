@@ -44,7 +44,7 @@ fn json(netns: &Netns, command: &str) -> Vec<Value> {
 /// The observed objects of a kind in a place, each as this tells.
 fn observed(state: &Value, kind: &str, place: &str, tell: impl Fn(&Value) -> String) -> BTreeSet<String> {
     let all = state["network"][kind]["observed"].as_array().unwrap_or_else(|| panic!("{kind}: {state:#}"));
-    let here = |found: &&Value| found.get("place").is_none_or(|at| at == place);
+    let here = |found: &&Value| found.get("netns").is_none_or(|at| at == place);
     all.iter().filter(here).map(tell).collect()
 }
 
@@ -162,7 +162,7 @@ fn nft_chains(netns: &Netns, ours: &[&str]) -> Vec<(String, usize)> {
 
 fn told_chains(state: &Value, place: &str, ours: &[&str]) -> Vec<(String, usize)> {
     let all = state["network"]["firewall"]["observed"].as_array().unwrap();
-    let here = all.iter().filter(|rule| rule["place"] == place);
+    let here = all.iter().filter(|rule| rule["netns"] == place);
     let mut chains: Vec<String> = here
         .filter(|rule| ours.iter().any(|chain| rule["chain"] == *chain))
         .map(|rule| {
@@ -204,7 +204,7 @@ fn assert_as_the_tools_show(state: &Value, place: &str, netns: &Netns, tables: &
     assert_eq!(observed(state, "firewall", place, told_firewall), firewall(netns, &CHAINS), "{place}");
     assert_eq!(told_chains(state, place, &CHAINS), nft_chains(netns, &CHAINS), "{place}");
     for sysctl in state["network"]["sysctls"]["observed"].as_array().unwrap() {
-        if sysctl["place"] == place {
+        if sysctl["netns"] == place {
             let name = sysctl["name"].as_str().unwrap();
             assert_eq!(word(&sysctl["value"]), netns.read_sysctl(name).trim(), "{place}: {name}");
         }
@@ -256,14 +256,14 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
     fixture.settle();
     let seen = state(&fixture);
     assert_eq!(seen["schema"], "millrace.state/v1");
-    assert_eq!(seen["seen"]["blind"], Value::Array(Vec::new()));
+    assert_eq!(seen["observation"]["unobserved"], Value::Array(Vec::new()));
     let tables = [100, 101, 110, 111, 120, 121, 130, 131];
     assert_as_the_tools_show(&seen, "node", fixture.node.netns(), &tables);
     assert_as_the_tools_show(&seen, "ztunnel 0", &ztunnel.pod().netns, &[100]);
     assert_eq!(observed(&seen, "ipsets", "", told_member), members(fixture.node.netns()));
     for kind in KINDS {
         let found = &seen["network"][kind];
-        assert_eq!(found["difference"], Value::Array(Vec::new()), "{kind}");
+        assert_eq!(found["differences"], Value::Array(Vec::new()), "{kind}");
         assert!(!found["observed"].as_array().unwrap().is_empty(), "{kind}");
         assert_eq!(
             found["desired"].as_array().unwrap().len(),
@@ -272,12 +272,13 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
         );
     }
     assert_eq!(seen["plan"], Value::Array(Vec::new()));
-    let health = ["installer", "agent"].map(|part| serde_json::json!({"part": part, "ok": true, "why": ""}));
+    let health = ["installer", "agent"]
+        .map(|part| serde_json::json!({"component": part, "healthy": true, "message": ""}));
     assert_eq!(seen["health"], Value::from(health.to_vec()));
     let pods = [(&web, MESH, "captured", "node"), (&plain, PLAIN, "outside", "null")];
     for (peer, namespace, capture, way) in pods {
         let told = pod(&seen, namespace, &peer.sandbox.pod.name);
-        assert_eq!((word(&told["capture"]).as_str(), word(&told["way"]).as_str()), (capture, way));
+        assert_eq!((word(&told["capture"]).as_str(), word(&told["mode"]).as_str()), (capture, way));
         let ips: BTreeSet<String> = peer.sandbox.ips().iter().map(ToString::to_string).collect();
         assert_eq!(told["ips"].as_array().unwrap().iter().map(word).collect::<BTreeSet<_>>(), ips);
     }
@@ -286,7 +287,7 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
     assert_eq!(told["uid"], ztunnel.pod().pod.uid.as_str());
     assert!(!seen["history"].as_array().unwrap().is_empty());
     assert!(
-        seen["installation"].as_array().unwrap().iter().all(|file| file["ok"] == true),
+        seen["installation"].as_array().unwrap().iter().all(|file| file["correct"] == true),
         "{:#}",
         seen["installation"]
     );
@@ -320,11 +321,11 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
             let _ = fixture.node.netns().output(Command::new(words[0]).args(&words[1..]));
             let seen = state(&fixture);
             let differs =
-                seen["network"][kind]["difference"].as_array().is_some_and(|found| !found.is_empty());
+                seen["network"][kind]["differences"].as_array().is_some_and(|found| !found.is_empty());
             differs.then_some(seen)
         });
         let seen = seen.unwrap_or_else(|| panic!("{damage} makes no difference"));
-        let found = seen["network"][kind]["difference"].to_string();
+        let found = seen["network"][kind]["differences"].to_string();
         assert!(found.contains(what), "{damage}: {found}");
         let steps: Vec<String> =
             seen["plan"].as_array().unwrap().iter().map(|step| word(&step["kind"])).collect();
@@ -337,7 +338,7 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
         assert_eq!(pod(&seen, MESH, "web")["capture"], capture, "{damage}: {}", seen["network"]);
         fixture.settle();
         fixture.eventually("it is repaired", |fixture| {
-            state(fixture)["network"][kind]["difference"] == Value::Array(Vec::new())
+            state(fixture)["network"][kind]["differences"] == Value::Array(Vec::new())
         });
     }
     assert_eq!(pod(&state(&fixture), MESH, "web")["capture"], "captured");
@@ -349,7 +350,7 @@ fn a_pod_with_a_sidecar_is_compared_with_what_the_plugin_made() {
     let sidecar = injected(&fixture, "injected");
     fixture.settle();
     let told = pod(&state(&fixture), PLAIN, "injected").clone();
-    assert_eq!((&told["capture"], &told["way"]), (&"captured".into(), &"sidecar".into()), "{told:#}");
+    assert_eq!((&told["capture"], &told["mode"]), (&"captured".into(), &"sidecar".into()), "{told:#}");
     let netns = &sidecar.sandbox.netns;
     netns.sh("iptables-nft -t nat -D ISTIO_OUTPUT 1");
     let told = pod(&state(&fixture), PLAIN, "injected").clone();
@@ -365,19 +366,19 @@ fn capture_from_within_is_as_the_kernels_own_tools_show_it() {
     fixture.wait_served(&ztunnel, &web);
     fixture.wait_captured(&web);
     let seen = state(&fixture);
-    assert_eq!(seen["seen"]["blind"], Value::Array(Vec::new()));
+    assert_eq!(seen["observation"]["unobserved"], Value::Array(Vec::new()));
     assert_eq!(observed(&seen, "ipsets", "", told_member), members(fixture.node.netns()));
     assert_eq!(
         observed(&seen, "firewall", "node", told_firewall),
         firewall(fixture.node.netns(), &["ISTIO_POSTRT", "ISTIO_PROBES"])
     );
     for kind in ["ipsets", "firewall"] {
-        assert_eq!(seen["network"][kind]["difference"], Value::Array(Vec::new()), "{kind}");
+        assert_eq!(seen["network"][kind]["differences"], Value::Array(Vec::new()), "{kind}");
     }
     assert_eq!(seen["plan"], Value::Array(Vec::new()));
     let told = pod(&seen, MESH, "web");
-    assert_eq!((&told["capture"], &told["way"]), (&"captured".into(), &"in-pod".into()), "{told:#}");
-    assert_eq!(told["ztunnel"]["serves"], true);
+    assert_eq!((&told["capture"], &told["mode"]), (&"captured".into(), &"in-pod".into()), "{told:#}");
+    assert_eq!(told["ztunnel"]["acknowledged"], true);
     let inode =
         std::fs::metadata(web.sandbox.netns.path()).map(|found| std::os::unix::fs::MetadataExt::ino(&found));
     assert_eq!(told["kernel"]["netns"]["inode"], inode.unwrap());

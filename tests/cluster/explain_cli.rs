@@ -41,14 +41,14 @@ pub(crate) fn explain(container: &Container, pod: &str) -> Explanation {
 
 /// What must hold of every answer.
 fn readable(answer: &Explanation) {
-    let parts = [&answer.sentences, &answer.trouble, &answer.advice];
-    let all: Vec<&String> = parts.into_iter().flatten().chain([&answer.answer]).collect();
+    let parts = [&answer.details, &answer.node_problems, &answer.advice];
+    let all: Vec<&String> = parts.into_iter().flatten().chain([&answer.message]).collect();
     for text in &all {
         let ends = text.ends_with('.') && !text.ends_with("..");
         assert!(ends && !text.contains("  ") && !text.contains('\n'), "{text:?}: {answer:#?}");
         assert_eq!(all.iter().filter(|other| *other == text).count(), 1, "{text:?} twice: {answer:#?}");
     }
-    assert!(answer.verdict != PodVerdict::Wrong || !answer.advice.is_empty(), "no advice: {answer:#?}");
+    assert!(answer.verdict != PodVerdict::Unhealthy || !answer.advice.is_empty(), "no advice: {answer:#?}");
 }
 
 /// `explain` says this, and its answer has these words.
@@ -60,7 +60,7 @@ pub(crate) fn says(container: &Container, pod: &str, expected: Expected, words: 
 
 fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
     let capture = answer.capture.map_or("-", report::CaptureState::word);
-    let way = answer.way.map_or("-", report::RedirectionMode::word);
+    let way = answer.mode.map_or("-", report::RedirectionMode::word);
     (&answer.code, capture, way, i32::from(answer.verdict.status()))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn comes_to_say(
 
 fn checked(answer: Explanation, words: &[&str]) -> Explanation {
     for words in words {
-        assert!(answer.answer.contains(words), "no {words:?}: {answer}");
+        assert!(answer.message.contains(words), "no {words:?}: {answer}");
     }
     answer
 }

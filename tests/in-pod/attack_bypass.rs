@@ -161,8 +161,8 @@ fn rules_of_others_that_precede_ours_are_reported() {
         }
         let answer = explain(&fixture, name);
         let state = (answer.code.as_str(), answer.capture, answer.verdict);
-        assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), PodVerdict::Wrong), "{answer}");
-        assert!(answer.answer.contains(words), "{answer}");
+        assert_eq!(state, ("overruled", Some(CaptureState::Bypassing), PodVerdict::Unhealthy), "{answer}");
+        assert!(answer.message.contains(words), "{answer}");
     }
     // Without being asked, the agent sees them with its regular look.
     let wanted = f64::from(u32::try_from(ATTACKS.len()).unwrap());
@@ -215,7 +215,7 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
         fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(&sample) == Some(1.0));
         let answer = explain(&fixture, name);
         assert_eq!(answer.code, "captured", "{answer}");
-        let warns = answer.sentences.iter().any(|text| text.contains("it can bypass the mesh"));
+        let warns = answer.details.iter().any(|text| text.contains("it can bypass the mesh"));
         assert_eq!(warns, !["none", "runtime-default"].contains(name), "{answer}");
     }
     let pod = &peers[2];

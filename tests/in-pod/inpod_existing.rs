@@ -111,7 +111,7 @@ fn a_thousand_connections_survive_and_all_later_ones_are_in_the_mesh() {
         let outside = "istio_cni_ambient_outside_connections";
         let is_known = |fixture: &InPod| fixture.daemon.as_ref().unwrap().metric(outside) == Some(1000.0);
         busy.fixture.eventually(&format!("round {round}: they are counted"), |_| is_known(&busy.fixture));
-        let says = busy.explain().sentences.join("\n");
+        let says = busy.explain().details.join("\n");
         assert!(says.contains("1000 connections that are older than its capture bypass the proxy"), "{says}");
         if round == 1 {
             busy.leave();
@@ -140,7 +140,7 @@ fn where_that_is_wanted_they_are_closed_at_once() {
             continue;
         }
         assert_eq!((busy.out.wait_broken(12).len(), busy.inward.wait_broken(12).len()), (12, 12));
-        let says = busy.explain().sentences.join("\n");
+        let says = busy.explain().details.join("\n");
         assert!(!says.contains("older than its capture"), "{says}");
         busy.fixture.wait_logged("pod joined with open connections", "24 existing connections closed");
     }

@@ -172,7 +172,7 @@ fn what_is_not_captured_in_its_namespace_is_not_testable() {
     let mut fixture = InPod::new(&[]);
     let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let outside = fixture.running_pod(PLAIN, "outside");
-    fixture.eventually("the agent knows it", |fixture| prove(fixture, "plain/outside").known);
+    fixture.eventually("the agent knows it", |fixture| prove(fixture, "plain/outside").found);
     let proof = prove(&fixture, "plain/outside");
     assert!(proof.message.unwrap().contains("outside of the mesh"), "{}", outside.sandbox.pod.name);
     assert_eq!(prove(&fixture, &format!("{MESH}/nobody")).status(), 3);

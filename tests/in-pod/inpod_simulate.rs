@@ -26,7 +26,7 @@ fn simulated(fixture: &InPod, label: &str) -> (Modes, Value) {
 fn actual(fixture: &Ambient) -> Modes {
     let output = fixture.container.exec(&["list", "-n", PLAIN, "-o", "json"]);
     let pods: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let mode = |pod: &Value| (text(&pod["name"]), pod["way"].as_str().map(str::to_owned));
+    let mode = |pod: &Value| (text(&pod["name"]), pod["mode"].as_str().map(str::to_owned));
     pods.iter().map(mode).collect()
 }
 

@@ -111,12 +111,12 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     assert_eq!(fixture.said(0, &["verify"]), "The kernel and the files are as they should be.\n");
     assert_eq!(fixture.json(0, &["verify"])["equal"], true);
     let mut blind = document();
-    blind.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
+    blind.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     fixture.set(&blind);
     assert!(fixture.said(2, &["verify"]).contains("Not known: The node's firewall: no iptables-save."));
     let what = "ip -4 rule priority 100 lookup 100".into();
-    blind.network.rules.difference =
-        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what }];
+    blind.network.rules.differences =
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: what }];
     fixture.set(&blind);
     let text = fixture.said(1, &["verify"]);
     assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
@@ -135,7 +135,7 @@ fn state_and_plan_are_shown_in_three_forms() {
     assert_eq!(fixture.said(0, &["plan"]), "Nothing is to be done.\n");
     let mut planned = document();
     let operations = vec!["ipset add s 10.0.0.7".into()];
-    planned.plan = vec![PlanStep { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    planned.plan = vec![PlanStep { kind: "members".into(), message: "adds 10.0.0.7".into(), operations }];
     fixture.set(&planned);
     assert_eq!(fixture.said(1, &["plan"]), "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n");
     assert_eq!(fixture.json(1, &["plan"])[0]["kind"], "members");
@@ -157,7 +157,7 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     assert!(fixture.said(2, &with(&["verify"])).contains("there is no record of it"), "and nothing else");
     assert!(fixture.said(2, &with(&["explain", "shop/cart"])).contains("[agent-down]"));
     let mut record = document();
-    record.seen.at = "2026-11-21T03:00:00Z".into();
+    record.observation.observed_at = "2026-11-21T03:00:00Z".into();
     let record = serde_json::to_vec(&record).unwrap();
     fs::write(fixture.directory.join("last-state.json"), record).unwrap();
     let text = fixture.said(2, &with(&["explain", "shop/cart"]));
@@ -180,10 +180,10 @@ fn a_record_that_cannot_be_read_is_one_thing_unknown() {
                 [command, ambient, &["--netns-dir", netns.to_str().unwrap()]].concat()
             };
             let state = fixture.json(0, &with(&["state"]));
-            let blind = state["seen"]["blind"].as_array().unwrap();
+            let blind = state["observation"]["unobserved"].as_array().unwrap();
             let desired: Vec<_> = blind.iter().filter(|one| one["part"] == "desired").collect();
             let [desired] = desired[..] else { panic!("{record}: {blind:?}") };
-            let said = desired["why"].as_str().unwrap();
+            let said = desired["message"].as_str().unwrap();
             assert!(said.contains("last-state.json") && said.contains(why), "{said}");
             assert!(fixture.said(2, &with(&["verify"])).contains(why), "{record}");
             assert!(fixture.said(2, &with(&["explain", "shop/cart"])).contains("[agent-down]"), "{record}");
@@ -278,13 +278,13 @@ fn watch_prints_what_changes() {
         fixture.command(&["watch", "--for", "20s", "-o", "json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
-    assert_eq!(next()["words"], "watching node-1: 2 pods, 1 captured");
+    assert_eq!(next()["message"], "watching node-1: 2 pods, 1 captured");
     let mut changed = document();
     changed.pods[0].capture = CaptureState::Bypassing;
     fixture.set(&changed);
     let event = next();
     assert_eq!((&event["kind"], &event["pod"]), (&"pod".into(), &"shop/cart".into()));
-    assert!(event["words"].as_str().unwrap().starts_with("captured -> bypassing (sidecar): "), "{event}");
+    assert!(event["message"].as_str().unwrap().starts_with("captured -> bypassing (sidecar): "), "{event}");
     child.kill().unwrap();
     child.wait().unwrap();
     let text = fixture.said(0, &["watch", "--for", "10ms"]);

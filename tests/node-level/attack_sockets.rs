@@ -134,7 +134,7 @@ fn on_the_nodes_network_the_debug_port_is_closed_unless_it_is_asked_for() {
     assert!(fixture.daemon().log().contains("debug port closed"), "{}", fixture.daemon().log());
     let state = fixture.container.exec(&["state", "-o", "json"]);
     let state: Value = serde_json::from_slice(&state.stdout).unwrap();
-    assert_eq!(state["seen"]["by"], "agent", "the commands use the Unix socket: {state}");
+    assert_eq!(state["observation"]["observer"], "agent", "the commands use the Unix socket: {state}");
 }
 
 #[test]

@@ -62,8 +62,8 @@ fn names_that_look_like_markup_do_nothing() {
     let mut state = fixtures::well();
     let hostile = "<img src=http://192.0.2.1/x onerror=\"document.title='taken'\">\"'</script><script>alert(1)</script>";
     state.pods[0].name = hostile.into();
-    state.pods[0].reason.words = hostile.into();
-    state.node.trouble = Some(hostile.into());
+    state.pods[0].reason.message = hostile.into();
+    state.node.problem = Some(hostile.into());
     let Some((browser, server)) = showing(state) else { return };
     let shown = browser.eval("document.querySelector('#pods-table tbody').textContent");
     assert!(shown.as_str().unwrap().contains(hostile), "{shown}");
@@ -84,7 +84,7 @@ fn a_difference_shows_by_itself_and_disturbs_nobody() {
     let mut state = fixtures::well();
     fixtures::drift(&mut state);
     state.pods[3].capture = CaptureState::Bypassing;
-    state.pods[3].kernel.seen.push("something new".into());
+    state.pods[3].kernel.observed.push("something new".into());
     state.pods.push(fixtures::node_pod(50, "shop", "zebra"));
     server.show(state);
     browser.until("document.getElementById('objects/rules').textContent.includes('≠ missing: ip -4 rule')");

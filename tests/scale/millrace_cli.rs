@@ -36,7 +36,7 @@ fn expected() -> BTreeSet<(String, String)> {
         ("mesh-without-agent", node(25)),
         ("node-tainted", node(24)),
         ("installation-damaged", node(28)),
-        ("node-trouble", node(29)),
+        ("node-degraded", node(29)),
         ("ztunnel-not-ready", node(30)),
         ("node-drift", node(22)),
         ("pod-bypassing", format!("{MESH}/pod-20")),
@@ -95,7 +95,7 @@ fn check(fixture: &Fixture) {
     let why = |at: usize| {
         let all = report["unanswered"].as_array().unwrap();
         let entry = all.iter().find(|entry| entry["node"] == node(at).as_str());
-        entry.unwrap_or_else(|| panic!("{at} in {all:?}"))["why"].as_str().unwrap().to_owned()
+        entry.unwrap_or_else(|| panic!("{at} in {all:?}"))["message"].as_str().unwrap().to_owned()
     };
     assert_eq!(why(SILENT[0]), "no answer within 5s");
     let refused = why(REFUSED);
@@ -180,7 +180,7 @@ fn explain(fixture: &Fixture) {
     assert!(run.stdout.starts_with(&format!("{MESH}/pod-20: bypassing, mode in-pod")), "{}", run.stdout);
     assert!(run.stdout.ends_with(&format!("Node: {}\n", node(20))), "{}", run.stdout);
     let run = fixture.millrace(&["explain", "pod-1", "-n", MESH, "-o", "json"]);
-    assert_eq!((run.status, &run.json()["verdict"]), (0, &"well".into()));
+    assert_eq!((run.status, &run.json()["verdict"]), (0, &"healthy".into()));
     for (pod, status, words) in [
         ("nobody", 3, "the cluster has no pod cli-mesh/nobody"),
         ("pod-25", 2, "where no agent runs"),

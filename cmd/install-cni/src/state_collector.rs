@@ -243,14 +243,14 @@ impl StateCollector {
             ips: Vec::new(),
             phase: "Running".to_owned(),
             capture: CaptureState::Outside,
-            way: None,
-            reason: StateReason { code: reason.code().to_owned(), words: reason.to_string() },
-            since: None,
-            annotation: None,
+            mode: None,
+            reason: StateReason { code: reason.code().to_owned(), message: reason.to_string() },
+            last_transition_time: None,
+            redirection_annotation: None,
             kernel: KernelView::default(),
             ztunnel: None,
-            doubt: None,
-            trouble: None,
+            unconfirmed: None,
+            problem: None,
             privilege: None,
         });
     }
@@ -326,9 +326,9 @@ impl StateCollector {
 
 fn part_health(part: &str, found: Result<(), Reason>) -> PartHealth {
     PartHealth {
-        part: part.to_owned(),
-        ok: found.is_ok(),
-        why: found.err().map(String::from).unwrap_or_default(),
+        component: part.to_owned(),
+        healthy: found.is_ok(),
+        message: found.err().map(String::from).unwrap_or_default(),
     }
 }
 

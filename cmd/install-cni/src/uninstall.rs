@@ -197,7 +197,7 @@ impl CommandSettings {
         };
         let mut filled = values.clone();
         for setting in
-            last.config.iter().filter(|setting| setting.origin != "default" && is_of_use(&setting.name))
+            last.config.iter().filter(|setting| setting.source != "default" && is_of_use(&setting.name))
         {
             filled.fill(&setting.name, &setting.value);
         }
@@ -256,7 +256,7 @@ fn name_annotated_pods(last: Result<Option<StateReport>>) {
         None
     });
     for pod in last.iter().flat_map(|last| &last.pods) {
-        if let Some(value) = &pod.annotation {
+        if let Some(value) = &pod.redirection_annotation {
             warn!(target: "install", namespace = pod.namespace, pod = pod.name, value, "pod may still be annotated with ambient.istio.io/redirection: remove it with kubectl");
         }
     }

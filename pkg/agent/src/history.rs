@@ -87,18 +87,20 @@ impl ChangeHistory {
     /// Records a change. One that fails again as the last one did replaces it.
     pub fn note(&mut self, entry: HistoryEntry) {
         let change = ChangeRecord {
-            at: wire::rfc3339(SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH)),
+            started_at: wire::rfc3339(
+                SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH),
+            ),
             cause: entry.cause,
-            what: entry.what,
+            action: entry.what,
             pod: entry.pod,
-            took_ms: milliseconds(entry.took),
-            outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
+            duration_ms: milliseconds(entry.took),
+            outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Succeeded },
             error: entry.error,
         };
         // Repeated failures are one entry, with the time of the last attempt.
         let same = |last: &&mut ChangeRecord| {
             last.error.is_some()
-                && (&last.error, &last.what, &last.pod) == (&change.error, &change.what, &change.pod)
+                && (&last.error, &last.action, &last.pod) == (&change.error, &change.action, &change.pod)
         };
         if let Some(last) = self.changes.back_mut().filter(same) {
             *last = change;
@@ -155,8 +157,8 @@ mod tests {
         (0..=MOST).for_each(|number| history.note(entry(&number.to_string())));
         let changes = history.changes();
         assert_eq!(changes.len(), MOST);
-        assert_eq!(changes[0].what, MOST.to_string());
-        assert_eq!(changes[MOST - 1].what, "1");
+        assert_eq!(changes[0].action, MOST.to_string());
+        assert_eq!(changes[MOST - 1].action, "1");
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn line(change: &ChangeRecord) -> String {
     let cut = |text: &str| text.chars().take(LONGEST_TEXT).collect::<String>();
     let change = ChangeRecord {
         cause: cut(&change.cause),
-        what: cut(&change.what),
+        action: cut(&change.action),
         error: change.error.as_deref().map(cut),
         ..change.clone()
     };
@@ -139,8 +139,8 @@ mod tests {
 
     fn change(what: &str) -> ChangeRecord {
         ChangeRecord {
-            what: what.to_owned(),
-            at: "2026-01-01T00:00:00Z".to_owned(),
+            action: what.to_owned(),
+            started_at: "2026-01-01T00:00:00Z".to_owned(),
             ..ChangeRecord::default()
         }
     }

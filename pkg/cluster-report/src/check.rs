@@ -38,7 +38,7 @@ impl CheckReport {
     /// unhealthy, and 1 in every other case.
     #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
-        exit_status(self.checks.iter().filter_map(|line| line.failed).max(), least)
+        exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
 }
 
@@ -98,7 +98,7 @@ pub struct CheckLine {
     /// The condition that holds if the check passed.
     pub title: &'static str,
     /// The worst of its findings, at least `Unknown` if something is missing that it rests on; `None`: it passed.
-    pub failed: Option<Severity>,
+    pub severity: Option<Severity>,
     /// How many findings it has.
     pub findings: usize,
     /// Why it could not be determined completely; empty: it could.
@@ -135,7 +135,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
 }
 
 pub(crate) fn verdict(checks: &[CheckLine]) -> Verdict {
-    match checks.iter().filter_map(|line| line.failed).max() {
+    match checks.iter().filter_map(|line| line.severity).max() {
         Some(Severity::Error) => Verdict::Unhealthy,
         Some(Severity::Unknown) => Verdict::Unknown,
         Some(Severity::Warning) | None => Verdict::Healthy,
@@ -171,7 +171,7 @@ pub(crate) fn lines<'a>(
             code: *code,
             section: code.section(),
             title: code.check(),
-            failed: of_code().map(|finding| finding.severity).max().max(at_least),
+            severity: of_code().map(|finding| finding.severity).max().max(at_least),
             findings: of_code().count(),
             unknown,
         }

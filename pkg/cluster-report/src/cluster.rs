@@ -59,7 +59,7 @@ pub struct Unanswered {
     /// The node.
     pub node: String,
     /// Why.
-    pub why: String,
+    pub message: String,
 }
 
 impl Cluster {
@@ -75,7 +75,7 @@ impl Cluster {
     #[must_use]
     pub fn unanswered(&self) -> Vec<Unanswered> {
         let silent = self.answers.iter().filter_map(|(node, answer)| match answer {
-            NodeAnswer::Silent(why) => Some(Unanswered { node: node.clone(), why: why.clone() }),
+            NodeAnswer::Silent(why) => Some(Unanswered { node: node.clone(), message: why.clone() }),
             NodeAnswer::State(_) => None,
         });
         silent.collect()

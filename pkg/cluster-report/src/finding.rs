@@ -140,7 +140,7 @@ codes! {
     InstallationDamaged "installation-damaged" Nodes Error "the plugin is installed on every node"
         "The agent repairs it; if it lasts, another component writes the same file, or its directory is not writable."
     /// The node's agent cannot capture pods.
-    NodeTrouble "node-trouble" Nodes Error "every node can capture pods"
+    NodeDegraded "node-degraded" Nodes Error "every node can capture pods"
         "Run millrace explain on one of its pods: it says what to do."
     /// Ambient mode, and no ztunnel is ready on the node.
     ZtunnelNotReady "ztunnel-not-ready" Nodes Error "every node of ambient mode has a ready ztunnel"

@@ -186,7 +186,7 @@ impl PreflightReport {
     /// The exit status for scripts, as [`crate::CheckReport::status`].
     #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
-        exit_status(self.checks.iter().filter_map(|line| line.failed).max(), least)
+        exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
     }
 }
 

@@ -107,7 +107,7 @@ pub fn simulate(
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
     let silent = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().err()?)));
     let unanswered: Vec<Unanswered> =
-        silent.map(|(node, why)| Unanswered { node: node.clone(), why: why.clone() }).collect();
+        silent.map(|(node, why)| Unanswered { node: node.clone(), message: why.clone() }).collect();
     SimulationReport {
         schema: "millrace.simulate/v1",
         change: change.clone(),
@@ -151,7 +151,7 @@ fn unknown_pods<'a>(
             true => "the agent of its node did not answer",
             false => "no agent runs on its node",
         };
-        let reason = StateReason { code: String::new(), words: words.to_owned() };
+        let reason = StateReason { code: String::new(), message: words.to_owned() };
         let (namespace, name) = (change.namespace.clone(), pod.metadata.name.clone());
         let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
         SimulatedRow { node: pod.spec.node_name.clone(), effect: MembershipEffect::Unknown, pod: pod_row }
@@ -183,7 +183,7 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
             let message = format!("no ztunnel serves it, and {joining} of its pods would join");
             findings.push(finding(Code::ZtunnelNotReady, message));
         }
-        findings.extend(simulation.problem.iter().map(|why| finding(Code::NodeTrouble, why.clone())));
+        findings.extend(simulation.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
     }
     findings
 }

@@ -58,7 +58,7 @@ fn sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour: bool)
 /// Writing to a String cannot fail.
 fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: usize, colour: bool) {
     let findings: Vec<_> = findings.iter().filter(|finding| finding.code == line.code).collect();
-    let (mark, shade) = mark_of(line.failed);
+    let (mark, shade) = mark_of(line.severity);
     let _ = writeln!(text, "{} {}", paint(mark, shade, colour), line.title);
     for finding in findings.iter().take(most) {
         match finding.object.title().as_str() {
@@ -185,8 +185,8 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
             Cell::plain(&pod.title()),
             Cell::plain(&row.node),
             Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-            Cell::plain(pod.way.map_or("-", |way| way.word())),
-            Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
+            Cell::plain(pod.mode.map_or("-", |way| way.word())),
+            Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
         ];
         if wide {
             let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
@@ -235,7 +235,7 @@ pub fn partial_text(unanswered: &[Unanswered]) -> String {
     }
     let mut text = format!("partial: {} nodes did not answer\n", unanswered.len());
     for node in unanswered.iter().take(SHOWN) {
-        let _ = writeln!(text, "  {}: {}", clean(&node.node), clean(&node.why));
+        let _ = writeln!(text, "  {}: {}", clean(&node.node), clean(&node.message));
     }
     if unanswered.len() > SHOWN {
         let _ = writeln!(text, "  and {} more", unanswered.len() - SHOWN);

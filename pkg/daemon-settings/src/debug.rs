@@ -58,7 +58,7 @@ pub(super) fn config(values: &FlagValues) -> Vec<EffectiveSetting> {
     all.map(|(flag, text, source)| EffectiveSetting {
         name: flag.to_owned(),
         value: text.to_owned(),
-        origin: match source {
+        source: match source {
             ValueSource::Default => "default".to_owned(),
             ValueSource::Variable(variable) => format!("environment {variable}"),
             _ => "flag".to_owned(),

@@ -51,7 +51,7 @@ fn any_entry(settings: &InstallerSettings) -> InstalledFile {
 fn file(kind: &str, path: &Path, found: Result<String, String>) -> InstalledFile {
     let ok = found.is_ok();
     let detail = found.unwrap_or_else(|why| why);
-    InstalledFile { kind: kind.to_owned(), path: path.display().to_string(), ok, detail }
+    InstalledFile { kind: kind.to_owned(), path: path.display().to_string(), correct: ok, message: detail }
 }
 
 fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {

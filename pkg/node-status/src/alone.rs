@@ -33,18 +33,18 @@ pub(super) fn observe(
 ) -> StateReport {
     let is_known = last.is_some();
     let mut state = last.unwrap_or_else(local::empty);
-    let way = state.node.way;
+    let way = state.node.mode;
     let observe = || observe_network(settings, way);
     let seen = match at {
         None => observe(),
         Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved(error.to_string())),
     };
-    state.seen.blind = seen.seen.blind;
-    if way != Some(RedirectionMode::InPod) && state.seen.blind.is_empty() {
+    state.observation.unobserved = seen.observation.unobserved;
+    if way != Some(RedirectionMode::InPod) && state.observation.unobserved.is_empty() {
         set_active_slot(&mut state, seen.node.active_slot);
     }
     state.plan.clear();
-    state.node.started = None;
+    state.node.agent_started_at = None;
     compare_network(&mut state.network, seen.network);
     if !is_known {
         forget_differences(&mut state.network); // everything that is there may be desired
@@ -55,7 +55,7 @@ pub(super) fn observe(
             let own = found.netns_of_pod(&pod.ips, None).cloned();
             observe_pod(settings, &state.node, &state.network, own, pod);
         }),
-        Err(error) => state.seen.blind.push(Unobserved::new(StatePart::PodNamespaces, error)),
+        Err(error) => state.observation.unobserved.push(Unobserved::new(StatePart::PodNamespaces, error)),
     }
     state
 }
@@ -92,7 +92,7 @@ fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> 
 /// Returns a document that says why the network could not be observed.
 fn unobserved(why: String) -> StateReport {
     let mut state = StateReport::default();
-    state.seen.blind.push(Unobserved::new(StatePart::Network, why));
+    state.observation.unobserved.push(Unobserved::new(StatePart::Network, why));
     state
 }
 
@@ -101,7 +101,7 @@ fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
     let of = |place: String, all: &BTreeMap<String, String>| {
         let show = |(name, value): (&String, &String)| {
             let (place, name, value) = (place.clone(), name.clone(), value.clone());
-            SysctlState { place, name, value, before: None }
+            SysctlState { netns: place, name, value, previous_value: None }
         };
         all.iter().map(show).collect::<Vec<_>>()
     };
@@ -113,12 +113,12 @@ fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
 }
 
 fn forget_differences(network: &mut NetworkState) {
-    network.ipsets.difference.clear();
-    network.rules.difference.clear();
-    network.routes.difference.clear();
-    network.links.difference.clear();
-    network.sysctls.difference.clear();
-    network.firewall.difference.clear();
+    network.ipsets.differences.clear();
+    network.rules.differences.clear();
+    network.routes.differences.clear();
+    network.links.differences.clear();
+    network.sysctls.differences.clear();
+    network.firewall.differences.clear();
 }
 
 /// Everything on the node, and in the ztunnels that its routes lead to.
@@ -136,12 +136,12 @@ fn compare_network(network: &mut NetworkState, seen: NetworkState) {
     let links = seen
         .links
         .observed
-        .map(|links| links.into_iter().map(|link| report::LinkState { right: true, ..link }).collect());
+        .map(|links| links.into_iter().map(|link| report::LinkState { correct: true, ..link }).collect());
     network.links =
         compare_objects(&mut network.links, Comparison { observed: links, ..Comparison::default() });
-    let wanted: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.place, &one.name)).collect();
+    let wanted: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
     let ours = |all: Vec<SysctlState>| {
-        all.into_iter().filter(|one| wanted.contains(&(&one.place, &one.name))).collect()
+        all.into_iter().filter(|one| wanted.contains(&(&one.netns, &one.name))).collect()
     };
     let sysctls = Comparison { observed: seen.sysctls.observed.map(ours), ..Comparison::default() };
     network.sysctls = compare_objects(&mut network.sysctls, sysctls);
@@ -168,7 +168,7 @@ fn compare_firewall(
     let desired = std::mem::take(&mut before.desired);
     let Some(observed) = seen.observed else { return Comparison::unseen(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
-    let difference = Comparison::of(normal(&desired), normal(&observed)).difference;
+    let difference = Comparison::of(normal(&desired), normal(&observed)).differences;
     Comparison::judged(desired, observed, difference)
 }
 
@@ -188,20 +188,20 @@ fn observe_pod(
     pod: &mut PodState,
 ) {
     let (before, was) = (std::mem::take(&mut pod.kernel), pod.capture);
-    pod.kernel = KernelView { looked: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
+    pod.kernel = KernelView { observed_at: Some(wire::rfc3339(SystemTime::now())), ..KernelView::default() };
     pod.kernel.netns = netns.as_ref().map(|netns| inpod::netns_ref(netns.id()));
-    match pod.way {
+    match pod.mode {
         Some(RedirectionMode::Node) => judge_node_level(node, network, pod),
         Some(RedirectionMode::InPod) => judge_in_pod(settings, netns, pod),
         Some(RedirectionMode::Sidecar) => judge_sidecar(settings, netns, pod),
         None => pod.kernel = before,
     }
-    pod.since = pod.since.take().filter(|_| pod.capture == was);
+    pod.last_transition_time = pod.last_transition_time.take().filter(|_| pod.capture == was);
 }
 
 /// In node-level capture everything can be observed, except whether ztunnel is ready.
 fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
-    let open = node.fallback == Some(ZtunnelFallback::Open.to_string());
+    let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
     let mut seen = NodeView::of(network);
     seen.active = node.active_slot.is_some();
     let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
@@ -221,7 +221,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
     let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::families);
     match captured_families(&netns, &config) {
         Ok(found) if families.iter().all(|family| found.contains(family)) => {
-            pod.kernel.seen.push(
+            pod.kernel.observed.push(
                 "the policy routes of capture from within are in its network namespace; its rules are compared by an \
                  agent only"
                     .to_owned(),
@@ -237,7 +237,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.blind = Some(error.to_string());
+            pod.kernel.unobserved = Some(error.to_string());
         }
     }
 }
@@ -249,14 +249,14 @@ fn judge_listener(netns: &Netns, port: Port, pod: &mut PodState) {
             let proxy = if serves { ProxyEvidence::Serves } else { ProxyEvidence::Absent };
             let rules = RulesEvidence::Verified;
             pod.capture = Evidence { life: life_of(pod), rules, proxy, ..Evidence::UNKNOWN }.classify().state;
-            pod.ztunnel = Some(ZtunnelView { serves, refused: None });
-            pod.trouble = None; // of that time
+            pod.ztunnel = Some(ZtunnelView { acknowledged: serves, error: None });
+            pod.problem = None; // of that time
             let word = if serves { "listens" } else { "does not listen" };
-            pod.kernel.seen.push(format!("ztunnel {word} in its network namespace (port {port})"));
+            pod.kernel.observed.push(format!("ztunnel {word} in its network namespace (port {port})"));
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;
-            pod.kernel.blind = Some(error.to_string());
+            pod.kernel.unobserved = Some(error.to_string());
         }
     }
 }
@@ -269,5 +269,5 @@ fn judge_sidecar(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mu
 fn set_netns_unknown(settings: &CaptureSettings, pod: &mut PodState) {
     pod.capture = Evidence::UNKNOWN.classify().state;
     let directory = settings.netns_directory.display();
-    pod.kernel.blind = Some(format!("no network namespace in {directory} has its address"));
+    pod.kernel.unobserved = Some(format!("no network namespace in {directory} has its address"));
 }

@@ -79,7 +79,7 @@ fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateRe
     let error = anyhow::Error::new(error);
     let why = error_text(&error);
     let mut state = standalone::observe(settings);
-    state.seen.blind.push(Unobserved::new(StatePart::Agent, why));
+    state.observation.unobserved.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
 }
 

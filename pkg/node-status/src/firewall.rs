@@ -14,7 +14,7 @@ pub(super) struct ShownRule {
 
 pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
     let shown = FirewallRule {
-        place: place.to_owned(),
+        netns: place.to_owned(),
         family: number(family),
         table: seen.line.table.name().to_owned(),
         chain: seen.line.chain.clone(),
@@ -33,7 +33,7 @@ pub(super) fn firewall(desired: Vec<ShownRule>, observed: Vec<ShownRule>) -> Com
     let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
     };
-    let difference = Comparison::of(ours(&desired), ours(&observed)).difference;
+    let difference = Comparison::of(ours(&desired), ours(&observed)).differences;
     let shown = |rules: Vec<ShownRule>| rules.into_iter().map(|rule| rule.shown).collect();
     Comparison::judged(shown(desired), shown(observed), difference)
 }

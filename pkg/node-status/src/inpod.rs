@@ -22,7 +22,7 @@ use crate::{
 
 /// Fills in the node's part.
 pub(super) fn observe_probes(settings: &CaptureSettings, wanted: &MemberAddresses, state: &mut StateReport) {
-    let blind = &mut state.seen.blind;
+    let blind = &mut state.observation.unobserved;
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
     state.network = NetworkState {
@@ -60,16 +60,16 @@ fn compare_probe_rules(
         lines.into_iter().map(move |line| rule("node", family, &line))
     });
     let mut shown = firewall(wanted.collect(), seen.collect());
-    if shown.difference.is_empty() {
+    if shown.differences.is_empty() {
         // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
         let changes = probes.changes(&observed);
         let differs = changes.reasons().map(|(family, what)| StateDifference {
             kind,
             family: family.map(number),
-            what,
+            object: what,
         });
-        shown.difference = differs.collect();
+        shown.differences = differs.collect();
     }
     Ok(shown)
 }
@@ -78,19 +78,19 @@ fn compare_probe_rules(
 pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
     let mut step = |kind: &str, words: String, operations: Vec<String>| {
-        steps.push(PlanStep { kind: kind.to_owned(), words, operations });
+        steps.push(PlanStep { kind: kind.to_owned(), message: words, operations });
     };
     let network = &state.network;
     let differs = |found: &[StateDifference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
-    if !network.firewall.difference.is_empty() {
+    if !network.firewall.differences.is_empty() {
         let words = "add the rules that exempt the node's probes from capture".to_owned();
-        step("firewall", words, differs(&network.firewall.difference));
+        step("firewall", words, differs(&network.firewall.differences));
     }
-    if !network.ipsets.difference.is_empty() {
+    if !network.ipsets.differences.is_empty() {
         step(
             "add-members",
             "correct the sets of probed pods".to_owned(),
-            differs(&network.ipsets.difference),
+            differs(&network.ipsets.differences),
         );
     }
     for pod in &state.pods {
@@ -107,7 +107,7 @@ pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, Enroll
                 step("capture-pod", format!("add the rules of {title}, then notify ztunnel"), Vec::new());
             }
             _ if matches!(enrolled_pod.evidence.proxy, ProxyEvidence::Announced | ProxyEvidence::Absent) => {
-                step("tell-ztunnel", format!("send {title} to ztunnel"), Vec::new());
+                step("notify-ztunnel", format!("send {title} to ztunnel"), Vec::new());
             }
             EnrolledPodView { verified: false, .. } => {
                 step("look", format!("verify the rules of {title}"), Vec::new());
@@ -132,20 +132,25 @@ const NO_NETNS: &str = "the plugin did not pass its network namespace, and no pr
 /// The reconciler's last observation.
 pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        looked: enrolled_pod.looked.map(wire::rfc3339),
+        observed_at: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
-        overruling: enrolled_pod.overruling().map(str::to_owned).collect(),
-        repairs: enrolled_pod.repairs,
-        outside: enrolled_pod.seen.as_ref().map(|seen| outside_view(seen.outside())).unwrap_or_default(),
+        preceding_rules: enrolled_pod.overruling().map(str::to_owned).collect(),
+        repair_count: enrolled_pod.repairs,
+        bypassing_connections: enrolled_pod
+            .seen
+            .as_ref()
+            .map(|seen| outside_view(seen.outside()))
+            .unwrap_or_default(),
         ..KernelView::default()
     };
     if enrolled_pod.netns.is_none() {
-        view.blind = Some(enrolled_pod.ambiguity.map_or_else(|| NO_NETNS.to_owned(), |why| why.to_string()));
+        view.unobserved =
+            Some(enrolled_pod.ambiguity.map_or_else(|| NO_NETNS.to_owned(), |why| why.to_string()));
     } else if enrolled_pod.verified {
-        view.seen.push("its rules and its policy route were in place".to_owned());
+        view.observed.push("its rules and its policy route were in place".to_owned());
     } else if enrolled_pod.ruled {
-        view.seen.push("its rules were applied, and will be verified".to_owned());
+        view.observed.push("its rules were applied, and will be verified".to_owned());
     }
     view
 }
@@ -177,30 +182,32 @@ pub(super) fn verify_rules(
     };
     let now = wire::rfc3339(SystemTime::now());
     match ::inpod::observe(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
-        Err(error) => pod.kernel.blind = Some(format!("its network namespace cannot be observed: {error}")),
+        Err(error) => {
+            pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"))
+        }
         Ok(seen) => {
-            pod.kernel.looked = Some(now);
-            pod.kernel.seen.clear();
+            pod.kernel.observed_at = Some(now);
+            pod.kernel.observed.clear();
             if seen.is_whole() {
                 let names: Vec<String> =
                     families.iter().map(|family| format!("IPv{}", number(*family))).collect();
                 pod.kernel
-                    .seen
+                    .observed
                     .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
             }
-            pod.kernel.outside = outside_view(seen.outside());
-            pod.kernel.overruling = seen.bypasses().map(str::to_owned).collect();
+            pod.kernel.bypassing_connections = outside_view(seen.outside());
+            pod.kernel.preceding_rules = seen.bypasses().map(str::to_owned).collect();
             let is_complete = seen.is_whole();
             let rules = match is_complete {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
                 true => RulesEvidence::Verified,
                 false => RulesEvidence::Incomplete { holds: false },
             };
-            let overruled = !pod.kernel.overruling.is_empty();
+            let overruled = !pod.kernel.preceding_rules.is_empty();
             let evidence = Evidence { life, rules, overruled, ..enrolled_pod.evidence };
             pod.capture = evidence.classify().state;
             if !is_complete {
-                pod.since = None; // the change was not observed
+                pod.last_transition_time = None; // the change was not observed
             }
             pod.kernel.differences.splice(..0, seen.differences().map(str::to_owned));
         }

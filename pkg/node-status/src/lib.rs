@@ -90,7 +90,7 @@ impl NodeInspector {
                 self.in_node(|| observe_ambient(&ambient.agent, &snapshot, records, cache))?
             }
         };
-        state.node.started = Some(self.started.clone());
+        state.node.agent_started_at = Some(self.started.clone());
         began.stamp(&mut state, Observer::Agent);
         Ok(state)
     }
@@ -102,7 +102,7 @@ impl NodeInspector {
     /// The reconciler does not answer.
     pub fn verify_pod(&self, pod: &mut PodState) -> Result<(), Reason> {
         let settings = self.settings.ambient.as_ref().map(|ambient| &ambient.agent);
-        let settings = settings.filter(|_| pod.way == Some(RedirectionMode::InPod));
+        let settings = settings.filter(|_| pod.mode == Some(RedirectionMode::InPod));
         let Some((settings, chosen)) = settings.and_then(|all| Some((all, all.capture.in_pod()?))) else {
             return Ok(());
         };
@@ -163,8 +163,9 @@ impl ObservationStart {
     /// Notes in the document when it was observed, and by whom.
     fn stamp(self, state: &mut StateReport, by: Observer) {
         let (at, took_ms) = (wire::rfc3339(self.at), milliseconds(self.began.elapsed()));
-        let blind = std::mem::take(&mut state.seen.blind);
-        state.seen = Provenance { at, took_ms, by, blind };
+        let blind = std::mem::take(&mut state.observation.unobserved);
+        state.observation =
+            Provenance { observed_at: at, duration_ms: took_ms, observer: by, unobserved: blind };
     }
 }
 
@@ -222,10 +223,10 @@ fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState
         CaptureConfig::Auto(_) => "auto",
     };
     NodeState {
-        way,
-        chosen: chosen.to_owned(),
-        fallback,
-        trouble: snapshot.trouble.clone(),
+        mode: way,
+        configured_mode: chosen.to_owned(),
+        no_ztunnel_policy: fallback,
+        problem: snapshot.trouble.clone(),
         synced: snapshot.synced,
         ..NodeState::default() // the kernel shows the active slot
     }

@@ -14,7 +14,7 @@ pub(super) fn empty() -> StateReport {
 pub fn complete(state: &mut StateReport, settings: &DaemonSettings) {
     env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
     state.node.name.clone_from(&settings.identity.node);
-    state.node.ambient = settings.ambient.is_some();
+    state.node.ambient_enabled = settings.ambient.is_some();
     state.config.clone_from(&settings.config);
 }
 
@@ -27,8 +27,8 @@ pub fn shared_config(settings: &DaemonSettings) -> Option<InstalledFile> {
     Some(InstalledFile {
         kind: "shared-config".to_owned(),
         path: path.display().to_string(),
-        ok: read.is_ok(),
-        detail: match read {
+        correct: read.is_ok(),
+        message: match read {
             Ok(config) if config.ztunnel_ready => "it states that a ztunnel accepts traffic".to_owned(),
             Ok(_) => "it states that no ztunnel accepts traffic".to_owned(),
             Err(error) => format!("it cannot be read: {error}"),

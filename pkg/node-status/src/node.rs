@@ -60,7 +60,7 @@ pub(super) fn add_network(
     state: &mut StateReport,
 ) {
     let complete = look.blind.is_empty();
-    state.seen.blind.extend(look.blind);
+    state.observation.unobserved.extend(look.blind);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
     let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);
@@ -86,11 +86,11 @@ fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
         .map(|(family, what)| StateDifference {
             kind: DifferenceKind::Changed,
             family: Some(number(family)),
-            what,
+            object: what,
         })
         .collect();
-    if network.firewall.difference.is_empty() {
-        network.firewall.difference = found;
+    if network.firewall.differences.is_empty() {
+        network.firewall.differences = found;
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) fn members(
         Some(_) => seen.clone(),
         None => member(seen.ip, desired.get(&seen.ip).cloned()),
     });
-    let difference = Comparison::of(want.clone(), filled.collect()).difference;
+    let difference = Comparison::of(want.clone(), filled.collect()).differences;
     Comparison::judged(want, have, difference)
 }
 
@@ -155,7 +155,7 @@ pub(super) fn number(family: Family) -> u8 {
 
 pub(super) fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
     PolicyRuleState {
-        place: place.to_owned(),
+        netns: place.to_owned(),
         family: number(rule.family),
         priority: rule.priority,
         mark: rule.mark.map(|mark| mark.value),

@@ -48,7 +48,7 @@ impl PodContext<'_> {
         if known.ended && is_deleted {
             shown.reason = StateReason {
                 code: SkipReason::Terminated.code().to_owned(),
-                words: "its containers have ended, and the API server is about to remove it".to_owned(),
+                message: "its containers have ended, and the API server is about to remove it".to_owned(),
             };
             shown.capture = Evidence::OUTSIDE.classify().state;
             return shown;
@@ -59,11 +59,11 @@ impl PodContext<'_> {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
                 redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
             }
-            (_, CaptureSnapshot::Node { .. }) => shown.way = Some(RedirectionMode::Node),
-            (_, CaptureSnapshot::InPod { .. }) => shown.way = Some(RedirectionMode::InPod),
+            (_, CaptureSnapshot::Node { .. }) => shown.mode = Some(RedirectionMode::Node),
+            (_, CaptureSnapshot::InPod { .. }) => shown.mode = Some(RedirectionMode::InPod),
             (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
         }
-        let is_in_pod = shown.way == Some(RedirectionMode::InPod);
+        let is_in_pod = shown.mode == Some(RedirectionMode::InPod);
         match &self.snapshot.way {
             CaptureSnapshot::Node { .. } => {
                 judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence);
@@ -85,15 +85,15 @@ impl PodContext<'_> {
         shown.capture = evidence.classify().state;
         match &self.snapshot.way {
             CaptureSnapshot::Node { .. }
-                if shown.way == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
+                if shown.mode == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
             {
-                shown.trouble.clone_from(&self.snapshot.trouble);
+                shown.problem.clone_from(&self.snapshot.trouble);
             }
             CaptureSnapshot::InPod { .. } => add_missing_probes(&self.network, self.settings, &mut shown),
             _ => {}
         }
         if !is_as_enrolled(&shown) {
-            shown.since = None;
+            shown.last_transition_time = None;
         }
         shown
     }
@@ -116,14 +116,14 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         ips,
         phase: known.pod.status.phase.clone(),
         capture: CaptureState::Unknown,
-        way: None,
+        mode: None,
         reason: reason_of(&known.standing),
-        since: known.since.map(wire::rfc3339),
-        annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
+        last_transition_time: known.since.map(wire::rfc3339),
+        redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
         kernel: KernelView::default(),
         ztunnel: None,
-        doubt: known.doubted.then(|| DOUBT.to_owned()),
-        trouble: None,
+        unconfirmed: known.doubted.then(|| DOUBT.to_owned()),
+        problem: None,
         privilege: None,
     }
 }
@@ -132,7 +132,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
 fn is_as_enrolled(shown: &PodState) -> bool {
     match shown.capture {
         CaptureState::Captured | CaptureState::Pending | CaptureState::Outside => true,
-        CaptureState::Held => shown.way == Some(RedirectionMode::InPod),
+        CaptureState::Held => shown.mode == Some(RedirectionMode::InPod),
         _ => false,
     }
 }
@@ -149,7 +149,7 @@ pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
         }
         AmbientStanding::Out(reason) => (reason.code(), reason.to_string()),
     };
-    StateReason { code: code.to_owned(), words }
+    StateReason { code: code.to_owned(), message: words }
 }
 
 /// In in-pod redirection the reconciler knows the state of each pod.
@@ -160,8 +160,8 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     }
     shown.kernel = inpod::last_observation(enrolled_pod);
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
-    shown.ztunnel = Some(ZtunnelView { serves, refused: enrolled_pod.refused.clone() });
-    shown.trouble.clone_from(&enrolled_pod.trouble);
+    shown.ztunnel = Some(ZtunnelView { acknowledged: serves, error: enrolled_pod.refused.clone() });
+    shown.problem.clone_from(&enrolled_pod.trouble);
 }
 
 /// Returns the evidence for a pod that belongs to the mesh and is handled by the next pass.

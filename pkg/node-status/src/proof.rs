@@ -37,8 +37,8 @@ impl NodeInspector {
                 "the node has no such pod, or its agent does not follow it".to_owned(),
             ));
         };
-        let target = match pod.way {
-            None => Err(format!("it is outside of the mesh: {}", pod.reason.words)),
+        let target = match pod.mode {
+            None => Err(format!("it is outside of the mesh: {}", pod.reason.message)),
             Some(RedirectionMode::Node) => {
                 Err("the node redirects its traffic: nothing in its own namespace shows that".to_owned())
             }
@@ -51,7 +51,7 @@ impl NodeInspector {
             Ok(paths) if paths.is_empty() => {
                 Proof::untested(title, true, "nothing of it is to be redirected".to_owned())
             }
-            Ok(paths) => Proof { pod: title, known: true, message: None, paths },
+            Ok(paths) => Proof { pod: title, found: true, message: None, paths },
             Err(why) => Proof::untested(title, true, why),
         })
     }
@@ -135,5 +135,5 @@ fn has_family(pod: &PodState, family: Family) -> bool {
 }
 
 fn unseen(pod: &PodState) -> String {
-    pod.kernel.blind.clone().unwrap_or_else(|| "its network namespace is not known".to_owned())
+    pod.kernel.unobserved.clone().unwrap_or_else(|| "its network namespace is not known".to_owned())
 }

@@ -37,12 +37,12 @@ pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
         let known = pods.iter_mut().find(|pod| pod.namespace == record.namespace && pod.name == record.name);
         match known {
             Some(pod) if pod.capture == CaptureState::Captured => {}
-            Some(pod) => pod.trouble = pod.trouble.take().or(Some(why)),
+            Some(pod) => pod.problem = pod.problem.take().or(Some(why)),
             None => {
                 let mut pod = pod_of_record(record);
                 let rules = RulesEvidence::Absent { failing: true };
                 pod.capture = Evidence { rules, awaited: true, ..Evidence::UNKNOWN }.classify().state;
-                pod.trouble = Some(why);
+                pod.problem = Some(why);
                 pods.push(pod);
             }
         }
@@ -121,7 +121,7 @@ pub(super) fn observe(
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let blind = if known.is_some() { None } else { unrecorded_namespaces(records, &places) };
     StateReport {
-        seen: Provenance { blind: blind.into_iter().collect(), ..Provenance::default() },
+        observation: Provenance { unobserved: blind.into_iter().collect(), ..Provenance::default() },
         node: NodeState { synced: known.is_some(), ..NodeState::default() },
         history: snapshot.map(|snapshot| snapshot.history.clone()).unwrap_or_default(),
         pods,
@@ -191,14 +191,14 @@ fn pod_of_record(record: &PodRecord) -> PodState {
         // It was about to run then; a DEL would have reported that it has ended.
         phase: "Running".to_owned(),
         capture: if is_sidecar { SIDECAR } else { Evidence::OUTSIDE }.classify().state,
-        way: is_sidecar.then_some(RedirectionMode::Sidecar),
-        reason: StateReason { code: record.decision.clone(), words: reason_text(record) },
-        since: Some(record.at.clone()),
-        annotation: None,
-        kernel: KernelView { blind, ..KernelView::default() },
+        mode: is_sidecar.then_some(RedirectionMode::Sidecar),
+        reason: StateReason { code: record.decision.clone(), message: reason_text(record) },
+        last_transition_time: Some(record.at.clone()),
+        redirection_annotation: None,
+        kernel: KernelView { unobserved: blind, ..KernelView::default() },
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn observe_sidecars(
     pods: &mut [PodState],
 ) {
     let is_one =
-        |pod: &PodState| pod.way == Some(RedirectionMode::Sidecar) && redirects.contains_key(&pod.uid);
+        |pod: &PodState| pod.mode == Some(RedirectionMode::Sidecar) && redirects.contains_key(&pod.uid);
     if !pods.iter().any(is_one) {
         return;
     }
@@ -121,7 +121,7 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, seen: Result<Rul
     match seen {
         Err(why) => {
             pod.capture = SIDECAR.classify().state;
-            pod.kernel.blind = Some(why);
+            pod.kernel.unobserved = Some(why);
         }
         Ok(RulesComparison { differences, in_place }) => {
             let is_complete = differences.is_empty();
@@ -131,12 +131,12 @@ pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, seen: Result<Rul
                 RulesEvidence::Incomplete { holds: false }
             };
             pod.capture = Evidence { life, rules, ..SIDECAR }.classify().state;
-            pod.kernel.looked = Some(wire::rfc3339(SystemTime::now()));
-            pod.kernel.blind = None;
+            pod.kernel.observed_at = Some(wire::rfc3339(SystemTime::now()));
+            pod.kernel.unobserved = None;
             if is_complete {
-                pod.kernel.seen.push(in_place);
+                pod.kernel.observed.push(in_place);
             } else {
-                pod.since = None; // the change was not observed
+                pod.last_transition_time = None; // the change was not observed
             }
             pod.kernel.differences = differences;
         }

@@ -69,7 +69,7 @@ impl SidecarDriftChecker {
     /// Takes one observation of the node, and returns the Events that are due.
     pub fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
         let sidecars: Vec<&PodState> =
-            state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Sidecar)).collect();
+            state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {
             self.metrics.set(state, sidecars.iter().filter(|pod| pod.capture == state).count());
         }
@@ -94,7 +94,7 @@ impl SidecarDriftChecker {
 
 fn notice(pod: &PodState) -> AgentNotice {
     let what = pod.kernel.differences.join("; ");
-    let what = if what.is_empty() { pod.trouble.clone().unwrap_or_default() } else { what };
+    let what = if what.is_empty() { pod.problem.clone().unwrap_or_default() } else { what };
     AgentNotice {
         about: NoticeSubject::Pod {
             name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
@@ -122,17 +122,17 @@ mod tests {
             ips: Vec::new(),
             phase: "Running".into(),
             capture,
-            way: Some(RedirectionMode::Sidecar),
+            mode: Some(RedirectionMode::Sidecar),
             reason: StateReason::default(),
-            since: None,
-            annotation: None,
+            last_transition_time: None,
+            redirection_annotation: None,
             kernel: KernelView {
                 differences: vec!["IPv4 nat: chain X is missing".into()],
                 ..KernelView::default()
             },
             ztunnel: None,
-            doubt: None,
-            trouble: None,
+            unconfirmed: None,
+            problem: None,
             privilege: None,
         }
     }
@@ -169,7 +169,7 @@ mod tests {
         let metrics = SidecarDriftMetrics::register(&mut Registry::default(), MeshPodMetrics::default());
         let mut checker = SidecarDriftChecker::new(metrics.clone());
         let ambient =
-            PodState { way: Some(RedirectionMode::Node), ..pod("ambient", CaptureState::Bypassing) };
+            PodState { mode: Some(RedirectionMode::Node), ..pod("ambient", CaptureState::Bypassing) };
         let pods = vec![
             pod("a", CaptureState::Captured),
             pod("b", CaptureState::Captured),

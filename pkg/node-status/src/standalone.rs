@@ -14,7 +14,7 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
     let path = settings.last_state();
     let (last, why) = match last_state(settings) {
         Ok(Some(last)) => {
-            let at = &last.seen.at;
+            let at = &last.observation.observed_at;
             let why =
                 format!("the agent does not answer; its desired state is from its last record, of {at}");
             (Some(last), why)
@@ -33,7 +33,8 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
         }
     };
     let records = settings.records.read();
-    let is_ambient = last.as_ref().is_some_and(|last| last.node.ambient) || settings.ambient.is_some();
+    let is_ambient =
+        last.as_ref().is_some_and(|last| last.node.ambient_enabled) || settings.ambient.is_some();
     let is_recorded = last.is_some();
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => observe_ambient(ambient, last),
@@ -43,12 +44,12 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
     began.stamp(&mut state, Observer::Command);
     records::add_failures(&records, &mut state.pods);
     if is_ambient || !is_recorded {
-        state.seen.blind.push(Unobserved::new(StatePart::Desired, why));
+        state.observation.unobserved.push(Unobserved::new(StatePart::Desired, why));
     }
     state.health.clear();
     judge_files(settings, &mut state);
     local::complete(&mut state, settings);
-    state.node.ambient = is_ambient;
+    state.node.ambient_enabled = is_ambient;
     state
 }
 
@@ -62,7 +63,7 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     }
     state.installation.clear();
     let why = format!("{} is not there, so this is not the agent's container", directory.display());
-    state.seen.blind.push(Unobserved::new(StatePart::Installation, why));
+    state.observation.unobserved.push(Unobserved::new(StatePart::Installation, why));
 }
 
 fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
@@ -70,7 +71,7 @@ fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> State
         Ok(node) => alone::observe(&ambient.agent, node.as_ref(), last),
         Err(error) => {
             let mut state = last.unwrap_or_else(local::empty);
-            state.seen.blind = vec![Unobserved::new(StatePart::Network, format!("{error:#}"))];
+            state.observation.unobserved = vec![Unobserved::new(StatePart::Network, format!("{error:#}"))];
             state
         }
     }
@@ -81,8 +82,8 @@ fn as_recorded(mut state: StateReport) -> StateReport {
     let why =
         "the command was called without the agent's settings (ambient-enabled), so it has observed nothing"
             .to_owned();
-    state.seen.blind = vec![Unobserved::new(StatePart::Network, why)];
-    state.node.started = None;
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Network, why)];
+    state.node.agent_started_at = None;
     state.network = NetworkState::default();
     state.plan.clear();
     state

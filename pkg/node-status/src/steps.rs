@@ -11,7 +11,7 @@ use crate::node::{place_name, policy_rule};
 pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
     PlanStep {
         kind: operation.kind().to_owned(),
-        words: operation.to_string(),
+        message: operation.to_string(),
         operations: operations(operation, config),
     }
 }

@@ -18,14 +18,14 @@ pub struct StateChange {
     kind: &'static str,
     /// As `NAMESPACE/NAME`; `None`: the node.
     pod: Option<String>,
-    words: String,
+    message: String,
 }
 
 impl StateChange {
     /// Of the node as a whole.
     #[must_use]
-    pub fn node(kind: &'static str, words: String) -> StateChange {
-        StateChange { kind, pod: None, words }
+    pub fn node(kind: &'static str, message: String) -> StateChange {
+        StateChange { kind, pod: None, message }
     }
 
     /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
@@ -34,21 +34,21 @@ impl StateChange {
         self.pod.as_deref()
     }
 
-    fn pod(pod: &PodState, words: String) -> StateChange {
-        StateChange { kind: "pod", pod: Some(pod.title()), words }
+    fn pod(pod: &PodState, message: String) -> StateChange {
+        StateChange { kind: "pod", pod: Some(pod.title()), message }
     }
 
     /// For people.
     #[must_use]
     pub fn line(&self, time: &str) -> String {
         let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
-        clean(&format!("{time}  {:<10}  {pod}{}", self.kind, self.words)) + "\n"
+        clean(&format!("{time}  {:<10}  {pod}{}", self.kind, self.message)) + "\n"
     }
 
     /// For scripts.
     #[must_use]
     pub fn value(&self, time: &str) -> Value {
-        json!({ "at": time, "kind": self.kind, "pod": self.pod, "words": self.words })
+        json!({ "observedAt": time, "kind": self.kind, "pod": self.pod, "message": self.message })
     }
 }
 
@@ -70,7 +70,7 @@ fn beginning(now: &StateReport) -> Vec<StateChange> {
     let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
     let mut all = vec![StateChange::node("node", words)];
     all.extend(
-        now.node.trouble.iter().map(|trouble| StateChange::node("node", format!("trouble: {trouble}"))),
+        now.node.problem.iter().map(|problem| StateChange::node("node", format!("problem: {problem}"))),
     );
     all.extend(
         now.pods
@@ -86,21 +86,21 @@ fn beginning(now: &StateReport) -> Vec<StateChange> {
 
 fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
-    if before.node.started != now.node.started {
-        let at = now.node.started.as_deref().unwrap_or("an unknown time");
+    if before.node.agent_started_at != now.node.agent_started_at {
+        let at = now.node.agent_started_at.as_deref().unwrap_or("an unknown time");
         all.push(StateChange::node("agent", format!("the agent was started at {at}")));
     }
-    match (&before.node.trouble, &now.node.trouble) {
+    match (&before.node.problem, &now.node.problem) {
         (old, new) if old == new => {}
-        (_, Some(new)) => all.push(StateChange::node("node", format!("trouble: {new}"))),
-        (_, None) => all.push(StateChange::node("node", "the trouble is over".to_owned())),
+        (_, Some(new)) => all.push(StateChange::node("node", format!("problem: {new}"))),
+        (_, None) => all.push(StateChange::node("node", "the problem is solved".to_owned())),
     }
     all
 }
 
 fn described(state: &StateReport, pod: &PodState) -> String {
-    let way = pod.way.map_or_else(String::new, |way| format!(" ({way})"));
-    let own = pod.kernel.differences.first().or(pod.trouble.as_ref()).cloned();
+    let way = pod.mode.map_or_else(String::new, |way| format!(" ({way})"));
+    let own = pod.kernel.differences.first().or(pod.problem.as_ref()).cloned();
     let why = own.unwrap_or_else(|| crate::cause(state, pod).0);
     format!("{}{way}: {why}", pod.capture)
 }
@@ -113,17 +113,17 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
             Some(old) if old.uid != pod.uid => {
                 all.push(StateChange::pod(pod, format!("another one of that name, {}", described(now, pod))));
             }
-            Some(old) if (old.capture, old.way) != (pod.capture, pod.way) => {
+            Some(old) if (old.capture, old.mode) != (pod.capture, pod.mode) => {
                 all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(now, pod))));
             }
             Some(old) if old.reason != pod.reason => {
                 all.push(StateChange::pod(pod, format!("still {}", described(now, pod))));
             }
-            Some(old) if old.trouble != pod.trouble => {
+            Some(old) if old.problem != pod.problem => {
                 let words = pod
-                    .trouble
+                    .problem
                     .as_ref()
-                    .map_or("the trouble is over".to_owned(), |new| format!("trouble: {new}"));
+                    .map_or("the problem is solved".to_owned(), |new| format!("problem: {new}"));
                 all.push(StateChange::pod(pod, words));
             }
             Some(_) => {}
@@ -166,10 +166,10 @@ fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
         let end = match (&change.error, change.outcome) {
             (Some(error), _) => format!("failed: {error}"),
             (None, ChangeStatus::Failed) => "failed".to_owned(),
-            (None, ChangeStatus::Done) => format!("{:.1} ms", change.took_ms),
+            (None, ChangeStatus::Succeeded) => format!("{:.1} ms", change.duration_ms),
         };
-        let words = format!("{} [{}] ({end})", change.what, change.cause);
-        StateChange { kind: "history", pod: change.pod.clone(), words }
+        let words = format!("{} [{}] ({end})", change.action, change.cause);
+        StateChange { kind: "history", pod: change.pod.clone(), message: words }
     };
     new.into_iter().map(event).collect()
 }

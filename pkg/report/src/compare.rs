@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 pub struct Comparison<T> {
     /// Objects that should be there.
     pub desired: Vec<T>,
-    /// Objects that the kernel shows; `None` if it could not be queried, see [`crate::Provenance::blind`].
+    /// Objects that the kernel shows; `None` if it could not be queried, see [`crate::Provenance::unobserved`].
     pub observed: Option<Vec<T>>,
     /// Changes that would make the two agree; empty as well if the kernel could not be queried.
-    pub difference: Vec<StateDifference>,
+    pub differences: Vec<StateDifference>,
 }
 
 /// Nothing is wanted, and nobody has looked.
 impl<T> Default for Comparison<T> {
     fn default() -> Self {
-        Comparison { desired: Vec::new(), observed: None, difference: Vec::new() }
+        Comparison { desired: Vec::new(), observed: None, differences: Vec::new() }
     }
 }
 
@@ -33,7 +33,7 @@ pub struct StateDifference {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<u8>,
     /// The object that differs, in the notation of the kernel's own tools where they have one.
-    pub what: String,
+    pub object: String,
 }
 
 impl StateDifference {
@@ -70,7 +70,7 @@ impl fmt::Display for DifferenceKind {
 
 impl fmt::Display for StateDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.what)
+        write!(f, "{}: {}", self.kind, self.object)
     }
 }
 
@@ -87,11 +87,11 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
         let say =
-            |kind| move |what: &&T| StateDifference { kind, family: what.family(), what: what.to_string() };
+            |kind| move |what: &&T| StateDifference { kind, family: what.family(), object: what.to_string() };
         let missing = want.difference(&have).map(say(DifferenceKind::Missing));
         let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));
         let difference = missing.chain(unexpected).collect();
-        Comparison { desired, observed: Some(observed), difference }
+        Comparison { desired, observed: Some(observed), differences: difference }
     }
 }
 
@@ -99,12 +99,12 @@ impl<T> Comparison<T> {
     /// The kernel could not be asked.
     #[must_use]
     pub fn unseen(desired: Vec<T>) -> Comparison<T> {
-        Comparison { desired, observed: None, difference: Vec::new() }
+        Comparison { desired, observed: None, differences: Vec::new() }
     }
 
     /// Compared by somebody who knows more of the two than whether they are equal.
     #[must_use]
     pub fn judged(desired: Vec<T>, observed: Vec<T>, difference: Vec<StateDifference>) -> Comparison<T> {
-        Comparison { desired, observed: Some(observed), difference }
+        Comparison { desired, observed: Some(observed), differences: difference }
     }
 }

@@ -31,25 +31,25 @@ pub struct Explanation {
     /// `NAMESPACE/NAME`.
     pub pod: String,
     /// The document has such a pod.
-    pub known: bool,
+    pub found: bool,
     /// Whether it is captured; `None`: nothing is known of it.
     pub capture: Option<CaptureState>,
     /// By which way it is captured, or should be; `None`: it should not be, or nothing is known of it.
     #[serde(deserialize_with = "known_value")]
-    pub way: Option<RedirectionMode>,
+    pub mode: Option<RedirectionMode>,
     /// Verdict on the pod, which determines an exit status.
     #[serde(deserialize_with = "known_or_default")]
     pub verdict: PodVerdict,
     /// A short, stable name of the situation, such as `captured`, `host-network` or `ztunnel-refused`.
     pub code: String,
     /// The most important sentence.
-    pub answer: String,
+    pub message: String,
     /// Since when, why or why not, what the kernel shows now, and what is not known.
-    pub sentences: Vec<String>,
+    pub details: Vec<String>,
     /// Advice, the most promising first; empty if nothing is to be done.
     pub advice: Vec<String>,
     /// Faults of the node, its agent or its ztunnel, whether or not this pod suffers from them.
-    pub trouble: Vec<String>,
+    pub node_problems: Vec<String>,
 }
 
 /// Explains one pod, also one that the document does not have.
@@ -60,15 +60,15 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
         let found = unknown::pod(state, namespace, name);
         let explanation = Explanation {
             pod: clean(&format!("{namespace}/{name}")),
-            known: false,
+            found: false,
             capture: None,
-            way: None,
+            mode: None,
             verdict: found.verdict,
             code: String::new(),
-            answer: String::new(),
-            sentences: [unknown::others(state, namespace, name), of_seeing(state)].concat(),
+            message: String::new(),
+            details: [unknown::others(state, namespace, name), of_seeing(state)].concat(),
             advice: Vec::new(),
-            trouble: Vec::new(),
+            node_problems: Vec::new(),
         };
         return put_together(explanation, found, faults);
     };
@@ -76,7 +76,7 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
     // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
     let can_suffer =
         matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
-    let plain = ["captured", "captured-sidecar", "pending", "unseen"].contains(&found.code.as_str());
+    let plain = ["captured", "captured-sidecar", "pending", "unobserved"].contains(&found.code.as_str());
     if let (true, true, Some(fault)) = (can_suffer, plain, faults.iter().find(|fault| fault.concerns(pod))) {
         fault.finding.code.clone_into(&mut found.code);
         found.verdict = found.verdict.max(fault.finding.verdict);
@@ -84,15 +84,15 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
     }
     let explanation = Explanation {
         pod: clean(&pod.title()),
-        known: true,
+        found: true,
         capture: Some(pod.capture),
-        way: pod.way,
+        mode: pod.mode,
         verdict: found.verdict,
         code: String::new(),
-        answer: String::new(),
-        sentences: [sentences::of_pod(state, pod, &found.says), of_seeing(state)].concat(),
+        message: String::new(),
+        details: [sentences::of_pod(state, pod, &found.says), of_seeing(state)].concat(),
         advice: Vec::new(),
-        trouble: Vec::new(),
+        node_problems: Vec::new(),
     };
     put_together(explanation, found, faults)
 }
@@ -102,9 +102,9 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
 #[must_use]
 pub fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
     if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
-        return (clause(&pod.reason.words), pod.reason.code.clone());
+        return (clause(&pod.reason.message), pod.reason.code.clone());
     }
-    let Explanation { answer, code, .. } = explain(state, &pod.namespace, &pod.name);
+    let Explanation { message: answer, code, .. } = explain(state, &pod.namespace, &pod.name);
     (clause(answer.split_inclusive(". ").next().unwrap_or_default()), code)
 }
 
@@ -120,10 +120,10 @@ pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, Vec<String>)> {
 }
 
 fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::NodeFault>) -> Explanation {
-    explanation.answer = clean(&found.says);
+    explanation.message = clean(&found.says);
     explanation.advice = found.advice;
     for fault in faults {
-        explanation.trouble.push(clean(&fault.finding.says));
+        explanation.node_problems.push(clean(&fault.finding.says));
         explanation.advice.extend(fault.finding.advice);
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -146,10 +146,10 @@ fn lower(sentence: &str) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capture = self.capture.map_or("not known", CaptureState::word);
-        let mode = self.way.map_or_else(String::new, |mode| format!(", mode {mode}"));
-        writeln!(f, "{}: {capture}{mode} [{}]\n\n{}", self.pod, self.code, self.answer)?;
-        self.sentences.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;
-        for (title, list) in [("Wrong with the node:", &self.trouble), ("What to do:", &self.advice)] {
+        let mode = self.mode.map_or_else(String::new, |mode| format!(", mode {mode}"));
+        writeln!(f, "{}: {capture}{mode} [{}]\n\n{}", self.pod, self.code, self.message)?;
+        self.details.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;
+        for (title, list) in [("Wrong with the node:", &self.node_problems), ("What to do:", &self.advice)] {
             if !list.is_empty() {
                 writeln!(f, "\n{title}")?;
                 list.iter().try_for_each(|line| writeln!(f, "  - {line}"))?;

@@ -49,12 +49,12 @@ impl NetworkState {
     /// Every difference, with its kind of object: `ipsets`, `rules`, `routes`, `links`, `sysctls`, `firewall`.
     pub fn differences(&self) -> impl Iterator<Item = (&'static str, &StateDifference)> {
         let all = [
-            ("ipsets", &self.ipsets.difference),
-            ("rules", &self.rules.difference),
-            ("routes", &self.routes.difference),
-            ("links", &self.links.difference),
-            ("sysctls", &self.sysctls.difference),
-            ("firewall", &self.firewall.difference),
+            ("ipsets", &self.ipsets.differences),
+            ("rules", &self.rules.differences),
+            ("routes", &self.routes.differences),
+            ("links", &self.links.differences),
+            ("sysctls", &self.sysctls.differences),
+            ("firewall", &self.firewall.differences),
         ];
         all.into_iter().flat_map(|(kind, found)| found.iter().map(move |difference| (kind, difference)))
     }
@@ -84,7 +84,7 @@ impl Default for SetMember {
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRuleState {
     /// Where.
-    pub place: String,
+    pub netns: String,
     /// 4 or 6.
     pub family: u8,
     /// Of several that fit, the one with the lowest number counts.
@@ -102,7 +102,7 @@ pub struct PolicyRuleState {
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteState {
     /// Where.
-    pub place: String,
+    pub netns: String,
     /// 4 or 6.
     pub family: u8,
     /// Number of the routing table.
@@ -125,13 +125,13 @@ pub struct RouteState {
 #[serde(rename_all = "camelCase", default)]
 pub struct LinkState {
     /// Where.
-    pub place: String,
+    pub netns: String,
     /// Name of the link.
     pub name: String,
     /// Whether the link is up.
     pub up: bool,
     /// Whether the link is of the right kind, and leads to the ztunnel that its slot should have.
-    pub right: bool,
+    pub correct: bool,
     /// Addresses of the link, with prefix lengths.
     pub addresses: Vec<CidrAddress>,
 }
@@ -144,13 +144,13 @@ pub type CidrAddress = String;
 #[serde(rename_all = "camelCase", default)]
 pub struct SysctlState {
     /// Where.
-    pub place: String,
+    pub netns: String,
     /// Name of the setting below `/proc/sys`, with slashes.
     pub name: String,
     /// Value of the setting.
     pub value: String,
     /// Value before our change; `None` if it was not changed by us, or if that is not known.
-    pub before: Option<String>,
+    pub previous_value: Option<String>,
 }
 
 /// A rule of the firewall.
@@ -158,7 +158,7 @@ pub struct SysctlState {
 #[serde(rename_all = "camelCase", default)]
 pub struct FirewallRule {
     /// Where.
-    pub place: String,
+    pub netns: String,
     /// 4 or 6.
     pub family: u8,
     /// `raw`, `mangle`, `nat` or `filter`.
@@ -224,7 +224,7 @@ impl fmt::Display for PolicyRuleState {
             write!(f, " fwmark {mark:#x}/{:#x}", self.mask.unwrap_or(u32::MAX))?;
         }
         write!(f, " lookup {}", self.table)?;
-        place(f, &self.place)
+        place(f, &self.netns)
     }
 }
 
@@ -242,27 +242,27 @@ impl fmt::Display for RouteState {
             write!(f, " dev {device}")?;
         }
         write!(f, " table {} metric {}", self.table, self.metric)?;
-        place(f, &self.place)
+        place(f, &self.netns)
     }
 }
 
 impl fmt::Display for LinkState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "link {} {}", self.name, if self.up { "up" } else { "down" })?;
-        if !self.right {
+        if !self.correct {
             f.write_str(", not the right one")?;
         }
         if !self.addresses.is_empty() {
             write!(f, " with {}", self.addresses.join(", "))?;
         }
-        place(f, &self.place)
+        place(f, &self.netns)
     }
 }
 
 impl fmt::Display for SysctlState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {}", self.name, self.value)?;
-        place(f, &self.place)
+        place(f, &self.netns)
     }
 }
 
@@ -270,6 +270,6 @@ impl fmt::Display for FirewallRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tool = if self.family == 6 { "ip6tables" } else { "iptables" };
         write!(f, "{tool} -t {} -A {} {}", self.table, self.chain, self.rule)?;
-        place(f, &self.place)
+        place(f, &self.netns)
     }
 }

@@ -26,22 +26,22 @@ pub struct PodState {
     pub capture: CaptureState,
     /// By which way it is captured, or should be; `None`: it should not be.
     #[serde(deserialize_with = "known_value")]
-    pub way: Option<RedirectionMode>,
+    pub mode: Option<RedirectionMode>,
     /// Why it should be captured, or why not.
     pub reason: StateReason,
     /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.
-    pub since: Option<String>,
+    pub last_transition_time: Option<String>,
     /// Value of the pod's annotation `ambient.istio.io/redirection`.
-    pub annotation: Option<String>,
+    pub redirection_annotation: Option<String>,
     /// The kernel's view of the pod.
     pub kernel: KernelView,
     /// The pod's state in ztunnel; `None` with a sidecar, outside the mesh, and with capture on the node.
     pub ztunnel: Option<ZtunnelView>,
     /// Why the agent holds on to it although the API server's list says otherwise, in a clause; `None`: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub doubt: Option<String>,
+    pub unconfirmed: Option<String>,
     /// The last failure, in a sentence; `None` if nothing failed, or if it was overcome.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
     pub privilege: Option<String>,
@@ -54,7 +54,7 @@ pub struct StateReason {
     /// A short, stable name, such as `ambient-namespace` or `host-network`.
     pub code: String,
     /// A clause whose subject is the pod: "its namespace is labelled istio.io/dataplane-mode=ambient".
-    pub words: String,
+    pub message: String,
 }
 
 /// State of a pod in the kernel.
@@ -62,7 +62,7 @@ pub struct StateReason {
 #[serde(rename_all = "camelCase", default)]
 pub struct KernelView {
     /// When it was looked at, RFC 3339; `None`: it was not.
-    pub looked: Option<String>,
+    pub observed_at: Option<String>,
     /// Network namespace of the pod; `None` if it is not known.
     pub netns: Option<NetnsRef>,
     /// The evidence on which this namespace is attributed to the pod, as a clause; `None`: no agent has recorded it.
@@ -70,16 +70,16 @@ pub struct KernelView {
     /// Differences from the desired state, as text. If the pod was observed, none means that the kernel shows what is desired.
     pub differences: Vec<String>,
     /// Facts that were observed in place, each in a clause ("10.0.0.7 is in the set of enrolled addresses").
-    pub seen: Vec<String>,
+    pub observed: Vec<String>,
     /// Rules of other components in its network namespace that precede ours, so that traffic bypasses the mesh, or can; each
     /// in a clause.
-    pub overruling: Vec<String>,
+    pub preceding_rules: Vec<String>,
     /// How many times in a row the pod's rules were restored because they are removed repeatedly; 0 if they stay in place.
-    pub repairs: u32,
+    pub repair_count: u32,
     /// Connections that are older than its capture.
-    pub outside: OutsideView,
+    pub bypassing_connections: OutsideView,
     /// Why it could not be observed; `None`: it was, or it is none of our business.
-    pub blind: Option<String>,
+    pub unobserved: Option<String>,
 }
 
 /// TCP connections that a pod had before it was captured, and that bypass the proxy until they close.
@@ -107,9 +107,9 @@ pub struct NetnsRef {
 #[serde(rename_all = "camelCase", default)]
 pub struct ZtunnelView {
     /// Whether ztunnel has acknowledged the pod in the namespace that it has now.
-    pub serves: bool,
+    pub acknowledged: bool,
     /// Reason for which ztunnel refused the pod; `None` if it did not.
-    pub refused: Option<String>,
+    pub error: Option<String>,
 }
 
 impl PodState {

@@ -82,7 +82,7 @@ pub struct Proof {
     /// `NAMESPACE/NAME`.
     pub pod: String,
     /// The node has such a pod.
-    pub known: bool,
+    pub found: bool,
     /// Why nothing was tested, as a clause; `None`: something was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -93,8 +93,8 @@ pub struct Proof {
 impl Proof {
     /// Returns a proof without any test, and why.
     #[must_use]
-    pub fn untested(pod: String, known: bool, why: String) -> Proof {
-        Proof { pod, known, message: Some(why), paths: Vec::new() }
+    pub fn untested(pod: String, found: bool, why: String) -> Proof {
+        Proof { pod, found, message: Some(why), paths: Vec::new() }
     }
 
     /// Returns the worst result of the paths that count.
@@ -109,7 +109,7 @@ impl Proof {
     #[must_use]
     pub fn status(&self) -> u8 {
         match self.result() {
-            _ if !self.known => PodVerdict::NoSuchPod.status(),
+            _ if !self.found => PodVerdict::NotFound.status(),
             ProofResult::Bypasses => 1,
             ProofResult::Held | ProofResult::NotTestable => 2,
             ProofResult::Proven => 0,
@@ -154,7 +154,7 @@ impl Proof {
 /// Returns the exit status for several pods, as [`Proof::status`] for one. Pods that have gone meanwhile do not count.
 #[must_use]
 pub fn proofs_status(proofs: &[Proof]) -> u8 {
-    let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.known).map(Proof::status).collect();
+    let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::status).collect();
     match () {
         () if statuses.contains(&1) => 1,
         () => statuses.into_iter().max().unwrap_or_default(),
@@ -198,7 +198,7 @@ mod tests {
         };
         Proof {
             pod: "shop/web".to_owned(),
-            known: true,
+            found: true,
             message: None,
             paths: results.iter().map(path).collect(),
         }
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_result_of_a_later_version_counts_as_not_testable() {
-        let text = r#"{"pod":"a/b","known":true,"paths":[{"name":"x","result":"teleported","new":1}]}"#;
+        let text = r#"{"pod":"a/b","found":true,"paths":[{"name":"x","result":"teleported","new":1}]}"#;
         let read: Proof = serde_json::from_str(text).unwrap();
         assert_eq!(read.result(), ProofResult::NotTestable);
         for result in

@@ -24,7 +24,7 @@ pub struct StateReport {
     /// Version of the program that made it.
     pub version: String,
     /// The observer, and the time of the observation.
-    pub seen: Provenance,
+    pub observation: Provenance,
     /// The node, and how it works.
     pub node: NodeState,
     /// Answers to probes, part by part.
@@ -50,13 +50,13 @@ pub struct StateReport {
 #[serde(rename_all = "camelCase", default)]
 pub struct Provenance {
     /// When the kernel was asked.
-    pub at: String,
+    pub observed_at: String,
     /// How long that took, in milliseconds.
-    pub took_ms: f64,
+    pub duration_ms: f64,
     /// The observer.
-    pub by: Observer,
+    pub observer: Observer,
     /// Parts that could not be observed, and why. Nothing is known of them, neither good nor bad.
-    pub blind: Vec<Unobserved>,
+    pub unobserved: Vec<Unobserved>,
 }
 
 /// The program that observed the state.
@@ -78,16 +78,16 @@ pub struct Unobserved {
     /// The part, for programs.
     pub part: StatePart,
     /// The part, as text.
-    pub what: String,
+    pub description: String,
     /// Why, in a sentence.
-    pub why: String,
+    pub message: String,
 }
 
 impl Unobserved {
     /// In the part's usual words.
     #[must_use]
     pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
-        Unobserved { part, what: part.words().to_owned(), why: why.to_string() }
+        Unobserved { part, description: part.words().to_owned(), message: why.to_string() }
     }
 }
 
@@ -143,20 +143,20 @@ pub struct NodeState {
     /// Name of the node.
     pub name: String,
     /// When the agent started; `None`: there is none.
-    pub started: Option<String>,
+    pub agent_started_at: Option<String>,
     /// The agent takes part in ambient mode.
-    pub ambient: bool,
+    pub ambient_enabled: bool,
     /// The capture mode in use for pods of ambient mode; `None`: ambient mode is off, or no agent says.
     #[serde(deserialize_with = "known_value")]
-    pub way: Option<RedirectionMode>,
+    pub mode: Option<RedirectionMode>,
     /// The operator's choice: `node`, `in-pod` or `auto`; empty when ambient mode is off.
-    pub chosen: String,
+    pub configured_mode: String,
     /// Treatment of traffic while no ztunnel is ready, with capture on the node: `hold`, `reject` or `open`.
-    pub fallback: Option<String>,
+    pub no_ztunnel_policy: Option<String>,
     /// The slot that takes new connections, with capture on the node; `None`: no ztunnel is ready.
     pub active_slot: Option<u32>,
     /// Why pods cannot be enrolled, or what else is wrong with the node; `None`: nothing is.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Facts about pods and namespaces have been read whole since the agent's start; without ambient mode, those about pods.
     pub synced: bool,
 }
@@ -166,11 +166,11 @@ pub struct NodeState {
 #[serde(rename_all = "camelCase", default)]
 pub struct PartHealth {
     /// `installer` or `agent`.
-    pub part: String,
+    pub component: String,
     /// Whether the part is well.
-    pub ok: bool,
+    pub healthy: bool,
     /// The fault; empty if there is none.
-    pub why: String,
+    pub message: String,
 }
 
 /// A file of ours.
@@ -182,9 +182,9 @@ pub struct InstalledFile {
     /// Where, as the daemon sees it.
     pub path: String,
     /// Whether the file is as it should be.
-    pub ok: bool,
+    pub correct: bool,
     /// In words: what it is, or what is wrong with it.
-    pub detail: String,
+    pub message: String,
 }
 
 /// A ztunnel pod.
@@ -210,7 +210,7 @@ pub struct ZtunnelState {
     /// The node's end of its link, with capture on the node.
     pub link: Option<String>,
     /// Whether this ztunnel answers DNS for pods of the mesh.
-    pub dns: bool,
+    pub dns_proxy: bool,
     /// Whether the ztunnel is connected to the agent, with in-pod capture; `None` if a connection whose pod is not known may
     /// be its own.
     pub connected: Option<bool>,
@@ -226,7 +226,7 @@ pub struct PlanStep {
     /// A short, stable name, as in the metric of steps.
     pub kind: String,
     /// In words.
-    pub words: String,
+    pub message: String,
     /// Operations of the step, one each, as commands of `ip`, `ipset`, `sysctl` and input of `iptables-restore`.
     pub operations: Vec<String>,
 }
@@ -236,15 +236,15 @@ pub struct PlanStep {
 #[serde(rename_all = "camelCase", default)]
 pub struct ChangeRecord {
     /// When it began.
-    pub at: String,
+    pub started_at: String,
     /// Trigger of the change, such as `pod shop/web joined`, `drift` or `start`.
     pub cause: String,
     /// The change itself, as text.
-    pub what: String,
+    pub action: String,
     /// The pod that it is about, as `NAMESPACE/NAME`; `None`: the node.
     pub pod: Option<String>,
     /// How long it took, in milliseconds.
-    pub took_ms: f64,
+    pub duration_ms: f64,
     /// How it ended.
     pub outcome: ChangeStatus,
     /// Why it failed; `None`: it did not.
@@ -256,7 +256,7 @@ pub struct ChangeRecord {
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeStatus {
     /// The change was made.
-    Done,
+    Succeeded,
     /// The change was not made, or not completely.
     #[default]
     #[serde(other)]
@@ -272,7 +272,7 @@ pub struct EffectiveSetting {
     /// Value of the setting.
     pub value: String,
     /// Where it came from: `default`, `flag`, or `environment NAME`.
-    pub origin: String,
+    pub source: String,
 }
 
 impl StateReport {
@@ -285,21 +285,23 @@ impl StateReport {
     /// Whether the list of pods is complete: it was made, and read to its end.
     #[must_use]
     pub fn knows_all_pods(&self) -> bool {
-        let is_observed = !self.pods.is_empty() || self.seen.blind.is_empty();
-        is_observed && (self.node.synced || !self.node.ambient)
+        let is_observed = !self.pods.is_empty() || self.observation.unobserved.is_empty();
+        is_observed && (self.node.synced || !self.node.ambient_enabled)
     }
 
     /// A plan without steps means that nothing is to be done. A command without an agent makes one only of what it observed.
     #[must_use]
     pub fn knows_plan(&self) -> bool {
-        !self.plan.is_empty() || self.seen.by != Observer::Command || self.seen.blind.is_empty()
+        !self.plan.is_empty()
+            || self.observation.observer != Observer::Command
+            || self.observation.unobserved.is_empty()
     }
 
     /// Everything that is not as it should be, in sentences; empty: the kernel, and the files, equal what is desired.
     #[must_use]
     pub fn differences(&self) -> Vec<String> {
-        let files = self.installation.iter().filter(|file| !file.ok);
-        let files = files.map(|file| format!("{} {}: {}", file.kind, file.path, file.detail));
+        let files = self.installation.iter().filter(|file| !file.correct);
+        let files = files.map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
         let network = self.network.differences().map(|(kind, found)| format!("{kind}: {found}"));
         let pods = self.pods.iter().flat_map(|pod| {
             let found = pod.kernel.differences.iter();

@@ -73,7 +73,7 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
         mode(pod.before),
         mode(pod.after),
         Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
-        Cell::plain(&clean(&pod.reason.words)),
+        Cell::plain(&clean(&pod.reason.message)),
     ]
 }
 
@@ -87,8 +87,8 @@ fn pod_row(state: &StateReport, pod: &PodState) -> Vec<Cell> {
     vec![
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-        Cell::plain(pod.way.map_or("-", |way| way.word())),
-        Cell::plain(&seconds(pod.since.as_deref().unwrap_or("-"))),
+        Cell::plain(pod.mode.map_or("-", |way| way.word())),
+        Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
         Cell::plain(&why(state, pod)),
     ]
 }
@@ -96,13 +96,13 @@ fn pod_row(state: &StateReport, pod: &PodState) -> Vec<Cell> {
 /// Returns the cause of a pod's state on one line: what is wrong with the pod itself, otherwise [`crate::cause`].
 #[must_use]
 pub fn why(state: &StateReport, pod: &PodState) -> String {
-    let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.refused.as_deref());
+    let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
     let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
     let wrong = pod.kernel.differences.iter().map(|difference| clause(difference));
     let wrong = wrong
         .chain(refused)
-        .chain(pod.trouble.as_deref().map(clause))
-        .chain(pod.kernel.blind.as_deref().map(clause));
+        .chain(pod.problem.as_deref().map(clause))
+        .chain(pod.kernel.unobserved.as_deref().map(clause));
     let why: Vec<String> = match wrong.collect::<Vec<_>>() {
         nothing if nothing.is_empty() => vec![crate::cause(state, pod).0],
         wrong => wrong,
@@ -133,9 +133,9 @@ pub fn seconds(time: &str) -> String {
 /// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
 #[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
-    let blind = state.seen.blind.iter();
+    let blind = state.observation.unobserved.iter();
     let mut all: Vec<String> =
-        blind.map(|blind| format!("{}: {}", clause(&blind.what), clause(&blind.why))).collect();
+        blind.map(|blind| format!("{}: {}", clause(&blind.description), clause(&blind.message))).collect();
     let network = &state.network;
     for (kind, part, is_unseen) in [
         (
@@ -162,19 +162,22 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         ),
     ] {
         let is_told = |blind: &Unobserved| [part, StatePart::Network].contains(&blind.part);
-        if is_unseen && !state.seen.blind.iter().any(is_told) {
+        if is_unseen && !state.observation.unobserved.iter().any(is_told) {
             all.push(format!("{kind}: the kernel could not be asked"));
         }
     }
-    if state.seen.by == Observer::Agent && state.node.ambient && !state.node.synced {
+    if state.observation.observer == Observer::Agent && state.node.ambient_enabled && !state.node.synced {
         all.push(
             "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
         );
     }
-    let pods =
-        state.pods.iter().filter(|pod| pod.capture == CaptureState::Unknown || pod.kernel.blind.is_some());
+    let pods = state
+        .pods
+        .iter()
+        .filter(|pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some());
     all.extend(pods.map(|pod| {
-        let why = pod.kernel.blind.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), clause);
+        let why =
+            pod.kernel.unobserved.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), clause);
         format!("pod {}: {why}", clean(&pod.title()))
     }));
     all.iter().map(|text| sentence(text)).collect()
@@ -197,13 +200,13 @@ pub fn verified(state: &StateReport) -> Vec<String> {
 /// Returns what [`verified`] finds as a table, and what is not known.
 #[must_use]
 pub fn differences(state: &StateReport, colour: bool) -> String {
-    let files = state.installation.iter().filter(|file| !file.ok);
+    let files = state.installation.iter().filter(|file| !file.correct);
     let mut rows: Vec<Vec<Cell>> = files
-        .map(|file| row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.detail)))
+        .map(|file| row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.message)))
         .collect();
     rows.extend(state.network.differences().map(|(kind, found)| {
         let colour = if found.kind == DifferenceKind::Unexpected { Colour::Yellow } else { Colour::Red };
-        row(&found.kind.to_string(), colour, kind, &found.what)
+        row(&found.kind.to_string(), colour, kind, &found.object)
     }));
     for pod in &state.pods {
         let found = pod.kernel.differences.iter();
@@ -241,13 +244,13 @@ pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
     }
     let row = |change: &ChangeRecord| {
         let (what, of_outcome) = match &change.error {
-            Some(error) => (format!("{}: {error}", change.what), Colour::Red),
-            None => (change.what.clone(), Colour::None),
+            Some(error) => (format!("{}: {error}", change.action), Colour::Red),
+            None => (change.action.clone(), Colour::None),
         };
         vec![
-            Cell::plain(&seconds(&change.at)),
+            Cell::plain(&seconds(&change.started_at)),
             Cell::plain(change.pod.as_deref().unwrap_or("-")),
-            Cell::plain(&format!("{:.0} ms", change.took_ms)),
+            Cell::plain(&format!("{:.0} ms", change.duration_ms)),
             Cell::plain(&change.cause),
             Cell::coloured(&what, of_outcome),
         ]
@@ -264,7 +267,7 @@ pub fn plan(state: &StateReport, colour: bool) -> String {
     }
     let mut text = String::new();
     for (at, step) in state.plan.iter().enumerate() {
-        let head = paint(&clean(&step.words), Colour::Bold, colour);
+        let head = paint(&clean(&step.message), Colour::Bold, colour);
         let _ = writeln!(text, "{}. {head} [{}]", at + 1, clean(&step.kind));
         for operation in step.operations.iter().flat_map(|operation| operation.lines()) {
             let _ = writeln!(text, "     {}", clean(operation));

@@ -88,9 +88,9 @@ fn the_headline_says_how_the_node_is() {
     one.ztunnels.clear();
     one.node.active_slot = None;
     says(&one, "✗No ztunnel is ready on this node.");
-    one.node.way = None;
+    one.node.mode = None;
     says(&one, "✗There is no ztunnel on this node.");
-    one.node.ambient = false;
+    one.node.ambient_enabled = false;
     says(&one, "✓No pod of this node belongs to the mesh.");
     says(&one, "Node and ztunnel: ambient mode is off");
 }
@@ -122,7 +122,7 @@ fn the_packet_flow_is_told_in_words() {
 #[test]
 fn a_missing_ztunnel_is_shown_in_every_mode() {
     let mut reject = fixtures::no_ztunnel_hold();
-    reject.node.fallback = Some("reject".into());
+    reject.node.no_ztunnel_policy = Some("reject".into());
     let mut silent = fixtures::no_ztunnel_in_pod();
     silent.ztunnels = vec![ZtunnelState { connected: Some(false), ..ZtunnelState::default() }];
     for (state, missing, then, others) in [
@@ -297,30 +297,30 @@ fn saying(words: &str) -> StateReport {
     let pod: &mut PodState = &mut state.pods[4];
     pod.name = words.to_owned();
     pod.namespace = words.to_owned();
-    pod.reason.words = words.to_owned();
+    pod.reason.message = words.to_owned();
     pod.reason.code = words.to_owned();
     pod.phase = words.to_owned();
-    pod.since = Some(words.to_owned());
-    pod.trouble = Some(words.to_owned());
+    pod.last_transition_time = Some(words.to_owned());
+    pod.problem = Some(words.to_owned());
     pod.kernel.differences = vec![words.to_owned()];
-    pod.kernel.seen = vec![words.to_owned()];
-    pod.ztunnel.as_mut().unwrap().refused = Some(words.to_owned());
+    pod.kernel.observed = vec![words.to_owned()];
+    pod.ztunnel.as_mut().unwrap().error = Some(words.to_owned());
     state.ztunnels[0].name = words.to_owned();
     state.node.name = words.to_owned();
-    state.node.trouble = Some(words.to_owned());
+    state.node.problem = Some(words.to_owned());
     state.version = words.to_owned();
-    state.seen.at = words.to_owned();
-    state.health[0].why = words.to_owned();
+    state.observation.observed_at = words.to_owned();
+    state.health[0].message = words.to_owned();
     state.installation[0].path = words.to_owned();
-    state.installation[0].detail = words.to_owned();
+    state.installation[0].message = words.to_owned();
     state.history[0].cause = words.to_owned();
-    state.history[0].what = words.to_owned();
+    state.history[0].action = words.to_owned();
     state.config[0].name = words.to_owned();
     state.config[0].value = words.to_owned();
     state.network.foreign = vec![words.to_owned()];
     state.network.firewall.desired[0].rule = words.to_owned();
-    state.network.rules.difference = state.network.ipsets.difference.clone();
-    state.network.rules.difference[0].what = words.to_owned();
+    state.network.rules.differences = state.network.ipsets.differences.clone();
+    state.network.rules.differences[0].object = words.to_owned();
     state
 }
 

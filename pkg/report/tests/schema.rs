@@ -17,15 +17,15 @@ use serde_json::Value;
 /// What the fixtures leave out, so that each member has a value in one of them.
 fn whole() -> Vec<StateReport> {
     let mut state = fixtures::well();
-    state.node.trouble = Some("words".into());
-    state.seen.blind = vec![Unobserved::new(StatePart::Network, "words")];
+    state.node.problem = Some("words".into());
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Network, "words")];
     let pod: &mut PodState = &mut state.pods[0];
-    pod.trouble = Some("words".into());
-    pod.kernel.blind = Some("words".into());
-    pod.kernel.overruling = vec!["words".into()];
-    pod.kernel.repairs = 2;
+    pod.problem = Some("words".into());
+    pod.kernel.unobserved = Some("words".into());
+    pod.kernel.preceding_rules = vec!["words".into()];
+    pod.kernel.repair_count = 2;
     pod.kernel.netns_witness = Some("words".into());
-    pod.kernel.outside.connections = vec!["words".into()];
+    pod.kernel.bypassing_connections.connections = vec!["words".into()];
     pod.privilege = Some("none".into());
     fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect()
 }

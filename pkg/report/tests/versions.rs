@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 fn documents() -> Vec<Value> {
     let mut all: Vec<StateReport> = fixtures::all().into_iter().map(|(_, state)| state).collect();
     all.push(StateReport {
-        seen: report::Provenance {
-            blind: vec![Unobserved::new(StatePart::Network, "why")],
+        observation: report::Provenance {
+            unobserved: vec![Unobserved::new(StatePart::Network, "why")],
             ..report::Provenance::default()
         },
         ..fixtures::well()
@@ -74,16 +74,16 @@ fn a_document_of_the_future_has_other_members_and_values() {
             }
         }
         assert_eq!(parse(&document).unwrap(), known);
-        let values = ["/by", "/part", "/way", "/capture", "/kind", "/outcome"]
+        let values = ["/observer", "/part", "/mode", "/capture", "/kind", "/outcome"]
             .map(|name| move |pointer: &&String| pointer.ends_with(name));
         let all = pointers(&document);
         for pointer in all.iter().filter(|pointer| values.iter().any(|is_one| is_one(pointer))) {
             *document.pointer_mut(pointer).unwrap() = json!("of-the-future");
         }
         let read = parse(&document).unwrap();
-        assert!(read.pods.iter().all(|pod| pod.capture == CaptureState::Unknown && pod.way.is_none()));
+        assert!(read.pods.iter().all(|pod| pod.capture == CaptureState::Unknown && pod.mode.is_none()));
         assert!(read.history.iter().all(|change| change.outcome == ChangeStatus::Failed));
-        assert!(read.seen.blind.iter().all(|blind| blind.part == StatePart::Other));
+        assert!(read.observation.unobserved.iter().all(|blind| blind.part == StatePart::Other));
         assert_eq!(read.differences().len(), known.differences().len(), "no difference is lost");
     }
 }
@@ -109,10 +109,10 @@ fn explanations_of_other_versions_are_read() {
     assert_eq!(serde_json::from_value::<Explanation>(json.clone()).unwrap(), answer);
     json["verdict"] = json!("of-the-future");
     json["capture"] = json!("of-the-future");
-    json["way"] = json!("of-the-future");
+    json["mode"] = json!("of-the-future");
     let read: Explanation = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(
-        (read.verdict, read.capture, read.way),
+        (read.verdict, read.capture, read.mode),
         (PodVerdict::Unknown, Some(CaptureState::Unknown), None)
     );
     for name in json.as_object().unwrap().keys() {

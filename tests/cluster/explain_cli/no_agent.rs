@@ -44,11 +44,11 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     dies(&mut fixture, &["web", "sidecar"]);
     let down = ("agent-down", "captured", "node", 1);
     let answer = says(&fixture.container, "mesh/web", down, &["is captured", DOWN]);
-    assert!(answer.sentences.iter().any(|text| text.contains("its last record, of")), "{answer}");
+    assert!(answer.details.iter().any(|text| text.contains("its last record, of")), "{answer}");
     let _ = says(&fixture.container, "plain/sidecar", ("agent-down", "captured", "sidecar", 1), &[DOWN]);
     let outside = ("not-labelled", "outside", "-", 0);
     let answer = says(&fixture.container, "plain/plain", outside, &[]);
-    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    assert!(answer.node_problems.iter().any(|text| text.contains(DOWN)), "{answer}");
     let _ = says(
         &fixture.container,
         "mesh/other",
@@ -67,11 +67,11 @@ fn captured_on_the_node_and_what_happens_meanwhile() {
     fixture.container.set_account("a.token.of-later", "no certificate");
     let answer = says(&fixture.container, "mesh/web", down, &[]);
     let stale = "The plugin's credential for the API server is missing or stale";
-    assert!(answer.trouble.iter().any(|text| text.starts_with(stale)), "{answer}");
+    assert!(answer.node_problems.iter().any(|text| text.starts_with(stale)), "{answer}");
     fixture.node.write_conflist("10-kit.conflist", &fixture.node.conflist(&[]));
     let answer = says(&fixture.container, "mesh/web", down, &[]);
     let entry = "The container runtime's network configuration lacks our entry";
-    assert!(answer.trouble.iter().any(|text| text.starts_with(entry)), "{answer}");
+    assert!(answer.node_problems.iter().any(|text| text.starts_with(entry)), "{answer}");
     assert_eq!(verify(&fixture.container).0, 1);
 
     fixture.node.netns().sh("iptables-nft -t mangle -D PREROUTING -j ztunnel-PREROUTING");
@@ -103,7 +103,7 @@ fn captured_from_within() {
         (Some("held"), 1),
         "{answer}"
     );
-    assert!(answer.sentences.iter().any(|text| text.contains("ztunnel does not listen")), "{answer}");
+    assert!(answer.details.iter().any(|text| text.contains("ztunnel does not listen")), "{answer}");
     web.sandbox.netns.sh("ip rule del pref 32764");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
     let _ = says(&fixture.container, "mesh/web", drifted, &["no policy route to ztunnel"]);
@@ -157,6 +157,6 @@ fn nobody_has_ever_run_here() {
         ("agent-down", "-", "-", 2),
         &["no record that it left mentions this pod"],
     );
-    assert!(answer.trouble.iter().any(|text| text.contains(DOWN)), "{answer}");
+    assert!(answer.node_problems.iter().any(|text| text.contains(DOWN)), "{answer}");
     assert_eq!((list(&fixture.container, &["--bypassing"]).0, verify(&fixture.container).0), (2, 1));
 }

@@ -84,7 +84,7 @@ fn each_pod_of_a_node_has_its_reason() {
     ] {
         let _ = says(&fixture.container, pod, expected, &[words]);
     }
-    let perhaps = explain(&fixture.container, "plain/web").sentences;
+    let perhaps = explain(&fixture.container, "plain/web").details;
     assert!(perhaps[0].contains("mesh/web"), "{perhaps:?}");
     assert_eq!(list(&fixture.container, &["--bypassing"]), (1, vec!["mesh/both".to_owned()]));
     assert_eq!(list(&fixture.container, &["--bypassing", "-n", PLAIN]), (0, Vec::new()));
@@ -106,7 +106,7 @@ fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     fixture.wait_logged("reconcile failed", "");
     let answer = explain(&fixture.container, "mesh/web");
     assert_eq!(answer.capture.map(report::CaptureState::word), Some("held"), "{answer}");
-    assert!(!answer.answer.contains("No ztunnel is ready"), "{answer}");
+    assert!(!answer.message.contains("No ztunnel is ready"), "{answer}");
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
     let (_, text) = call(&fixture.container, &["state", "-o", "json"]);
     let state: Value = serde_json::from_str(&text).unwrap();

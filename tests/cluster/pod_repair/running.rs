@@ -89,7 +89,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
         serde_json::from_slice::<Vec<Value>>(&told.stdout).unwrap_or_default()
     };
     let is_known = |change: &Value| {
-        let what = change["what"].as_str().unwrap_or_default();
+        let what = change["action"].as_str().unwrap_or_default();
         change["cause"] == "drift"
             && what.contains("ISTIO_OUTPUT")
             && what.contains("; changed by nft (process ")

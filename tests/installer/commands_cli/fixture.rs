@@ -113,22 +113,23 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         ips: vec!["10.0.0.7".parse().unwrap()],
         phase: "Running".into(),
         capture,
-        way: (!outside).then_some(RedirectionMode::Sidecar),
-        reason: StateReason { code: code.into(), words: words.into() },
-        since: Some("2026-11-21T01:00:00.5Z".into()),
-        annotation: None,
-        kernel: KernelView { looked: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
+        mode: (!outside).then_some(RedirectionMode::Sidecar),
+        reason: StateReason { code: code.into(), message: words.into() },
+        last_transition_time: Some("2026-11-21T01:00:00.5Z".into()),
+        redirection_annotation: None,
+        kernel: KernelView { observed_at: Some("2026-11-21T03:00:00Z".into()), ..KernelView::default() },
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
 
 /// A node on which all is well.
 pub(super) fn document() -> StateReport {
-    let mut node = NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() };
-    node.started = Some("2026-11-21T00:00:00Z".into());
+    let mut node =
+        NodeState { name: "node-1".into(), ambient_enabled: true, synced: true, ..NodeState::default() };
+    node.agent_started_at = Some("2026-11-21T00:00:00Z".into());
     let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
     StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() }
 }
@@ -146,7 +147,7 @@ pub(super) fn full() -> StateReport {
     let mut document = bypassing();
     let place = || "node".to_owned();
     let rule = FirewallRule {
-        place: place(),
+        netns: place(),
         family: 4,
         table: "nat".into(),
         chain: "X".into(),
@@ -154,16 +155,24 @@ pub(super) fn full() -> StateReport {
     };
     document.network.firewall = Comparison::of(Vec::new(), vec![rule]);
     let before = Some("0".into());
-    let sysctl =
-        SysctlState { place: place(), name: "net/ipv4/ip_forward".into(), value: "1".into(), before };
+    let sysctl = SysctlState {
+        netns: place(),
+        name: "net/ipv4/ip_forward".into(),
+        value: "1".into(),
+        previous_value: before,
+    };
     document.network.sysctls = Comparison::of(Vec::new(), vec![sysctl]);
     let detail = "as it should be".into();
-    document.installation =
-        vec![InstalledFile { kind: "entry".into(), path: "/net.d/10.conflist".into(), ok: true, detail }];
+    document.installation = vec![InstalledFile {
+        kind: "entry".into(),
+        path: "/net.d/10.conflist".into(),
+        correct: true,
+        message: detail,
+    }];
     let (name, value) = ("cni-network-config".into(), r#"{"token": "hunter2secret"}"#.into());
-    document.config = vec![EffectiveSetting { name, value, origin: "flag".into() }];
+    document.config = vec![EffectiveSetting { name, value, source: "flag".into() }];
     let inside =
-        PodState { way: Some(RedirectionMode::InPod), ..pod("shop", "inside", CaptureState::Captured) };
+        PodState { mode: Some(RedirectionMode::InPod), ..pod("shop", "inside", CaptureState::Captured) };
     document.pods.push(inside);
     document
 }

@@ -287,10 +287,10 @@ fn state(at: usize) -> StateReport {
         version: if at == 23 { "0.0.9" } else { "0.1.0" }.to_owned(),
         node: NodeState {
             name: node(at),
-            started: Some("2026-02-01T00:00:00Z".to_owned()),
-            ambient: true,
-            way: Some(RedirectionMode::InPod),
-            chosen: "in-pod".to_owned(),
+            agent_started_at: Some("2026-02-01T00:00:00Z".to_owned()),
+            ambient_enabled: true,
+            mode: Some(RedirectionMode::InPod),
+            configured_mode: "in-pod".to_owned(),
             synced: true,
             ..NodeState::default()
         },
@@ -306,27 +306,28 @@ fn state(at: usize) -> StateReport {
         pods: pods_of(at).filter(|pod| *pod != 26).map(pod_state).collect(),
         ..StateReport::default()
     };
-    state.seen.at = "2026-03-01T00:00:00Z".to_owned();
+    state.observation.observed_at = "2026-03-01T00:00:00Z".to_owned();
     match at {
         22 => {
             let missing = StateDifference {
                 kind: DifferenceKind::Missing,
                 family: Some(4),
-                what: "add istio-inpod-probes-v4 10.0.0.1".to_owned(),
+                object: "add istio-inpod-probes-v4 10.0.0.1".to_owned(),
             };
             state.network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
         }
         28 => {
             let why = "cannot write the plugin".to_owned();
-            state.health = vec![PartHealth { part: "installer".to_owned(), ok: false, why: why.clone() }];
+            state.health =
+                vec![PartHealth { component: "installer".to_owned(), healthy: false, message: why.clone() }];
             state.installation = vec![InstalledFile {
                 kind: "plugin".to_owned(),
                 path: "/host/opt/cni/bin/istio-cni".to_owned(),
-                ok: false,
-                detail: why,
+                correct: false,
+                message: why,
             }];
         }
-        29 => state.node.trouble = Some("iptables cannot be run".to_owned()),
+        29 => state.node.problem = Some("iptables cannot be run".to_owned()),
         _ => {}
     }
     state
@@ -348,17 +349,17 @@ fn pod_state(at: usize) -> PodState {
         ips: vec![std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(at).unwrap()).into()],
         phase: "Running".to_owned(),
         capture,
-        way: Some(RedirectionMode::InPod),
+        mode: Some(RedirectionMode::InPod),
         reason: StateReason {
             code: "ambient-namespace".to_owned(),
-            words: "its namespace is labelled istio.io/dataplane-mode=ambient".to_owned(),
+            message: "its namespace is labelled istio.io/dataplane-mode=ambient".to_owned(),
         },
-        since: Some("2026-02-01T00:00:01Z".to_owned()),
-        annotation: Some("enabled".to_owned()),
-        kernel: KernelView { looked: Some("2026-03-01T00:00:00Z".to_owned()), ..KernelView::default() },
-        ztunnel: Some(report::ZtunnelView { serves: capture == CaptureState::Captured, refused: None }),
-        doubt: None,
-        trouble: None,
+        last_transition_time: Some("2026-02-01T00:00:01Z".to_owned()),
+        redirection_annotation: Some("enabled".to_owned()),
+        kernel: KernelView { observed_at: Some("2026-03-01T00:00:00Z".to_owned()), ..KernelView::default() },
+        ztunnel: Some(report::ZtunnelView { acknowledged: capture == CaptureState::Captured, error: None }),
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }

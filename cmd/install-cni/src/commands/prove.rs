@@ -29,7 +29,7 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::from_agent(socket, node_status::LIMIT)?;
     let mut proofs = Vec::new();
     for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
-        if matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar)) {
+        if matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar)) {
             proofs.push(node_status::prove(socket, &pod.namespace, &pod.name)?);
         }
     }

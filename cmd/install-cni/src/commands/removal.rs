@@ -37,15 +37,15 @@ impl RemovalPlan {
         all.extend(objects(&network.routes));
         all.extend(objects(&network.links));
         for setting in network.sysctls.observed.iter().flatten() {
-            if let Some(before) = &setting.before {
+            if let Some(before) = &setting.previous_value {
                 all.push(format!("{setting}, set back to {before}"));
             }
         }
         let files =
-            state.installation.iter().map(|file| format!("{} {}: {}", file.kind, file.path, file.detail));
+            state.installation.iter().map(|file| format!("{} {}: {}", file.kind, file.path, file.message));
         let is_left = |capture| !matches!(capture, CaptureState::Outside | CaptureState::Pending);
         let pods =
-            state.pods.iter().filter(|pod| pod.way == Some(RedirectionMode::InPod) && is_left(pod.capture));
+            state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::InPod) && is_left(pod.capture));
         let pods =
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
         let cleaned = |all: Vec<String>| all.iter().map(|text| clean(text)).collect();

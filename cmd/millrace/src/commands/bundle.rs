@@ -158,7 +158,7 @@ mod tests {
     fn an_archive_has_every_node_and_no_credential() {
         let node = "n".repeat(253);
         let mut state = StateReport::default();
-        state.node.trouble = Some("token: abc".to_owned());
+        state.node.problem = Some("token: abc".to_owned());
         let mut cluster = Cluster::default();
         cluster.answers.insert(node.clone(), NodeAnswer::State(Box::new(state)));
         cluster.answers.insert("quiet".to_owned(), NodeAnswer::Silent("no answer".to_owned()));

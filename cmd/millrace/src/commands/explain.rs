@@ -19,7 +19,7 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
     let source = ClusterSource::open(options).await?;
     let found = match locate(&source, options, word, namespace).await? {
         Ok(found) => found,
-        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NoSuchPod.status())),
+        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.status())),
         Err(Unlocated::Unscheduled) => return Ok(ExitCode::FAILURE),
         Err(Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
     };

@@ -83,16 +83,17 @@ fn not_ready(pod: &Pod) -> Option<Finding> {
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
-    let unwell = state.health.iter().filter(|part| !part.ok);
-    let mut all: Vec<Finding> =
-        unwell.map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.part, part.why))).collect();
-    if state.node.ambient && !state.node.synced {
+    let unwell = state.health.iter().filter(|part| !part.healthy);
+    let mut all: Vec<Finding> = unwell
+        .map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.component, part.message)))
+        .collect();
+    if state.node.ambient_enabled && !state.node.synced {
         let message = "its agent has not read pods and namespaces completely since its start";
         all.push(finding(Code::NotSynced, message.to_owned()));
     }
-    all.extend(state.seen.blind.iter().map(|blind| {
+    all.extend(state.observation.unobserved.iter().map(|blind| {
         let code = if blind.part == StatePart::UnrecordedPods { Code::NoRecords } else { Code::NotObserved };
-        finding(code, format!("{}: {}", blind.what, blind.why))
+        finding(code, format!("{}: {}", blind.description, blind.message))
     }));
     all
 }

@@ -42,7 +42,7 @@ fn bases(code: Code) -> &'static [Basis] {
         | Code::InstallationDamaged => &[Agents, Answers],
         Code::NodeWithoutAgent | Code::NodeTainted => &[NODES, Agents],
         Code::MeshWithoutAgent => &[PODS, NAMESPACES, NODES, Agents],
-        Code::NodeTrouble | Code::ZtunnelNotReady | Code::NodeDrift | Code::ForeignObjects => {
+        Code::NodeDegraded | Code::ZtunnelNotReady | Code::NodeDrift | Code::ForeignObjects => {
             &[Agents, Answers, Observations]
         }
         Code::PodBypassing

@@ -21,9 +21,9 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
 /// Of a pod that its node's agent reports.
 fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_plain = pod.kernel.differences.is_empty()
-        && pod.kernel.overruling.is_empty()
-        && pod.kernel.blind.is_none()
-        && pod.trouble.is_none();
+        && pod.kernel.preceding_rules.is_empty()
+        && pod.kernel.unobserved.is_none()
+        && pod.problem.is_none();
     if is_plain && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         return None;
     }
@@ -34,11 +34,11 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
         (CaptureState::Unknown, _) => Code::PodUnknown,
         (CaptureState::Leaving, _) => Code::PodLeaving,
         (CaptureState::Pending, _) => Code::PodPending,
-        (_, PodVerdict::Wrong) => Code::PodDiffers,
-        (_, PodVerdict::Unknown | PodVerdict::NoSuchPod) => Code::PodUnknown,
-        (_, PodVerdict::Well) => return None,
+        (_, PodVerdict::Unhealthy) => Code::PodDiffers,
+        (_, PodVerdict::Unknown | PodVerdict::NotFound) => Code::PodUnknown,
+        (_, PodVerdict::Healthy) => return None,
     };
-    let message = format!("{} [{}] (node {node})", explained.answer, explained.code);
+    let message = format!("{} [{}] (node {node})", explained.message, explained.code);
     let object = ObjectName::of("Pod", &pod.namespace, &pod.name);
     let mut finding = Finding::new(code, object, message).on(node);
     if let Some(advice) = explained.advice.first() {
@@ -68,15 +68,16 @@ fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
     let state = lookup.cluster.state(node)?;
     // With ambient mode the agent has not read its pods yet, or, without, it follows only pods with a sidecar.
-    let is_followed = if state.node.ambient { state.node.synced } else { pod.has_sidecar() };
+    let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;
-    if !is_followed || second(began) >= second(&state.seen.at) {
+    if !is_followed || second(began) >= second(&state.observation.observed_at) {
         return None;
     }
-    let is_older = state.node.started.as_deref().is_some_and(|started| second(began) < second(started));
+    let is_older =
+        state.node.agent_started_at.as_deref().is_some_and(|started| second(began) < second(started));
     let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
     let finding = if is_older {
-        let started = state.node.started.as_deref().unwrap_or_default();
+        let started = state.node.agent_started_at.as_deref().unwrap_or_default();
         let message = format!(
             "it started at {began}, before the agent of node {node} ({}), which has no record of it",
             second(started)

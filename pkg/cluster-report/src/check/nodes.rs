@@ -61,14 +61,15 @@ fn tainted(node: &Node) -> Option<Finding> {
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
-    let damaged = state.installation.iter().filter(|file| !file.ok);
+    let damaged = state.installation.iter().filter(|file| !file.correct);
     let mut all: Vec<Finding> = damaged
         .map(|file| {
-            finding(Code::InstallationDamaged, format!("{} {}: {}", file.kind, file.path, file.detail))
+            finding(Code::InstallationDamaged, format!("{} {}: {}", file.kind, file.path, file.message))
         })
         .collect();
-    all.extend(state.node.trouble.iter().map(|why| finding(Code::NodeTrouble, why.clone())));
-    if state.node.ambient && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready) {
+    all.extend(state.node.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
+    if state.node.ambient_enabled && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready)
+    {
         let names: Vec<String> = state.ztunnels.iter().map(|ztunnel| ztunnel.name.clone()).collect();
         let message = match names.as_slice() {
             [] => "no ztunnel runs here".to_owned(),

@@ -54,7 +54,7 @@ pub(crate) fn findings_at<'a>(
 fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
     let pods = lookup.cluster.states().flat_map(|(_, state)| &state.pods);
     let ambient = pods.filter(|pod| {
-        matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Node))
+        matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Node))
             && !matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving)
     });
     ambient.map(|pod| (pod.namespace.as_str(), pod.name.as_str())).collect()

@@ -29,14 +29,14 @@ fn pod_state(name: &str, capture: CaptureState) -> PodState {
         ips: Vec::new(),
         phase: "Running".into(),
         capture,
-        way: Some(RedirectionMode::InPod),
-        reason: StateReason { code: "ambient-namespace".into(), words: "its namespace is labelled".into() },
-        since: None,
-        annotation: None,
-        kernel: KernelView { looked: Some("2026-03-01T00:00:00Z".into()), ..KernelView::default() },
+        mode: Some(RedirectionMode::InPod),
+        reason: StateReason { code: "ambient-namespace".into(), message: "its namespace is labelled".into() },
+        last_transition_time: None,
+        redirection_annotation: None,
+        kernel: KernelView { observed_at: Some("2026-03-01T00:00:00Z".into()), ..KernelView::default() },
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
@@ -50,10 +50,10 @@ fn healthy() -> Cluster {
         network: report::NetworkState::unwanted(),
         ..StateReport::default()
     };
-    state.node.ambient = true;
+    state.node.ambient_enabled = true;
     state.node.synced = true;
-    state.node.started = Some("2026-02-01T00:00:00.5Z".into());
-    state.seen.at = "2026-03-01T00:00:00Z".into();
+    state.node.agent_started_at = Some("2026-02-01T00:00:00.5Z".into());
+    state.observation.observed_at = "2026-03-01T00:00:00Z".into();
     let ready = json!([{"type": "Ready", "status": "True"}]);
     Cluster {
         pods: vec![object(api_pod("web", json!({}), json!({})))],
@@ -158,20 +158,31 @@ fn each_finding_has_its_cause() {
         ),
         (
             Code::AgentUnhealthy,
-            |c| state(c).health.push(PartHealth { part: "agent".into(), ok: false, why: "stuck".into() }),
+            |c| {
+                state(c).health.push(PartHealth {
+                    component: "agent".into(),
+                    healthy: false,
+                    message: "stuck".into(),
+                })
+            },
             "node n1",
             "agent: stuck",
         ),
         (Code::NotSynced, |c| state(c).node.synced = false, "node n1", "completely"),
         (
             Code::NotObserved,
-            |c| state(c).seen.blind.push(Unobserved::new(StatePart::Firewall, "no iptables")),
+            |c| state(c).observation.unobserved.push(Unobserved::new(StatePart::Firewall, "no iptables")),
             "node n1",
             "no iptables",
         ),
         (
             Code::NoRecords,
-            |c| state(c).seen.blind.push(Unobserved::new(StatePart::UnrecordedPods, "2 namespaces")),
+            |c| {
+                state(c)
+                    .observation
+                    .unobserved
+                    .push(Unobserved::new(StatePart::UnrecordedPods, "2 namespaces"))
+            },
             "node n1",
             "2 namespaces",
         ),
@@ -199,19 +210,25 @@ fn each_finding_has_its_cause() {
             |c| {
                 let (kind, path) = ("plugin".into(), "/opt/cni/bin/istio-cni".into());
                 state(c).installation =
-                    vec![InstalledFile { kind, path, ok: false, detail: "it is missing".into() }];
+                    vec![InstalledFile { kind, path, correct: false, message: "it is missing".into() }];
             },
             "node n1",
             "it is missing",
         ),
-        (Code::NodeTrouble, |c| state(c).node.trouble = Some("no iptables".into()), "node n1", "no iptables"),
+        (
+            Code::NodeDegraded,
+            |c| state(c).node.problem = Some("no iptables".into()),
+            "node n1",
+            "no iptables",
+        ),
         (Code::ZtunnelNotReady, |c| state(c).ztunnels[0].ready = false, "node n1", "ztunnel-1 is not ready"),
         (Code::ZtunnelNotReady, |c| state(c).ztunnels.clear(), "node n1", "no ztunnel runs here"),
         (
             Code::NodeDrift,
             |c| {
                 let what = "add set 10.0.0.1".into();
-                let missing = StateDifference { kind: DifferenceKind::Missing, family: Some(4), what };
+                let missing =
+                    StateDifference { kind: DifferenceKind::Missing, family: Some(4), object: what };
                 state(c).network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
             },
             "node n1",
@@ -312,7 +329,7 @@ fn each_finding_has_its_cause() {
         assert!(finding.message.contains(part), "{code:?}: {}", finding.message);
         assert_eq!(finding.link, format!("docs/millrace.md#{}", code.word()));
         let line = report.checks.iter().find(|line| line.title == code.check()).unwrap();
-        assert_eq!((line.failed, line.findings), (Some(code.severity()), 1));
+        assert_eq!((line.severity, line.findings), (Some(code.severity()), 1));
         // The worst of all findings decides; a node without an agent is no reason to fail.
         let worst = report.findings.iter().map(|finding| finding.severity).max().unwrap();
         let expected = match worst {
@@ -352,9 +369,9 @@ fn no_check_passes_that_rests_on_something_missing() {
         change(&mut cluster);
         let report = check(&cluster);
         for line in &report.checks {
-            assert_eq!(line.failed.is_none(), line.findings == 0 && line.unknown.is_empty(), "{line:?}");
+            assert_eq!(line.severity.is_none(), line.findings == 0 && line.unknown.is_empty(), "{line:?}");
         }
-        let passed = report.checks.iter().filter(|line| line.failed.is_none()).map(|line| line.code);
+        let passed = report.checks.iter().filter(|line| line.severity.is_none()).map(|line| line.code);
         passed.collect::<Vec<_>>()
     };
     assert_eq!(passed(&|_| {}), codes().collect::<Vec<_>>());
@@ -404,7 +421,7 @@ fn what_is_no_fault_is_not_reported() {
             c.policies = vec![object(
                 json!({"metadata": {"name": "deny", "namespace": "shop"}, "spec": {"podSelector": {}}}),
             )];
-            state(c).pods[0].way = Some(RedirectionMode::Sidecar);
+            state(c).pods[0].mode = Some(RedirectionMode::Sidecar);
         }),
         ("an agent that is being deleted need not be ready", |c| {
             let mut old = c.agents[0].clone();
@@ -427,7 +444,7 @@ fn one_namespace_keeps_its_own_pods_and_every_node() {
     let elsewhere = PodState { namespace: "bank".into(), ..pod_state("till", CaptureState::Bypassing) };
     let here = pod_state("cart", CaptureState::Bypassing);
     state(&mut cluster).pods.extend([elsewhere, here]);
-    state(&mut cluster).node.trouble = Some("iptables: no such file".into());
+    state(&mut cluster).node.problem = Some("iptables: no such file".into());
     let both = json!({"istio.io/dataplane-mode": "ambient", "istio-injection": "enabled"});
     cluster.namespaces.push(object(json!({"metadata": {"name": "bank", "labels": both}})));
     let codes = |cluster: &Cluster| {
@@ -436,7 +453,7 @@ fn one_namespace_keeps_its_own_pods_and_every_node() {
     };
     assert_eq!(codes(&cluster).len(), 4, "{:?}", codes(&cluster));
     cluster.keep_namespace("shop");
-    let expected = [(Code::NodeTrouble, "n1"), (Code::PodBypassing, "cart")];
+    let expected = [(Code::NodeDegraded, "n1"), (Code::PodBypassing, "cart")];
     assert_eq!(codes(&cluster), expected.map(|(code, name)| (code, name.to_owned())));
     assert_eq!(check(&cluster).counts.pods, 2);
 }

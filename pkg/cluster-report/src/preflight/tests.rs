@@ -141,7 +141,7 @@ fn what_cannot_be_read_is_unknown() {
     let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
     let report =
         preflight(&Cluster { unread: vec![unread], ..Cluster::default() }, &NetworkObjects::default());
-    let unknown = |code: Code| report.checks.iter().find(|line| line.code == code).unwrap().failed;
+    let unknown = |code: Code| report.checks.iter().find(|line| line.code == code).unwrap().severity;
     assert_eq!(unknown(Code::CiliumExclusive), Some(Severity::Unknown));
     assert_eq!(unknown(Code::CalicoConnectTime), None);
     assert_eq!((report.verdict, report.status(Severity::Error)), (Verdict::Unknown, 0));

@@ -23,7 +23,7 @@ fn cluster(policies: &Value) -> Cluster {
 }
 
 fn simulated(name: &str, after: Option<RedirectionMode>, connections: Option<usize>) -> SimulatedPod {
-    let reason = StateReason { code: "code".to_owned(), words: format!("why {name}") };
+    let reason = StateReason { code: "code".to_owned(), message: format!("why {name}") };
     let (namespace, name) = ("shop".to_owned(), name.to_owned());
     SimulatedPod { namespace, name, before: None, after, reason, connections }
 }

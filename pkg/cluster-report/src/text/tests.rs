@@ -7,7 +7,7 @@ use crate::{Cluster, NodeAnswer, check, verify};
 
 fn cluster() -> Cluster {
     let mut state = StateReport { network: report::NetworkState::unwanted(), ..StateReport::default() };
-    state.node.trouble = Some("iptables cannot be run\u{1b}[31m".to_owned());
+    state.node.problem = Some("iptables cannot be run\u{1b}[31m".to_owned());
     let mut answers = BTreeMap::from([("n00".to_owned(), NodeAnswer::State(Box::new(state)))]);
     for at in 1..=12 {
         answers.insert(format!("n{at:02}"), NodeAnswer::Silent("no answer within 5s".to_owned()));

@@ -51,21 +51,21 @@ impl ComparedLists {
     /// Of the observed settings, only those are ours that we want to be different, or have changed.
     fn add_sysctls(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         let show = |name: &String, value: &String| SysctlState {
-            place: place.to_owned(),
+            netns: place.to_owned(),
             name: name.clone(),
             value: value.clone(),
-            before: None,
+            previous_value: None,
         };
         let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
         let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
         let mut of = Comparison::of(desired, observed);
         for seen in of.observed.iter_mut().flatten() {
-            seen.before = have.journal.get(&seen.name).cloned();
+            seen.previous_value = have.journal.get(&seen.name).cloned();
         }
         self.sysctls.desired.append(&mut of.desired);
         self.sysctls.observed.get_or_insert_default().extend(of.observed.unwrap_or_default());
-        self.sysctls.difference.append(&mut of.difference);
+        self.sysctls.differences.append(&mut of.differences);
     }
 }
 
@@ -77,7 +77,7 @@ impl ShownObjects {
             let own = objects.addresses.iter().filter(|(link, _)| link == name);
             let mut addresses: Vec<String> = own.map(|(_, net)| net.to_string()).collect();
             addresses.sort();
-            LinkState { place: place.to_owned(), name: name.clone(), up: *up, right: *right, addresses }
+            LinkState { netns: place.to_owned(), name: name.clone(), up: *up, correct: *right, addresses }
         }));
         self.firewall.extend(objects.firewall.iter().map(|(family, line)| rule(place, *family, line)));
     }
@@ -169,7 +169,7 @@ fn route(place: &str, route: &PathRoute) -> RouteState {
         RouteTo::Other(words) => (words.as_str(), None, None),
     };
     RouteState {
-        place: place.to_owned(),
+        netns: place.to_owned(),
         family: number(route.family),
         table: route.table.0,
         destination: route.dst.map_or_else(|| "default".to_owned(), |dst| destination(&dst)),

@@ -28,7 +28,7 @@ pub(crate) struct NodeNetwork<'a> {
 impl<'a> NodeNetwork<'a> {
     pub(crate) fn of(network: &'a report::NetworkState) -> NodeNetwork<'a> {
         let missing = |found: &&StateDifference| found.kind != DifferenceKind::Unexpected;
-        let rules = network.rules.difference.iter().chain(&network.firewall.difference);
+        let rules = network.rules.differences.iter().chain(&network.firewall.differences);
         NodeNetwork {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).collect(),
@@ -66,7 +66,7 @@ const EVERYTHING: &str = "default";
 fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     let Some(observed) = &routes.observed else { return Vec::new() };
     let there: BTreeSet<&RouteState> = observed.iter().collect();
-    routes.desired.iter().filter(|route| route.place == "node" && !there.contains(route)).collect()
+    routes.desired.iter().filter(|route| route.netns == "node" && !there.contains(route)).collect()
 }
 
 /// In node-level capture the sets, routes and rules of the node are all that there is.
@@ -80,8 +80,8 @@ pub(crate) fn judge_on_node(
 ) {
     let active = seen.active;
     let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
-    if shown.way != Some(RedirectionMode::Node) {
-        if !inside.is_empty() && shown.way.is_none() {
+    if shown.mode != Some(RedirectionMode::Node) {
+        if !inside.is_empty() && shown.mode.is_none() {
             evidence.membership = MeshMembership::Outside { remains: true };
             let left = inside.iter().map(|ip| format!("{ip} is still in the set of enrolled addresses"));
             shown.kernel.differences.extend(left);
@@ -91,13 +91,13 @@ pub(crate) fn judge_on_node(
     evidence.membership = MeshMembership::Member;
     if seen.members.is_none() {
         evidence.rules = RulesEvidence::Unobserved;
-        shown.kernel.blind = Some("the node's network could not be observed".to_owned());
+        shown.kernel.unobserved = Some("the node's network could not be observed".to_owned());
         return;
     }
-    shown.kernel.looked = Some(wire::rfc3339(std::time::SystemTime::now()));
+    shown.kernel.observed_at = Some(wire::rfc3339(std::time::SystemTime::now()));
     let mut leaks = false;
     for ip in shown.ips.clone() {
-        let KernelView { differences, seen: in_place, .. } = &mut shown.kernel;
+        let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
         let of = number(Family::of(ip));
         let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();

@@ -27,7 +27,7 @@ impl SidecarDecision {
     pub(crate) fn reason() -> StateReason {
         StateReason {
             code: "sidecar".to_owned(),
-            words: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
+            message: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
         }
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn judge_without_ambient(
 ) -> Option<Box<SidecarRedirect>> {
     match decide_sidecar(&known.pod, known.namespace.as_ref(), policy) {
         SidecarDecision::Redirected(redirect) => {
-            shown.way = Some(RedirectionMode::Sidecar);
+            shown.mode = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member; // `sidecar::observe_sidecars` observes its rules
             shown.reason = SidecarDecision::reason();
             return Some(redirect);
@@ -72,10 +72,10 @@ pub(super) fn judge_without_ambient(
         SidecarDecision::Outside(reason) => shown.reason = reason_of(&AmbientStanding::Out(reason)),
         SidecarDecision::Ambient => {}
         SidecarDecision::Unreadable(error) => {
-            shown.way = Some(RedirectionMode::Sidecar);
+            shown.mode = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member;
             evidence.rules = RulesEvidence::Absent { failing: true };
-            shown.trouble =
+            shown.problem =
                 Some(format!("its annotations cannot be read, so it cannot start again: {error}"));
         }
     }

@@ -16,7 +16,7 @@ pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> V
             ips: one.ips.clone(),
             ready: one.ready,
             terminating: one.terminating,
-            dns: one.dns_capture,
+            dns_proxy: one.dns_capture,
             ..ZtunnelState::default()
         };
         match &snapshot.way {

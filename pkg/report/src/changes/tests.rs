@@ -10,26 +10,26 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
         ips: Vec::new(),
         phase: "Running".into(),
         capture,
-        way: Some(RedirectionMode::Node),
-        reason: StateReason { code: "c".into(), words: "its namespace is labelled".into() },
-        since: None,
-        annotation: None,
+        mode: Some(RedirectionMode::Node),
+        reason: StateReason { code: "c".into(), message: "its namespace is labelled".into() },
+        last_transition_time: None,
+        redirection_annotation: None,
         kernel: KernelView::default(),
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
 
 fn change(what: &str, error: Option<&str>) -> ChangeRecord {
     ChangeRecord {
-        at: what.into(),
+        started_at: what.into(),
         cause: "drift".into(),
-        what: what.into(),
+        action: what.into(),
         pod: None,
-        took_ms: 1.0,
-        outcome: if error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Done },
+        duration_ms: 1.0,
+        outcome: if error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Succeeded },
         error: error.map(str::to_owned),
     }
 }
@@ -44,8 +44,10 @@ fn nothing_is_said_of_what_is_the_same() {
     let mut state = StateReport { pods: vec![pod("a", CaptureState::Captured)], ..StateReport::default() };
     state.history = vec![change("x", None)];
     assert_eq!(lines(Some(&state), &state), Vec::<String>::new());
-    let later =
-        StateReport { seen: crate::Provenance { at: "later".into(), ..Default::default() }, ..state.clone() };
+    let later = StateReport {
+        observation: crate::Provenance { observed_at: "later".into(), ..Default::default() },
+        ..state.clone()
+    };
     assert_eq!(lines(Some(&state), &later), Vec::<String>::new());
 }
 
@@ -56,13 +58,13 @@ fn it_begins_with_what_is_wrong() {
         ..StateReport::default()
     };
     state.node.name = "n".into();
-    state.node.trouble = Some("no ipset".into());
+    state.node.problem = Some("no ipset".into());
     let said = lines(None, &state);
     assert_eq!(
         said,
         [
             "T node watching n: 2 pods, 1 captured",
-            "T node trouble: no ipset",
+            "T node problem: no ipset",
             "T pod shop/b: held (node): No ztunnel is ready on this node, so the pod shop/b has no proxy: its \
              connections are held back until one is",
         ]
@@ -84,14 +86,14 @@ fn every_change_has_its_line() {
     now.pods[1].capture = CaptureState::Bypassing;
     now.pods[1].kernel.differences = vec!["a rule is missing".into()];
     now.pods[2].uid = "v".into();
-    now.pods[3].reason.words = "it is labelled itself".into();
-    now.pods[4].trouble = Some("refused".into());
+    now.pods[3].reason.message = "it is labelled itself".into();
+    now.pods[4].problem = Some("refused".into());
     now.pods.push(pod("new\x1b", CaptureState::Pending));
     now.ztunnels[0].active = true;
-    now.network.links.difference =
-        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
+    now.network.links.differences =
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: "link x".into() }];
     now.history = vec![change("newer", Some("no")), change("new", None), change("old", None)];
-    now.node.started = Some("S".into());
+    now.node.agent_started_at = Some("S".into());
     assert_eq!(
         lines(Some(&before), &now),
         [
@@ -99,7 +101,7 @@ fn every_change_has_its_line() {
             "T pod shop/worse: captured -> bypassing (node): a rule is missing",
             "T pod shop/again: another one of that name, captured (node): its namespace is labelled",
             "T pod shop/why: still captured (node): it is labelled itself",
-            "T pod shop/ill: trouble: refused",
+            "T pod shop/ill: problem: refused",
             "T pod shop/new\\u{1b}: new, pending (node): The pod shop/new\\u{1b} has no address yet, so there \
              is nothing to capture",
             "T pod shop/gone: gone, was captured",

@@ -21,7 +21,7 @@ pub(super) struct NodeFault {
 
 impl NodeFault {
     pub(super) fn concerns(&self, pod: &PodState) -> bool {
-        !(self.ambient_only && pod.way == Some(RedirectionMode::Sidecar))
+        !(self.ambient_only && pod.mode == Some(RedirectionMode::Sidecar))
     }
 }
 
@@ -32,17 +32,17 @@ pub(super) fn of(state: &StateReport) -> Vec<NodeFault> {
     let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();
     faults.extend(not_synced(state).map(ambient));
     faults.extend(trouble(state).map(ambient));
-    faults.extend(state.installation.iter().filter(|file| !file.ok).map(|file| every(of_file(file))));
+    faults.extend(state.installation.iter().filter(|file| !file.correct).map(|file| every(of_file(file))));
     faults.extend(drift(state).map(ambient));
-    let is_news = |part: &&PartHealth| !part.ok && state.node.trouble.as_ref() != Some(&part.why);
+    let is_news = |part: &&PartHealth| !part.healthy && state.node.problem.as_ref() != Some(&part.message);
     faults.extend(state.health.iter().filter(is_news).filter_map(unwell).map(every));
     faults.extend(foreign(state).map(ambient));
     faults
 }
 
 fn agent_down(state: &StateReport) -> Option<Finding> {
-    if let Some(blind) = state.seen.blind.iter().find(|blind| blind.part == StatePart::Agent) {
-        let says = format!("The agent of this node could not be queried: {}.", clause(&blind.why));
+    if let Some(blind) = state.observation.unobserved.iter().find(|blind| blind.part == StatePart::Agent) {
+        let says = format!("The agent of this node could not be queried: {}.", clause(&blind.message));
         return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
     }
     let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
@@ -51,11 +51,11 @@ fn agent_down(state: &StateReport) -> Option<Finding> {
         "Find the agent's pod of this node: kubectl get pods -A -o wide -l k8s-app=istio-cni-node.",
         "Read why it ended: kubectl logs --previous, or the container runtime's log on the node.",
     ];
-    (state.seen.by == Observer::Command).then(|| Finding::wrong("agent-down", says, &advice))
+    (state.observation.observer == Observer::Command).then(|| Finding::wrong("agent-down", says, &advice))
 }
 
 fn not_synced(state: &StateReport) -> Option<Finding> {
-    if state.seen.by == Observer::Command || state.node.synced || !state.node.ambient {
+    if state.observation.observer == Observer::Command || state.node.synced || !state.node.ambient_enabled {
         return None;
     }
     let says = "The agent has not been able to read the list of pods and namespaces since it started: which pods belong to \
@@ -68,9 +68,9 @@ fn not_synced(state: &StateReport) -> Option<Finding> {
 }
 
 fn trouble(state: &StateReport) -> Option<Finding> {
-    let trouble = state.node.trouble.as_ref()?;
+    let trouble = state.node.problem.as_ref()?;
     let says = format!("The node is degraded: {}.", clause(trouble));
-    Some(Finding::wrong("node-trouble", says, &["Fix what the message names; the agent goes on by itself."]))
+    Some(Finding::wrong("node-degraded", says, &["Fix what the message names; the agent goes on by itself."]))
 }
 
 /// Objects of ours that are not as they should be; of files there is more to say.
@@ -104,12 +104,12 @@ fn foreign(state: &StateReport) -> Option<Finding> {
 }
 
 fn unwell(part: &PartHealth) -> Option<Finding> {
-    let (part_, why) = (clean(&part.part), clause(&part.why));
-    let (code, says) = match part.part.as_str() {
+    let (part_, why) = (clean(&part.component), clause(&part.message));
+    let (code, says) = match part.component.as_str() {
         "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),
         _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
     };
-    (!part.why.is_empty())
+    (!part.message.is_empty())
         .then(|| Finding::wrong(&code, says, &["Read the agent's log of the last minutes."]))
 }
 
@@ -150,5 +150,5 @@ fn of_file(file: &InstalledFile) -> Finding {
         ),
         _ => ("installation", "A file of ours on the node is missing or damaged", &[]),
     };
-    Finding::wrong(code, format!("{then} ({}: {}).", clean(&file.path), clause(&file.detail)), advice)
+    Finding::wrong(code, format!("{then} ({}: {}).", clean(&file.path), clause(&file.message)), advice)
 }

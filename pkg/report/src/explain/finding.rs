@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum PodVerdict {
     /// The pod is captured as it should be, or is rightly outside.
-    Well,
+    Healthy,
     /// Something is wrong with it, or with what it depends on, or it is not finished yet.
-    Wrong,
+    Unhealthy,
     /// Whether something is wrong is not known.
     #[default]
     Unknown,
     /// The node has no such pod.
-    NoSuchPod,
+    NotFound,
 }
 
 impl PodVerdict {
@@ -22,10 +22,10 @@ impl PodVerdict {
     #[must_use]
     pub fn status(self) -> u8 {
         match self {
-            PodVerdict::Well => 0,
-            PodVerdict::Wrong => 1,
+            PodVerdict::Healthy => 0,
+            PodVerdict::Unhealthy => 1,
             PodVerdict::Unknown => 2,
-            PodVerdict::NoSuchPod => 3,
+            PodVerdict::NotFound => 3,
         }
     }
 }
@@ -46,11 +46,11 @@ impl Finding {
     }
 
     pub(super) fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Well, says, advice)
+        Finding::new(code, PodVerdict::Healthy, says, advice)
     }
 
     pub(super) fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Wrong, says, advice)
+        Finding::new(code, PodVerdict::Unhealthy, says, advice)
     }
 
     pub(super) fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {

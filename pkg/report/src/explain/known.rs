@@ -25,7 +25,7 @@ const RECURS: &str = "If it comes back, another program changes it: install-cni 
 /// Returns advice on where to find out more. More may be visible in the agent's container than elsewhere; a command
 /// that runs there already can only refer to the log.
 pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
-    let is_elsewhere = state.seen.blind.iter().any(|blind| blind.part == StatePart::Installation);
+    let is_elsewhere = state.observation.unobserved.iter().any(|blind| blind.part == StatePart::Installation);
     if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
 }
 
@@ -34,7 +34,7 @@ const LOG: &str =
 
 /// Returns advice for a fault that an agent repairs by itself; empty if no agent runs.
 pub(super) fn repairs(state: &StateReport) -> &'static [&'static str] {
-    if state.seen.by == Observer::Agent { &[WAIT, RECURS] } else { &[] }
+    if state.observation.observer == Observer::Agent { &[WAIT, RECURS] } else { &[] }
 }
 
 pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
@@ -97,8 +97,8 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
 
 /// The last try failed.
 fn failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let trouble = pod.trouble.as_ref()?;
-    let what = if pod.way.is_some() { "could not be enrolled" } else { "could not start" };
+    let trouble = pod.problem.as_ref()?;
+    let what = if pod.mode.is_some() { "could not be enrolled" } else { "could not start" };
     let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
     let advice =
         ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
@@ -107,8 +107,8 @@ fn failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
 
 /// Finds a pod that is captured, but whose annotation does not show this to the control plane.
 fn unannounced(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let is_ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
-    let is_told = pod.annotation.as_deref() == Some("enabled");
+    let is_ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
+    let is_told = pod.redirection_annotation.as_deref() == Some("enabled");
     if !is_ambient || is_told || pod.capture != CaptureState::Captured || has_no_api(state) {
         return None;
     }
@@ -149,8 +149,8 @@ fn plain(_: &StateReport, pod: &PodState) -> Finding {
     match pod.capture {
         CaptureState::Captured => {
             let code =
-                if pod.way == Some(RedirectionMode::Sidecar) { "captured-sidecar" } else { "captured" };
-            Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.way)), &[])
+                if pod.mode == Some(RedirectionMode::Sidecar) { "captured-sidecar" } else { "captured" };
+            Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.mode)), &[])
         }
         CaptureState::Bypassing => {
             let says = format!(
@@ -173,7 +173,7 @@ fn plain(_: &StateReport, pod: &PodState) -> Finding {
 
 /// Describes a pod that should not be captured, but for which something is left.
 fn leaving(pod: &PodState) -> Finding {
-    let left = match pod.kernel.differences.first().or(pod.kernel.seen.first()) {
+    let left = match pod.kernel.differences.first().or(pod.kernel.observed.first()) {
         Some(first) => format!(" ({})", clause(first)),
         None => String::new(),
     };

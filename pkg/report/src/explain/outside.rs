@@ -9,7 +9,7 @@ use crate::{
 
 /// Why it is outside, as a clause.
 pub(super) fn because(pod: &PodState) -> String {
-    match pod.reason.words.as_str() {
+    match pod.reason.message.as_str() {
         "" => "nobody says why".to_owned(),
         words => clause(words),
     }
@@ -82,7 +82,7 @@ fn then(code: &str) -> Option<&'static str> {
 
 /// Returns advice for the case that the pod should be captured after all.
 fn advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
-    let ambient = state.node.ambient;
+    let ambient = state.node.ambient_enabled;
     match pod.reason.code.as_str() {
         "pod-label-none" => vec!["To capture it, remove that label from the pod's template."],
         "not-labelled" if !ambient => {

@@ -20,9 +20,9 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(kernel(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
     all.extend(annotation(state, pod));
-    all.extend(pod.doubt.as_ref().map(|doubt| format!("It is in doubt: {}.", clause(doubt))));
+    all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", clause(doubt))));
     all.extend(privilege(pod));
-    let trouble = pod.trouble.as_ref().filter(is_new);
+    let trouble = pod.problem.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
@@ -34,15 +34,15 @@ fn since(state: &StateReport, pod: &PodState) -> String {
     // That a ztunnel serves the pod is entered anew at each start of the agent.
     let is_change = |change: &&ChangeRecord| {
         change.pod.as_deref() == Some(&pod.title())
-            && change.outcome == ChangeStatus::Done
+            && change.outcome == ChangeStatus::Succeeded
             && change.cause != "ztunnel"
     };
     let recorded = || state.history.iter().find(is_change);
-    match (&pod.since, &state.node.started, recorded()) {
+    match (&pod.last_transition_time, &state.node.agent_started_at, recorded()) {
         (Some(since), ..) => format!("This has been so since {since}."),
         // An earlier agent changed it, and this one found it like that.
         (None, _, Some(change)) if pod.capture == CaptureState::Captured => {
-            format!("This has been so since {}, as far as the history goes.", change.at)
+            format!("This has been so since {}, as far as the history goes.", change.started_at)
         }
         (None, Some(started), _) => {
             format!(
@@ -58,15 +58,15 @@ fn why(pod: &PodState) -> Option<String> {
     if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
     }
-    let words = match clause(&pod.reason.words) {
+    let words = match clause(&pod.reason.message) {
         words if words.is_empty() => {
             return Some("Why it should be captured, or why not, is not known.".to_owned());
         }
         words => words,
     };
     Some(match pod.capture {
-        CaptureState::Unknown if pod.way.is_none() => format!("It should not be captured: {words}."),
-        _ => format!("It should be captured{}: {words}.", by(pod.way)),
+        CaptureState::Unknown if pod.mode.is_none() => format!("It should not be captured: {words}."),
+        _ => format!("It should be captured{}: {words}.", by(pod.mode)),
     })
 }
 
@@ -101,22 +101,22 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
     if let (Some(netns), Some(witness)) = (&kernel.netns, &kernel.netns_witness) {
         all.push(format!("Its network namespace is net:[{}]: {}.", netns.inode, clause(witness)));
     }
-    let when = kernel.looked.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
-    if !kernel.seen.is_empty() {
-        all.push(format!("The kernel showed{when}: {}.", list(&kernel.seen)));
+    let when = kernel.observed_at.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
+    if !kernel.observed.is_empty() {
+        all.push(format!("The kernel showed{when}: {}.", list(&kernel.observed)));
     }
     let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&clause(one)));
     if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
         all.push(format!("Differences from the desired state{when}: {}.", list(&kernel.differences)));
     }
-    all.extend(outside(&kernel.outside));
-    match (&kernel.blind, &kernel.looked) {
+    all.extend(outside(&kernel.bypassing_connections));
+    match (&kernel.unobserved, &kernel.observed_at) {
         (Some(why), _) if answer.contains(&clause(why)) => {}
         (Some(why), _) => all.push(format!("What the kernel has for it is unknown: {}.", clause(why))),
         (None, None) if pod.capture != CaptureState::Outside => {
             all.push("The kernel has not been queried for it yet.".to_owned());
         }
-        (None, Some(at)) if kernel.seen.is_empty() && kernel.differences.is_empty() => {
+        (None, Some(at)) if kernel.observed.is_empty() && kernel.differences.is_empty() => {
             all.push(format!("The kernel showed nothing of ours for it at {at}."));
         }
         _ => {}
@@ -125,7 +125,7 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
 }
 
 fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
-    Some(match (&ztunnel.refused, ztunnel.serves) {
+    Some(match (&ztunnel.error, ztunnel.acknowledged) {
         (Some(why), _) if answer.contains(&clause(why)) => return None,
         (Some(why), _) => format!("ztunnel reported: {}.", clause(why)),
         (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
@@ -148,8 +148,8 @@ fn privilege(pod: &PodState) -> Option<String> {
 }
 
 fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
-    let ambient = matches!(pod.way, Some(RedirectionMode::Node | RedirectionMode::InPod));
-    match &pod.annotation {
+    let ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
+    match &pod.redirection_annotation {
         _ if pod.reason.code == "opted-out" => None, // that is the answer
         Some(value) => Some(format!("Its annotation ambient.istio.io/redirection is {value}.")),
         None if ambient && !has_no_api(state) => {
@@ -160,21 +160,24 @@ fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
 }
 
 fn shown(which: &str, change: &ChangeRecord) -> String {
-    let what = format!("{}, because of: {}", clause(&change.what), clause(&change.cause));
-    let took = if change.took_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.took_ms) };
+    let what = format!("{}, because of: {}", clause(&change.action), clause(&change.cause));
+    let took =
+        if change.duration_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.duration_ms) };
     match (&change.error, change.outcome) {
         (Some(error), _) => {
-            format!("{which}, at {}: {what}; it failed: {}.", change.at, clause(error))
+            format!("{which}, at {}: {what}; it failed: {}.", change.started_at, clause(error))
         }
-        (None, ChangeStatus::Failed) => format!("{which}, at {}: {what}; it failed.", change.at),
-        (None, ChangeStatus::Done) => format!("{which}, at {}: {what}{took}.", change.at),
+        (None, ChangeStatus::Failed) => format!("{which}, at {}: {what}; it failed.", change.started_at),
+        (None, ChangeStatus::Succeeded) => format!("{which}, at {}: {what}{took}.", change.started_at),
     }
 }
 
 /// Returns sentences about what could not be observed when the document was made.
 pub(crate) fn of_seeing(state: &StateReport) -> Vec<String> {
-    let blind = state.seen.blind.iter();
+    let blind = state.observation.unobserved.iter();
     blind
-        .map(|blind| sentence(&format!("Unknown: {}, because: {}", clause(&blind.what), clause(&blind.why))))
+        .map(|blind| {
+            sentence(&format!("Unknown: {}, because: {}", clause(&blind.description), clause(&blind.message)))
+        })
         .collect()
 }

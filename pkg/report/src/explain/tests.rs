@@ -15,13 +15,13 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
     let member = SetMember { set: "ztunnel-pods-ips".into(), ip, uid: Some("u-1".into()) };
     let mut state = StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), ..StateReport::default() };
     state.node.name = "node-1".into();
-    state.node.started = Some("2026-11-21T00:00:00Z".into());
-    state.node.ambient = true;
+    state.node.agent_started_at = Some("2026-11-21T00:00:00Z".into());
+    state.node.ambient_enabled = true;
     state.node.synced = true;
-    state.node.way = Some(way);
-    state.node.fallback = (way == RedirectionMode::Node).then(|| "hold".into());
+    state.node.mode = Some(way);
+    state.node.no_ztunnel_policy = (way == RedirectionMode::Node).then(|| "hold".into());
     state.node.active_slot = (way == RedirectionMode::Node).then_some(0);
-    state.seen.at = "2026-11-21T03:00:00.5Z".into();
+    state.observation.observed_at = "2026-11-21T03:00:00.5Z".into();
     state.ztunnels = vec![ZtunnelState {
         namespace: "istio-system".into(),
         name: "ztunnel-x".into(),
@@ -38,25 +38,25 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
         ips: vec![ip],
         phase: "Running".into(),
         capture: CaptureState::Captured,
-        way: Some(way),
+        mode: Some(way),
         reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
-        since: Some("2026-11-21T01:00:00Z".into()),
-        annotation: (way != RedirectionMode::Sidecar).then(|| "enabled".into()),
+        last_transition_time: Some("2026-11-21T01:00:00Z".into()),
+        redirection_annotation: (way != RedirectionMode::Sidecar).then(|| "enabled".into()),
         kernel: crate::KernelView::default(),
-        ztunnel: (way == RedirectionMode::InPod).then_some(ZtunnelView { serves: true, refused: None }),
-        doubt: None,
-        trouble: None,
+        ztunnel: (way == RedirectionMode::InPod).then_some(ZtunnelView { acknowledged: true, error: None }),
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     };
-    pod.kernel.looked = Some("2026-11-21T03:00:00Z".into());
+    pod.kernel.observed_at = Some("2026-11-21T03:00:00Z".into());
     pod.kernel.netns = Some(NetnsRef { device: 4, inode: 17 });
-    pod.kernel.seen = vec!["10.0.0.7 is in the set of enrolled addresses".into()];
+    pod.kernel.observed = vec!["10.0.0.7 is in the set of enrolled addresses".into()];
     state.pods = vec![pod];
     state
 }
 
 pub(crate) fn reason(code: &str, words: &str) -> StateReason {
-    StateReason { code: code.into(), words: words.into() }
+    StateReason { code: code.into(), message: words.into() }
 }
 
 fn is_sentence(text: &str) -> bool {
@@ -69,16 +69,16 @@ fn asked(state: &StateReport) -> Explanation {
 }
 
 fn checked(answer: Explanation) -> Explanation {
-    let lists = [&answer.sentences, &answer.advice, &answer.trouble];
-    for text in lists.into_iter().flatten().chain([&answer.answer]) {
+    let lists = [&answer.details, &answer.advice, &answer.node_problems];
+    for text in lists.into_iter().flatten().chain([&answer.message]) {
         assert!(is_sentence(text), "{text:?} in {answer:#?}");
     }
-    assert!(!answer.code.is_empty() && answer.answer.contains(&answer.pod), "{answer:#?}");
-    if answer.verdict == PodVerdict::Wrong {
+    assert!(!answer.code.is_empty() && answer.message.contains(&answer.pod), "{answer:#?}");
+    if answer.verdict == PodVerdict::Unhealthy {
         assert!(!answer.advice.is_empty(), "what is wrong has advice: {answer:#?}");
     }
     let text = answer.to_string();
-    let all = lists.into_iter().flatten().chain([&answer.answer, &answer.code]);
+    let all = lists.into_iter().flatten().chain([&answer.message, &answer.code]);
     all.for_each(|part| assert!(text.contains(part), "{part}: {text}"));
     answer
 }
@@ -97,37 +97,37 @@ fn pods_that_should_be_captured() {
             RedirectionMode::Node,
             |_| (),
             "captured",
-            PodVerdict::Well,
+            PodVerdict::Healthy,
             "rules of the node redirect its traffic to ztunnel",
         ),
-        (RedirectionMode::InPod, |_| (), "captured", PodVerdict::Well, "ztunnel, which listens there"),
-        (RedirectionMode::Sidecar, |_| (), "captured-sidecar", PodVerdict::Well, "to its own sidecar"),
+        (RedirectionMode::InPod, |_| (), "captured", PodVerdict::Healthy, "ztunnel, which listens there"),
+        (RedirectionMode::Sidecar, |_| (), "captured-sidecar", PodVerdict::Healthy, "to its own sidecar"),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Pending,
             "pending",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "on its way into the mesh",
         ),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Held,
             "held",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "its traffic is held back",
         ),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Bypassing,
             "bypassing",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "bypasses the mesh",
         ),
         (
             RedirectionMode::Node,
             |pod| (pod.capture, pod.ips) = (Pending, Vec::new()),
             "no-address",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "has no address yet",
         ),
         (
@@ -135,10 +135,10 @@ fn pods_that_should_be_captured() {
             |pod| {
                 pod.capture = Held;
                 pod.ztunnel =
-                    Some(ZtunnelView { serves: false, refused: Some("no listeners: EMFILE.".into()) });
+                    Some(ZtunnelView { acknowledged: false, error: Some("no listeners: EMFILE.".into()) });
             },
             "ztunnel-refused",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "ztunnel refused the pod shop/web: no listeners: EMFILE. Its traffic is held back",
         ),
         (
@@ -148,25 +148,25 @@ fn pods_that_should_be_captured() {
                 pod.kernel.differences = vec!["the rules of IPv4 are missing".into()];
             },
             "sidecar-rules-missing",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "missing or incomplete (the rules of IPv4 are missing). All or some of its traffic bypasses",
         ),
         (
             RedirectionMode::InPod,
             |pod| {
                 pod.capture = Bypassing;
-                pod.kernel.overruling =
+                pod.kernel.preceding_rules =
                     vec!["nf_tables inet x out sets the mark 0x539".into(), "a rule".into()];
             },
             "overruled",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "so all or some of its traffic bypasses the mesh (nf_tables inet x out sets the mark 0x539, and 1 more)",
         ),
         (
             RedirectionMode::InPod,
-            |pod| (pod.capture, pod.kernel.repairs) = (Pending, 3),
+            |pod| (pod.capture, pod.kernel.repair_count) = (Pending, 3),
             "unstable",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "were restored 3 times in a row",
         ),
         (
@@ -176,24 +176,24 @@ fn pods_that_should_be_captured() {
                 pod.kernel.differences = vec!["a rule was changed".into(), "a route is missing".into()];
             },
             "drifted",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "differs from the desired state in 2 places (a rule was changed, and 1 more)",
         ),
         (
             RedirectionMode::InPod,
             |pod| {
                 (pod.capture, pod.kernel.netns) = (Bypassing, None);
-                pod.kernel.blind = Some("no process of it was found".into());
+                pod.kernel.unobserved = Some("no process of it was found".into());
             },
             "netns-not-found",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "was not found (no process of it was found)",
         ),
         (
             RedirectionMode::Sidecar,
             |pod| {
                 (pod.capture, pod.kernel.netns) = (Unknown, None);
-                pod.kernel.blind = Some("the agent sees no processes of the node".into());
+                pod.kernel.unobserved = Some("the agent sees no processes of the node".into());
             },
             "netns-not-found",
             PodVerdict::Unknown,
@@ -203,16 +203,16 @@ fn pods_that_should_be_captured() {
             RedirectionMode::Node,
             |pod| {
                 pod.capture = Unknown;
-                pod.kernel.blind = Some("Operation not permitted".into());
+                pod.kernel.unobserved = Some("Operation not permitted".into());
             },
-            "kernel-blind",
+            "kernel-unobserved",
             PodVerdict::Unknown,
             "Operation not permitted",
         ),
         (
             RedirectionMode::Node,
             |pod| pod.capture = Unknown,
-            "unseen",
+            "unobserved",
             PodVerdict::Unknown,
             "it has not been observed yet",
         ),
@@ -220,28 +220,28 @@ fn pods_that_should_be_captured() {
             RedirectionMode::InPod,
             |pod| {
                 pod.capture = Pending;
-                pod.trouble = Some("the last ADD failed: iptables-restore: exit status 4".into());
+                pod.problem = Some("the last ADD failed: iptables-restore: exit status 4".into());
             },
             "failed",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "could not be enrolled: the last ADD failed: iptables-restore: exit status 4.",
         ),
         (
             RedirectionMode::Node,
-            |pod| pod.annotation = None,
+            |pod| pod.redirection_annotation = None,
             "annotation-missing",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "istiod does not know",
         ),
         (
             RedirectionMode::Node,
             |pod| {
-                (pod.capture, pod.way) = (CaptureState::Leaving, None);
+                (pod.capture, pod.mode) = (CaptureState::Leaving, None);
                 pod.reason = reason("pod-label-none", "it is labelled none itself");
                 pod.kernel.differences = vec!["10.0.0.7 is still in the set".into()];
             },
             "leaving",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "still there for it (10.0.0.7 is still in the set): it is labelled none itself.",
         ),
     ];
@@ -250,8 +250,8 @@ fn pods_that_should_be_captured() {
         change(&mut state.pods[0]);
         let answer = asked(&state);
         assert_eq!((answer.code.as_str(), answer.verdict), (*code, *verdict), "{answer}");
-        assert!(answer.answer.contains(words) && answer.trouble.is_empty(), "{words}: {answer}");
-        assert_eq!((answer.known, answer.capture), (true, Some(state.pods[0].capture)));
+        assert!(answer.message.contains(words) && answer.node_problems.is_empty(), "{words}: {answer}");
+        assert_eq!((answer.found, answer.capture), (true, Some(state.pods[0].capture)));
     }
 }
 
@@ -279,17 +279,17 @@ fn pods_that_should_be_outside() {
     ] {
         let mut state = node(RedirectionMode::Node);
         let pod = &mut state.pods[0];
-        (pod.capture, pod.way, pod.kernel) = (CaptureState::Outside, None, crate::KernelView::default());
+        (pod.capture, pod.mode, pod.kernel) = (CaptureState::Outside, None, crate::KernelView::default());
         pod.reason = reason(code, "the clause of the document");
-        state.seen.by = Observer::Command; // is no fault of a pod that is outside
+        state.observation.observer = Observer::Command; // is no fault of a pod that is outside
         let answer = asked(&state);
-        assert_eq!((answer.code.as_str(), answer.verdict), (code, PodVerdict::Well), "{answer}");
-        assert!(answer.answer.contains(words) && answer.trouble.len() == 1, "{words}: {answer}");
+        assert_eq!((answer.code.as_str(), answer.verdict), (code, PodVerdict::Healthy), "{answer}");
+        assert!(answer.message.contains(words) && answer.node_problems.len() == 1, "{words}: {answer}");
         let said = answer.to_string().matches("the clause of the document").count();
         assert_eq!(said, usize::from(code == "something-new"), "one reason is enough: {answer}");
     }
     let mut state = node(RedirectionMode::Node);
-    (state.pods[0].capture, state.pods[0].way) = (CaptureState::Outside, None);
+    (state.pods[0].capture, state.pods[0].mode) = (CaptureState::Outside, None);
     state.pods[0].reason = reason("namespace-unknown", "its namespace is not known yet");
     assert_eq!(asked(&state).verdict, PodVerdict::Unknown);
 }
@@ -301,7 +301,7 @@ fn pods_that_nobody_knows() {
             RedirectionMode::Node,
             |_| (),
             "no-such-pod",
-            PodVerdict::NoSuchPod,
+            PodVerdict::NotFound,
             "The node node-1 has no pod shop/we",
         ),
         (
@@ -313,21 +313,21 @@ fn pods_that_nobody_knows() {
         ),
         (
             RedirectionMode::Node,
-            |state| (state.node.ambient, state.node.synced) = (false, false),
+            |state| (state.node.ambient_enabled, state.node.synced) = (false, false),
             "no-record",
             PodVerdict::Unknown,
             "ambient mode is off",
         ),
         (
             RedirectionMode::Node,
-            |state| state.node.ambient = false, // and pods are followed for the plugin
+            |state| state.node.ambient_enabled = false, // and pods are followed for the plugin
             "no-such-pod",
-            PodVerdict::NoSuchPod,
+            PodVerdict::NotFound,
             "The node node-1 has no pod shop/we",
         ),
         (
             RedirectionMode::Node,
-            |state| state.seen.by = Observer::Command,
+            |state| state.observation.observer = Observer::Command,
             "agent-down",
             PodVerdict::Unknown,
             "no record that it left mentions this pod",
@@ -336,10 +336,10 @@ fn pods_that_nobody_knows() {
             RedirectionMode::Node,
             |state| {
                 let (name, value) = ("exclude-namespaces".into(), "kube-system, shop".into());
-                state.config = vec![EffectiveSetting { name, value, origin: "flag".into() }];
+                state.config = vec![EffectiveSetting { name, value, source: "flag".into() }];
             },
             "no-such-pod-excluded",
-            PodVerdict::NoSuchPod,
+            PodVerdict::NotFound,
             "excluded by the setting exclude-namespaces",
         ),
     ];
@@ -348,29 +348,29 @@ fn pods_that_nobody_knows() {
         change(&mut state);
         let answer = checked(explain(&state, "shop", "we"));
         assert_eq!(
-            (answer.code.as_str(), answer.verdict, answer.known),
+            (answer.code.as_str(), answer.verdict, answer.found),
             (*code, *verdict, false),
             "{answer}"
         );
-        assert!(answer.answer.contains(words), "{words}: {answer}");
-        assert!(answer.sentences.contains(&"Similar names: shop/web.".to_owned()), "{answer}");
+        assert!(answer.message.contains(words), "{words}: {answer}");
+        assert!(answer.details.contains(&"Similar names: shop/web.".to_owned()), "{answer}");
     }
     let answer = checked(explain(&node(RedirectionMode::Node), "store", "web"));
-    assert_eq!(answer.sentences, ["Similar names: shop/web."]);
-    assert_eq!(PodVerdict::NoSuchPod.status(), 3);
+    assert_eq!(answer.details, ["Similar names: shop/web."]);
+    assert_eq!(PodVerdict::NotFound.status(), 3);
 }
 
 #[test]
 fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known() {
     let mut state = node(RedirectionMode::Node);
-    state.seen.blind = vec![Unobserved::new(StatePart::Firewall, "there is no iptables-legacy")];
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "there is no iptables-legacy")];
     state.history = vec![ChangeRecord {
-        at: "2026-11-21T01:00:00Z".into(),
+        started_at: "2026-11-21T01:00:00Z".into(),
         cause: "pod shop/web joined".into(),
-        what: "its address was added".into(),
+        action: "its address was added".into(),
         pod: Some("shop/web".into()),
-        took_ms: 1.25,
-        outcome: ChangeStatus::Done,
+        duration_ms: 1.25,
+        outcome: ChangeStatus::Succeeded,
         error: None,
     }];
     let text = asked(&state).to_string();
@@ -391,17 +391,17 @@ fn the_sentences_say_since_when_why_what_the_kernel_shows_and_what_is_not_known(
 fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the_history() {
     let mut state = node(RedirectionMode::InPod);
     let change = |at: &str, cause: &str| ChangeRecord {
-        at: at.into(),
+        started_at: at.into(),
         cause: cause.into(),
-        what: "something".into(),
+        action: "something".into(),
         pod: Some("shop/web".into()),
-        took_ms: 1.0,
-        outcome: ChangeStatus::Done,
+        duration_ms: 1.0,
+        outcome: ChangeStatus::Succeeded,
         error: None,
     };
     state.history = vec![change("2026-11-21T02:00:00Z", "ztunnel"), change("2026-11-19T01:00:00Z", "drift")];
     assert!(asked(&state).to_string().contains("This has been so since 2026-11-21T01:00:00Z."));
-    state.pods[0].since = None;
+    state.pods[0].last_transition_time = None;
     let text = asked(&state).to_string();
     assert!(text.contains("so since 2026-11-19T01:00:00Z, as far as the history goes"), "{text}");
     assert!(
@@ -416,16 +416,17 @@ fn a_pod_that_an_earlier_agent_captured_has_been_so_since_the_last_change_in_the
 #[test]
 fn it_is_written_as_json_and_steers_no_terminal() {
     let mut state = node(RedirectionMode::InPod);
-    state.pods[0].ztunnel = Some(ZtunnelView { serves: false, refused: Some("\x1b[31mred\nlines".into()) });
+    state.pods[0].ztunnel =
+        Some(ZtunnelView { acknowledged: false, error: Some("\x1b[31mred\nlines".into()) });
     let answer = asked(&state);
     assert!(
-        !answer.to_string().contains('\x1b') && answer.answer.contains("\\u{1b}[31mred lines"),
+        !answer.to_string().contains('\x1b') && answer.message.contains("\\u{1b}[31mred lines"),
         "{answer}"
     );
     let json = serde_json::to_value(&answer).unwrap();
     assert_eq!(
-        (&json["code"], &json["way"], &json["verdict"]),
-        (&"ztunnel-refused".into(), &"in-pod".into(), &"wrong".into())
+        (&json["code"], &json["mode"], &json["verdict"]),
+        (&"ztunnel-refused".into(), &"in-pod".into(), &"unhealthy".into())
     );
     assert_eq!(serde_json::from_value::<Explanation>(json).unwrap(), answer);
 }

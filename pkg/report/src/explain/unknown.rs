@@ -21,15 +21,15 @@ pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
         let advice = format!(
             "To bring its pods into the mesh, remove {namespace} from exclude-namespaces and restart the agent."
         );
-        return Finding::new("no-such-pod-excluded", PodVerdict::NoSuchPod, says, &[&advice]);
+        return Finding::new("no-such-pod-excluded", PodVerdict::NotFound, says, &[&advice]);
     }
-    if state.seen.by == Observer::Command {
+    if state.observation.observer == Observer::Command {
         let says = format!(
             "Nothing is known of the pod {title}: the agent does not answer, and no record that it left mentions this pod."
         );
         return Finding::unknown("agent-down", says, &[]);
     }
-    if !state.node.ambient && !state.node.synced {
+    if !state.node.ambient_enabled && !state.node.synced {
         let says = format!(
             "Nothing is known of the pod {title}: ambient mode is off and the agent does not follow the node's pods, so it knows only those of which \
              the plugin recorded an ADD."
@@ -49,7 +49,7 @@ pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
     let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
     Finding::new(
         "no-such-pod",
-        PodVerdict::NoSuchPod,
+        PodVerdict::NotFound,
         says,
         &[&find, "Ask the agent of the node on which the pod runs."],
     )

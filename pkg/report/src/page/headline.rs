@@ -83,9 +83,9 @@ pub(super) fn statements(state: &StateReport, groups: &[PodGroup<'_>]) -> Vec<St
 
 /// The ztunnel that this node lacks; `None`: it has one, needs none, or nobody can say.
 pub(super) fn no_ztunnel(state: &StateReport) -> Option<MissingZtunnel> {
-    let is_needed = state.node.ambient && state.seen.by == Observer::Agent;
+    let is_needed = state.node.ambient_enabled && state.observation.observer == Observer::Agent;
     // As long as no capture mode is in use, a ztunnel need not be connected, but there has to be one.
-    let way = state.node.way.unwrap_or(RedirectionMode::InPod);
+    let way = state.node.mode.unwrap_or(RedirectionMode::InPod);
     is_needed.then(|| explain::missing_ztunnel(state, way)).flatten()
 }
 
@@ -202,28 +202,32 @@ pub(super) fn seen(html: &mut HtmlWriter, state: &StateReport) {
 }
 
 fn observed(html: &mut HtmlWriter, state: &StateReport) {
-    let seen = &state.seen;
-    if seen.at.is_empty() {
+    let seen = &state.observation;
+    if seen.observed_at.is_empty() {
         return html.text("The kernel has not been queried yet.");
     }
     html.text("Observed at ");
-    html.text_element("time", &[("id", "seen-at"), ("datetime", &seen.at)], &when::shown(&seen.at));
-    let who = match seen.by {
+    html.text_element(
+        "time",
+        &[("id", "seen-at"), ("datetime", &seen.observed_at)],
+        &when::shown(&seen.observed_at),
+    );
+    let who = match seen.observer {
         Observer::Agent => "the agent",
         Observer::Command => "a command, without an agent",
     };
-    html.text(&format!(", in {}, by {who}.", when::milliseconds(seen.took_ms)));
+    html.text(&format!(", in {}, by {who}.", when::milliseconds(seen.duration_ms)));
 }
 
 /// How pods of ambient mode are captured here.
 fn mode(state: &StateReport) -> String {
     let node = &state.node;
-    let Some(way) = node.way.filter(|_| node.ambient) else {
-        let is = if node.ambient { "on; the capture mode is not known yet" } else { "off" };
+    let Some(way) = node.mode.filter(|_| node.ambient_enabled) else {
+        let is = if node.ambient_enabled { "on; the capture mode is not known yet" } else { "off" };
         return format!("Ambient mode is {is}.");
     };
-    let fallback = node.fallback.as_ref().filter(|_| way == RedirectionMode::Node);
+    let fallback = node.no_ztunnel_policy.as_ref().filter(|_| way == RedirectionMode::Node);
     let fallback = fallback.map_or_else(String::new, |policy| format!("; no-ztunnel-policy: {policy}"));
-    let chosen = if node.chosen == "auto" { " (auto)" } else { "" };
+    let chosen = if node.configured_mode == "auto" { " (auto)" } else { "" };
     format!("Capture mode: {way}{chosen}{fallback}.")
 }

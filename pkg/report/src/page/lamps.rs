@@ -18,7 +18,9 @@ struct Lamp<'a> {
 /// All of them, in the order in which they depend on each other.
 pub(super) fn lamps(html: &mut HtmlWriter, state: &StateReport) {
     html.element("ul", &[("id", "lamps"), ("aria-label", "Plugin, ztunnel and pods")], |html| {
-        [plugin(state), ztunnel(state), pods(state)].iter().for_each(|one| lamp(html, one, &state.seen.at));
+        [plugin(state), ztunnel(state), pods(state)]
+            .iter()
+            .for_each(|one| lamp(html, one, &state.observation.observed_at));
     });
 }
 
@@ -39,13 +41,14 @@ fn lamp(html: &mut HtmlWriter, lamp: &Lamp<'_>, now: &str) {
 }
 
 fn plugin(state: &StateReport) -> Lamp<'_> {
-    let mut wrong = state.installation.iter().filter(|file| !file.ok);
+    let mut wrong = state.installation.iter().filter(|file| !file.correct);
     let (level, words) = match (wrong.next(), state.installation.is_empty()) {
-        (Some(file), _) => (HeadlineLevel::Wrong, format!("{}: {}", file.path, file.detail)),
+        (Some(file), _) => (HeadlineLevel::Wrong, format!("{}: {}", file.path, file.message)),
         (None, true) => (HeadlineLevel::Watch, "not observed".to_owned()),
         (None, false) => (HeadlineLevel::Well, "installed".to_owned()),
     };
-    let since = state.node.started.as_deref().map(|started| ("agent runs since".to_owned(), started));
+    let since =
+        state.node.agent_started_at.as_deref().map(|started| ("agent runs since".to_owned(), started));
     Lamp { name: "Plugin", level, words, since }
 }
 
@@ -56,7 +59,7 @@ fn ztunnel(state: &StateReport) -> Lamp<'_> {
         name: "Node and ztunnel",
         level,
         words,
-        since: last.map(|change| ("last change".to_owned(), change.at.as_str())),
+        since: last.map(|change| ("last change".to_owned(), change.started_at.as_str())),
     }
 }
 
@@ -64,16 +67,16 @@ fn node(state: &StateReport) -> (HeadlineLevel, String) {
     let active: Vec<_> =
         state.ztunnels.iter().filter(|one| one.active).map(|one| one.name.as_str()).collect();
     let differences = state.network.differences().count();
-    if !state.node.ambient {
+    if !state.node.ambient_enabled {
         return (HeadlineLevel::Well, "ambient mode is off".to_owned());
     }
     if let Some((missing, _)) = no_ztunnel(state) {
         return (HeadlineLevel::Wrong, missing.to_owned());
     }
-    if let Some(trouble) = &state.node.trouble {
+    if let Some(trouble) = &state.node.problem {
         return (HeadlineLevel::Wrong, trouble.clone());
     }
-    match (differences, active.is_empty() || state.seen.by == Observer::Command) {
+    match (differences, active.is_empty() || state.observation.observer == Observer::Command) {
         (0, true) => (HeadlineLevel::Watch, "which ztunnel takes new connections is unknown".to_owned()),
         (0, false) => (HeadlineLevel::Well, format!("new connections go to {}", active.join(", "))),
         (some, _) => (HeadlineLevel::Wrong, format!("{} from the desired state", count(some, "difference"))),
@@ -86,7 +89,7 @@ fn pods(state: &StateReport) -> Lamp<'_> {
     let worst = worst.into_iter().find(|capture| state.pods.iter().any(|pod| pod.capture == *capture));
     let level = worst.map_or(HeadlineLevel::Well, HeadlineLevel::of);
     let times = state.pods.iter().filter(|pod| Some(pod.capture) == worst);
-    let times = times.filter_map(|pod| pod.since.as_deref());
+    let times = times.filter_map(|pod| pod.last_transition_time.as_deref());
     let since = if level == HeadlineLevel::Well { times.max() } else { times.min() };
     let what = format!("{} since", worst.map_or("", CaptureState::word));
     let words = tables::counts(state.pods.iter());

@@ -24,13 +24,13 @@ pub(super) fn section(html: &mut HtmlWriter, state: &StateReport) {
 
 /// One kind of object.
 fn kind<T: Display>(html: &mut HtmlWriter, id: &'static str, name: &str, found: &Comparison<T>) {
-    let class = if found.difference.is_empty() { "kind" } else { "kind wrong" };
+    let class = if found.differences.is_empty() { "kind" } else { "kind wrong" };
     html.element("div", &[("id", &format!("objects/{id}")), ("class", class)], |html| {
         html.text_element("h3", &[], name);
         html.text_element("p", &[("class", "verdict")], &verdict(found));
-        if !found.difference.is_empty() {
+        if !found.differences.is_empty() {
             html.element("ul", &[("class", "differences")], |html| {
-                found.difference.iter().for_each(|one| difference(html, one));
+                found.differences.iter().for_each(|one| difference(html, one));
             });
         }
         lists(html, found);
@@ -40,7 +40,7 @@ fn kind<T: Display>(html: &mut HtmlWriter, id: &'static str, name: &str, found: 
 /// How the two compare, in words.
 fn verdict<T>(found: &Comparison<T>) -> String {
     let desired = found.desired.len();
-    match (&found.observed, found.difference.len()) {
+    match (&found.observed, found.differences.len()) {
         (None, _) if desired == 0 => "Not looked at.".to_owned(),
         (None, _) => format!("? {desired} desired. The kernel could not be asked."),
         (Some(observed), 0) if desired == 0 && observed.is_empty() => {
@@ -58,7 +58,7 @@ fn verdict<T>(found: &Comparison<T>) -> String {
 fn difference(html: &mut HtmlWriter, difference: &StateDifference) {
     html.element("li", &[("class", "row")], |html| {
         html.text_element("strong", &[], &format!("≠ {}: ", difference.kind));
-        html.text_element("code", &[], &difference.what);
+        html.text_element("code", &[], &difference.object);
     });
 }
 

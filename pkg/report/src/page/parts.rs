@@ -98,7 +98,7 @@ fn ztunnel(html: &mut HtmlWriter, one: &ZtunnelState) {
         html.text_element("td", &[], ready);
         html.text_element("td", &[], &slot);
         html.text_element("td", &[], one.link.as_deref().unwrap_or("–"));
-        html.text_element("td", &[], if one.dns { "answers" } else { "–" });
+        html.text_element("td", &[], if one.dns_proxy { "answers" } else { "–" });
         html.text_element("td", &[], connected);
         html.text_element("td", &[], &ips.join(", "));
     });
@@ -117,7 +117,7 @@ pub(super) fn plan(html: &mut HtmlWriter, state: &StateReport) {
 
 fn step(html: &mut HtmlWriter, step: &PlanStep) {
     html.element("li", &[], |html| {
-        html.text(&format!("{} ", step.words));
+        html.text(&format!("{} ", step.message));
         html.text_element("code", &[], &step.kind);
         if !step.operations.is_empty() {
             html.element("details", &[], |html| {
@@ -151,23 +151,23 @@ pub(super) fn history(html: &mut HtmlWriter, state: &StateReport) {
         filter(html, "history-table", "Find changes", |_| {});
         let columns = ["When", "Cause", "What was done", "Pod", "Took", "Outcome"];
         table(html, "history-table", "Changes, newest first", &columns, |html| {
-            state.history.iter().for_each(|one| change(html, one, &state.seen.at));
+            state.history.iter().for_each(|one| change(html, one, &state.observation.observed_at));
         });
     });
 }
 
 fn change(html: &mut HtmlWriter, change: &ChangeRecord, now: &str) {
     // Rows move down as new ones come; by its key the script knows a row again.
-    let key = format!("change/{}/{}/{}", change.at, change.cause, change.what);
+    let key = format!("change/{}/{}/{}", change.started_at, change.cause, change.action);
     let class = if change.outcome == ChangeStatus::Failed { "wrong" } else { "plain" };
     html.element("tr", &[("data-key", &key), ("class", class)], |html| {
-        html.element("th", &[("scope", "row")], |html| when::time(html, &change.at, now));
+        html.element("th", &[("scope", "row")], |html| when::time(html, &change.started_at, now));
         html.text_element("td", &[], &change.cause);
-        html.text_element("td", &[], &change.what);
+        html.text_element("td", &[], &change.action);
         html.text_element("td", &[], change.pod.as_deref().unwrap_or("–"));
-        html.text_element("td", &[], &when::milliseconds(change.took_ms));
+        html.text_element("td", &[], &when::milliseconds(change.duration_ms));
         html.element("td", &[], |html| match change.outcome {
-            ChangeStatus::Done => html.text("✓ done"),
+            ChangeStatus::Succeeded => html.text("✓ done"),
             ChangeStatus::Failed => {
                 let why = change.error.as_deref().unwrap_or("nobody said why");
                 html.text_element("span", &[("class", "trouble")], &format!("✗ failed: {why}"));
@@ -185,14 +185,14 @@ pub(super) fn installation(html: &mut HtmlWriter, state: &StateReport) {
         let columns = ["File", "Kind", "State", "In words"];
         table(html, "installation-table", "Installed files", &columns, |html| {
             for file in &state.installation {
-                let class = if file.ok { "plain" } else { "wrong" };
+                let class = if file.correct { "plain" } else { "wrong" };
                 html.element("tr", &[("id", &format!("file/{}", file.path)), ("class", class)], |html| {
                     html.element("th", &[("scope", "row")], |html| {
                         html.text_element("code", &[], &file.path);
                     });
                     html.text_element("td", &[], &file.kind);
-                    html.text_element("td", &[], if file.ok { "✓ as desired" } else { "≠ different" });
-                    html.text_element("td", &[], &file.detail);
+                    html.text_element("td", &[], if file.correct { "✓ as desired" } else { "≠ different" });
+                    html.text_element("td", &[], &file.message);
                 });
             }
         });
@@ -214,7 +214,7 @@ pub(super) fn settings(html: &mut HtmlWriter, state: &StateReport) {
                     html.element("tr", &[("id", &format!("setting/{}", setting.name))], |html| {
                         html.text_element("th", &[("scope", "row")], &setting.name);
                         html.element("td", &[], |html| html.text_element("code", &[], &setting.value));
-                        html.text_element("td", &[], &setting.origin);
+                        html.text_element("td", &[], &setting.source);
                     });
                 }
             });

@@ -86,9 +86,9 @@ fn row(html: &mut HtmlWriter, state: &StateReport, group: &PodGroup<'_>, pod: &P
             });
         });
         html.element("td", &[], |html| badge(html, pod.capture));
-        html.text_element("td", &[], pod.way.map_or("–", RedirectionMode::word));
-        html.element("td", &[], |html| match &pod.since {
-            Some(since) => when::time(html, since, &state.seen.at),
+        html.text_element("td", &[], pod.mode.map_or("–", RedirectionMode::word));
+        html.element("td", &[], |html| match &pod.last_transition_time {
+            Some(since) => when::time(html, since, &state.observation.observed_at),
             None => html.text("–"),
         });
         html.element("td", &[], |html| addresses(html, pod));

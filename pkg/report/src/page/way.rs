@@ -73,7 +73,7 @@ impl Block {
 
 /// Returns the drawings of the capture modes in use: the node's own, and those of its pods.
 pub(super) fn ways(state: &StateReport) -> Vec<Drawing> {
-    let used = |way| state.node.way == Some(way) || state.pods.iter().any(|pod| pod.way == Some(way));
+    let used = |way| state.node.mode == Some(way) || state.pods.iter().any(|pod| pod.mode == Some(way));
     let mut ways = Vec::new();
     if used(RedirectionMode::Node) {
         ways.push(node(state));
@@ -102,7 +102,7 @@ fn pods(state: &StateReport, way: RedirectionMode) -> Block {
 }
 
 fn of(state: &StateReport, way: RedirectionMode) -> impl Iterator<Item = &PodState> {
-    state.pods.iter().filter(move |pod| pod.way == Some(way))
+    state.pods.iter().filter(move |pod| pod.mode == Some(way))
 }
 
 /// Counts the differences within the network namespaces of pods in this capture mode.
@@ -115,7 +115,7 @@ fn within(state: &StateReport, way: RedirectionMode) -> FoundDifferences {
 
 /// Neither in place nor missing: it was not looked for.
 fn is_unseen(kernel: &KernelView) -> bool {
-    kernel.blind.is_some() || (kernel.seen.is_empty() && kernel.differences.is_empty())
+    kernel.unobserved.is_some() || (kernel.observed.is_empty() && kernel.differences.is_empty())
 }
 
 /// Counts the differences on the node, except those of links, which are drawn by themselves.
@@ -144,7 +144,9 @@ fn without_proxy(state: &StateReport, way: RedirectionMode) -> &'static str {
     let is = |capture| of(state, way).any(|pod| pod.capture == capture);
     match (is(CaptureState::Held), is(CaptureState::Bypassing)) {
         (true, true) => "connections are held back, or bypass the mesh",
-        (true, false) if state.node.fallback.as_deref() == Some("reject") => "connections are refused",
+        (true, false) if state.node.no_ztunnel_policy.as_deref() == Some("reject") => {
+            "connections are refused"
+        }
         (true, false) => "connections are held back",
         (false, true) => "connections bypass the mesh",
         (false, false) => "nothing takes new connections",
@@ -179,11 +181,11 @@ fn node(state: &StateReport) -> Drawing {
 fn link(state: &StateReport, one: &ZtunnelState) -> Block {
     let name = format!("istioout{}", one.slot.unwrap_or_default());
     let links = &state.network.links;
-    let here = |link: &&LinkState| link.place == "node" && link.name == name;
+    let here = |link: &&LinkState| link.netns == "node" && link.name == name;
     let (detail, tone) = match links.observed.as_ref().map(|observed| observed.iter().find(here)) {
         None => ("? not observed", Tone::Plain),
         Some(None) => ("≠ missing", Tone::Wrong),
-        Some(Some(link)) if !link.right => ("≠ leads elsewhere", Tone::Wrong),
+        Some(Some(link)) if !link.correct => ("≠ leads elsewhere", Tone::Wrong),
         Some(Some(link)) if !link.up => ("≠ down", Tone::Wrong),
         Some(Some(_)) => ("✓ up", Tone::Plain),
     };

@@ -26,27 +26,29 @@ fn judged(is_well: bool) -> Colour {
 
 fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
-    let by = match state.seen.by {
+    let by = match state.observation.observer {
         Observer::Agent => format!("the agent ({})", clean(&state.version)),
         Observer::Command => "this command: the agent does not run".to_owned(),
     };
-    let way = match (node.way, node.ambient) {
-        (Some(way), _) => format!("captures {way} (chosen: {})", clean(&node.chosen)),
-        (None, true) => "no way in use".to_owned(),
+    let way = match (node.mode, node.ambient_enabled) {
+        (Some(way), _) => format!("captures {way} (configured: {})", clean(&node.configured_mode)),
+        (None, true) => "no mode in use".to_owned(),
         (None, false) => "off".to_owned(),
     };
     let mut rows = vec![
         row("Node", Cell::plain(&node.name)),
-        row("Seen", Cell::plain(&format!("{} by {by}", seconds(&state.seen.at)))),
+        row("Observed", Cell::plain(&format!("{} by {by}", seconds(&state.observation.observed_at)))),
     ];
-    rows.extend(node.started.iter().map(|started| row("Agent since", Cell::plain(&seconds(started)))));
+    rows.extend(
+        node.agent_started_at.iter().map(|started| row("Agent since", Cell::plain(&seconds(started)))),
+    );
     rows.push(row("Ambient mode", Cell::plain(&way)));
     rows
 }
 
 fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
     let are_well = !state.pods.iter().any(|pod| pod.capture.is_wrong());
-    let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient;
+    let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient_enabled;
     let differences = state.differences().len();
     vec![
         row("Pods", Cell::coloured(&counts(state.pods.iter()), judged(are_well))),
@@ -59,21 +61,21 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
 /// Returns the rows for what is wrong with the agent, and for the health of its parts.
 fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
-    let facts = (node.ambient && !node.synced)
+    let facts = (node.ambient_enabled && !node.synced)
         .then(|| row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
-    let trouble = node.trouble.iter().map(|why| row("Trouble", Cell::coloured(why, Colour::Red)));
+    let problem = node.problem.iter().map(|why| row("Problem", Cell::coloured(why, Colour::Red)));
     let health = state.health.iter().map(|part| {
-        let words = if part.ok { "well" } else { part.why.as_str() };
-        row(&format!("Health, {}", part.part), Cell::coloured(words, judged(part.ok)))
+        let words = if part.healthy { "well" } else { part.message.as_str() };
+        row(&format!("Health, {}", part.component), Cell::coloured(words, judged(part.healthy)))
     });
-    facts.into_iter().chain(trouble).chain(health).collect()
+    facts.into_iter().chain(problem).chain(health).collect()
 }
 
 /// The installation's files, rules of other components that matter, and what is not known.
 fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     let files = state.installation.iter().map(|file| {
-        let words = format!("{}: {}", file.path, file.detail);
-        row(&format!("File, {}", file.kind), Cell::coloured(&words, judged(file.ok)))
+        let words = format!("{}: {}", file.path, file.message);
+        row(&format!("File, {}", file.kind), Cell::coloured(&words, judged(file.correct)))
     });
     let foreign = state.network.foreign.iter();
     let foreign = foreign.map(|what| row("Foreign", Cell::coloured(what, Colour::Red)));

@@ -12,14 +12,14 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
         ips: Vec::new(),
         phase: "Running".into(),
         capture,
-        way: Some(RedirectionMode::Node),
-        reason: StateReason { code: "c".into(), words: "its namespace is labelled".into() },
-        since: Some("2026-11-21T01:00:00.123456Z".into()),
-        annotation: None,
+        mode: Some(RedirectionMode::Node),
+        reason: StateReason { code: "c".into(), message: "its namespace is labelled".into() },
+        last_transition_time: Some("2026-11-21T01:00:00.123456Z".into()),
+        redirection_annotation: None,
         kernel: KernelView::default(),
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
@@ -28,7 +28,12 @@ fn node() -> StateReport {
     let mut bad = pod("bad", CaptureState::Bypassing);
     bad.kernel.differences = vec!["a rule is missing.".into(), "é\x1b".into()];
     StateReport {
-        node: NodeState { name: "node-1".into(), ambient: true, synced: true, ..NodeState::default() },
+        node: NodeState {
+            name: "node-1".into(),
+            ambient_enabled: true,
+            synced: true,
+            ..NodeState::default()
+        },
         ztunnels: vec![ZtunnelState {
             name: "zt".into(),
             ready: true,
@@ -38,7 +43,7 @@ fn node() -> StateReport {
         pods: vec![
             pod("a", CaptureState::Captured),
             bad,
-            PodState { way: None, since: None, ..pod("b", CaptureState::Outside) },
+            PodState { mode: None, last_transition_time: None, ..pod("b", CaptureState::Outside) },
         ],
         ..StateReport::default()
     }
@@ -67,10 +72,14 @@ shop/b    outside    -     -                     its namespace is labelled
 fn the_summary_has_all_that_is_wrong() {
     let mut state = node();
     assert!(!summary(&state, false).contains('\x1b'));
-    state.node.trouble = Some("no ipset".into());
+    state.node.problem = Some("no ipset".into());
     state.node.synced = false;
-    state.installation =
-        vec![InstalledFile { kind: "entry".into(), path: "/e".into(), ok: false, detail: "gone".into() }];
+    state.installation = vec![InstalledFile {
+        kind: "entry".into(),
+        path: "/e".into(),
+        correct: false,
+        message: "gone".into(),
+    }];
     state.network.foreign = vec!["table 100 is another's".into()];
     let text = summary(&state, false);
     for part in [
@@ -90,14 +99,14 @@ fn the_summary_has_all_that_is_wrong() {
 fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = StateReport::default();
     assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
-    state.seen.blind = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
     let text = differences(&state, false);
     assert!(
         text.contains("not everything could be seen.\nNot known: The node's firewall: no iptables-save.\n"),
         "{text}"
     );
-    state.network.links.difference =
-        vec![StateDifference { kind: DifferenceKind::Missing, family: None, what: "link x".into() }];
+    state.network.links.differences =
+        vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: "link x".into() }];
     state.pods = node().pods;
     let text = differences(&state, false);
     let lines: Vec<&str> = text.lines().collect();
@@ -113,7 +122,7 @@ fn a_pod_that_is_held_without_a_difference_is_no_success() {
     state.pods.retain(|pod| pod.kernel.differences.is_empty() && !pod.capture.is_wrong());
     assert_eq!((verified(&state), state.differences()), (vec![], vec![]));
     let held = state.pods.first_mut().unwrap();
-    (held.capture, held.way) = (CaptureState::Held, Some(RedirectionMode::InPod));
+    (held.capture, held.mode) = (CaptureState::Held, Some(RedirectionMode::InPod));
     let (title, text) = (held.title(), differences(&state, false));
     assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
     let found = verified(&state);
@@ -125,13 +134,13 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
     let mut state = StateReport::default();
     assert_eq!(not_known(&state), Vec::<String>::new());
     state.network.sysctls = Comparison::unseen(vec![crate::SysctlState {
-        place: "node".into(),
+        netns: "node".into(),
         name: "n".into(),
         value: "1".into(),
-        before: None,
+        previous_value: None,
     }]);
     state.pods = vec![pod("web", CaptureState::Unknown)];
-    state.node.ambient = true;
+    state.node.ambient_enabled = true;
     let all = not_known(&state);
     assert_eq!(all[0], "Sysctls: the kernel could not be asked.");
     assert!(
@@ -145,7 +154,7 @@ fn a_plan_is_told_in_words_and_operations() {
     let mut state = StateReport::default();
     assert_eq!(plan(&state, true), "Nothing is to be done.\n");
     let operations = vec!["ipset add s 10.0.0.7".into(), "*nat\n-A X".into()];
-    state.plan = vec![PlanStep { kind: "members".into(), words: "adds 10.0.0.7".into(), operations }];
+    state.plan = vec![PlanStep { kind: "members".into(), message: "adds 10.0.0.7".into(), operations }];
     assert_eq!(
         plan(&state, false),
         "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n     *nat\n     -A X\n"

@@ -47,20 +47,25 @@ pub(crate) fn well() -> StateReport {
     StateReport {
         schema: SCHEMA.into(),
         version: "1.0.0".into(),
-        seen: Provenance { at: NOW.into(), took_ms: 3.4, by: Observer::Agent, blind: Vec::new() },
+        observation: Provenance {
+            observed_at: NOW.into(),
+            duration_ms: 3.4,
+            observer: Observer::Agent,
+            unobserved: Vec::new(),
+        },
         node: NodeState {
             name: "worker-3".into(),
-            started: Some("2026-11-20T09:00:00Z".into()),
-            ambient: true,
-            way: Some(RedirectionMode::Node),
-            chosen: "auto".into(),
-            fallback: Some("hold".into()),
+            agent_started_at: Some("2026-11-20T09:00:00Z".into()),
+            ambient_enabled: true,
+            mode: Some(RedirectionMode::Node),
+            configured_mode: "auto".into(),
+            no_ztunnel_policy: Some("hold".into()),
             active_slot: Some(0),
-            trouble: None,
+            problem: None,
             synced: true,
         },
         health: ["installer", "agent"]
-            .map(|part| PartHealth { part: part.into(), ok: true, why: String::new() })
+            .map(|part| PartHealth { component: part.into(), healthy: true, message: String::new() })
             .into(),
         installation: installation(),
         ztunnels: vec![ztunnel("ztunnel-7x2kq", 0, true)],
@@ -85,10 +90,10 @@ pub(crate) fn bypassing() -> StateReport {
     ] {
         let pod = &mut state.pods[place];
         pod.capture = CaptureState::Bypassing;
-        pod.since = Some("2026-11-22T03:12:40Z".into());
+        pod.last_transition_time = Some("2026-11-22T03:12:40Z".into());
         pod.kernel.differences = vec![difference.into()];
-        pod.kernel.seen.truncate(1);
-        pod.trouble = trouble.map(Into::into);
+        pod.kernel.observed.truncate(1);
+        pod.problem = trouble.map(Into::into);
     }
     let gone = [state.pods[3].ips[0], state.pods[10].ips[0]];
     let network = &mut state.network;
@@ -99,17 +104,17 @@ pub(crate) fn bypassing() -> StateReport {
     network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
     state.plan = vec![PlanStep {
         kind: "members".into(),
-        words: "Put two addresses into the set of enrolled addresses.".into(),
+        message: "Put two addresses into the set of enrolled addresses.".into(),
         operations: gone.iter().map(|ip| format!("ipset add istio-node-pods-v4 {ip}")).collect(),
     }];
     state.history.insert(
         0,
         ChangeRecord {
-            at: "2026-11-22T03:12:41Z".into(),
+            started_at: "2026-11-22T03:12:41Z".into(),
             cause: "drift".into(),
-            what: "Put an address into the set of enrolled addresses.".into(),
+            action: "Put an address into the set of enrolled addresses.".into(),
             pod: Some("shop/payments".into()),
-            took_ms: 2104.0,
+            duration_ms: 2104.0,
             outcome: ChangeStatus::Failed,
             error: Some("ipset: Kernel error received: Operation not permitted".into()),
         },
@@ -134,8 +139,8 @@ pub(crate) fn rollout() -> StateReport {
 /// In-pod capture: one pod is refused by ztunnel and held, one has a sidecar.
 pub(crate) fn in_pod() -> StateReport {
     let mut state = well();
-    state.node.way = Some(RedirectionMode::InPod);
-    state.node.fallback = None;
+    state.node.mode = Some(RedirectionMode::InPod);
+    state.node.no_ztunnel_policy = None;
     state.node.active_slot = None;
     state.network = NetworkState::default();
     state.ztunnels[0] = ZtunnelState {
@@ -145,16 +150,16 @@ pub(crate) fn in_pod() -> StateReport {
         synced: Some(true),
         ..state.ztunnels[0].clone()
     };
-    for pod in state.pods.iter_mut().filter(|pod| pod.way.is_some()) {
-        pod.way = Some(RedirectionMode::InPod);
-        pod.ztunnel = Some(ZtunnelView { serves: true, refused: None });
-        pod.kernel.seen = vec!["its rules are in place, of both families".into()];
+    for pod in state.pods.iter_mut().filter(|pod| pod.mode.is_some()) {
+        pod.mode = Some(RedirectionMode::InPod);
+        pod.ztunnel = Some(ZtunnelView { acknowledged: true, error: None });
+        pod.kernel.observed = vec!["its rules are in place, of both families".into()];
     }
     let held = &mut state.pods[4];
     held.capture = CaptureState::Held;
-    held.ztunnel = Some(ZtunnelView { serves: false, refused: Some("no identity for this pod".into()) });
+    held.ztunnel = Some(ZtunnelView { acknowledged: false, error: Some("no identity for this pod".into()) });
     let sidecar = &mut state.pods[7];
-    sidecar.way = Some(RedirectionMode::Sidecar);
+    sidecar.mode = Some(RedirectionMode::Sidecar);
     sidecar.ztunnel = None;
     sidecar.reason = reason("sidecar", "it was injected");
     state
@@ -163,22 +168,22 @@ pub(crate) fn in_pod() -> StateReport {
 /// A command has looked, and may not see all.
 pub(crate) fn no_agent() -> StateReport {
     let mut state = well();
-    state.seen.by = Observer::Command;
-    state.seen.blind = vec![Unobserved {
+    state.observation.observer = Observer::Command;
+    state.observation.unobserved = vec![Unobserved {
         part: StatePart::Firewall,
-        what: "firewall rules".into(),
-        why: "iptables-save is not installed here.".into(),
+        description: "firewall rules".into(),
+        message: "iptables-save is not installed here.".into(),
     }];
-    state.node.started = None;
+    state.node.agent_started_at = None;
     state.node.synced = false;
     state.network.firewall = Comparison::unseen(state.network.firewall.desired);
     state.health.clear();
     state.history.clear();
     for pod in &mut state.pods[8..11] {
         pod.capture = CaptureState::Unknown;
-        pod.since = None;
+        pod.last_transition_time = None;
         pod.kernel =
-            KernelView { blind: Some("its namespace was not found".into()), ..KernelView::default() };
+            KernelView { unobserved: Some("its namespace was not found".into()), ..KernelView::default() };
     }
     state
 }
@@ -201,24 +206,27 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         ips: vec![ip],
         phase: "Running".into(),
         capture: CaptureState::Captured,
-        way: Some(RedirectionMode::Node),
+        mode: Some(RedirectionMode::Node),
         reason: reason("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
-        since: Some("2026-11-21T17:02:10Z".into()),
-        annotation: Some("enabled".into()),
+        last_transition_time: Some("2026-11-21T17:02:10Z".into()),
+        redirection_annotation: Some("enabled".into()),
         kernel: KernelView {
             netns_witness: None,
-            looked: Some(NOW.into()),
+            observed_at: Some(NOW.into()),
             netns: Some(NetnsRef { device: 4, inode: 4_026_532_000 + place as u64 }),
             differences: Vec::new(),
-            seen: vec![format!("{ip} is in the set of enrolled addresses"), format!("a route leads to {ip}")],
-            overruling: Vec::new(),
-            repairs: 0,
-            outside: OutsideView::default(),
-            blind: None,
+            observed: vec![
+                format!("{ip} is in the set of enrolled addresses"),
+                format!("a route leads to {ip}"),
+            ],
+            preceding_rules: Vec::new(),
+            repair_count: 0,
+            bypassing_connections: OutsideView::default(),
+            unobserved: None,
         },
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
@@ -227,9 +235,9 @@ fn host_network() -> PodState {
     PodState {
         ips: vec![IpAddr::from([192, 168, 7, 3])],
         capture: CaptureState::Outside,
-        way: None,
+        mode: None,
         reason: reason("host-network", "it lives in the node's network namespace (hostNetwork)"),
-        annotation: None,
+        redirection_annotation: None,
         kernel: KernelView::default(),
         ..node_pod(90, "kube-system", "kube-proxy-5jx8w")
     }
@@ -240,7 +248,7 @@ fn uid(place: usize) -> String {
 }
 
 fn reason(code: &str, words: &str) -> StateReason {
-    StateReason { code: code.into(), words: words.into() }
+    StateReason { code: code.into(), message: words.into() }
 }
 
 fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
@@ -254,7 +262,7 @@ fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
         active,
         slot: Some(slot),
         link: Some(format!("istioout{slot}")),
-        dns: true,
+        dns_proxy: true,
         connected: None,
         synced: None,
     }
@@ -262,10 +270,10 @@ fn ztunnel(name: &str, slot: u32, active: bool) -> ZtunnelState {
 
 fn links(slots: u32) -> Vec<LinkState> {
     let link = |name: String, address: &str| LinkState {
-        place: "node".into(),
+        netns: "node".into(),
         name,
         up: true,
-        right: true,
+        correct: true,
         addresses: vec![address.into()],
     };
     (0..slots)
@@ -284,14 +292,14 @@ fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
 
 /// All in order, for these pods.
 fn network(pods: &[PodState]) -> NetworkState {
-    let enrolled = pods.iter().filter(|pod| pod.way == Some(RedirectionMode::Node));
+    let enrolled = pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Node));
     let member = |pod: &PodState| SetMember {
         set: "istio-node-pods-v4".into(),
         ip: pod.ips[0],
         uid: Some(pod.uid.clone()),
     };
     let rule = |priority, mark, table| PolicyRuleState {
-        place: "node".into(),
+        netns: "node".into(),
         family: 4,
         priority,
         mark: Some(mark),
@@ -299,7 +307,7 @@ fn network(pods: &[PodState]) -> NetworkState {
         table,
     };
     let route = RouteState {
-        place: "node".into(),
+        netns: "node".into(),
         family: 4,
         table: 101,
         destination: "default".into(),
@@ -309,13 +317,13 @@ fn network(pods: &[PodState]) -> NetworkState {
         metric: 0,
     };
     let sysctl = SysctlState {
-        place: "node".into(),
+        netns: "node".into(),
         name: "net/ipv4/conf/istioin0/rp_filter".into(),
         value: "0".into(),
-        before: Some("1".into()),
+        previous_value: Some("1".into()),
     };
     let firewall = FirewallRule {
-        place: "node".into(),
+        netns: "node".into(),
         family: 4,
         table: "mangle".into(),
         chain: "ztunnel-PREROUTING".into(),
@@ -337,18 +345,18 @@ pub(crate) fn drift(state: &mut StateReport) {
     let found = StateDifference {
         kind: DifferenceKind::Missing,
         family: None,
-        what: state.network.rules.desired[1].to_string(),
+        object: state.network.rules.desired[1].to_string(),
     };
     state.network.rules.observed.as_mut().unwrap().truncate(1);
-    state.network.rules.difference = vec![found];
+    state.network.rules.differences = vec![found];
 }
 
 fn installation() -> Vec<InstalledFile> {
     let file = |kind: &str, path: &str, detail: &str| InstalledFile {
         kind: kind.into(),
         path: path.into(),
-        ok: true,
-        detail: detail.into(),
+        correct: true,
+        message: detail.into(),
     };
     vec![
         file("plugin", "/host/opt/cni/bin/istio-cni", "it answers, as version 1.0.0"),
@@ -359,12 +367,12 @@ fn installation() -> Vec<InstalledFile> {
 
 fn history() -> Vec<ChangeRecord> {
     let change = |at: &str, cause: &str, what: &str, pod: Option<&str>, took_ms| ChangeRecord {
-        at: at.into(),
+        started_at: at.into(),
         cause: cause.into(),
-        what: what.into(),
+        action: what.into(),
         pod: pod.map(Into::into),
-        took_ms,
-        outcome: ChangeStatus::Done,
+        duration_ms: took_ms,
+        outcome: ChangeStatus::Succeeded,
         error: None,
     };
     vec![
@@ -377,7 +385,7 @@ fn config() -> Vec<EffectiveSetting> {
     let setting = |name: &str, value: &str, origin: &str| EffectiveSetting {
         name: name.into(),
         value: value.into(),
-        origin: origin.into(),
+        source: origin.into(),
     };
     vec![
         setting("ambient-enabled", "true", "environment AMBIENT_ENABLED"),

@@ -20,7 +20,7 @@ pub(crate) fn no_ztunnel_hold() -> StateReport {
 /// As [`no_ztunnel_hold`], but connections bypass the mesh.
 pub(crate) fn no_ztunnel_open() -> StateReport {
     let mut state = no_ztunnel_hold();
-    state.node.fallback = Some("open".into());
+    state.node.no_ztunnel_policy = Some("open".into());
     members(&mut state).for_each(|pod| pod.capture = CaptureState::Bypassing);
     state
 }
@@ -28,24 +28,24 @@ pub(crate) fn no_ztunnel_open() -> StateReport {
 /// In-pod redirection, and there is no ztunnel: pods have no rules yet. One has a sidecar, and does not need it.
 pub(crate) fn no_ztunnel_in_pod() -> StateReport {
     let mut state = well();
-    state.node.way = Some(RedirectionMode::InPod);
-    state.node.fallback = None;
+    state.node.mode = Some(RedirectionMode::InPod);
+    state.node.no_ztunnel_policy = None;
     state.node.active_slot = None;
     state.network = NetworkState::default();
     state.ztunnels.clear();
     for pod in members(&mut state) {
         pod.capture = CaptureState::Bypassing;
-        pod.way = Some(RedirectionMode::InPod);
-        pod.annotation = None;
-        pod.since = None;
+        pod.mode = Some(RedirectionMode::InPod);
+        pod.redirection_annotation = None;
+        pod.last_transition_time = None;
         pod.kernel = KernelView { netns: pod.kernel.netns, ..KernelView::default() };
         pod.ztunnel = Some(ZtunnelView::default());
     }
     let sidecar = &mut state.pods[7];
     sidecar.capture = CaptureState::Captured;
-    sidecar.way = Some(RedirectionMode::Sidecar);
+    sidecar.mode = Some(RedirectionMode::Sidecar);
     sidecar.ztunnel = None;
-    sidecar.kernel.seen = vec!["its rules are in place".into()];
+    sidecar.kernel.observed = vec!["its rules are in place".into()];
     state
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn two_causes() -> StateReport {
     }
     let refused = &mut state.pods[10];
     refused.capture = CaptureState::Bypassing;
-    refused.kernel.seen.clear();
-    refused.trouble = Some("its link is a bridge's, not a veth of its own".into());
+    refused.kernel.observed.clear();
+    refused.problem = Some("its link is a bridge's, not a veth of its own".into());
     state
 }
 
@@ -69,17 +69,17 @@ pub(crate) fn two_causes() -> StateReport {
 pub(crate) fn unknown() -> StateReport {
     let mut state = well();
     let why = "iptables-save: Operation not permitted";
-    state.seen.blind = vec![Unobserved::new(StatePart::Network, why)];
+    state.observation.unobserved = vec![Unobserved::new(StatePart::Network, why)];
     state.network.firewall.observed = None;
     state.network.ipsets.observed = None;
     for pod in members(&mut state) {
         pod.capture = CaptureState::Unknown;
-        pod.since = None;
-        pod.kernel = KernelView { blind: Some(why.into()), ..KernelView::default() };
+        pod.last_transition_time = None;
+        pod.kernel = KernelView { unobserved: Some(why.into()), ..KernelView::default() };
     }
     state
 }
 
 fn members(state: &mut StateReport) -> impl Iterator<Item = &mut PodState> {
-    state.pods.iter_mut().filter(|pod| pod.way.is_some())
+    state.pods.iter_mut().filter(|pod| pod.mode.is_some())
 }

@@ -79,8 +79,8 @@ fn versions(state: &StateReport, time: &str) -> String {
         env!("CARGO_PKG_VERSION"),
         state.schema,
         state.version,
-        state.seen.by,
-        state.seen.at,
+        state.observation.observer,
+        state.observation.observed_at,
         kernel("osrelease"),
         kernel("version"),
         std::env::consts::ARCH,
@@ -91,7 +91,7 @@ fn history(state: &StateReport) -> String {
     let line = |change: &report::ChangeRecord| {
         let pod = change.pod.as_deref().unwrap_or("-");
         let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-        let (at, cause, what, took) = (&change.at, &change.cause, &change.what, change.took_ms);
+        let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
         report::clean(&format!("{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}", change.outcome))
             + "\n"
     };
@@ -102,7 +102,7 @@ fn config(state: &StateReport) -> String {
     state
         .config
         .iter()
-        .map(|setting| format!("{}={:?} ({})\n", setting.name, setting.value, setting.origin))
+        .map(|setting| format!("{}={:?} ({})\n", setting.name, setting.value, setting.source))
         .collect()
 }
 
@@ -125,7 +125,7 @@ fn listing<T: Display>(compared: &Comparison<T>) -> String {
         Some(observed) => format!("# observed\n{}", lines(observed)),
         None => "# observed: not known\n".to_owned(),
     };
-    format!("# desired\n{}{observed}# difference\n{}", lines(&compared.desired), lines(&compared.difference))
+    format!("# desired\n{}{observed}# difference\n{}", lines(&compared.desired), lines(&compared.differences))
 }
 
 fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
@@ -137,7 +137,7 @@ fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
     let mut saves: BTreeMap<String, BTreeMap<&str, Vec<&FirewallRule>>> = BTreeMap::new();
     for rule in firewall.observed.iter().flatten() {
         let place: String =
-            rule.place.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
+            rule.netns.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect();
         let name = format!("firewall/{place}-v{}.save", rule.family);
         saves.entry(name).or_default().entry(&rule.table).or_default().push(rule);
     }

@@ -15,7 +15,7 @@ use crate::{
 
 pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
     // With in-pod capture, what is wrong inside is worse than a probe that fails.
-    let matters = match pod.way {
+    let matters = match pod.mode {
         Some(RedirectionMode::Node) => pod.capture != CaptureState::Pending,
         Some(RedirectionMode::InPod) => matches!(pod.capture, CaptureState::Captured | CaptureState::Held),
         _ => false,
@@ -25,7 +25,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
     }
     let out = outside_the_set(&state.network.ipsets, pod)?;
     let title = title(pod);
-    let (code, says) = match pod.way {
+    let (code, says) = match pod.mode {
         Some(RedirectionMode::InPod) => (
             "probe-address-missing",
             format!(
@@ -54,12 +54,12 @@ fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<Strin
 pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
     if !is_missing
-        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
+        || !matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))
         || pod.capture == CaptureState::Captured
     {
         return None;
     }
-    let why = pod.kernel.blind.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
+    let why = pod.kernel.unobserved.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
     let says =
         format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
     let advice = [
@@ -72,8 +72,8 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
 
 /// Finds a pod whose rules are in place, but preceded by rules of other components.
 pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let first = clause(pod.kernel.overruling.first()?);
-    let number = pod.kernel.overruling.len();
+    let first = clause(pod.kernel.preceding_rules.first()?);
+    let number = pod.kernel.preceding_rules.len();
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     let says = format!(
         "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
@@ -90,7 +90,7 @@ pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
 
 /// Finds a pod whose rules are in place only for the moment.
 pub(super) fn unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let repairs = Some(pod.kernel.repairs).filter(|repairs| *repairs > 0)?;
+    let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0)?;
     let says = format!(
         "The rules of the pod {} are removed repeatedly, and were restored {repairs} times in a row: all or some of its traffic \
          bypasses the mesh in between. It is pending until its rules stay in place.",
@@ -107,7 +107,7 @@ pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let first = clause(pod.kernel.differences.first()?);
     let (title, number) = (title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
-    if pod.way == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
+    if pod.mode == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
         let says = format!(
             "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
              {}",
@@ -124,16 +124,16 @@ pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
         count(number, "place"),
         traffic(pod)
     );
-    let advice = if pod.way == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
+    let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
     Some(Finding::wrong("drifted", says, advice))
 }
 
 /// The kernel could not be asked.
 pub(super) fn unseen(state: &StateReport, pod: &PodState) -> Finding {
     let title = title(pod);
-    let why = match &pod.kernel.blind {
+    let why = match &pod.kernel.unobserved {
         Some(why) => clause(why),
-        None if state.seen.by == Observer::Command => "the agent does not run".to_owned(),
+        None if state.observation.observer == Observer::Command => "the agent does not run".to_owned(),
         None => "it has not been observed yet".to_owned(),
     };
     let says = format!(
@@ -141,10 +141,10 @@ pub(super) fn unseen(state: &StateReport, pod: &PodState) -> Finding {
     );
     let advice = where_to_ask(state);
     let has_namespace = pod.kernel.netns.is_some()
-        || !matches!(pod.way, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
+        || !matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
     let code = match has_namespace {
-        _ if pod.kernel.blind.is_none() => "unseen",
-        true => "kernel-blind",
+        _ if pod.kernel.unobserved.is_none() => "unobserved",
+        true => "kernel-unobserved",
         false => "netns-not-found",
     };
     Finding::unknown(code, says, advice)

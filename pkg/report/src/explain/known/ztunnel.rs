@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(super) fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let why = pod.ztunnel.as_ref()?.refused.as_ref()?;
+    let why = pod.ztunnel.as_ref()?.error.as_ref()?;
     let says = format!("ztunnel refused the pod {}: {}. {}", title(pod), clause(why), traffic(pod));
     let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
     Some(Finding::wrong("ztunnel-refused", says, &advice))
@@ -28,7 +28,7 @@ pub(crate) fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Opti
         RedirectionMode::Node => {
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
             // There is one, and what leads to it could not be made: the node's trouble says why.
-            let is_trouble = state.node.trouble.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
+            let is_trouble = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
             (!is_active && !is_trouble).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
         }
         // A command is nobody to be connected to. Of several, one that is connected cannot always be told by name.
@@ -39,7 +39,8 @@ pub(crate) fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Opti
             } else {
                 "No ztunnel is connected to the agent"
             };
-            (is_missing && state.seen.by == Observer::Agent).then_some((there, &[READY, TAINTS, SOCKET]))
+            (is_missing && state.observation.observer == Observer::Agent)
+                .then_some((there, &[READY, TAINTS, SOCKET]))
         }
     }
 }
@@ -52,13 +53,13 @@ const SOCKET: &str =
 
 /// With capture on the node.
 pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let way = pod.way.filter(|way| *way == RedirectionMode::Node)?;
+    let way = pod.mode.filter(|way| *way == RedirectionMode::Node)?;
     let (there, advice) = missing_ztunnel(state, way)?;
     // A document that was made without an agent cannot say which ztunnel is ready.
-    if state.seen.by == Observer::Command && pod.capture == CaptureState::Captured {
+    if state.observation.observer == Observer::Command && pod.capture == CaptureState::Captured {
         return None;
     }
-    let (code, then) = match state.node.fallback.as_deref() {
+    let (code, then) = match state.node.no_ztunnel_policy.as_deref() {
         Some("reject") => (
             "no-ztunnel-reject",
             "its connections are refused until one is, as the setting no-ztunnel-policy says",
@@ -75,8 +76,8 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
 
 /// With in-pod capture: no ztunnel talks to the agent.
 pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.serves);
-    let way = pod.way.filter(|way| *way == RedirectionMode::InPod && !serves)?;
+    let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.acknowledged);
+    let way = pod.mode.filter(|way| *way == RedirectionMode::InPod && !serves)?;
     let (there, advice) = missing_ztunnel(state, way)?;
     let says = format!("{there}, so ztunnel does not serve the pod {}. {}", title(pod), traffic(pod));
     Some(Finding::wrong("ztunnel-not-connected", says, advice))

@@ -7,7 +7,7 @@ use crate::{
 };
 
 fn file(kind: &str) -> InstalledFile {
-    InstalledFile { kind: kind.into(), path: "/f".into(), ok: false, detail: "it is stale".into() }
+    InstalledFile { kind: kind.into(), path: "/f".into(), correct: false, message: "it is stale".into() }
 }
 
 #[test]
@@ -17,28 +17,28 @@ fn faults_of_the_node_are_told_with_the_pod() {
             RedirectionMode::Node,
             no_ztunnel,
             "no-ztunnel-hold",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "connections are held back until one is",
         ),
         (
             RedirectionMode::Node,
             |state| {
                 no_ztunnel(state);
-                state.node.fallback = Some("reject".into());
+                state.node.no_ztunnel_policy = Some("reject".into());
             },
             "no-ztunnel-reject",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "connections are refused",
         ),
         (
             RedirectionMode::Node,
             |state| {
                 no_ztunnel(state);
-                state.node.fallback = Some("open".into());
+                state.node.no_ztunnel_policy = Some("open".into());
                 state.pods[0].capture = CaptureState::Bypassing;
             },
             "no-ztunnel-open",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "its traffic bypasses the mesh until one is",
         ),
         (
@@ -49,7 +49,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "No ztunnel is connected to the agent, so ztunnel does not serve the pod shop/web.",
         ),
         (
@@ -60,7 +60,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].ztunnel = Some(ZtunnelView::default());
             },
             "ztunnel-not-connected",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "There is no ztunnel on this node",
         ),
         (
@@ -70,62 +70,62 @@ fn faults_of_the_node_are_told_with_the_pod() {
                 state.pods[0].capture = CaptureState::Bypassing;
             },
             "address-not-in-set",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "The address 10.0.0.7 of the pod shop/web is missing in the set",
         ),
         (
             RedirectionMode::InPod,
             out_of_set,
             "probe-address-missing",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "probes of it may fail",
         ),
         (
             RedirectionMode::Node,
-            |state| state.network.rules.difference = vec![missing("ip -4 rule priority 100")],
+            |state| state.network.rules.differences = vec![missing("ip -4 rule priority 100")],
             "node-drift",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "differs from the desired state in 1 place (rules, missing: ip -4 rule priority 100).",
         ),
         (
             RedirectionMode::Sidecar,
-            |state| state.network.rules.difference = vec![missing("x")],
+            |state| state.network.rules.differences = vec![missing("x")],
             "captured-sidecar",
-            PodVerdict::Well,
+            PodVerdict::Healthy,
             "is captured",
         ),
         (
             RedirectionMode::Node,
             |state| state.node.synced = false,
             "not-synced",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "list of pods and namespaces",
         ),
         (
             RedirectionMode::Node,
-            |state| state.node.trouble = Some("ipset is not in this kernel".into()),
-            "node-trouble",
-            PodVerdict::Wrong,
+            |state| state.node.problem = Some("ipset is not in this kernel".into()),
+            "node-degraded",
+            PodVerdict::Unhealthy,
             "ipset is not in this kernel",
         ),
         (
             RedirectionMode::Node,
             |state| state.network.foreign = vec!["table 100 has routes of others".into()],
             "foreign",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "Another program uses what the agent needs: table 100 has routes of others.",
         ),
         (
             RedirectionMode::Node,
-            |state| state.seen.by = Observer::Command,
+            |state| state.observation.observer = Observer::Command,
             "agent-down",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "agent does not run",
         ),
         (
             RedirectionMode::Node,
             |state| {
-                state.seen.by = Observer::Command;
+                state.observation.observer = Observer::Command;
                 state.pods[0].capture = CaptureState::Unknown;
             },
             "agent-down",
@@ -136,45 +136,48 @@ fn faults_of_the_node_are_told_with_the_pod() {
             RedirectionMode::Sidecar,
             |state| state.installation = vec![file("kubeconfig")],
             "kubeconfig",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "missing or stale",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("entry")],
             "entry",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "outside of the mesh",
         ),
         (
             RedirectionMode::InPod,
             |state| state.installation = vec![file("plugin")],
             "plugin",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "new pods will not start (/f: it is stale).",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("shared-config")],
             "shared-config",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "share",
         ),
         (
             RedirectionMode::Node,
             |state| state.installation = vec![file("socket")],
             "socket",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "socket",
         ),
         (
             RedirectionMode::Node,
             |state| {
-                state.health =
-                    vec![PartHealth { part: "installer".into(), ok: false, why: "the disk is full".into() }];
+                state.health = vec![PartHealth {
+                    component: "installer".into(),
+                    healthy: false,
+                    message: "the disk is full".into(),
+                }];
             },
             "installer-unwell",
-            PodVerdict::Wrong,
+            PodVerdict::Unhealthy,
             "The pod shop/web is captured: rules of the node redirect its traffic to ztunnel. But the installer is not well: the disk is full.",
         ),
     ];
@@ -183,7 +186,7 @@ fn faults_of_the_node_are_told_with_the_pod() {
         change(&mut state);
         let answer = asked(&state);
         assert_eq!((answer.code.as_str(), answer.verdict), (*code, *verdict), "{answer}");
-        assert!(answer.answer.contains(words), "{words}: {answer}");
+        assert!(answer.message.contains(words), "{words}: {answer}");
     }
 }
 
@@ -198,22 +201,22 @@ fn out_of_set(state: &mut StateReport) {
 }
 
 fn missing(what: &str) -> StateDifference {
-    StateDifference { kind: DifferenceKind::Missing, family: None, what: what.into() }
+    StateDifference { kind: DifferenceKind::Missing, family: None, object: what.into() }
 }
 
 /// Advice to go where one is helps nobody.
 #[test]
 fn the_agents_container_is_advised_only_from_elsewhere() {
     let mut state = node(RedirectionMode::Node);
-    state.seen.by = Observer::Command;
+    state.observation.observer = Observer::Command;
     state.pods[0].capture = CaptureState::Unknown;
-    state.pods[0].kernel.blind = Some("Operation not permitted".into());
+    state.pods[0].kernel.unobserved = Some("Operation not permitted".into());
     let advised = |state: &StateReport| {
         let answer = explain(state, &state.pods[0].namespace, &state.pods[0].name);
         answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
     };
     assert!(!advised(&state));
     let blind = Unobserved::new(StatePart::Installation, "no such directory");
-    state.seen.blind.push(blind);
+    state.observation.unobserved.push(blind);
     assert!(advised(&state));
 }

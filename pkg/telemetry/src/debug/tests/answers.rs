@@ -42,7 +42,7 @@ async fn every_part_of_the_state_has_a_path() {
             assert_eq!(answer.json(), *expected, "{name}{slash}");
         }
     }
-    assert_eq!(state["network"]["routes"]["difference"].as_array().unwrap().len(), 2);
+    assert_eq!(state["network"]["routes"]["differences"].as_array().unwrap().len(), 2);
     assert_eq!(fake.asked.load(Ordering::SeqCst), 1 + 2 * parts.len(), "one observation for a request");
 }
 

@@ -79,17 +79,17 @@ fn pod(number: usize) -> PodState {
         ips: vec![[10, 0, 0, 1].into()],
         phase: "Running".to_owned(),
         capture: CaptureState::Captured,
-        way: Some(RedirectionMode::Node),
+        mode: Some(RedirectionMode::Node),
         reason: StateReason {
             code: "ambient-namespace".to_owned(),
-            words: "its namespace is labelled".to_owned(),
+            message: "its namespace is labelled".to_owned(),
         },
-        since: None,
-        annotation: None,
-        kernel: KernelView { seen: vec!["x".repeat(3500)], ..KernelView::default() },
+        last_transition_time: None,
+        redirection_annotation: None,
+        kernel: KernelView { observed: vec!["x".repeat(3500)], ..KernelView::default() },
         ztunnel: None,
-        doubt: None,
-        trouble: None,
+        unconfirmed: None,
+        problem: None,
         privilege: None,
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn state(pods: usize) -> Arc<StateReport> {
     let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.pods = (0..pods).map(pod).collect();
     let route = |metric| RouteState {
-        place: "node".to_owned(),
+        netns: "node".to_owned(),
         family: 4,
         table: 100,
         destination: "default".to_owned(),
