@@ -299,7 +299,7 @@ impl Daemon {
     /// Serves the debug state: over HTTP, and to root on a socket.
     fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &VitalTasks) {
         let shared = Arc::new(state_collector::SharedCollector(collector));
-        let router = debug::debug_router(shared, report::page, self.logger.clone(), version::BUILD);
+        let router = debug::debug_router(shared, self.logger.clone(), version::BUILD);
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run =

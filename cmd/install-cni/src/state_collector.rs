@@ -226,6 +226,7 @@ impl StateCollector {
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
         node_status::complete(&mut state, &self.settings);
+        state.conclude();
         Ok(Arc::new(state))
     }
 
@@ -244,6 +245,7 @@ impl StateCollector {
             phase: "Running".to_owned(),
             capture: CaptureState::Outside,
             mode: None,
+            message: String::new(),
             reason: StateReason { code: reason.code().to_owned(), message: reason.to_string() },
             last_transition_time: None,
             redirection_annotation: None,

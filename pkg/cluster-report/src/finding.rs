@@ -1,21 +1,10 @@
 //! Findings: each has a stable code, which decides its severity, the check that it belongs to, and where to read on.
 
+pub use report::Severity;
 use serde::{Serialize, Serializer};
 
 /// The page that describes each code below an anchor of the same name.
 pub const DOCS: &str = "docs/millrace.md";
-
-/// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Worth knowing; nothing bypasses the mesh or fails because of it.
-    Warning,
-    /// Could not be determined.
-    Unknown,
-    /// Something is unhealthy.
-    Error,
-}
 
 /// A part of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

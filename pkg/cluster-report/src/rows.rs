@@ -23,8 +23,6 @@ pub struct PodList {
 pub struct PodRow {
     /// The pod's node.
     pub node: String,
-    /// The cause of the pod's state, on one line.
-    pub why: String,
     /// The pod as the agent on that node reports it.
     #[serde(flatten)]
     pub pod: PodState,
@@ -76,8 +74,7 @@ pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureSta
             && state.is_none_or(|state| state == pod.capture)
     };
     let rows = cluster.states().flat_map(|(node, state)| {
-        let row =
-            |pod: &PodState| PodRow { node: node.to_owned(), why: tables::why(state, pod), pod: pod.clone() };
+        let row = |pod: &PodState| PodRow { node: node.to_owned(), pod: pod.clone() };
         state.pods.iter().filter(is_meant).map(row)
     });
     let mut pods: Vec<PodRow> = rows.collect();

@@ -195,7 +195,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
             cells.push(Cell::plain(&or_dash(pod.phase.clone())));
             cells.push(Cell::plain(&or_dash(pod.uid.to_string())));
         }
-        cells.push(Cell::plain(&row.why));
+        cells.push(Cell::plain(&row.pod.message));
         cells
     };
     let rows: Vec<Vec<Cell>> = list.pods.iter().map(row).collect();

@@ -183,7 +183,7 @@ pub(super) fn verify_rules(
     let now = wire::rfc3339(SystemTime::now());
     match ::inpod::observe(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => {
-            pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"))
+            pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
         }
         Ok(seen) => {
             pod.kernel.observed_at = Some(now);

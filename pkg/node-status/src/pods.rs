@@ -110,6 +110,7 @@ fn pod_from_api(known: &KnownPod) -> PodState {
     let mut ips = known.pod.status.ips();
     ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
     PodState {
+        message: String::new(),
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
         uid: meta.uid.clone(),

@@ -184,6 +184,7 @@ fn pod_of_record(record: &PodRecord) -> PodState {
     };
     let blind = is_sidecar.then(|| blind.to_owned());
     PodState {
+        message: String::new(),
         namespace: record.namespace.clone(),
         name: record.name.clone(),
         uid: uid_of(record),

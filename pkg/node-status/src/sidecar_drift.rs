@@ -116,6 +116,7 @@ mod tests {
 
     fn pod(uid: &str, capture: CaptureState) -> PodState {
         PodState {
+            message: String::new(),
             namespace: "shop".into(),
             name: uid.into(),
             uid: uid.into(),

@@ -50,6 +50,7 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
     judge_files(settings, &mut state);
     local::complete(&mut state, settings);
     state.node.ambient_enabled = is_ambient;
+    state.conclude();
     state
 }
 

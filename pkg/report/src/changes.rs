@@ -73,10 +73,7 @@ fn beginning(now: &StateReport) -> Vec<StateChange> {
         now.node.problem.iter().map(|problem| StateChange::node("node", format!("problem: {problem}"))),
     );
     all.extend(
-        now.pods
-            .iter()
-            .filter(|pod| pod.capture.is_wrong())
-            .map(|pod| StateChange::pod(pod, described(now, pod))),
+        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| StateChange::pod(pod, described(pod))),
     );
     all.extend(
         now.differences().into_iter().map(|what| StateChange::node("difference", format!("+ {what}"))),
@@ -98,26 +95,24 @@ fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     all
 }
 
-fn described(state: &StateReport, pod: &PodState) -> String {
-    let way = pod.mode.map_or_else(String::new, |way| format!(" ({way})"));
-    let own = pod.kernel.differences.first().or(pod.problem.as_ref()).cloned();
-    let why = own.unwrap_or_else(|| crate::cause(state, pod).0);
-    format!("{}{way}: {why}", pod.capture)
+fn described(pod: &PodState) -> String {
+    let mode = pod.mode.map_or_else(String::new, |mode| format!(" ({mode})"));
+    format!("{}{mode}: {}", pod.capture, pod.message)
 }
 
 fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
         match before.pod(&pod.namespace, &pod.name) {
-            None => all.push(StateChange::pod(pod, format!("new, {}", described(now, pod)))),
+            None => all.push(StateChange::pod(pod, format!("new, {}", described(pod)))),
             Some(old) if old.uid != pod.uid => {
-                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(now, pod))));
+                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(pod))));
             }
             Some(old) if (old.capture, old.mode) != (pod.capture, pod.mode) => {
-                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(now, pod))));
+                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(pod))));
             }
             Some(old) if old.reason != pod.reason => {
-                all.push(StateChange::pod(pod, format!("still {}", described(now, pod))));
+                all.push(StateChange::pod(pod, format!("still {}", described(pod))));
             }
             Some(old) if old.problem != pod.problem => {
                 let words = pod

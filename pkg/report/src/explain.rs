@@ -9,15 +9,16 @@ mod unknown;
 
 use std::fmt;
 
+use faults::NodeFault;
 use finding::Finding;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
 pub use finding::PodVerdict;
-pub(crate) use known::{MissingZtunnel, missing_ztunnel};
-pub(crate) use sentences::of_seeing;
+pub(crate) use sentences::of_unobserved;
 
 use crate::{
+    conclusions::impersonal,
     document::{known_or_default, known_value},
     pod::PodState,
     state::StateReport,
@@ -66,7 +67,7 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
             verdict: found.verdict,
             code: String::new(),
             message: String::new(),
-            details: [unknown::others(state, namespace, name), of_seeing(state)].concat(),
+            details: [unknown::others(state, namespace, name), of_unobserved(state)].concat(),
             advice: Vec::new(),
             node_problems: Vec::new(),
         };
@@ -90,22 +91,22 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
         verdict: found.verdict,
         code: String::new(),
         message: String::new(),
-        details: [sentences::of_pod(state, pod, &found.says), of_seeing(state)].concat(),
+        details: [sentences::of_pod(state, pod, &found.says), of_unobserved(state)].concat(),
         advice: Vec::new(),
         node_problems: Vec::new(),
     };
     put_together(explanation, found, faults)
 }
 
-/// Returns the cause of a pod's state as a clause, and its code: of a pod that is as it should be, why it should be so; of
-/// every other, what went wrong.
-#[must_use]
-pub fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
+/// Returns the cause of a pod's state as a clause that does not name the pod, and its code: of a pod that is as it should be, why
+/// it should be so; of every other, what went wrong.
+pub(crate) fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
     if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         return (clause(&pod.reason.message), pod.reason.code.clone());
     }
-    let Explanation { message: answer, code, .. } = explain(state, &pod.namespace, &pod.name);
-    (clause(answer.split_inclusive(". ").next().unwrap_or_default()), code)
+    let Explanation { message, code, .. } = explain(state, &pod.namespace, &pod.name);
+    let first = clause(message.split_inclusive(". ").next().unwrap_or_default());
+    (impersonal(pod, &first), code)
 }
 
 /// Advice of [`explain`] about the pod itself, without that about its node.
@@ -113,13 +114,18 @@ pub(crate) fn advice(state: &StateReport, pod: &PodState) -> Vec<String> {
     known::pod(state, pod).advice
 }
 
-/// Everything that is wrong with the node, whichever pod suffers from it, and what to do about it; the worst first.
-pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, Vec<String>)> {
+/// Everything that is wrong with the node, whichever pod suffers from it, the worst first: code, message and advice.
+pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, String, Vec<String>)> {
+    let missing = known::node_without_ztunnel(state).map(|(message, advice)| {
+        let advice = advice.iter().map(|line| (*line).to_owned()).collect();
+        ("no-ztunnel".to_owned(), format!("{message}."), advice)
+    });
     let faults = faults::of(state).into_iter();
-    faults.map(|fault| (clean(&fault.finding.says), fault.finding.advice)).collect()
+    let faults = faults.map(|NodeFault { finding, .. }| (finding.code, clean(&finding.says), finding.advice));
+    missing.into_iter().chain(faults).collect()
 }
 
-fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<faults::NodeFault>) -> Explanation {
+fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<NodeFault>) -> Explanation {
     explanation.message = clean(&found.says);
     explanation.advice = found.advice;
     for fault in faults {

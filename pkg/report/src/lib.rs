@@ -6,10 +6,10 @@
 
 mod changes;
 mod compare;
+mod conclusions;
 mod document;
 mod explain;
 mod network;
-mod page;
 mod pod;
 mod proof;
 mod simulation;
@@ -20,12 +20,12 @@ mod yaml;
 
 pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
+pub use conclusions::{NodeFinding, Severity, StateCause};
 pub use document::DocumentError;
-pub use explain::{Explanation, PodVerdict, cause, explain};
+pub use explain::{Explanation, PodVerdict, explain};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
-pub use page::page;
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
@@ -38,3 +38,7 @@ pub use state::{
 };
 pub use text::{clean, excerpt};
 pub use yaml::to_yaml;
+
+/// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from
+/// `debug/explain`. It is the same for every node, and loads nothing from elsewhere.
+pub const PAGE: &str = include_str!("page.html");

@@ -27,6 +27,9 @@ pub struct PodState {
     /// By which way it is captured, or should be; `None`: it should not be.
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
+    /// The problem of the pod itself, on one line; otherwise the cause of its state. Follows from the other members, see
+    /// [`crate::StateReport::conclude`].
+    pub message: String,
     /// Why it should be captured, or why not.
     pub reason: StateReason,
     /// Since when [`Self::capture`] is as it is, RFC 3339, as far as the agent knows; it forgets this at a restart.

@@ -6,7 +6,12 @@ use model::PodUid;
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{document::known_value, network::NetworkState, pod::PodState};
+use crate::{
+    conclusions::{NodeFinding, StateCause},
+    document::known_value,
+    network::NetworkState,
+    pod::PodState,
+};
 
 /// Name and version of the document's form. A member or a value that is added leaves the version as it is; one that is removed,
 /// or means another thing, raises it. So every struct has defaults, and every enumeration a value for those that are unknown:
@@ -27,6 +32,11 @@ pub struct StateReport {
     pub observation: Provenance,
     /// The node, and how it works.
     pub node: NodeState,
+    /// Everything about the node that is not as it should be, or is not known, errors first. It follows from the other members,
+    /// see [`StateReport::conclude`].
+    pub findings: Vec<NodeFinding>,
+    /// Causes of the states of pods, the worst state first. They follow from the other members.
+    pub causes: Vec<StateCause>,
     /// Answers to probes, part by part.
     pub health: Vec<PartHealth>,
     /// Files of ours on the node, and whether they are as they should be.

@@ -16,7 +16,6 @@ use crate::{
     text::{clause, clean, sentence},
 };
 pub use layout::{Cell, Colour, paint, table};
-pub(crate) use summary::counts;
 pub use summary::summary;
 
 /// Of an empty list that could not be determined.
@@ -30,7 +29,7 @@ pub fn pods(state: &StateReport, pods: &[&PodState], colour: bool) -> String {
     }
     let mut pods = pods.to_vec();
     pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
-    let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(state, pod)).collect();
+    let rows: Vec<Vec<Cell>> = pods.into_iter().map(pod_row).collect();
     table(&["POD", "CAPTURE", "MODE", "SINCE", "WHY"], &rows, colour)
 }
 
@@ -83,31 +82,14 @@ pub fn rank(capture: CaptureState) -> usize {
     CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
-fn pod_row(state: &StateReport, pod: &PodState) -> Vec<Cell> {
+fn pod_row(pod: &PodState) -> Vec<Cell> {
     vec![
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
         Cell::plain(pod.mode.map_or("-", |way| way.word())),
         Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
-        Cell::plain(&why(state, pod)),
+        Cell::plain(&pod.message),
     ]
-}
-
-/// Returns the cause of a pod's state on one line: what is wrong with the pod itself, otherwise [`crate::cause`].
-#[must_use]
-pub fn why(state: &StateReport, pod: &PodState) -> String {
-    let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
-    let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
-    let wrong = pod.kernel.differences.iter().map(|difference| clause(difference));
-    let wrong = wrong
-        .chain(refused)
-        .chain(pod.problem.as_deref().map(clause))
-        .chain(pod.kernel.unobserved.as_deref().map(clause));
-    let why: Vec<String> = match wrong.collect::<Vec<_>>() {
-        nothing if nothing.is_empty() => vec![crate::cause(state, pod).0],
-        wrong => wrong,
-    };
-    why.join("; ")
 }
 
 /// The colour of a state.
@@ -192,8 +174,8 @@ fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
 /// although the kernel is as desired, each with the cause.
 #[must_use]
 pub fn verified(state: &StateReport) -> Vec<String> {
-    let pods = without_service(state)
-        .map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, why(state, pod)));
+    let pods =
+        without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
     state.differences().into_iter().chain(pods).collect()
 }
 
@@ -213,8 +195,7 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
         rows.extend(found.map(|what| row("pod", Colour::Red, &pod.title(), what)));
     }
     rows.extend(
-        without_service(state)
-            .map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &why(state, pod))),
+        without_service(state).map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &pod.message)),
     );
     let mut text = match rows.len() {
         0 => String::new(),

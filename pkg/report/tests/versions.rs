@@ -18,6 +18,7 @@ fn documents() -> Vec<Value> {
         },
         ..fixtures::well()
     });
+    all.iter_mut().for_each(StateReport::conclude);
     let documents = all.into_iter().map(|state| StateReport { schema: report::SCHEMA.to_owned(), ..state });
     documents.map(|state| serde_json::to_value(state).unwrap()).collect()
 }
@@ -74,7 +75,7 @@ fn a_document_of_the_future_has_other_members_and_values() {
             }
         }
         assert_eq!(parse(&document).unwrap(), known);
-        let values = ["/observer", "/part", "/mode", "/capture", "/kind", "/outcome"]
+        let values = ["/observer", "/part", "/mode", "/capture", "/kind", "/outcome", "/severity"]
             .map(|name| move |pointer: &&String| pointer.ends_with(name));
         let all = pointers(&document);
         for pointer in all.iter().filter(|pointer| values.iter().any(|is_one| is_one(pointer))) {

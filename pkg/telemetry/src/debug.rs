@@ -1,7 +1,7 @@
 //! The node's state over HTTP, for people who look for a fault and for their scripts.
 //!
-//! `/` is a page. Paths below `/debug/` answer with JSON made from one [`report::StateReport`]; `/debug` lists them. Paths of
-//! Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) answer in its JSON shapes. Its HTML pages, its profiles
+//! `/` is [`report::PAGE`]. Paths below `/debug/` answer with JSON made from one [`report::StateReport`]; `/debug` lists them.
+//! Paths of Istio's ControlZ that scripts use (`/scopej/`, `/versionj/`) answer in its JSON shapes. Its HTML pages, its profiles
 //! (`/debug/pprof/`), what describes a Go process (`/memj/`, `/procj/`, `/envj/`, `/homej/`), and what ends, signals or
 //! collects (`/homej/exit`, `/signalj/`, `/memj/forcecollection`) are not provided.
 //!
@@ -94,23 +94,16 @@ struct DebugHandler(Arc<HandlerState>);
 
 struct HandlerState {
     inspect: Arc<dyn StateInspector>,
-    page: fn(&report::StateReport) -> String,
     logger: Logger,
     build: BuildInfo,
 }
 
-/// All paths. `page` makes the HTML page; it must need nothing from elsewhere, which its policy forbids. The router
-/// serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
-pub fn debug_router(
-    inspect: Arc<dyn StateInspector>,
-    page: fn(&report::StateReport) -> String,
-    logger: Logger,
-    build: BuildInfo,
-) -> Router {
+/// All paths. The router serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
+pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: BuildInfo) -> Router {
     let router = views::routes(Router::new());
     let router = levels::routes(router);
     let router = ctrlz::routes(router);
-    let desk = DebugHandler(Arc::new(HandlerState { inspect, page, logger, build }));
+    let desk = DebugHandler(Arc::new(HandlerState { inspect, logger, build }));
     router.with_state(desk).layer(axum::middleware::from_fn(guard::guard))
 }
 

@@ -49,7 +49,7 @@ fn router(size: usize) -> axum::Router {
         BuildInfo { version: "1", revision: "unknown", status: "unknown", tag: "unknown", date: "unknown" };
     let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.network.foreign = vec!["x".repeat(size)];
-    debug_router(Arc::new(Node(Arc::new(state))), |_| "<!doctype html>".to_owned(), logger, build)
+    debug_router(Arc::new(Node(Arc::new(state))), logger, build)
 }
 
 /// Serves on a thread of its own for as long as the process lives.

@@ -48,7 +48,9 @@ impl Fixture {
     }
 
     pub(super) fn set(&self, document: &StateReport) {
-        self.set_raw(serde_json::to_string(document).unwrap());
+        let mut document = document.clone();
+        document.conclude();
+        self.set_raw(serde_json::to_string(&document).unwrap());
     }
 
     pub(super) fn set_raw(&self, document: String) {
@@ -107,6 +109,7 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         false => ("ambient-namespace", "its namespace is labelled istio.io/dataplane-mode=ambient"),
     };
     PodState {
+        message: String::new(),
         namespace: namespace.into(),
         name: name.into(),
         uid: format!("uid-{name}").into(),
@@ -131,7 +134,10 @@ pub(super) fn document() -> StateReport {
         NodeState { name: "node-1".into(), ambient_enabled: true, synced: true, ..NodeState::default() };
     node.agent_started_at = Some("2026-11-21T00:00:00Z".into());
     let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
-    StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() }
+    let mut document =
+        StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() };
+    document.conclude();
+    document
 }
 
 pub(super) fn bypassing() -> StateReport {

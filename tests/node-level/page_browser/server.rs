@@ -1,4 +1,4 @@
-//! A server of the page of a state that the test can change.
+//! A server of the page, with a state that the test can change.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,14 +60,27 @@ fn answer(mut stream: &TcpStream, shared: &Shared) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let Some(request) = lines.next() else { return };
     lines.find(String::is_empty);
+    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     shared.requests.lock().unwrap().push(request);
-    let state = shared.state.lock().unwrap().clone();
-    let (status, body) = match state {
-        Some(state) => ("200 OK", report::page(&state)),
-        None => ("503 Service Unavailable", String::new()),
+    let (status, kind, body) = match path.strip_prefix("/debug/") {
+        None => ("200 OK", "text/html", report::PAGE.to_owned()),
+        Some(asked) => match shared.state.lock().unwrap().clone() {
+            Some(state) => ("200 OK", "application/json", json(state, asked)),
+            None => ("503 Service Unavailable", "text/plain", "the agent is ending\n".to_owned()),
+        },
     };
-    let kind = "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nConnection: close";
+    let kind = format!("Content-Type: {kind}; charset=utf-8\r\nCache-Control: no-store\r\nConnection: close");
     let head = format!("HTTP/1.1 {status}\r\n{kind}\r\nContent-Length: {}\r\n\r\n", body.len());
     // A browser that has gone is none of the server's business.
     let _ = stream.write_all((head + &body).as_bytes());
+}
+
+/// The document, or the explanation of a pod.
+fn json(mut state: StateReport, asked: &str) -> String {
+    state.conclude();
+    match asked.strip_prefix("explain?pod=").and_then(|pod| pod.split_once('/')) {
+        Some((namespace, name)) => serde_json::to_string(&report::explain(&state, namespace, name)),
+        None => serde_json::to_string(&state),
+    }
+    .unwrap()
 }

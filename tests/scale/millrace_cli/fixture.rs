@@ -252,7 +252,8 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
         BROKEN => return ForwardedReply::Broken,
         _ => {}
     }
-    let state = state(at);
+    let mut state = state(at);
+    state.conclude();
     let removal = format!("/debug/simulate?namespace={MESH}&labels=istio.io/dataplane-mode-");
     let body = match asked.path.split_once("?pod=") {
         None if asked.path == "/debug/state" => serde_json::to_vec_pretty(&state).unwrap(),
@@ -343,6 +344,7 @@ fn pod_state(at: usize) -> PodState {
         _ => CaptureState::Captured,
     };
     PodState {
+        message: String::new(),
         namespace: MESH.to_owned(),
         name: format!("pod-{at}"),
         uid: format!("uid-{at}").into(),

@@ -23,6 +23,7 @@ fn api_pod(name: &str, labels: Value, annotations: Value) -> Value {
 
 fn pod_state(name: &str, capture: CaptureState) -> PodState {
     PodState {
+        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
         uid: "u".into(),
@@ -163,7 +164,7 @@ fn each_finding_has_its_cause() {
                     component: "agent".into(),
                     healthy: false,
                     message: "stuck".into(),
-                })
+                });
             },
             "node n1",
             "agent: stuck",
@@ -181,7 +182,7 @@ fn each_finding_has_its_cause() {
                 state(c)
                     .observation
                     .unobserved
-                    .push(Unobserved::new(StatePart::UnrecordedPods, "2 namespaces"))
+                    .push(Unobserved::new(StatePart::UnrecordedPods, "2 namespaces"));
             },
             "node n1",
             "2 namespaces",

@@ -4,6 +4,7 @@ use super::*;
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
+        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
         uid: "u".into(),
@@ -35,7 +36,9 @@ fn change(what: &str, error: Option<&str>) -> ChangeRecord {
 }
 
 fn lines(before: Option<&StateReport>, now: &StateReport) -> Vec<String> {
-    let all = changes(before, now);
+    let mut now = now.clone();
+    now.conclude();
+    let all = changes(before, &now);
     all.iter().map(|event| event.line("T").split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
@@ -65,7 +68,7 @@ fn it_begins_with_what_is_wrong() {
         [
             "T node watching n: 2 pods, 1 captured",
             "T node problem: no ipset",
-            "T pod shop/b: held (node): No ztunnel is ready on this node, so the pod shop/b has no proxy: its \
+            "T pod shop/b: held (node): No ztunnel is ready on this node, so the pod has no proxy: its \
              connections are held back until one is",
         ]
     );
@@ -102,7 +105,7 @@ fn every_change_has_its_line() {
             "T pod shop/again: another one of that name, captured (node): its namespace is labelled",
             "T pod shop/why: still captured (node): it is labelled itself",
             "T pod shop/ill: problem: refused",
-            "T pod shop/new\\u{1b}: new, pending (node): The pod shop/new\\u{1b} has no address yet, so there \
+            "T pod shop/new\\u{1b}: new, pending (node): The pod has no address yet, so there \
              is nothing to capture",
             "T pod shop/gone: gone, was captured",
             "T ztunnel - z ready",

@@ -6,7 +6,7 @@ mod ztunnel;
 use pod_status::{CaptureState, RedirectionMode};
 
 use kernel::{drifted, no_namespace, not_in_set, overruled, unseen, unstable};
-pub(crate) use ztunnel::{MissingZtunnel, missing_ztunnel};
+pub(super) use ztunnel::node_without_ztunnel;
 use ztunnel::{no_ztunnel, not_connected, refused};
 
 use super::{finding::Finding, outside};

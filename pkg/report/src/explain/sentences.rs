@@ -173,7 +173,7 @@ fn shown(which: &str, change: &ChangeRecord) -> String {
 }
 
 /// Returns sentences about what could not be observed when the document was made.
-pub(crate) fn of_seeing(state: &StateReport) -> Vec<String> {
+pub(crate) fn of_unobserved(state: &StateReport) -> Vec<String> {
     let blind = state.observation.unobserved.iter();
     blind
         .map(|blind| {

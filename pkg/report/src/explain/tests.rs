@@ -32,6 +32,7 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
     }];
     state.network.ipsets = Comparison::of(vec![member.clone()], vec![member]);
     let mut pod = PodState {
+        message: String::new(),
         namespace: "shop".into(),
         name: "web".into(),
         uid: "u-1".into(),

@@ -65,7 +65,7 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
         .then(|| row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
     let problem = node.problem.iter().map(|why| row("Problem", Cell::coloured(why, Colour::Red)));
     let health = state.health.iter().map(|part| {
-        let words = if part.healthy { "well" } else { part.message.as_str() };
+        let words = if part.healthy { "healthy" } else { part.message.as_str() };
         row(&format!("Health, {}", part.component), Cell::coloured(words, judged(part.healthy)))
     });
     facts.into_iter().chain(problem).chain(health).collect()
@@ -85,7 +85,7 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
 }
 
 /// How many pods are in each state, the worst first.
-pub(crate) fn counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
+fn counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
     let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
     let number = |capture| states.iter().filter(|state| **state == capture).count();
     let counts = CaptureState::ALL.map(|capture| (number(capture), capture));

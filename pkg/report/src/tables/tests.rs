@@ -6,6 +6,7 @@ use crate::{
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
     PodState {
+        message: String::new(),
         namespace: "shop".into(),
         name: name.into(),
         uid: Default::default(),
@@ -27,7 +28,7 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
 fn node() -> StateReport {
     let mut bad = pod("bad", CaptureState::Bypassing);
     bad.kernel.differences = vec!["a rule is missing.".into(), "é\x1b".into()];
-    StateReport {
+    let mut state = StateReport {
         node: NodeState {
             name: "node-1".into(),
             ambient_enabled: true,
@@ -46,7 +47,9 @@ fn node() -> StateReport {
             PodState { mode: None, last_transition_time: None, ..pod("b", CaptureState::Outside) },
         ],
         ..StateReport::default()
-    }
+    };
+    state.conclude();
+    state
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(crate) fn well() -> StateReport {
         names.iter().enumerate().map(|(place, name)| node_pod(place, "shop", name)).collect();
     pods.push(host_network());
     StateReport {
+        findings: Vec::new(),
+        causes: Vec::new(),
         schema: SCHEMA.into(),
         version: "1.0.0".into(),
         observation: Provenance {
@@ -200,6 +202,7 @@ pub(crate) fn crowd(pods: usize) -> StateReport {
 pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
     let ip = IpAddr::from([10, 244, 3 + (place / 200) as u8, (10 + place % 200) as u8]);
     PodState {
+        message: String::new(),
         namespace: namespace.into(),
         name: name.into(),
         uid: uid(place).into(),

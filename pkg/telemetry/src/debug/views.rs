@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, put};
 use model::Reason;
@@ -47,7 +47,8 @@ pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = both(router, "/debug/explain", get(explain));
     let router = both(router, "/debug/prove", put(prove));
     let router = both(router, "/debug/simulate", get(simulate));
-    router.route("/", get(page)).route("/index.html", get(page))
+    let page = get(async || answer(StatusCode::OK, HTML, report::PAGE.to_owned()));
+    router.route("/", page.clone()).route("/index.html", page)
 }
 
 /// Each path that can be read, with what it has.
@@ -70,27 +71,14 @@ fn text(value: &impl Serialize) -> serde_json::Result<String> {
 }
 
 async fn json(desk: DebugHandler, render: RenderFn) -> Response {
-    view(&desk, JSON, move |state| render(state).map_err(|error| error.to_string())).await
-}
-
-async fn page(State(desk): State<DebugHandler>) -> Response {
-    let page = desk.0.page;
-    view(&desk, HTML, move |state| Ok(page(state))).await
-}
-
-async fn view(
-    desk: &DebugHandler,
-    kind: HeaderValue,
-    render: impl FnOnce(&report::StateReport) -> Result<String, String> + Send + 'static,
-) -> Response {
     let state: Arc<report::StateReport> = match desk.0.inspect.state().await {
         Ok(state) => state,
         Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
     // A megabyte takes a while to write down, and probes are answered by this thread.
     match spawn_blocking(move || render(&state)).await {
-        Ok(Ok(text)) => answer(StatusCode::OK, kind, text),
-        Ok(Err(why)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &why),
+        Ok(Ok(text)) => answer(StatusCode::OK, JSON, text),
+        Ok(Err(error)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more"),
     }
 }

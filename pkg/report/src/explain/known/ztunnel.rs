@@ -18,10 +18,10 @@ pub(super) fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
 }
 
 /// A clause about a missing ztunnel, and what to do about it.
-pub(crate) type MissingZtunnel = (&'static str, &'static [&'static str]);
+pub(in crate::explain) type MissingZtunnel = (&'static str, &'static [&'static str]);
 
 /// The ztunnel that pods of this capture mode lack; `None`: one serves them, or that is not known.
-pub(crate) fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZtunnel> {
+fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZtunnel> {
     let ztunnels = &state.ztunnels;
     match way {
         RedirectionMode::Sidecar => None,
@@ -43,6 +43,14 @@ pub(crate) fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Opti
                 .then_some((there, &[READY, TAINTS, SOCKET]))
         }
     }
+}
+
+/// The ztunnel that this node lacks; `None`: it has one, needs none, or that is not known.
+pub(in crate::explain) fn node_without_ztunnel(state: &StateReport) -> Option<MissingZtunnel> {
+    let is_needed = state.node.ambient_enabled && state.observation.observer == Observer::Agent;
+    // As long as no capture mode is in use, a ztunnel need not be connected, but there has to be one.
+    let mode = state.node.mode.unwrap_or(RedirectionMode::InPod);
+    is_needed.then(|| missing_ztunnel(state, mode)).flatten()
 }
 
 const READY: &str =

@@ -73,6 +73,7 @@ impl StateInspector for Fake {
 
 fn pod(number: usize) -> PodState {
     PodState {
+        message: String::new(),
         namespace: "shop".to_owned(),
         name: format!("web-{number}"),
         uid: Default::default(),
@@ -126,13 +127,8 @@ pub(super) fn logger() -> Logger {
     Logger::open(options.unwrap()).unwrap()
 }
 
-pub(super) fn page(state: &StateReport) -> String {
-    assert!(state.version != "panic", "a page that panics");
-    format!("<!doctype html><title>{} pods</title>", state.pods.len())
-}
-
 pub(super) fn router(fake: &Arc<Fake>) -> Router {
-    debug_router(Arc::clone(fake) as Arc<dyn StateInspector>, page, logger(), BUILD)
+    debug_router(Arc::clone(fake) as Arc<dyn StateInspector>, logger(), BUILD)
 }
 
 #[derive(Debug)]
