@@ -111,14 +111,14 @@ fn redirect_pod(
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
     let (done, warning) = in_pod(call, |options| {
-        let _turn = netns_lock::take()?;
-        let mut prepared = PreparedNetns::look(options)?;
+        let _turn = netns_lock::acquire()?;
+        let mut prepared = PreparedNetns::observe(options)?;
         if start_tools {
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
         let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
-        let rules = DesiredRules::of(&redirect.config, &report.families);
+        let rules = DesiredRules::for_families(&redirect.config, &report.families);
         Ok(Some((report, rules)))
     })?;
     Ok(done.map(|(report, rules)| RedirectResult { report, rules, warning }))

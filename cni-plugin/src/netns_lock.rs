@@ -45,7 +45,7 @@ impl std::error::Error for NetnsBusy {}
 ///
 /// # Errors
 /// [`NetnsBusy`] when another call, or what it left behind, does not come to its end.
-pub fn take() -> Result<NetnsLock, NetnsBusy> {
+pub fn acquire() -> Result<NetnsLock, NetnsBusy> {
     take_within(PATIENCE).map_err(NetnsBusy)
 }
 
@@ -74,23 +74,23 @@ mod tests {
     /// One test for all of it: the name is one for the whole namespace.
     #[test]
     fn a_turn_ends_when_it_is_dropped_and_the_last_child_has_ended() {
-        let first = take().unwrap();
+        let first = acquire().unwrap();
         let started = Instant::now();
         let waited = thread::scope(|scope| {
-            let second = scope.spawn(|| take().map(|_turn| started.elapsed()));
+            let second = scope.spawn(|| acquire().map(|_turn| started.elapsed()));
             thread::sleep(Duration::from_millis(100)); // how long the second has to wait
             drop(first);
             second.join().unwrap().unwrap()
         });
         assert!(waited >= Duration::from_millis(100), "{waited:?}");
 
-        let third = take().unwrap();
+        let third = acquire().unwrap();
         let busy = take_within(Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::AddrInUse);
         let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
         let started = Instant::now();
         drop(third);
-        drop(take().unwrap());
+        drop(acquire().unwrap());
         assert!(started.elapsed() >= Duration::from_millis(200), "{:?}", started.elapsed());
         child.wait().unwrap();
     }

@@ -51,8 +51,8 @@ impl OfflineEnrolment {
     /// # Errors
     /// Nothing is prepared for its addresses, or the kernel refuses.
     pub fn enrol(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
-        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of(**ip))) {
-            return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of(*ip)));
+        if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of_ip(**ip))) {
+            return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of_ip(*ip)));
         }
         self.members.enrol(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
     }
@@ -70,7 +70,7 @@ impl OfflineEnrolment {
     /// # Errors
     /// One is not.
     pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
-        let has_path = |ip: &&IpAddr| self.families.contains(&Family::of(**ip));
+        let has_path = |ip: &&IpAddr| self.families.contains(&Family::of_ip(**ip));
         let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
         Ok(self.members.check(&ips)?)
     }

@@ -34,7 +34,7 @@ fn apply(
         let (firewall, observed) = Firewall::open(options).unwrap();
         let changes = observed.changes(owner, wanted);
         firewall.apply(&changes, Vec::new()).unwrap();
-        (firewall.backend(), changes.words())
+        (firewall.backend(), changes.reason_texts())
     })
 }
 

@@ -86,7 +86,7 @@ fn write(
 ) -> RuleChange {
     netns.run(move || {
         let (firewall, observed) = Firewall::open(&forced(backend)).unwrap();
-        let change = plan(observed.of(family));
+        let change = plan(observed.family_tables(family));
         firewall.apply(&vec![(family, change.clone())].into(), Vec::new()).unwrap();
         change
     })

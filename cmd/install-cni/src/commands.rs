@@ -137,7 +137,7 @@ const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted
 
 impl CliCommand {
     /// By its name on the command line.
-    pub(crate) fn of(word: &str) -> Option<CliCommand> {
+    pub(crate) fn from_word(word: &str) -> Option<CliCommand> {
         Some(match word {
             "state" => CliCommand::State,
             "explain" => CliCommand::Explain,
@@ -233,12 +233,14 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         CliCommand::Bundle => bundle::run(&call),
         CliCommand::Watch => watch::run(&call),
         CliCommand::History => {
-            let pod = explain::pod_name(call.values.words())?;
+            let pod = explain::pod_name(call.values.positionals())?;
             let query = HistoryQuery { pod, namespace: call.values.text(&NAMESPACE).to_owned() };
             history::run(&call.settings.history(), &query, call.output)
         }
         CliCommand::Simulate => simulate::run(&call),
-        CliCommand::LogLevel => log_level::run(&call.settings.debug_socket, call.values.words(), call.output),
+        CliCommand::LogLevel => {
+            log_level::run(&call.settings.debug_socket, call.values.positionals(), call.output)
+        }
     }
 }
 

@@ -95,7 +95,7 @@ pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node
             && told.is_due(&condition, Instant::now())
         {
             let before = told.last.as_ref().map(|(last, _)| last.status);
-            match tell(&client, &node, before, &condition).await {
+            match publish_condition(&client, &node, before, &condition).await {
                 Ok(()) => {
                     if said.clear() {
                         info!(target: "install", "node condition updated again");
@@ -115,7 +115,7 @@ pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node
 }
 
 /// `before`: what it said, if that is known.
-async fn tell(
+async fn publish_condition(
     client: &KubeClient,
     node: &str,
     before: Option<ConditionStatus>,

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     let word = arguments.first().and_then(|word| word.to_str());
-    if let Some(command) = word.and_then(commands::CliCommand::of) {
+    if let Some(command) = word.and_then(commands::CliCommand::from_word) {
         arguments.remove(0);
         return Ok(commands::run(command, arguments));
     }

@@ -103,7 +103,7 @@ impl FactFollower {
     /// Follows for as long as that is possible. Returns when to try again.
     async fn follow_once(&mut self) -> Duration {
         let handle = self.handle.clone();
-        let tell = move |fact: Fact| handle.tell(fact);
+        let tell = move |fact: Fact| handle.send_fact(fact);
         let node = &self.settings.identity.node;
         let source = self.settings.ambient.as_ref().map(|ambient| &ambient.source);
         if let Some(PodSource::Directory(path)) = source {

@@ -54,17 +54,17 @@ pub(crate) struct SharedShutdownFacts(Mutex<ShutdownFacts>);
 impl SharedShutdownFacts {
     /// Our DaemonSet is this one.
     pub(crate) fn set_daemon_set(&self, object: ObjectRef) {
-        self.with(|known| known.daemon_set = Some(object));
+        self.update_facts(|known| known.daemon_set = Some(object));
     }
 
     /// We asked for our own pod, and our role allowed it.
     pub(crate) fn set_pod_readable(&self) {
-        self.with(|known| known.could_read_pod = true);
+        self.update_facts(|known| known.could_read_pod = true);
     }
 
     /// The API server answered a request or a watch for our DaemonSet. Returns the presence if that is news.
     pub(crate) fn observe(&self, daemon_set: Option<&DaemonSet>, watched: bool) -> Option<DaemonSetPresence> {
-        self.with(|known| {
+        self.update_facts(|known| {
             let before = known.presence;
             known.watched = watched;
             known.presence = match (daemon_set, known.presence) {
@@ -81,14 +81,14 @@ impl SharedShutdownFacts {
 
     /// The watch of our DaemonSet is interrupted.
     pub(crate) fn lose_watch(&self) {
-        self.with(|known| known.watched = false);
+        self.update_facts(|known| known.watched = false);
     }
 
     fn known(&self) -> ShutdownFacts {
-        self.with(|known| known.clone())
+        self.update_facts(|known| known.clone())
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut ShutdownFacts) -> T) -> T {
+    fn update_facts<T>(&self, act: impl FnOnce(&mut ShutdownFacts) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -217,7 +217,7 @@ impl StateCollector {
         let template_known = self.settings.config_map.is_none() || self.installer.template().is_some();
         let mut installer = self.settings.installer.clone();
         installer.template.live = self.installer.template().or(installer.template.live);
-        state.installation = installer::look(&installer, template_known);
+        state.installation = installer::inspect_installation(&installer, template_known);
         state.installation.extend(node_status::shared_config(&self.settings));
         let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
         let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
@@ -273,7 +273,7 @@ impl StateCollector {
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
                     self.clean_records(&mut unrecordable).await;
-                    for notice in checker.look(&state, Instant::now()) {
+                    for notice in checker.due_notices(&state, Instant::now()) {
                         if let NoticeSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
                         }

@@ -48,6 +48,7 @@ fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
     let policy = EnrolmentPolicy::default();
     let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
     assert_eq!(whole, small);
-    let [whole, small] = [pod, trimmed].map(|pod| planner::inpod::InPodAnnotations::of(pod).options(true));
+    let [whole, small] =
+        [pod, trimmed].map(|pod| planner::inpod::InPodAnnotations::read_from(pod).options(true));
     assert_eq!(whole, small);
 }

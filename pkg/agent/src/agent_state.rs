@@ -296,7 +296,7 @@ impl AgentState {
     pub(crate) fn pace_memberships(&mut self, scope: ReconcileScope, now: Instant) {
         let is_partial = scope == ReconcileScope::Pods;
         if !is_partial {
-            self.pace.begin();
+            self.pace.begin_observation();
         }
         for pod in considered(&self.index, is_partial.then_some(&self.changed)) {
             let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
@@ -349,7 +349,7 @@ impl AgentState {
 
     /// A sandbox of a pod was deleted.
     pub(crate) fn ends(&mut self, uid: &PodUid) {
-        let has_other = !self.ledger.told(uid).is_empty();
+        let has_other = !self.ledger.added_addresses(uid).is_empty();
         if !uid.is_empty() && !has_other {
             self.ended.insert(uid.clone());
         }
@@ -398,7 +398,7 @@ impl AgentState {
         let now = SystemTime::now();
         let (mut marks, mut reports) = (Vec::new(), BTreeMap::new());
         if only.is_none() {
-            self.notices.begin();
+            self.notices.begin_observation();
         }
         for pod in considered(&self.index, only) {
             if self.is_gone(pod) {
@@ -485,7 +485,7 @@ impl AgentState {
         let known = |pod: &Pod| KnownPod {
             standing: self.standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
-            told: self.ledger.told(&pod.metadata.uid),
+            told: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
             doubted: self.is_doubted(pod),
             since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
@@ -519,7 +519,7 @@ impl AgentState {
 
     /// Pods could not be observed, or not be captured.
     pub(crate) fn tell_failure(&mut self, trouble: &str) {
-        self.notices.begin();
+        self.notices.begin_observation();
         for pod in self.index.pods() {
             let standing = self.standing(pod);
             self.notices.failed(pod, &standing, trouble, Instant::now());

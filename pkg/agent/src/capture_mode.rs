@@ -69,7 +69,7 @@ pub trait CaptureMode: Send {
 
     /// Completes what has begun: when this returns, nothing changes the kernel any more. Afterwards the mode is only
     /// dropped, or forgets all pods.
-    fn settle(&mut self);
+    fn finish_work(&mut self);
 
     /// Sets what happens while no ztunnel is ready. Returns whether that is a change.
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool;

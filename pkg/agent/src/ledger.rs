@@ -161,7 +161,7 @@ impl AttachmentLedger {
 
     /// The addresses that the pod with this UID was added with.
     #[must_use]
-    pub fn told(&self, uid: &PodUid) -> Vec<IpAddr> {
+    pub fn added_addresses(&self, uid: &PodUid) -> Vec<IpAddr> {
         let own = self.records.values().filter(|record| record.attachment.uid == *uid);
         own.flat_map(|record| record.attachment.ips.iter().copied()).collect()
     }

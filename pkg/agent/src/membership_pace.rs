@@ -56,7 +56,7 @@ pub(crate) struct MembershipPace {
 
 impl MembershipPace {
     /// An observation of all pods begins.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin_observation(&mut self) {
         self.round += 1;
         self.due = None;
     }

@@ -127,7 +127,7 @@ impl NoticeTracker {
     }
 
     /// An observation of all pods begins.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin_observation(&mut self) {
         self.round += 1;
     }
 

@@ -118,7 +118,7 @@ impl AgentHandle {
     }
 
     /// Passes a fact.
-    pub fn tell(&self, fact: Fact) {
+    pub fn send_fact(&self, fact: Fact) {
         self.send(ReconcilerMessage::Fact(Box::new(fact), Instant::now()));
     }
 
@@ -221,9 +221,9 @@ impl Reconciler {
         loop {
             self.core.status.turned();
             self.core.notices.tick(Instant::now());
-            match self.inbox.recv_timeout(self.rest().saturating_duration_since(Instant::now())) {
+            match self.inbox.recv_timeout(self.next_wakeup().saturating_duration_since(Instant::now())) {
                 Ok(ReconcilerMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(message) => self.take(message),
+                Ok(message) => self.handle_message(message),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // What arrived meanwhile is one change.
@@ -231,14 +231,14 @@ impl Reconciler {
                 if matches!(message, ReconcilerMessage::Stop) {
                     return;
                 }
-                self.take(message);
+                self.handle_message(message);
             }
             self.reconcile_if_due();
         }
     }
 
     /// When there is work even if no message arrives.
-    fn rest(&self) -> Instant {
+    fn next_wakeup(&self) -> Instant {
         // After a failure these have to wait.
         let waiting = [self.mode.due(), self.core.paced_until()].into_iter().flatten();
         let waiting = waiting.min().filter(|_| self.attempts.failures() == 0);
@@ -329,7 +329,7 @@ impl Reconciler {
         self.logged = trouble.map(str::to_owned);
     }
 
-    fn take(&mut self, message: ReconcilerMessage) {
+    fn handle_message(&mut self, message: ReconcilerMessage) {
         let (core, mode) = (&mut self.core, &mut self.mode);
         match message {
             ReconcilerMessage::Fact(fact, came) => {
@@ -423,7 +423,7 @@ impl Reconciler {
 
     /// Completes what has begun: nothing is changed any more. Precedes an uninstallation, which it would undo.
     pub fn settle(&mut self) {
-        self.mode.settle();
+        self.mode.finish_work();
     }
 
     /// Marks every pod as not captured: none of our rules will be left.

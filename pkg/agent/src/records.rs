@@ -165,7 +165,7 @@ enum FileKind {
 }
 
 impl ListedFile {
-    fn of(entry: &DirEntry) -> Option<ListedFile> {
+    fn from_entry(entry: &DirEntry) -> Option<ListedFile> {
         let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
         let name = entry.file_name();
         let text = name.to_string_lossy();
@@ -178,7 +178,7 @@ impl ListedFile {
         } else {
             FileKind::Record
         };
-        let fingerprint = FileFingerprint::of(&metadata);
+        let fingerprint = FileFingerprint::from_metadata(&metadata);
         Some(ListedFile { kind, modified: metadata.modified().ok()?, fingerprint, name })
     }
 
@@ -200,7 +200,7 @@ impl ListedFile {
 
 fn list(directory: &Path) -> impl Iterator<Item = ListedFile> {
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    entries.filter_map(|entry| ListedFile::of(&entry))
+    entries.filter_map(|entry| ListedFile::from_entry(&entry))
 }
 
 /// Returns the newest [`MOST`] files, and hands the others to `excess`.

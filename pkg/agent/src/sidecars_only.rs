@@ -43,7 +43,7 @@ impl CaptureMode for SidecarsOnly {
         drop(reply.send(Err(OFF.into())));
     }
 
-    fn settle(&mut self) {}
+    fn finish_work(&mut self) {}
 
     fn set_fallback(&mut self, _: ZtunnelFallback) -> bool {
         false

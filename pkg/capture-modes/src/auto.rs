@@ -135,7 +135,7 @@ impl AutoCapture {
         announce(false);
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.take_over(false);
-            in_pod.settle(); // a pending job would add rules where there are to be none
+            in_pod.finish_work(); // a pending job would add rules where there are to be none
             in_pod.forget_all();
         }
         uninstall::log_errors(&in_pod::uninstall(&self.settings));
@@ -263,9 +263,9 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn settle(&mut self) {
+    fn finish_work(&mut self) {
         if let Some(in_pod) = &mut self.in_pod {
-            in_pod.settle();
+            in_pod.finish_work();
         }
     }
 

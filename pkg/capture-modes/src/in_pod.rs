@@ -214,7 +214,7 @@ impl InPodCapture {
         if netns.id() == self.node {
             return Err("its network namespace is the node's own".into());
         }
-        let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of(**ip));
+        let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of_ip(**ip));
         match enrolment.attachment.ips.iter().find(captured) {
             Some(_) => Ok(()),
             None => Err("it has no address of a family that is captured".into()),
@@ -279,7 +279,7 @@ impl CaptureMode for InPodCapture {
             return;
         }
         let families = self.chosen.families();
-        let captured = ips.iter().filter(|ip| families.contains(&Family::of(**ip)));
+        let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
         self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let latest = Instant::now() + PATIENCE;
         let deadline = enrolment.deadline.min(latest);
@@ -338,8 +338,8 @@ impl CaptureMode for InPodCapture {
         }
     }
 
-    fn settle(&mut self) {
-        self.workers.settle();
+    fn finish_work(&mut self) {
+        self.workers.drain();
         self.seeking = false; // the search may be one of the dropped jobs
         self.exemption.settled();
     }
@@ -350,7 +350,7 @@ impl CaptureMode for InPodCapture {
 
     fn work_completed(&mut self, state: &mut AgentState) {
         if let Ok(result) = self.results.try_recv() {
-            self.take(state, result);
+            self.handle_result(state, result);
         }
     }
 

@@ -125,7 +125,7 @@ pub fn open_path(settings: &CaptureSettings) -> Result<NodePath, nodepath::Error
 }
 
 /// Reports pods by what the kernel just showed, and counts them.
-fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
+fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState) {
     state.report_pods(
         None,
         |pod, ips| {
@@ -158,7 +158,7 @@ fn tell(state: &mut AgentState, desired: &DesiredState, observed: &ObservedState
 /// The pass has just verified all rules and routes: only the sets are left to compare.
 fn is_redirected(ips: &[IpAddr], uid: &PodUid, desired: &DesiredState, observed: &ObservedState) -> bool {
     ips.iter().all(|ip| {
-        let in_set = observed.sets.get(&Family::of(*ip)).is_some_and(|members| members.contains_key(ip));
+        let in_set = observed.sets.get(&Family::of_ip(*ip)).is_some_and(|members| members.contains_key(ip));
         in_set && desired.members.get(ip).is_some_and(|owner| owner == uid)
     })
 }

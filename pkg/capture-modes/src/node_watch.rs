@@ -134,7 +134,7 @@ impl NodeDrift {
     }
 
     /// Returns the changes that an observation which begins now looks into; `None` if none is due.
-    pub(crate) fn begin(&mut self, now: Instant) -> Option<NodeDisturbance> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<NodeDisturbance> {
         if self.due().is_none_or(|due| due > now) {
             return None;
         }
@@ -315,7 +315,7 @@ mod tests {
     fn a_change_that_comes_alone_is_looked_into_at_once() {
         let start = Instant::now();
         let mut drift = NodeDrift::new(start);
-        assert_eq!((drift.due(), drift.begin(start)), (None, None));
+        assert_eq!((drift.due(), drift.take_due(start)), (None, None));
         let noticed = start + Duration::from_secs(5);
         drift.notice(NodeChange::Sets.into(), noticed);
         let writer = Some("nft (process 7)".to_owned());
@@ -323,7 +323,7 @@ mod tests {
         drift.notice(rules, noticed + Duration::from_millis(1));
         drift.notice(NodeChange::Sets.into(), noticed + Duration::from_millis(2));
         assert_eq!(drift.due(), Some(noticed));
-        let begun = drift.begin(noticed).expect("it is due");
+        let begun = drift.take_due(noticed).expect("it is due");
         assert_eq!((begun.noticed, &begun.writer), (noticed, &writer));
         assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.concerns(kind)));
         assert!(!begun.concerns(NodeChange::Network));
@@ -339,7 +339,7 @@ mod tests {
         drift.end(Duration::from_millis(4), false, at(1000));
         drift.notice(NodeChange::Network.into(), at(1001));
         assert_eq!(drift.due(), Some(at(1200)));
-        assert!(drift.begin(at(1199)).is_none() && drift.begin(at(1200)).is_some());
+        assert!(drift.take_due(at(1199)).is_none() && drift.take_due(at(1200)).is_some());
         drift.end(Duration::from_secs(60), false, at(2000));
         drift.notice(NodeChange::Rules.into(), at(2000));
         assert_eq!(
@@ -356,7 +356,7 @@ mod tests {
             let due = drift.due().expect("there is a change");
             pauses.push((due - now).as_millis());
             now = due;
-            assert!(drift.begin(now).is_some());
+            assert!(drift.take_due(now).is_some());
         }
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000]);
     }

@@ -122,7 +122,7 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     let unanswered = cluster.unanswered();
     let missing = Missing::new(cluster, &findings);
     let codes = Code::ALL.iter().filter(|code| code.is_of_check());
-    let checks = lines(codes, &findings, |code| missing.of(code));
+    let checks = lines(codes, &findings, |code| missing.reasons_for(code));
     CheckReport {
         schema: "millrace.check/v1",
         verdict: verdict(&checks),

@@ -267,7 +267,7 @@ impl ObjectName {
         ObjectName { kind: "Cluster", namespace: String::new(), name: String::new() }
     }
 
-    pub(crate) fn of(kind: &'static str, namespace: &str, name: &str) -> ObjectName {
+    pub(crate) fn named(kind: &'static str, namespace: &str, name: &str) -> ObjectName {
         ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 

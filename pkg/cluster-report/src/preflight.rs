@@ -253,7 +253,7 @@ fn mesh_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let installed = of_name(AGENT).map(|found| {
         let image = found.spec.template.spec.containers.first().map_or("", |container| &container.image);
         let meta = &found.metadata;
-        let object = ObjectName::of("DaemonSet", &meta.namespace, &meta.name);
+        let object = ObjectName::named("DaemonSet", &meta.namespace, &meta.name);
         Finding::new(Code::AgentInstalled, object, format!("it runs the image {image}"))
     });
     let mut findings: Vec<Finding> = installed.collect();

@@ -43,7 +43,7 @@ impl CniArgs {
         for pair in pairs {
             let (key, value) = split(pair)?;
             if !args.set(key, value)? {
-                unknown.push(shown(key));
+                unknown.push(quote_value(key));
             }
         }
         if unknown.is_empty() || args.ignore_unknown {
@@ -73,7 +73,7 @@ impl CniArgs {
 fn split(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
-        _ => Err(invalid(format!("CNI_ARGS has {:?}, which is not one key=value", shown(pair)))),
+        _ => Err(invalid(format!("CNI_ARGS has {:?}, which is not one key=value", quote_value(pair)))),
     }
 }
 
@@ -84,7 +84,7 @@ fn boolean(key: &str, value: &str) -> Result<bool, CniError> {
         "0" | "f" | "F" => Ok(false),
         _ if value.eq_ignore_ascii_case("true") => Ok(true),
         _ if value.eq_ignore_ascii_case("false") => Ok(false),
-        _ => Err(invalid(format!("CNI_ARGS key {key}: {:?} is neither true nor false", shown(value)))),
+        _ => Err(invalid(format!("CNI_ARGS key {key}: {:?} is neither true nor false", quote_value(value)))),
     }
 }
 
@@ -95,7 +95,7 @@ fn address(key: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
     value
         .parse()
         .map(Some)
-        .map_err(|_| invalid(format!("CNI_ARGS key {key}: {:?} is no IP address", shown(value))))
+        .map_err(|_| invalid(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
 }
 
 fn name<T>(
@@ -109,7 +109,7 @@ fn name<T>(
     parse(value).map(Some).map_err(|error| invalid(format!("CNI_ARGS key {key}: {error}")))
 }
 
-fn shown(text: &str) -> String {
+fn quote_value(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

@@ -72,7 +72,7 @@ pub fn apply(
                 Err(error) => Some(ConnectionsReport::broken(&error)),
             })
         }
-        (Some((fill, lead)), ExistingConnections::Keep) => match HeldConnections::look(concerns) {
+        (Some((fill, lead)), ExistingConnections::Keep) => match HeldConnections::track_existing(concerns) {
             Ok(Some(mut held)) => {
                 firewall.apply(&fill, waiting)?;
                 let tracked = held.tracked();

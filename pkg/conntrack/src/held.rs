@@ -46,7 +46,9 @@ impl<'a> HeldConnections<'a> {
     ///
     /// # Errors
     /// The kernel cannot be asked, or does not track connections.
-    pub fn look(concerns: &'a dyn Fn(&TcpSocket) -> bool) -> Result<Option<HeldConnections<'a>>, Error> {
+    pub fn track_existing(
+        concerns: &'a dyn Fn(&TcpSocket) -> bool,
+    ) -> Result<Option<HeldConnections<'a>>, Error> {
         let sockets = sockets()?;
         if sockets.connected.is_empty() {
             return Ok(None);

@@ -382,7 +382,7 @@ struct OwnPodWitness {
 
 impl OwnPodWitness {
     /// When it was there last, if that is not long ago.
-    async fn look(self, client: &KubeClient) -> Option<Instant> {
+    async fn last_seen(self, client: &KubeClient) -> Option<Instant> {
         let Some(own) = self.own else { return Some(Instant::now()) };
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
             return Some(before);
@@ -411,7 +411,7 @@ where
             },
         },
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
-            let witnessed = witness.look(client).await;
+            let witnessed = witness.last_seen(client).await;
             let answer = if witnessed.is_some() { ObjectAnswer::Gone } else { ObjectAnswer::Unknown };
             ObjectReply { answer, object: None, witnessed }
         }

@@ -71,7 +71,7 @@ pub fn follow_dir(
     let run = move || {
         while !stop.load(Ordering::Acquire) {
             watcher.watch(&paths); // before looking, so that no change falls in between
-            for fact in manifests.look() {
+            for fact in manifests.scan_files() {
                 tell(fact);
             }
             if watcher.wait(REGULAR).is_err() {
@@ -111,7 +111,7 @@ impl ManifestDirectory {
     }
 
     /// Looks at every file. What differs from what was told last: single pods, or all that is known.
-    fn look(&mut self) -> Vec<Fact> {
+    fn scan_files(&mut self) -> Vec<Fact> {
         let names = match hostfs::list(&self.path) {
             Ok(names) => names,
             Err(error) => {
@@ -130,7 +130,7 @@ impl ManifestDirectory {
         let mut replaced = Vec::new();
         for name in names.into_iter().filter(|name| document::is_manifest(Path::new(name))) {
             let file = self.files.entry(name.clone()).or_default();
-            replaced.extend(file.look(&self.path.join(&name)).map(|before| (name, before)));
+            replaced.extend(file.read_if_changed(&self.path.join(&name)).map(|before| (name, before)));
         }
         if are_fewer || !std::mem::replace(&mut self.told, true) {
             return self.facts();
@@ -175,7 +175,7 @@ impl ManifestDirectory {
 
 impl ManifestFile {
     /// Reads the file, if it was touched; what it said before, if that is another thing.
-    fn look(&mut self, path: &Path) -> Option<ManifestObjects> {
+    fn read_if_changed(&mut self, path: &Path) -> Option<ManifestObjects> {
         // What cannot be looked at is read, which says why it cannot.
         let settled = hostfs::settled_fingerprint(path);
         if settled.is_some() && settled == self.settled {

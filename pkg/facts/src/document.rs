@@ -33,7 +33,7 @@ pub(crate) fn read(name: &Path, content: &[u8]) -> Result<ManifestObjects, Strin
     let mut objects = ManifestObjects::default();
     for document in documents {
         if !document.is_null() {
-            objects.take(document, None)?;
+            objects.add_document(document, None)?;
         }
     }
     Ok(objects)
@@ -41,7 +41,7 @@ pub(crate) fn read(name: &Path, content: &[u8]) -> Result<ManifestObjects, Strin
 
 impl ManifestObjects {
     /// `kind` is that of elements which do not say it, as those of a PodList.
-    fn take(&mut self, mut document: Value, kind: Option<&str>) -> Result<(), String> {
+    fn add_document(&mut self, mut document: Value, kind: Option<&str>) -> Result<(), String> {
         let own = document.get("kind").and_then(Value::as_str).map(str::to_owned);
         let kind = own.as_deref().or(kind).ok_or("an object has no kind")?;
         match kind {
@@ -52,7 +52,7 @@ impl ManifestObjects {
                 let items = document.get_mut("items").map(Value::take).unwrap_or_default();
                 let Value::Array(items) = items else { return Err(format!("a {kind} has no items")) };
                 for item in items {
-                    self.take(item, of)?;
+                    self.add_document(item, of)?;
                 }
             }
             _ => {} // a directory may well hold other things

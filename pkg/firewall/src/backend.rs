@@ -98,7 +98,7 @@ pub(crate) struct HeldTables {
 
 impl HeldTables {
     /// By what its tools print, family by family.
-    pub(crate) fn of<'a>(saves: impl Iterator<Item = &'a SavedTables>) -> HeldTables {
+    pub(crate) fn from_saves<'a>(saves: impl Iterator<Item = &'a SavedTables>) -> HeldTables {
         saves.fold(HeldTables::default(), |held, saved| HeldTables {
             ours: held.ours || OWNERS.iter().any(|owner| !owner.remove(saved).is_empty()),
             any: held.any || !saved.is_blank(),
@@ -147,7 +147,7 @@ mod tests {
             (&ours, &ours, Some(Backend::Nft)),
         ];
         for (nft, legacy, expected) in cases {
-            let [nft, legacy] = [nft, legacy].map(|saved| HeldTables::of([saved].into_iter()));
+            let [nft, legacy] = [nft, legacy].map(|saved| HeldTables::from_saves([saved].into_iter()));
             assert_eq!(by_content(nft, legacy, false, false), expected);
             let ours = expected.filter(|_| nft.ours || legacy.ours).or(Some(Backend::Native));
             assert_eq!(by_content(nft, legacy, true, false), ours);

@@ -34,7 +34,7 @@ impl BuiltIn {
     ///
     /// # Errors
     /// The kernel refuses to answer.
-    pub fn of(family: Family, table: &str) -> Result<BuiltIn, Error> {
+    pub fn read_table(family: Family, table: &str) -> Result<BuiltIn, Error> {
         let mut tables = BuiltInTables::open(family)?;
         let mut chains = Vec::new();
         for name in NAMES {
@@ -87,7 +87,7 @@ pub(crate) struct ChainInfo {
 }
 
 impl ChainInfo {
-    pub(crate) fn told(message: &ReceivedMessage<'_>) -> Result<ChainInfo, Malformed> {
+    pub(crate) fn parse_chain(message: &ReceivedMessage<'_>) -> Result<ChainInfo, Malformed> {
         let (_, attributes) = message.header::<4>()?;
         let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
         Ok(ChainInfo {
@@ -121,7 +121,7 @@ impl BuiltInTables {
     fn chain(&mut self, table: &str, name: &str) -> Result<Option<ChainInfo>, Error> {
         let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &self.header);
         question.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        self.ask(question, |reply| Ok(ChainInfo::told(reply)?))
+        self.ask(question, |reply| Ok(ChainInfo::parse_chain(reply)?))
     }
 
     /// How many chains and other things there are in a table, if there is one.

@@ -68,7 +68,7 @@ impl TracedRule {
         TracedRule { chain: rule.chain.to_owned(), jumps_to, effect }
     }
 
-    fn of(chain: &str, rule: &Rule) -> TracedRule {
+    fn from_rule(chain: &str, rule: &Rule) -> TracedRule {
         let is_plain = Rule::new(rule.target.clone()) == *rule;
         let effect = match rule.target {
             Target::Redirect(_) | Target::Tproxy { .. } => RuleEffect::Redirects,
@@ -150,7 +150,7 @@ impl CapturedTraffic {
                 }
             })?;
         }
-        Ok(CapturedTraffic::by(&tables))
+        Ok(CapturedTraffic::from_chains(&tables))
     }
 
     /// The traffic that these rules redirect in a family.
@@ -160,17 +160,17 @@ impl CapturedTraffic {
         for (table, rules) in &rules.tables {
             let mut note = |chain: &str, rule: &Rule| {
                 let key = (Some(family), 0, table.name().to_owned());
-                note_rule(&mut tables, key, TracedRule::of(chain, rule));
+                note_rule(&mut tables, key, TracedRule::from_rule(chain, rule));
             };
             rules.jumps.iter().for_each(|jump| note(jump.hook.name(), &jump.rule));
             for (chain, rules) in &rules.chains {
                 rules.iter().for_each(|rule| note(&chain.0, rule));
             }
         }
-        CapturedTraffic::by(&tables)
+        CapturedTraffic::from_chains(&tables)
     }
 
-    fn by(tables: &BTreeMap<TableKey, TableChains>) -> CapturedTraffic {
+    fn from_chains(tables: &BTreeMap<TableKey, TableChains>) -> CapturedTraffic {
         let flows = tables.iter().flat_map(|((family, ..), chains)| {
             let captured = HOOKS.iter().filter(|(hook, _)| chains.capture_at(*hook));
             captured.map(|(hook, _)| CapturedFlow { family: *family, hook: *hook })
@@ -180,7 +180,7 @@ impl CapturedTraffic {
 
     /// This traffic and `other`.
     #[must_use]
-    pub fn with(mut self, other: CapturedTraffic) -> CapturedTraffic {
+    pub fn union(mut self, other: CapturedTraffic) -> CapturedTraffic {
         self.0.extend(other.0);
         self
     }
@@ -229,14 +229,14 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), E
         Err(source) => return Err(Error::Presence(source)),
     };
     for reply in replies.iter() {
-        let (table, rule) = told(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
+        let (table, rule) = parse_rule(&reply).map_err(|malformed| Error::Presence(malformed.into()))?;
         note(table, rule);
     }
     Ok(())
 }
 
 /// A rule as the kernel tells it, with its table.
-pub(crate) fn told<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
+pub(crate) fn parse_rule<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
     let (_, attributes) = message.header::<4>()?;
     let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
     Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))

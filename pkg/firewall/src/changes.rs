@@ -49,7 +49,8 @@ impl ObservedTables {
             let native = owner.native.map(|prefix| NativeChange::new(native, prefix, &rules));
             return FamilyChanges { native, ..FamilyChanges::default() };
         }
-        let change = |(family, rules): &(Family, RuleSet)| (*family, owner.apply(rules, self.of(*family)));
+        let change =
+            |(family, rules): &(Family, RuleSet)| (*family, owner.apply(rules, self.family_tables(*family)));
         let families = rules.iter().map(change).collect();
         let blank = owner.native.filter(|_| self.families.is_empty());
         let instead = blank.map(|prefix| BlankRules { prefix, rules, without_jumps: false });
@@ -100,7 +101,7 @@ impl FamilyChanges {
 
     /// Returns the texts of [`FamilyChanges::reasons`], without the family beside each.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
+    pub fn reason_texts(&self) -> Vec<String> {
         self.reasons().map(|(_, what)| what).collect()
     }
 
@@ -236,7 +237,7 @@ impl Firewall {
         let presence = BackendPresence::of_this_netns()?;
         let mut taken = Vec::new();
         for other in self.others().filter(|other| presence.native || other.backend() != Backend::Native) {
-            let found = other.look(presence.of(other.backend()));
+            let found = other.read_tables(presence.families_of(other.backend()));
             let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
             let changes = observed.removal(owner);
             match other.apply(&changes, Vec::new()) {
@@ -244,7 +245,9 @@ impl Firewall {
                 Err(Error::Tool(ToolError::NoTool { .. })) => continue,
                 done => done?,
             };
-            taken.extend(changes.words().into_iter().map(|what| format!("{}: {what}", other.backend())));
+            taken.extend(
+                changes.reason_texts().into_iter().map(|what| format!("{}: {what}", other.backend())),
+            );
         }
         Ok(taken)
     }

@@ -183,7 +183,7 @@ impl ObservedTables {
 
     /// Returns the tables of `family`, blank if it is absent.
     #[must_use]
-    pub fn of(&self, family: Family) -> &SavedTables {
+    pub fn family_tables(&self, family: Family) -> &SavedTables {
         static NOTHING: SavedTables = SavedTables { tables: BTreeMap::new() };
         self.families.get(&family).unwrap_or(&NOTHING)
     }
@@ -223,8 +223,9 @@ impl AllTables {
         presence: &BackendPresence,
         with_all: bool,
     ) -> Result<AllTables, Error> {
-        let look = |backend| Firewall::with(backend, options).look(presence.of(backend));
-        let legacy = Firewall::with(Backend::Legacy, options);
+        let look =
+            |backend| Firewall::with_backend(backend, options).read_tables(presence.families_of(backend));
+        let legacy = Firewall::with_backend(Backend::Legacy, options);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
         let native = presence.native && options.native != NativeTables::Never;
         Ok(AllTables {
@@ -237,7 +238,7 @@ impl AllTables {
 
     /// `None`: none of them holds anything that counts.
     fn choose(self) -> Option<(Backend, ObservedTables)> {
-        let held = |observed: &ObservedTables| HeldTables::of(observed.families.values());
+        let held = |observed: &ObservedTables| HeldTables::from_saves(observed.families.values());
         let (nft, legacy) = (held(&self.nft), held(&self.legacy));
         let backend = by_content(nft, legacy, self.native.is_some(), self.prefers_native)?;
         let observed = match backend {
@@ -258,8 +259,8 @@ impl Firewall {
     pub fn open(options: &FirewallOptions) -> Result<(Firewall, ObservedTables), Error> {
         let presence = BackendPresence::of_this_netns()?;
         if let Some(backend) = options.forced {
-            let firewall = Firewall::with(backend, options);
-            let observed = firewall.look(presence.of(backend))?;
+            let firewall = Firewall::with_backend(backend, options);
+            let observed = firewall.read_tables(presence.families_of(backend))?;
             return Ok((firewall, observed));
         }
         let by_content = match presence.is_blank() {
@@ -267,19 +268,19 @@ impl Firewall {
             false => AllTables::read(options, &presence, false)?.choose(),
         };
         if let Some((backend, observed)) = by_content {
-            return Ok((Firewall::with(backend, options), observed));
+            return Ok((Firewall::with_backend(backend, options), observed));
         }
         let backend = options.default_backend(&IptablesTools::from_environment(), &presence)?;
-        let firewall = Firewall::with(backend, options);
+        let firewall = Firewall::with_backend(backend, options);
         let observed = match (presence.is_blank(), backend) {
             (true, Backend::Native) => ObservedTables::no_native(),
             (true, _) => ObservedTables::default(),
-            (false, _) => firewall.look(presence.of(backend))?,
+            (false, _) => firewall.read_tables(presence.families_of(backend))?,
         };
         Ok((firewall, observed))
     }
 
-    fn with(backend: Backend, options: &FirewallOptions) -> Firewall {
+    fn with_backend(backend: Backend, options: &FirewallOptions) -> Firewall {
         Firewall { backend, tools: IptablesTools::from_environment(), options: options.clone() }
     }
 
@@ -289,7 +290,7 @@ impl Firewall {
     }
 
     /// Reads the tables of these families, of which there are some.
-    pub(crate) fn look(&self, families: &[Family]) -> Result<ObservedTables, Error> {
+    pub(crate) fn read_tables(&self, families: &[Family]) -> Result<ObservedTables, Error> {
         let bounds = self.options.bounds();
         match self.backend {
             Backend::Native => {
@@ -356,7 +357,7 @@ impl Firewall {
 
     /// Has the tools of this backend print its tables, the families side by side.
     fn save(&self) -> Result<ObservedTables, Error> {
-        let families = BackendPresence::of_this_netns()?.of(self.backend).to_vec();
+        let families = BackendPresence::of_this_netns()?.families_of(self.backend).to_vec();
         let started = families.iter().map(|family| {
             let tool = self.tools.find(self.backend.tools(), *family, ToolVerb::Save)?;
             Ok((*family, RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?))

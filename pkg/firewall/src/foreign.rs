@@ -49,7 +49,7 @@ const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
     let mut found = nf_tables(owner, marks)?;
     for family in Family::BOTH {
-        found.extend(legacy::look(owner, marks, family)?);
+        found.extend(legacy::find_effects(owner, marks, family)?);
     }
     let mut all: Vec<String> = Vec::new();
     for one in found {
@@ -65,7 +65,7 @@ pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
 }
 
 fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
-    match ForeignTables::read(owner).and_then(|tables| tables.look(marks)) {
+    match ForeignTables::read(owner).and_then(|tables| tables.find_effects(marks)) {
         Ok(found) => Ok(found),
         Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
         Err(source) => Err(Error::Presence(source)),
@@ -119,10 +119,10 @@ impl ForeignTables {
         Ok(ForeignTables { socket, owner, tables })
     }
 
-    fn look(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
+    fn find_effects(mut self, marks: &[Mark]) -> Result<Vec<FoundEffect>, netlink::Error> {
         let mut found = Vec::new();
         for ((family, table), chains) in std::mem::take(&mut self.tables) {
-            let place = format!("nf_tables {} {}", family_name(family), shown(&table));
+            let place = format!("nf_tables {} {}", family_name(family), printable_name(&table));
             if chains.rules > MOST_RULES {
                 found.push(FoundEffect { place, effect: RuleEffect::TooMany(chains.rules) });
                 continue;
@@ -132,7 +132,7 @@ impl ForeignTables {
             for rule in rules.into_iter().filter(|rule| reached.contains(&rule.chain)) {
                 let hook =
                     chains.early.get(&rule.chain).map_or_else(String::new, |hook| format!(" ({hook})"));
-                let place = format!("{place} {}{hook}", shown(&rule.chain));
+                let place = format!("{place} {}{hook}", printable_name(&rule.chain));
                 found.extend(
                     rule.effects.into_iter().map(|effect| FoundEffect { place: place.clone(), effect }),
                 );
@@ -154,7 +154,8 @@ impl ForeignTables {
                 continue;
             }
             let expressions = attributes.find(RULE_EXPRESSIONS);
-            let (effects, jumps) = effect::of(expressions.iter().flat_map(Attribute::nested), marks)?;
+            let (effects, jumps) =
+                effect::rule_effects(expressions.iter().flat_map(Attribute::nested), marks)?;
             rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps });
         }
         Ok(rules)
@@ -232,7 +233,7 @@ fn reached(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
 }
 
 /// A name that a pod chose, for people: of one line, and not long.
-fn shown(name: &str) -> String {
+fn printable_name(name: &str) -> String {
     let clean = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     name.chars().take(LONGEST_NAME).map(clean).collect()
 }

@@ -9,7 +9,7 @@ use crate::{builtin, captured};
 /// # Errors
 /// It makes no sense.
 pub fn nft_rule(message: &ReceivedMessage<'_>) -> Result<(String, Option<String>), Malformed> {
-    let (_, rule) = captured::told(message)?;
+    let (_, rule) = captured::parse_rule(message)?;
     Ok((rule.chain, rule.jumps_to))
 }
 
@@ -18,5 +18,5 @@ pub fn nft_rule(message: &ReceivedMessage<'_>) -> Result<(String, Option<String>
 /// # Errors
 /// It makes no sense.
 pub fn nft_chain(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {
-    builtin::ChainInfo::told(message).map(|chain| chain.is_unused())
+    builtin::ChainInfo::parse_chain(message).map(|chain| chain.is_unused())
 }

@@ -39,7 +39,7 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
         if !legacy && limited.uses_engine() {
             return act(&limited).map(SandboxAttempt::Done); // no tool that would need a mount
         }
-        let lock = legacy.then(|| PodLock::of(netns, options)).transpose();
+        let lock = legacy.then(|| PodLock::for_netns(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
         let options = FirewallOptions {
             lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::lock),
@@ -78,7 +78,7 @@ struct PodLock {
 }
 
 impl PodLock {
-    fn of(netns: &Netns, options: &FirewallOptions) -> io::Result<PodLock> {
+    fn for_netns(netns: &Netns, options: &FirewallOptions) -> io::Result<PodLock> {
         if options.user_namespace.is_some() {
             return Ok(PodLock { path: NETNS_FILE.into(), _own: None });
         }

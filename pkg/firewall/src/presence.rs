@@ -24,7 +24,7 @@ pub(crate) struct BackendPresence {
 
 impl BackendPresence {
     /// The families of one backend.
-    pub(crate) fn of(&self, backend: Backend) -> &[Family] {
+    pub(crate) fn families_of(&self, backend: Backend) -> &[Family] {
         match backend {
             Backend::Nft => &self.nft,
             Backend::Legacy => &self.legacy,

@@ -126,7 +126,7 @@ impl FlagValues {
 
     /// The words that are no flags, in their order; see [`parse_with_words`].
     #[must_use]
-    pub fn words(&self) -> &[String] {
+    pub fn positionals(&self) -> &[String] {
         &self.words
     }
 }
@@ -342,12 +342,12 @@ mod tests {
         let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
         match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
             ParseOutcome::Run(values) => {
-                assert_eq!(values.words(), ["shop/web", "b", "-c"]);
+                assert_eq!(values.positionals(), ["shop/web", "b", "-c"]);
                 assert_eq!(values.text(&PROXY_UID), "3");
             }
             ParseOutcome::Help => panic!("help"),
         }
-        assert!(values(&[], &[]).unwrap().words().is_empty());
+        assert!(values(&[], &[]).unwrap().positionals().is_empty());
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn verify(source: &Path, mut from: &File, target: &Path, complete: &CompleteFile
         return Ok(());
     }
     let cause = format!("what was read back is not what {} holds; did that change?", source.display());
-    Err(Error::words(INSTALL, target, cause))
+    Err(Error::with_cause(INSTALL, target, cause))
 }
 
 /// Whether what is left to read is the same.

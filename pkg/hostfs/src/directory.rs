@@ -9,7 +9,7 @@ use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
 
 use crate::Error;
-use crate::fingerprint::look;
+use crate::fingerprint::read_metadata;
 use crate::read::open;
 
 /// Removes a file, or a symlink itself, for good; false if nothing was there.
@@ -23,11 +23,11 @@ pub fn remove(path: &Path) -> Result<bool, Error> {
         Ok(()) => {}
         Err(Errno::NOENT) => return Ok(false),
         // A read-only file system answers so before it looks for the name.
-        Err(Errno::ROFS) if look(REMOVE, path)?.is_none() => return Ok(false),
-        Err(Errno::ISDIR) => return Err(Error::words(REMOVE, path, "it is a directory")),
+        Err(Errno::ROFS) if read_metadata(REMOVE, path)?.is_none() => return Ok(false),
+        Err(Errno::ISDIR) => return Err(Error::with_cause(REMOVE, path, "it is a directory")),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
     }
-    OpenDirectory::of(REMOVE, path)?.sync(REMOVE, path)?;
+    OpenDirectory::containing(REMOVE, path)?.sync(REMOVE, path)?;
     Ok(true)
 }
 
@@ -40,12 +40,12 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     const RENAME: &str = "rename";
     if from.parent() != to.parent() {
         let cause = format!("{} is in another directory", to.display());
-        return Err(Error::words(RENAME, from, cause));
+        return Err(Error::with_cause(RENAME, from, cause));
     }
-    let directory = OpenDirectory::of(RENAME, from)?;
+    let directory = OpenDirectory::containing(RENAME, from)?;
     match rustix::fs::rename(from, to) {
         Ok(()) => directory.sync(RENAME, from),
-        Err(Errno::ISDIR) => Err(Error::words(RENAME, from, format!("{} is a directory", to.display()))),
+        Err(Errno::ISDIR) => Err(Error::with_cause(RENAME, from, format!("{} is a directory", to.display()))),
         Err(cause) => Err(Error::new(RENAME, from, cause)),
     }
 }
@@ -59,7 +59,7 @@ pub fn check_writable(directory: &Path) -> Result<(), Error> {
     const PUT: &str = "put files in";
     let meta = fs::metadata(directory).map_err(Error::at(PUT, directory))?;
     if !meta.is_dir() {
-        return Err(Error::words(PUT, directory, "it is not a directory"));
+        return Err(Error::with_cause(PUT, directory, "it is not a directory"));
     }
     // This also asks the mount. Reading is for the sync of the directory.
     let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
@@ -76,7 +76,7 @@ pub fn check_writable(directory: &Path) -> Result<(), Error> {
 pub fn check_linked(directory: &Path) -> Result<(), Error> {
     const USE: &str = "use";
     match fs::metadata(directory).map_err(Error::at(USE, directory))?.nlink() {
-        0 => Err(Error::words(
+        0 => Err(Error::with_cause(
             USE,
             directory,
             "it was removed on the host after it had been mounted here; delete this pod, so that the next one \
@@ -111,7 +111,7 @@ pub(crate) struct OpenDirectory(File);
 
 impl OpenDirectory {
     /// The one that `path` is in. Opened before anything is changed there, so that this cannot fail in between.
-    pub(crate) fn of(doing: &'static str, path: &Path) -> Result<Self, Error> {
+    pub(crate) fn containing(doing: &'static str, path: &Path) -> Result<Self, Error> {
         open(parent(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))
     }
 

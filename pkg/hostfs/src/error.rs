@@ -24,13 +24,13 @@ impl Error {
     }
 
     /// A cause that the kernel has no number for.
-    pub(crate) fn words(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
+    pub(crate) fn with_cause(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
         Self::new(doing, path, io::Error::other(cause.into()))
     }
 
     /// The path leads to no regular file, wherever it is read.
     pub(crate) fn no_file(doing: &'static str, path: &Path, cause: impl Into<String>) -> Self {
-        Self { no_file: true, ..Self::words(doing, path, cause) }
+        Self { no_file: true, ..Self::with_cause(doing, path, cause) }
     }
 
     /// For `map_err`.

@@ -26,7 +26,7 @@ pub struct FileFingerprint {
 impl FileFingerprint {
     /// The fingerprint of the file with this metadata.
     #[must_use]
-    pub fn of(meta: &Metadata) -> Self {
+    pub fn from_metadata(meta: &Metadata) -> Self {
         Self {
             dev: meta.dev(),
             ino: meta.ino(),
@@ -57,7 +57,7 @@ const TICK: Duration = Duration::from_millis(100);
 ///
 /// What the kernel says, such as that a directory on the way may not be searched.
 pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
-    Ok(look("look at", path)?.as_ref().map(FileFingerprint::of))
+    Ok(read_metadata("look at", path)?.as_ref().map(FileFingerprint::from_metadata))
 }
 
 /// The fingerprint of a file that may be reached by symlinks; `None` if there is none.
@@ -67,7 +67,7 @@ pub fn fingerprint(path: &Path) -> Result<Option<FileFingerprint>, Error> {
 /// What the kernel says.
 pub fn fingerprint_of_file(path: &Path) -> Result<Option<FileFingerprint>, Error> {
     match fs::metadata(path) {
-        Ok(meta) => Ok(Some(FileFingerprint::of(&meta))),
+        Ok(meta) => Ok(Some(FileFingerprint::from_metadata(&meta))),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(Error::new("look at", path, cause)),
     }
@@ -82,7 +82,7 @@ pub fn settled_fingerprint(path: &Path) -> Option<FileFingerprint> {
 }
 
 /// Returns the metadata of the object at `path`, without following a symlink; `None` if there is none.
-pub(crate) fn look(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
+pub(crate) fn read_metadata(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
     match fs::symlink_metadata(path) {
         Ok(meta) => Ok(Some(meta)),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),

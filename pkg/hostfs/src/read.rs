@@ -19,7 +19,7 @@ const READ: &str = "read";
 /// file of more than `limit` bytes, be it that it grows while it is read.
 pub fn read(path: &Path, limit: usize) -> Result<Vec<u8>, Error> {
     let (file, meta) = open_regular(READ, path)?;
-    let too_large = || Error::words(READ, path, format!("it is larger than {limit} bytes"));
+    let too_large = || Error::with_cause(READ, path, format!("it is larger than {limit} bytes"));
     let size = usize::try_from(meta.len()).ok().filter(|size| *size <= limit).ok_or_else(too_large)?;
     let mut content = Vec::with_capacity(size);
     // One byte more than allowed tells a file that has grown since.

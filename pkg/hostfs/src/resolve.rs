@@ -24,7 +24,7 @@ const MOST_LINKS: usize = 40;
 /// `/dev/null`), and a `name` that is not one plain name. Else what the kernel says.
 pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     let start = directory.join(name);
-    let refuse = |cause: &str| Error::words(RESOLVE, &start, cause);
+    let refuse = |cause: &str| Error::with_cause(RESOLVE, &start, cause);
     let no_file = |cause: &str| Error::no_file(RESOLVE, &start, cause);
     if !is_plain(name) {
         return Err(refuse("it is not a plain file name"));

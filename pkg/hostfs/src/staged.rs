@@ -37,9 +37,9 @@ impl<'a> StagedFile<'a> {
     /// Makes the temporary and locks it.
     pub(crate) fn new(doing: &'static str, target: &'a Path) -> Result<Self, Error> {
         let Some(name) = target.file_name() else {
-            return Err(Error::words(doing, target, "it has no file name"));
+            return Err(Error::with_cause(doing, target, "it has no file name"));
         };
-        let directory = OpenDirectory::of(doing, target)?;
+        let directory = OpenDirectory::containing(doing, target)?;
         let mut prefix = OsString::from(name);
         prefix.push(INFIX);
         for _ in 0..TRIES {
@@ -56,7 +56,7 @@ impl<'a> StagedFile<'a> {
                 Err(cause) => return Err(Error::new(doing, target, cause)),
             }
         }
-        Err(Error::words(doing, target, "another process removes every temporary file at once"))
+        Err(Error::with_cause(doing, target, "another process removes every temporary file at once"))
     }
 
     /// Where the content goes, from its beginning to its end.

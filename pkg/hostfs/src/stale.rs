@@ -43,7 +43,7 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
         }
     }
     if let Some(first) = removed.first() {
-        OpenDirectory::of(REMOVE, first)?.sync(REMOVE, first)?;
+        OpenDirectory::containing(REMOVE, first)?.sync(REMOVE, first)?;
     }
     failed.map_or(Ok(removed), Err)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::copy::same;
-use crate::fingerprint::look;
+use crate::fingerprint::read_metadata;
 use crate::read::{open_regular, require_regular};
 use crate::staged::StagedFile;
 
@@ -48,7 +48,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Err
 
 /// The regular file that is to be replaced, if there is one. A symlink is replaced like nothing.
 pub(crate) fn existing(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
-    let found = look(doing, path)?.filter(|meta| !meta.is_symlink());
+    let found = read_metadata(doing, path)?.filter(|meta| !meta.is_symlink());
     if let Some(meta) = &found {
         require_regular(doing, path, meta)?;
     }

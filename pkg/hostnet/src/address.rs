@@ -92,7 +92,7 @@ fn message(
     address: IpNet,
     state: AddressFlags,
 ) -> NetlinkRequest {
-    let family = wire::family_number(Some(Family::of(address.addr())));
+    let family = wire::family_number(Some(Family::of_ip(address.addr())));
     let scope = if address.addr().is_loopback() { RouteScope::Host } else { RouteScope::Universe };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];

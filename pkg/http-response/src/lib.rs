@@ -111,7 +111,7 @@ fn body<const MAX_BODY: usize>(
         return Ok(Vec::new());
     }
     match (codings.as_slice(), lengths.as_slice()) {
-        ([], []) => incoming.rest(),
+        ([], []) => incoming.read_to_end(),
         ([], [length]) => incoming.exactly(content_length::<MAX_BODY>(length)?),
         ([coding], []) if coding.eq_ignore_ascii_case("chunked") => chunks(incoming),
         _ => Err(malformed("the length of the body is unclear")),
@@ -214,7 +214,7 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
     }
 
     /// Everything until the end of the connection.
-    fn rest(&mut self) -> Result<Vec<u8>, HttpError> {
+    fn read_to_end(&mut self) -> Result<Vec<u8>, HttpError> {
         loop {
             // What came with the headers counts, too.
             if self.buffer.len() > MAX_BODY {

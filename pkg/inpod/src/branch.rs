@@ -42,7 +42,7 @@ impl BranchRules {
     ///
     /// # Errors
     /// The kernel refuses. Rules of other pods are in place all the same.
-    pub(crate) fn settle<'a>(&self, ips: impl Iterator<Item = &'a IpAddr>) -> Result<(), Error> {
+    pub(crate) fn ensure_rules<'a>(&self, ips: impl Iterator<Item = &'a IpAddr>) -> Result<(), Error> {
         if !self.is_possible {
             return Ok(());
         }
@@ -110,7 +110,7 @@ fn wanted(
             Some(routes) => routes,
             None => handle.routes(Some(table))?,
         };
-        for ip in ips.iter().filter(|ip| Family::of(**ip) == rule.family) {
+        for ip in ips.iter().filter(|ip| Family::of_ip(**ip) == rule.family) {
             if routes.iter().any(|route| leads_to(route, *ip, link.index)) {
                 pods.push(pair(*ip, name, table, rule.priority.unwrap_or_default()));
             }
@@ -127,7 +127,7 @@ fn leads_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
 /// The node's packets to the pod take its link, and those that arrive on it are delivered on the node, if they are for it,
 /// before AWS's rule of this priority leads them away.
 fn pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
-    let family = Family::of(ip);
+    let family = Family::of_ip(ip);
     let rule = |priority, table| PolicyRule {
         protocol: OURS,
         ..PolicyRule::new(family, Some(priority), RuleAction::Lookup(table))

@@ -45,7 +45,7 @@ impl ProbeRules {
             self.journal.note_chains(JournalPage::ProbeChains, &changes.tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
-        Ok(changes.words())
+        Ok(changes.reason_texts())
     }
 
     /// Returns the names of the sets.
@@ -158,7 +158,7 @@ impl NodeProbes {
 
     fn add_all(&mut self, pairs: &BTreeMap<IpAddr, PodUid>) -> Result<(), Error> {
         for family in self.rules.families.clone() {
-            let of = pairs.iter().filter(|(ip, _)| Family::of(**ip) == family);
+            let of = pairs.iter().filter(|(ip, _)| Family::of_ip(**ip) == family);
             self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid)))?;
         }
         Ok(())
@@ -169,13 +169,13 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn settle(
+    pub fn replace_members(
         &mut self,
         found: &BTreeMap<IpAddr, Option<PodUid>>,
         wanted: &BTreeMap<IpAddr, PodUid>,
     ) -> Result<(usize, usize), Error> {
         let families = self.rules.families.clone();
-        let captured = |ip: &IpAddr| families.contains(&Family::of(*ip));
+        let captured = |ip: &IpAddr| families.contains(&Family::of_ip(*ip));
         let missing: BTreeMap<IpAddr, PodUid> = wanted
             .iter()
             .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
@@ -185,7 +185,7 @@ impl NodeProbes {
             found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
         for ip in &left {
-            let _ = self.sets.remove(&spec(Family::of(*ip))?, *ip)?;
+            let _ = self.sets.remove(&spec(Family::of_ip(*ip))?, *ip)?;
         }
         Ok((missing.len(), left.len()))
     }
@@ -193,7 +193,7 @@ impl NodeProbes {
     /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
     /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
     pub fn settle_branches(&mut self, wanted: &BTreeMap<IpAddr, PodUid>) {
-        self.branch_trouble = self.branches.settle(wanted.keys()).err();
+        self.branch_trouble = self.branches.ensure_rules(wanted.keys()).err();
     }
 
     /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.
@@ -204,7 +204,7 @@ impl NodeProbes {
         let (firewall, observed) = Firewall::open(&self.rules.options)?;
         let changes = observed.removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
-        let mut taken = [changes.words(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
+        let mut taken = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
         self.rules.journal.remove_chains(JournalPage::ProbeChains)?;
         taken.extend(BranchRules::remove()?);
         for family in Family::BOTH {

@@ -107,7 +107,7 @@ pub fn capture(
         let changes = changes(wanted, &observed);
         let concerns = |socket: &TcpSocket| existing::concerns(wanted, socket);
         let connections = conntrack::apply(&firewall, &changes, waiting, wanted.existing, &concerns)?;
-        differences.extend(changes.words());
+        differences.extend(changes.reason_texts());
         Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
     };
     let (report, warning) = inside(netns, options, act)?;
@@ -125,7 +125,7 @@ pub fn observe(
     before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
 ) -> Result<PodRulesSnapshot, Error> {
-    netns.run_in(|| look(wanted, before, options))?
+    netns.run_in(|| observe_netns(wanted, before, options))?
 }
 
 /// Whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the same names
@@ -172,7 +172,7 @@ pub fn observe_each(
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
     let look = |place: usize| {
         let (_, wanted, before) = pods.get(place).filter(|_| Instant::now() < until)?;
-        look(wanted, Some(before), options).ok()
+        observe_netns(wanted, Some(before), options).ok()
     };
     let looked = Netns::run_in_each(&netns, look).unwrap_or_default();
     looked.into_iter().map(|looked| looked.ok().flatten()).collect()
@@ -200,7 +200,7 @@ fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(options)?;
     let changes = observed.removal(ChainSet::IN_POD);
     firewall.apply(&changes, Vec::new())?;
-    Ok([changes.words(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
+    Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
 }
 
 fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
@@ -243,7 +243,7 @@ fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     Ok(taken)
 }
 
-fn look(
+fn observe_netns(
     wanted: &PodRulesSpec<'_>,
     before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
@@ -267,7 +267,7 @@ fn look(
             let options = FirewallOptions { is_pod: true, ..options.clone() };
             let (_, observed) = Firewall::open(&options)?;
             let foreign = foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?;
-            (changes(wanted, &observed).words(), foreign)
+            (changes(wanted, &observed).reason_texts(), foreign)
         }
     };
     // There are new ones only when it is captured.

@@ -57,7 +57,7 @@ fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
         Chaining::Standalone { name: named } => named == name,
         Chaining::Own { .. } => false,
     };
-    if FileForm::of(name).is_none() && !is_named {
+    if FileForm::from_file_name(name).is_none() && !is_named {
         return Ok(());
     }
     let network = match NetworkConf::read(&settings.conf_dir, name) {

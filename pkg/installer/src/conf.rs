@@ -47,7 +47,7 @@ impl ChangeCause {
     }
 
     /// For people.
-    pub(crate) const fn words(self) -> &'static str {
+    pub(crate) const fn description(self) -> &'static str {
         match self {
             ChangeCause::FileMissing => "the file is missing",
             ChangeCause::EntryMissing => "our entry is missing: pods start without us",
@@ -82,7 +82,7 @@ pub(crate) enum ConfChange {
 
 impl ConfChange {
     /// For the log.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         match self {
             ConfChange::Write { path, .. } => format!("wrote {}", path.display()),
             ConfChange::Convert { from, to, .. } => {
@@ -171,7 +171,7 @@ fn stale(
 ) -> Result<Vec<(ChangeCause, ConfChange)>, Error> {
     let mut changes = Vec::new();
     for other in network::names(&settings.conf_dir)? {
-        let Some(form) = FileForm::of(&other).filter(|_| other != name) else { continue };
+        let Some(form) = FileForm::from_file_name(&other).filter(|_| other != name) else { continue };
         // What cannot be read or edited is not the runtime's network either; it shall not keep us from installing.
         let Ok(Some(NetworkConf { name: other, path, content, .. })) =
             NetworkConf::read(&settings.conf_dir, &other)

@@ -36,7 +36,7 @@ impl EntryCache {
     ///
     /// # Errors
     /// It gives no entry, and there was no good one before.
-    pub(crate) fn look(&mut self, settings: &InstallerSettings) -> Result<TemplateUpdate, Error> {
+    pub(crate) fn reload_template(&mut self, settings: &InstallerSettings) -> Result<TemplateUpdate, Error> {
         let text = settings.template.render()?;
         if self.current.as_ref().is_some_and(|current| current.text == text) {
             self.refused = None;

@@ -18,7 +18,7 @@ use crate::{
 /// configuration. Reads each of them. `template_known`: false if the template may come from the cluster, and nobody has
 /// asked there; then any entry of ours will do.
 #[must_use]
-pub fn look(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
+pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
     let mut files = plugins(settings);
     files.extend(kubeconfig(settings));
     files.push(if template_known { entry(settings) } else { any_entry(settings) });
@@ -28,8 +28,8 @@ pub fn look(settings: &InstallerSettings, template_known: bool) -> Vec<Installed
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {
     let names = network::names(&settings.conf_dir).unwrap_or_default();
     let holders = names.into_iter().filter(|name| {
-        let network =
-            FileForm::of(name).and_then(|_| NetworkConf::read(&settings.conf_dir, name).ok().flatten());
+        let network = FileForm::from_file_name(name)
+            .and_then(|_| NetworkConf::read(&settings.conf_dir, name).ok().flatten());
         network.is_some_and(|network| {
             matches!(without_entry(&network.content), Ok(Some(_)))
                 || check_standalone(&network.content).is_ok()
@@ -108,7 +108,7 @@ fn entry(settings: &InstallerSettings) -> InstalledFile {
             file("entry", &holder, Ok("our entry is in place".to_owned()))
         }
         Ok(ConfPlan::Do { holder, changes }) => {
-            let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.words()).collect();
+            let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.description()).collect();
             file("entry", &holder, Err(causes.join("; ")))
         }
     }
@@ -116,7 +116,7 @@ fn entry(settings: &InstallerSettings) -> InstalledFile {
 
 fn plan(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
     let mut entries = EntryCache::default();
-    if let TemplateUpdate::Refused(error) = entries.look(settings)? {
+    if let TemplateUpdate::Refused(error) = entries.reload_template(settings)? {
         return Err(Error::Template(error));
     }
     let current = entries.current().ok_or(Error::NoTemplate)?;

@@ -70,7 +70,7 @@ impl NetworkConf {
 
     /// A single configuration, by its name, which is to become a list.
     pub(crate) fn is_single(&self) -> bool {
-        FileForm::of(&self.name) == Some(FileForm::Conf)
+        FileForm::from_file_name(&self.name) == Some(FileForm::Conf)
     }
 
     /// The files whose plugins a runtime with that version of libcni appends to those of this one, or why it does not load the
@@ -79,7 +79,7 @@ impl NetworkConf {
     /// # Errors
     /// That cannot be known.
     pub(crate) fn load(&self, directory: &Path, libcni: Libcni) -> Result<Appended, Error> {
-        let form = FileForm::of(&self.name).unwrap_or(FileForm::Conflist);
+        let form = FileForm::from_file_name(&self.name).unwrap_or(FileForm::Conflist);
         let file = match read_network(form, &self.content, libcni) {
             Ok(file) => file,
             Err(UnusableConf::Json(error)) if error.is_too_deep() => {
@@ -149,7 +149,8 @@ fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
     let mut choices = Choices::default();
     let mut searching = Libcni::ALL.to_vec();
     for name in hostfs::list(directory)? {
-        if name == skip || searching.is_empty() || FileForm::of(&name.to_string_lossy()).is_none() {
+        if name == skip || searching.is_empty() || FileForm::from_file_name(&name.to_string_lossy()).is_none()
+        {
             continue;
         }
         let name = utf8(directory, name)?;
@@ -185,7 +186,7 @@ fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
 /// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`first`].
 pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-    let others: &[&str] = match FileForm::of(name) {
+    let others: &[&str] = match FileForm::from_file_name(name) {
         Some(FileForm::Conf) => &["conflist"],
         Some(FileForm::Conflist) => &FileForm::SINGLE,
         None => &[],

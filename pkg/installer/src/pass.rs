@@ -138,7 +138,7 @@ impl Installer {
     }
 
     fn put_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
-        let look = self.entries.look(&self.settings)?;
+        let look = self.entries.reload_template(&self.settings)?;
         let is_new = matches!(look, TemplateUpdate::New);
         if let TemplateUpdate::Refused(error) = look {
             self.refuse(&error.to_string());
@@ -185,9 +185,9 @@ impl Installer {
         for (cause, change) in changes {
             conf::apply(change)?;
             if is_new {
-                info!(target: "install", cause = cause.label(), change = change.words(), "new CNI network configuration applied");
+                info!(target: "install", cause = cause.label(), change = change.description(), "new CNI network configuration applied");
             } else {
-                self.repaired(InstallStep::Conf, cause.label(), &change.words());
+                self.repaired(InstallStep::Conf, cause.label(), &change.description());
             }
         }
         Ok(())

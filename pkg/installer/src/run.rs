@@ -161,7 +161,7 @@ impl Installer {
     /// Installs, and keeps installed, until the handle says stop or is gone.
     pub fn run(&mut self) {
         while self.obey() {
-            self.status.turn();
+            self.status.note_pass();
             // One that is missing, as the optional directory for binaries mostly is, would be asked for again and again.
             let mut directories = self.settings.directories();
             directories.retain(|directory| directory.is_dir());
@@ -201,7 +201,7 @@ impl Installer {
         let ready = turn.problems.is_empty();
         let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
         let words = words.join("; ");
-        self.tell(&words);
+        self.log_if_new(&words);
         if ready {
             if turn.changed || !self.ready {
                 self.metrics.installed();
@@ -232,7 +232,7 @@ impl Installer {
     }
 
     /// Logs what is new, not what was said the last time.
-    fn tell(&self, words: &str) {
+    fn log_if_new(&self, words: &str) {
         if words.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
             let is_ambient = self.settings.defaults.iter().any(|(key, _)| *key == "ambient_enabled");

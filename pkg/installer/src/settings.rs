@@ -98,7 +98,7 @@ impl InstallerSettings {
     /// # Errors
     /// It gives no entry for the plugin.
     pub fn check_template(&self) -> Result<(), Error> {
-        EntryCache::default().look(self).map(drop)
+        EntryCache::default().reload_template(self).map(drop)
     }
 
     /// The directories in which a change may concern us.

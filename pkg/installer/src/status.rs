@@ -69,7 +69,7 @@ impl InstallerStatus {
         Err(format!("the installer has not moved for {} s", since.as_secs()).into())
     }
 
-    pub(crate) fn turn(&self) {
+    pub(crate) fn note_pass(&self) {
         self.state().turned = Instant::now();
     }
 

@@ -129,7 +129,7 @@ impl IpsetHandle {
 }
 
 fn check_family(set: &SetSpec, ip: IpAddr) -> Result<(), Error> {
-    if Family::of(ip) == set.family {
+    if Family::of_ip(ip) == set.family {
         return Ok(());
     }
     Err(Error::WrongFamily { ip, set: set.name.clone(), family: set.family })

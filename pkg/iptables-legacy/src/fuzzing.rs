@@ -14,5 +14,5 @@ pub fn legacy_table(
     info: &[u8],
     entries: &mut [u8],
 ) -> Result<Vec<(String, String)>, &'static str> {
-    read::told(family, info, entries)
+    read::parse_table(family, info, entries)
 }

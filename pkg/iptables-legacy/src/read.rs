@@ -89,7 +89,7 @@ pub fn fingerprint(longest: usize) -> Result<Option<u64>, Error> {
         let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
         for table in tables {
             let content =
-                read(&socket, family, &table, longest).map_err(|trouble| trouble.of(family, &table))?;
+                read(&socket, family, &table, longest).map_err(|trouble| trouble.in_table(family, &table))?;
             (family, &table, content).hash(&mut hasher);
         }
     }
@@ -103,7 +103,7 @@ pub fn fingerprint(longest: usize) -> Result<Option<u64>, Error> {
 /// As [`fingerprint`].
 pub fn listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
     let (mut builder, mut decoder) = (SavedTablesBuilder::new(owners), XtablesDecoder::default());
-    let layout = EntryLayout::of(family);
+    let layout = EntryLayout::for_family(family);
     let mut chains = Vec::new();
     read_each(family, longest, &mut chains, |name, rule| {
         let Some(table) = table_of(name) else { return Ok(()) };
@@ -149,11 +149,12 @@ fn read_each(
     }
     let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in names {
-        let content = read(&socket, family, &table, longest).map_err(|trouble| trouble.of(family, &table))?;
+        let content =
+            read(&socket, family, &table, longest).map_err(|trouble| trouble.in_table(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
         let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-        let chains = chains::read(info, entries, &EntryLayout::of(family), |rule| note(&table, rule));
-        let chains = chains.map_err(|what| LegacyTableError::Malformed(what).of(family, &table))?;
+        let chains = chains::read(info, entries, &EntryLayout::for_family(family), |rule| note(&table, rule));
+        let chains = chains.map_err(|what| LegacyTableError::Malformed(what).in_table(family, &table))?;
         found.push((table, chains));
     }
     Ok(())
@@ -161,12 +162,12 @@ fn read_each(
 
 /// Reads the rules of a table from the kernel's two answers, each with its chain and as a save would have it. Removes the
 /// counters from the second.
-pub(crate) fn told(
+pub(crate) fn parse_table(
     family: Family,
     info: &[u8],
     entries: &mut [u8],
 ) -> Result<Vec<(String, String)>, &'static str> {
-    let (layout, mut decoder) = (EntryLayout::of(family), XtablesDecoder::default());
+    let (layout, mut decoder) = (EntryLayout::for_family(family), XtablesDecoder::default());
     entries::clear_counters(entries, &layout)?;
     let mut rules = Vec::new();
     chains::read(info, entries, &layout, |rule| {
@@ -195,7 +196,7 @@ pub fn tables(family: Family) -> Result<Vec<String>, Error> {
 }
 
 impl LegacyTableError {
-    fn of(self, family: Family, table: &str) -> Error {
+    fn in_table(self, family: Family, table: &str) -> Error {
         let source = match self {
             LegacyTableError::Kernel(errno) => errno.into(),
             LegacyTableError::Malformed(what) => io::Error::new(io::ErrorKind::InvalidData, what),
@@ -248,7 +249,8 @@ fn read_once(
     }
     get(socket, family, GET_ENTRIES, &mut content)?;
     let entries = content.get_mut(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-    entries::clear_counters(entries, &EntryLayout::of(family)).map_err(LegacyTableError::Malformed)?;
+    entries::clear_counters(entries, &EntryLayout::for_family(family))
+        .map_err(LegacyTableError::Malformed)?;
     info.append(&mut content);
     Ok(info)
 }

@@ -145,7 +145,7 @@ impl Journal {
             }
             let before = match earlier.get(&name) {
                 Some(before) => before.clone(),
-                None => BuiltIn::of(*family, table)?.to_string(),
+                None => BuiltIn::read_table(*family, table)?.to_string(),
             };
             seen.push((name, before));
         }

@@ -82,7 +82,7 @@ impl KubeClient {
             FollowedCollection { client: self.kube.clone(), api, resource, collection: collection.clone() };
         let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
         let seen = streamed.chain(listed);
-        seen.filter_map(move |seen| future::ready(gathered.take(seen, &doing)))
+        seen.filter_map(move |seen| future::ready(gathered.handle_event(seen, &doing)))
     }
 }
 
@@ -104,7 +104,7 @@ impl<T> Default for GatheredList<T> {
 }
 
 impl<T> GatheredList<T> {
-    fn take(
+    fn handle_event(
         &mut self,
         seen: watcher::Result<Event<SlimObject<T>>>,
         doing: &str,
@@ -144,7 +144,7 @@ mod tests {
 
     fn told(events: Vec<watcher::Result<Event<SlimObject<Pod>>>>) -> Vec<String> {
         let mut gathered = GatheredList::default();
-        let told = events.into_iter().filter_map(|event| gathered.take(event, "watch"));
+        let told = events.into_iter().filter_map(|event| gathered.handle_event(event, "watch"));
         let words = told.map(|told| match told {
             Ok(ListEvent::Reset(list)) => {
                 format!("={}", list.into_iter().map(|pod| pod.metadata.name).collect::<Vec<_>>().join(","))

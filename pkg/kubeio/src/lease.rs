@@ -51,7 +51,7 @@ struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    fn of(lease: &Value) -> LeaseRecord {
+    fn from_lease(lease: &Value) -> LeaseRecord {
         let member = |name: &str| lease.get("spec").and_then(|spec| spec.get(name)).unwrap_or(&Value::Null);
         let seconds = member("leaseDurationSeconds").as_u64().unwrap_or_default();
         LeaseRecord {
@@ -104,7 +104,7 @@ impl LeaseElector {
             Err(error) if error.kind() == ApiErrorKind::NotFound => None,
             answer => Some(answer?),
         };
-        let record = lease.as_ref().map(LeaseRecord::of).unwrap_or_default();
+        let record = lease.as_ref().map(LeaseRecord::from_lease).unwrap_or_default();
         if lease.is_some() && !self.view.observe(&record, &self.options.identity, Instant::now()) {
             return Ok(LeaseStanding::HeldByOther(record.holder));
         }
@@ -129,7 +129,7 @@ impl LeaseElector {
     /// As [`LeaseElector::attempt`]; the others then wait until the Lease expires.
     pub async fn release(&self) -> Result<(), Error> {
         let lease = self.read().await?;
-        if LeaseRecord::of(&lease).holder != self.options.identity {
+        if LeaseRecord::from_lease(&lease).holder != self.options.identity {
             return Ok(());
         }
         self.write(Method::PUT, &released(&lease, SystemTime::now())).await
@@ -167,7 +167,7 @@ fn new(options: &LeaseOptions) -> Value {
 
 /// The Lease as its holder writes it. Everything else that it has stays, its version among it.
 fn held(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
-    let record = LeaseRecord::of(lease);
+    let record = LeaseRecord::from_lease(lease);
     let is_new = record.holder != options.identity;
     let was_ever_held = record.renewed.is_string();
     let now = micro_time(now);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn taken(identity: &str, seconds: u64) -> LeaseRecord {
-        LeaseRecord::of(&held(&new(&options(identity)), &options(identity), at(seconds)))
+        LeaseRecord::from_lease(&held(&new(&options(identity)), &options(identity), at(seconds)))
     }
 
     #[test]
@@ -259,8 +259,8 @@ mod tests {
         let now = Instant::now();
         assert!(LeaseView::default().observe(&taken("we", 0), "we", now));
         let lease = held(&new(&options("other")), &options("other"), at(0));
-        assert!(LeaseView::default().observe(&LeaseRecord::of(&released(&lease, at(1))), "we", now));
-        assert!(LeaseView::default().observe(&LeaseRecord::of(&json!({})), "we", now));
+        assert!(LeaseView::default().observe(&LeaseRecord::from_lease(&released(&lease, at(1))), "we", now));
+        assert!(LeaseView::default().observe(&LeaseRecord::from_lease(&json!({})), "we", now));
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_foreign_duration_counts_within_bounds() {
         for (seconds, expected) in [(json!(-1), 1), (json!(0), 1), (json!(15), 15), (json!(u64::MAX), 3600)] {
-            let record = LeaseRecord::of(&json!({"spec": {"leaseDurationSeconds": seconds}}));
+            let record = LeaseRecord::from_lease(&json!({"spec": {"leaseDurationSeconds": seconds}}));
             assert_eq!(record.duration.as_secs(), expected);
         }
     }

@@ -136,9 +136,9 @@ where
                 objects.push(serde_json::from_slice(object).map_err(|cause| cause.to_string())?);
                 Ok(())
             };
-            pieces.take(&bytes, read).map_err(unreadable)?;
+            pieces.push_bytes(&bytes, read).map_err(unreadable)?;
         }
-        let rest = pieces.rest().map_err(unreadable)?;
+        let rest = pieces.finish().map_err(unreadable)?;
         let head: ObjectHead = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
         if head.metadata.resource_version.is_empty() {
             return Err(unreadable("the list has no resource version".to_owned()));

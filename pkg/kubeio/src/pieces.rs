@@ -26,7 +26,7 @@ impl ListSplitter {
     ///
     /// # Errors
     /// In words: the list, or an object of it, is too large.
-    pub(crate) fn take(
+    pub(crate) fn push_bytes(
         &mut self,
         bytes: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), String>,
@@ -93,7 +93,7 @@ impl ListSplitter {
     ///
     /// # Errors
     /// In words: it has not.
-    pub(crate) fn rest(self) -> Result<Vec<u8>, String> {
+    pub(crate) fn finish(self) -> Result<Vec<u8>, String> {
         if self.depth == 0 && !self.rest.is_empty() {
             Ok(self.rest)
         } else {
@@ -116,12 +116,12 @@ mod tests {
     fn cut(text: &str, size: usize) -> Result<(Vec<String>, String), String> {
         let (mut pieces, mut objects) = (ListSplitter::default(), Vec::new());
         for part in text.as_bytes().chunks(size) {
-            pieces.take(part, |object| {
+            pieces.push_bytes(part, |object| {
                 objects.push(String::from_utf8_lossy(object).into_owned());
                 Ok(())
             })?;
         }
-        Ok((objects, String::from_utf8_lossy(&pieces.rest()?).into_owned()))
+        Ok((objects, String::from_utf8_lossy(&pieces.finish()?).into_owned()))
     }
 
     #[test]

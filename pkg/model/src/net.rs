@@ -15,7 +15,7 @@ impl Family {
 
     /// The family of an address. An IPv4-mapped IPv6 address counts as IPv6, as the kernel stores it.
     #[must_use]
-    pub fn of(ip: IpAddr) -> Family {
+    pub fn of_ip(ip: IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 

@@ -49,7 +49,7 @@ pub fn transaction(
         }
         fill(table, &mut messages)?;
     }
-    for table in found.of(prefix).filter(|table| expected.table(&table.name).is_none()) {
+    for table in found.tables_named(prefix).filter(|table| expected.table(&table.name).is_none()) {
         messages.push(table_message(DELETE_TABLE, &table.name));
     }
     Ok(messages)

@@ -106,7 +106,7 @@ fn observed_sysctls(observed: &ObservedState) -> Vec<SysctlState> {
         all.iter().map(show).collect::<Vec<_>>()
     };
     let inside = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| {
-        let found = slot.of(&observed.inside).as_ref()?;
+        let found = slot.select_from(&observed.inside).as_ref()?;
         Some(of(format!("ztunnel {slot}"), &found.sysctls))
     });
     [of("node".to_owned(), &observed.sysctls)].into_iter().chain(inside).flatten().collect()
@@ -155,7 +155,7 @@ fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
 ) -> Comparison<T> {
     let desired = std::mem::take(&mut before.desired);
     match seen.observed {
-        Some(observed) => Comparison::of(desired, observed),
+        Some(observed) => Comparison::compare(desired, observed),
         None => Comparison::unseen(desired),
     }
 }
@@ -168,7 +168,7 @@ fn compare_firewall(
     let desired = std::mem::take(&mut before.desired);
     let Some(observed) = seen.observed else { return Comparison::unseen(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
-    let difference = Comparison::of(normal(&desired), normal(&observed)).differences;
+    let difference = Comparison::compare(normal(&desired), normal(&observed)).differences;
     Comparison::judged(desired, observed, difference)
 }
 
@@ -202,7 +202,7 @@ fn observe_pod(
 /// In node-level capture everything can be observed, except whether ztunnel is ready.
 fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
-    let mut seen = NodeView::of(network);
+    let mut seen = NodeView::from_state(network);
     seen.active = node.active_slot.is_some();
     let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
     judge_on_node(&seen, open, pod, &mut evidence);

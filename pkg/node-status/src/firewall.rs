@@ -33,7 +33,7 @@ pub(super) fn firewall(desired: Vec<ShownRule>, observed: Vec<ShownRule>) -> Com
     let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
     };
-    let difference = Comparison::of(ours(&desired), ours(&observed)).differences;
+    let difference = Comparison::compare(ours(&desired), ours(&observed)).differences;
     let shown = |rules: Vec<ShownRule>| rules.into_iter().map(|rule| rule.shown).collect();
     Comparison::judged(shown(desired), shown(observed), difference)
 }

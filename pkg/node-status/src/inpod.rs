@@ -56,7 +56,7 @@ fn compare_probe_rules(
         lines.into_iter().map(move |line| rule("node", family, &as_seen(line)))
     });
     let seen = Family::BOTH.into_iter().flat_map(|family| {
-        let lines = ChainSet::PROBES.lines(observed.of(family));
+        let lines = ChainSet::PROBES.lines(observed.family_tables(family));
         lines.into_iter().map(move |line| rule("node", family, &line))
     });
     let mut shown = firewall(wanted.collect(), seen.collect());

@@ -197,9 +197,9 @@ fn observe_ambient(
         CaptureSnapshot::None => {}
     }
     state.ztunnels = pods::ztunnel_states(snapshot, state.node.active_slot);
-    let mut network = pods::NodeNetwork::of(&state.network);
+    let mut network = pods::NodeNetwork::from_state(&state.network);
     network.active = state.node.active_slot.is_some();
-    network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::of(network)));
+    network.holding = holding.as_ref().map(|network| Box::new(pods::NodeNetwork::from_state(network)));
     let context = pods::PodContext { snapshot, network, settings, policy: &settings.policy };
     let mut redirects = pods::PodRedirects::new();
     state.pods = snapshot.pods.iter().map(|known| context.pod_state(known, &mut redirects)).collect();

@@ -108,14 +108,14 @@ pub(super) fn members(
     observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
     set: impl Fn(Family) -> String,
 ) -> Comparison<SetMember> {
-    let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::of(ip)), ip, uid };
+    let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::of_ip(ip)), ip, uid };
     let want: Vec<SetMember> = desired.iter().map(|(ip, uid)| member(*ip, Some(uid.clone()))).collect();
     let have: Vec<SetMember> = observed.map(|(ip, uid)| member(ip, uid)).collect();
     let filled = have.iter().map(|seen| match &seen.uid {
         Some(_) => seen.clone(),
         None => member(seen.ip, desired.get(&seen.ip).cloned()),
     });
-    let difference = Comparison::of(want.clone(), filled.collect()).differences;
+    let difference = Comparison::compare(want.clone(), filled.collect()).differences;
     Comparison::judged(want, have, difference)
 }
 
@@ -131,15 +131,15 @@ fn compare_network(
     for slot in ZtunnelSlot::BOTH {
         let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();
-        let (want, have) = (slot.of(&want.inside), slot.of(&observed.inside));
+        let (want, have) = (slot.select_from(&want.inside), slot.select_from(&observed.inside));
         let want = want.as_ref().map_or(nothing.clone(), Into::into);
         all.add(&place, &want, &have.as_ref().map_or(nothing, Into::into));
     }
     NetworkState {
         ipsets: members(&desired.members, in_sets, set),
-        rules: Comparison::of(all.desired.rules, all.observed.rules),
-        routes: Comparison::of(all.desired.routes, all.observed.routes),
-        links: Comparison::of(all.desired.links, all.observed.links),
+        rules: Comparison::compare(all.desired.rules, all.observed.rules),
+        routes: Comparison::compare(all.desired.routes, all.observed.routes),
+        links: Comparison::compare(all.desired.links, all.observed.links),
         sysctls: all.sysctls,
         firewall: firewall(all.desired.firewall, all.observed.firewall),
         foreign: observed.foreign.clone(),

@@ -131,7 +131,7 @@ impl NodeInspector {
 
 /// A family without an address of the pod cannot be used by it; without any address, all are tried.
 fn has_family(pod: &PodState, family: Family) -> bool {
-    pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of(*ip) == family)
+    pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of_ip(*ip) == family)
 }
 
 fn unseen(pod: &PodState) -> String {

@@ -102,7 +102,7 @@ pub(super) fn observe(
         let traces = &settings.ambient_traces.agent;
         let excluded_namespaces = traces.policy.excluded_namespaces.clone();
         let policy = EnrolmentPolicy { excluded_namespaces, ..EnrolmentPolicy::default() };
-        let of_node = NodeNetwork::of(&network);
+        let of_node = NodeNetwork::from_state(&network);
         let context = PodContext { snapshot, network: of_node, settings: traces, policy: &policy };
         let recorded: BTreeSet<(&str, &str)> =
             records.iter().map(|record| (record.namespace.as_str(), record.name.as_str())).collect();

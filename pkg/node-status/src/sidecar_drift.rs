@@ -67,7 +67,7 @@ impl SidecarDriftChecker {
     }
 
     /// Takes one observation of the node, and returns the Events that are due.
-    pub fn look(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
+    pub fn due_notices(&mut self, state: &StateReport, now: Instant) -> Vec<AgentNotice> {
         let sidecars: Vec<&PodState> =
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::Sidecar)).collect();
         for state in STATES {
@@ -151,9 +151,10 @@ mod tests {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(60 * count);
         let gone = state(vec![pod("web", CaptureState::Bypassing)]);
-        let told = |checker: &mut SidecarDriftChecker, state: &StateReport, at| checker.look(state, at).len();
+        let told =
+            |checker: &mut SidecarDriftChecker, state: &StateReport, at| checker.due_notices(state, at).len();
         assert_eq!(told(&mut checker, &gone, minutes(0)), 0);
-        let notices = checker.look(&gone, minutes(1));
+        let notices = checker.due_notices(&gone, minutes(1));
         assert_eq!((notices.len(), notices[0].reason), (1, "BypassesMesh"));
         assert!(notices[0].message.contains("chain X is missing"), "{}", notices[0].message);
         assert_eq!(told(&mut checker, &gone, minutes(2)), 0);
@@ -177,10 +178,10 @@ mod tests {
             pod("c", CaptureState::Bypassing),
             ambient,
         ];
-        assert_eq!(checker.look(&state(pods), Instant::now()), Vec::new());
+        assert_eq!(checker.due_notices(&state(pods), Instant::now()), Vec::new());
         let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.word())]).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
-        checker.look(&state(Vec::new()), Instant::now());
+        checker.due_notices(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);
     }
 }

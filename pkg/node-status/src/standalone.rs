@@ -58,7 +58,8 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
 fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
     let directory = &settings.installer.conf_dir;
     if directory.is_dir() {
-        state.installation = installer::look(&settings.installer, settings.config_map.is_none());
+        state.installation =
+            installer::inspect_installation(&settings.installer, settings.config_map.is_none());
         state.installation.extend(local::shared_config(settings));
         return;
     }

@@ -30,12 +30,12 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
         Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
         Operation::AddMembers(members) => {
             let add = |(ip, uid): &(IpAddr, PodUid)| {
-                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of(*ip)))
+                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of_ip(*ip)))
             };
             members.iter().map(add).collect()
         }
         Operation::RemoveMembers(ips) => {
-            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of(*ip)))).collect()
+            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of_ip(*ip)))).collect()
         }
         Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],

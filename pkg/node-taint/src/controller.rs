@@ -84,7 +84,7 @@ impl TaintController {
         let config = self.source().read().await?;
         log_config(&config);
         let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
-        if timeout(ONCE, pass.settle()).await.is_err() {
+        if timeout(ONCE, pass.reconcile_nodes()).await.is_err() {
             return Err(match pass.unsettled() {
                 None => OnceError::NotListed,
                 Some(nodes) => {

@@ -68,7 +68,7 @@ impl<'a> TaintPass<'a> {
     }
 
     /// Returns when every node was listed and has the taint that it should have, or none.
-    pub(crate) async fn settle(&mut self) {
+    pub(crate) async fn reconcile_nodes(&mut self) {
         while !(self.index.is_complete() && self.queue.is_empty()) {
             self.step().await;
         }
@@ -124,7 +124,7 @@ impl<'a> TaintPass<'a> {
 
     fn start_changes(&mut self) {
         while self.changes.len() < MAX_CHANGES
-            && let Some(node) = self.queue.take(Instant::now())
+            && let Some(node) = self.queue.take_due(Instant::now())
         {
             match self.index.change(&node) {
                 None => self.queue.succeeded(&node),

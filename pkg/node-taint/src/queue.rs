@@ -34,7 +34,7 @@ impl TaintQueue {
     }
 
     /// The node that has been due for the longest time, from now on being handled.
-    pub fn take(&mut self, now: Instant) -> Option<String> {
+    pub fn take_due(&mut self, now: Instant) -> Option<String> {
         let due = self.0.iter_mut().filter_map(|(node, queued)| Some((queued.due?, node, queued)));
         let (due, node, queued) = due.min_by_key(|(due, ..)| *due)?;
         if due > now {
@@ -87,11 +87,11 @@ mod tests {
         queue.mark("b", later);
         assert_eq!(queue.due(), Some(start));
         assert_eq!(
-            [start, start, later, later].map(|now| queue.take(now)),
+            [start, start, later, later].map(|now| queue.take_due(now)),
             [Some("b".to_owned()), None, Some("a".to_owned()), None]
         );
         queue.mark("a", later);
-        assert_eq!((queue.take(later), queue.due()), (None, None), "it is being handled");
+        assert_eq!((queue.take_due(later), queue.due()), (None, None), "it is being handled");
         queue.succeeded("a");
         assert_eq!(queue.nodes().collect::<Vec<_>>(), ["b"]);
         queue.succeeded("b");
@@ -104,12 +104,12 @@ mod tests {
         queue.mark("a", now);
         let mut delays = Vec::new();
         for _ in 0..11 {
-            assert!(queue.take(now).is_some());
+            assert!(queue.take_due(now).is_some());
             queue.again("a", now);
             queue.mark("a", now);
             let due = queue.due().unwrap();
             delays.push((due - now).as_millis());
-            assert_eq!(queue.take(now), None);
+            assert_eq!(queue.take_due(now), None);
             now = due;
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);

@@ -53,7 +53,7 @@ impl NodePath {
     }
 
     pub(crate) fn ztunnel(&mut self, slot: ZtunnelSlot) -> Result<&mut LocatedPod, Error> {
-        let uid = slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
+        let uid = slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid));
         located.ok_or(Error::NoZtunnel(slot))
     }
@@ -87,7 +87,7 @@ impl NodePath {
         if self.config.links == LinkKind::Veth {
             return self.create_veth(pair);
         }
-        let generation = pair.slot.of(&self.slots).clone().ok_or(Error::NoZtunnel(pair.slot))?;
+        let generation = pair.slot.select_from(&self.slots).clone().ok_or(Error::NoZtunnel(pair.slot))?;
         let remote = generation.ips.first().copied().ok_or(Error::NoZtunnel(pair.slot))?;
         let local = source_towards(remote)?;
         let near = self.tunnel(pair, &pair.node, remote);
@@ -103,7 +103,7 @@ impl NodePath {
 
     /// A far end that is left from another slot would be in the way.
     fn create_veth(&mut self, pair: &LinkPair) -> Result<(), Error> {
-        let uid = pair.slot.of(&self.slots).as_ref().map(|generation| generation.uid.clone());
+        let uid = pair.slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
         if let Some(old) = located.net.link_by_name(&pair.ztunnel)? {
             let _ = located.net.delete_link(old.index)?;
@@ -190,7 +190,7 @@ impl NodePath {
 /// The address from which this host would send to another one. Nothing is sent.
 fn source_towards(ip: IpAddr) -> Result<IpAddr, Error> {
     let ask = || {
-        let socket = UdpSocket::bind((Family::of(ip).unspecified(), 0))?;
+        let socket = UdpSocket::bind((Family::of_ip(ip).unspecified(), 0))?;
         socket.connect((ip, 80))?;
         socket.local_addr()
     };

@@ -16,7 +16,7 @@ pub(crate) const OURS: RouteProtocol = RouteProtocol(109);
 pub(crate) struct LinkNames(BTreeMap<LinkIndex, String>);
 
 impl LinkNames {
-    pub(crate) fn of(links: &[Link]) -> LinkNames {
+    pub(crate) fn from_links(links: &[Link]) -> LinkNames {
         LinkNames(links.iter().map(|link| (link.index, link.name.clone())).collect())
     }
 

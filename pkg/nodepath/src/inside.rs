@@ -30,7 +30,7 @@ pub(crate) fn observe(
 fn network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInside, Error> {
     let ours: Vec<String> = pairs(slot).into_iter().map(|pair| pair.ztunnel).collect();
     let links = net.links()?;
-    let names = LinkNames::of(&links);
+    let names = LinkNames::from_links(&links);
     let own: Vec<_> = links.iter().filter(|link| ours.contains(&link.name)).collect();
     let addresses = net.addresses()?;
     let of_ours = addresses.iter().filter_map(|address| {

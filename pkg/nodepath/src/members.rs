@@ -54,7 +54,7 @@ impl EnrolledMembers {
     fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
-            if ips.iter().any(|ip| Family::of(*ip) == family) {
+            if ips.iter().any(|ip| Family::of_ip(*ip) == family) {
                 let members = list(&mut self.sets, &self.config, family)?.unwrap_or_default();
                 found.extend(members.into_iter().filter(|(ip, _)| ips.contains(ip)));
             }
@@ -114,7 +114,7 @@ pub(crate) fn add(
     members: &[(IpAddr, PodUid)],
 ) -> Result<(), Error> {
     for family in Family::BOTH {
-        let of = members.iter().filter(|(ip, _)| Family::of(*ip) == family);
+        let of = members.iter().filter(|(ip, _)| Family::of_ip(*ip) == family);
         sets.add_owned(&spec(config, family)?, of.map(|(ip, uid)| (*ip, uid)))?;
     }
     Ok(())
@@ -127,7 +127,7 @@ pub(crate) fn remove(
     ips: &[IpAddr],
 ) -> Result<(), Error> {
     for ip in ips {
-        let _ = sets.remove(&spec(config, Family::of(*ip))?, *ip)?;
+        let _ = sets.remove(&spec(config, Family::of_ip(*ip))?, *ip)?;
     }
     Ok(())
 }

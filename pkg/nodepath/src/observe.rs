@@ -110,7 +110,7 @@ impl NodePath {
         observed.rules = inside::unique(std::mem::take(&mut observed.rules));
         let links = self.net.links()?;
         let routes = self.net.routes(None)?;
-        let (names, tables) = (LinkNames::of(&links), self.config.all_tables());
+        let (names, tables) = (LinkNames::from_links(&links), self.config.all_tables());
         let ours =
             routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
         observed.routes = ours.map(|route| convert::route_from(route, &names)).collect();
@@ -203,7 +203,7 @@ impl NodePath {
         let known = KernelSlots::from(&self.config, observed);
         let noted = self.journal.noted();
         for slot in ZtunnelSlot::BOTH {
-            let Some(generation) = slot.of(slots) else { continue };
+            let Some(generation) = slot.select_from(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
             if !self.located.contains_key(&generation.uid) {
                 self.locate(&generation.uid, &generation.ips, generation.dns)?;
@@ -211,7 +211,7 @@ impl NodePath {
             let Some(located) = self.located.get_mut(&generation.uid) else {
                 return Err(Error::NoZtunnel(slot));
             };
-            let same = generation.ips.iter().any(|ip| slot.of(&known.ips).contains(ip));
+            let same = generation.ips.iter().any(|ip| slot.select_from(&known.ips).contains(ip));
             let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
             for pair in pairs(slot) {
                 let Some(seen) = observed.links.get_mut(&pair.node) else { continue };

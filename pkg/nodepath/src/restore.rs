@@ -52,7 +52,7 @@ impl Drop for RestoreThread {
 }
 
 impl PendingRestores {
-    fn take(&mut self, place: NetnsPlace) -> RestoreProgress {
+    fn take_restore(&mut self, place: NetnsPlace) -> RestoreProgress {
         let found = self.0.iter().position(|(other, _)| *other == place);
         let restoring = found.map(|index| self.0.swap_remove(index).1);
         restoring.map_or_else(|| RestoreProgress::Loaded(Vec::new()), RestoreThread::finish)
@@ -64,7 +64,7 @@ impl NodePath {
     /// than all other steps: one that may be done ahead is done, of any other the tools are started. What cannot be
     /// begun is left to its step, which then says why.
     #[must_use]
-    pub fn begin(&mut self, steps: &[Operation]) -> PendingRestores {
+    pub fn begin_restores(&mut self, steps: &[Operation]) -> PendingRestores {
         let begun = steps.iter().filter_map(|step| match step {
             Operation::Firewall { place, changes, ahead, .. } => {
                 let changes = FamilyChanges::from(changes.clone());
@@ -114,7 +114,7 @@ impl NodePath {
     /// # Errors
     /// As [`Firewall::remove_elsewhere`].
     pub fn remove_elsewhere(&mut self) -> Result<Vec<String>, Error> {
-        let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| slot.of(&self.slots).is_some());
+        let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| slot.select_from(&self.slots).is_some());
         let places: Vec<NetnsPlace> =
             iter::once(NetnsPlace::Node).chain(slots.map(NetnsPlace::Ztunnel)).collect();
         let mut removed = Vec::new();
@@ -165,7 +165,7 @@ impl NodePath {
         changes: &FamilyChanges,
         begun: &mut PendingRestores,
     ) -> Result<(), Error> {
-        let waiting = match begun.take(place) {
+        let waiting = match begun.take_restore(place) {
             RestoreProgress::Done(done) => return done,
             RestoreProgress::Loaded(waiting) => waiting,
         };

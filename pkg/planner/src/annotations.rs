@@ -170,7 +170,7 @@ impl AnnotationReader<'_> {
 fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
     parse_go_bool(value).unwrap_or_else(|| {
-        let value = crate::inpod::shown(value);
+        let value = crate::inpod::excerpt(value);
         warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
         false
     })
@@ -183,7 +183,7 @@ fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
         return LoopbackNet::default();
     };
     value.parse().unwrap_or_else(|error| {
-        let value = crate::inpod::shown(value);
+        let value = crate::inpod::excerpt(value);
         warnings.push(format!("{LOOPBACK} of istio-proxy is {value:?}; {error}; taken as 127.0.0.1/32"));
         LoopbackNet::default()
     })

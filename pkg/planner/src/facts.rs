@@ -100,13 +100,17 @@ impl FactIndex {
                 let (name, entry) = named_pod(*pod);
                 let differs = self.pods.get(&name) != Some(&entry);
                 let before = self.pods.insert(name.clone(), entry).map(|entry| entry.pod);
-                return FactChange::of(if differs { vec![ChangedPod { name, before }] } else { Vec::new() });
+                return FactChange::from_pods(if differs {
+                    vec![ChangedPod { name, before }]
+                } else {
+                    Vec::new()
+                });
             }
             Fact::PodGone { name, uid } => {
                 let is_that = self.pods.get(&name).is_some_and(|entry| entry.pod.metadata.uid == uid);
                 let gone = if is_that { self.pods.remove_entry(&name) } else { None };
                 let gone = gone.map(|(name, entry)| ChangedPod { name, before: Some(entry.pod) });
-                return FactChange::of(gone.into_iter().collect());
+                return FactChange::from_pods(gone.into_iter().collect());
             }
             Fact::Namespaces(namespaces) => {
                 let namespaces = namespaces.into_iter().map(named_namespace).collect();
@@ -141,7 +145,11 @@ impl FactIndex {
         let gone = before.into_iter().map(|(name, entry)| ChangedPod { name, before: Some(entry.pod) });
         changed.extend(gone);
         self.pods = pods;
-        if std::mem::replace(&mut self.has_pods, true) { FactChange::of(changed) } else { FactChange::All }
+        if std::mem::replace(&mut self.has_pods, true) {
+            FactChange::from_pods(changed)
+        } else {
+            FactChange::All
+        }
     }
 
     /// The pod of this name.
@@ -168,7 +176,7 @@ impl FactIndex {
 
     /// Returns what a pod's annotations ask for, as they were read when the index recorded the pod.
     #[must_use]
-    pub fn asked(&self, name: &PodName) -> Option<&InPodAnnotations> {
+    pub fn annotations(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)
     }
 
@@ -198,7 +206,7 @@ impl FactIndex {
 }
 
 impl FactChange {
-    fn of(changed: Vec<ChangedPod>) -> FactChange {
+    fn from_pods(changed: Vec<ChangedPod>) -> FactChange {
         if changed.is_empty() { FactChange::Nothing } else { FactChange::Pods(changed) }
     }
 }
@@ -224,7 +232,7 @@ fn put<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> b
 
 fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {
     trim(&mut pod);
-    let (asked, ips) = (InPodAnnotations::of(&pod), pod.status.ips());
+    let (asked, ips) = (InPodAnnotations::read_from(&pod), pod.status.ips());
     (pod.name(), IndexEntry { pod, asked, ips })
 }
 

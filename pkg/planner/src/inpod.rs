@@ -34,7 +34,7 @@ pub struct InPodAnnotations {
 impl InPodAnnotations {
     /// Reads the annotations of a pod.
     #[must_use]
-    pub fn of(pod: &Pod) -> InPodAnnotations {
+    pub fn read_from(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
         let dns = boolean(annotations, DNS_CAPTURE, &mut warnings);
         let bypass_inbound = boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
@@ -70,8 +70,10 @@ pub fn existing_connections(
     let value = annotations.get(EXISTING_CONNECTIONS)?;
     let read = value.parse().ok();
     if read.is_none() {
-        warnings
-            .push(format!("annotation {EXISTING_CONNECTIONS} is neither keep nor reset: {:?}", shown(value)));
+        warnings.push(format!(
+            "annotation {EXISTING_CONNECTIONS} is neither keep nor reset: {:?}",
+            excerpt(value)
+        ));
     }
     read
 }
@@ -80,7 +82,7 @@ fn boolean(annotations: &BTreeMap<String, String>, key: &str, warnings: &mut Vec
     let value = annotations.get(key)?;
     let read = parse_go_bool(value);
     if read.is_none() {
-        warnings.push(format!("annotation {key} is neither true nor false: {:?}", shown(value)));
+        warnings.push(format!("annotation {key} is neither true nor false: {:?}", excerpt(value)));
     }
     read
 }
@@ -89,7 +91,7 @@ fn boolean(annotations: &BTreeMap<String, String>, key: &str, warnings: &mut Vec
 fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
     let mut warn = |why: String| warnings.push(format!("annotation {VIRTUAL_INTERFACES} {why}"));
     if names.len() > MAX_INTERFACES_BYTES {
-        let shown = shown(names);
+        let shown = excerpt(names);
         warn(format!("has more than {MAX_INTERFACES_BYTES} bytes, and begins with {shown:?}"));
         return Vec::new();
     }
@@ -106,13 +108,13 @@ fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
         return Vec::new();
     }
     if let Some(first) = invalid.first() {
-        warn(format!("has {:?}, no interface name ({} such)", shown(first), invalid.len()));
+        warn(format!("has {:?}, no interface name ({} such)", excerpt(first), invalid.len()));
     }
     interfaces
 }
 
 /// The beginning of a value that somebody else wrote, short enough for a log line.
-pub(crate) fn shown(value: &str) -> String {
+pub(crate) fn excerpt(value: &str) -> String {
     value.chars().take(SHOWN).collect()
 }
 
@@ -124,7 +126,7 @@ mod tests {
         let mut pod = Pod::default();
         let pairs = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         pod.metadata.annotations = pairs.collect();
-        let asked = InPodAnnotations::of(&pod);
+        let asked = InPodAnnotations::read_from(&pod);
         (asked.options(dns_capture), asked.warnings.len())
     }
 
@@ -156,7 +158,7 @@ mod tests {
             let mut pod = Pod::default();
             pod.metadata.annotations =
                 value.map(|value| (EXISTING_CONNECTIONS.to_owned(), value.to_owned())).into_iter().collect();
-            let asked = InPodAnnotations::of(&pod);
+            let asked = InPodAnnotations::read_from(&pod);
             (asked.existing(default), asked.warnings.len())
         };
         let (keep, reset) = (ExistingConnections::Keep, ExistingConnections::Reset);
@@ -188,7 +190,7 @@ mod tests {
         let mut pod = Pod::default();
         let keys = [VIRTUAL_INTERFACES, DNS_CAPTURE, BYPASS_INBOUND, EXISTING_CONNECTIONS];
         pod.metadata.annotations = keys.map(|key| (key.to_owned(), "ä\n".repeat(80_000))).into();
-        let said = InPodAnnotations::of(&pod).warnings;
+        let said = InPodAnnotations::read_from(&pod).warnings;
         assert!(said.len() == 4 && said.iter().all(|one| one.len() < 400), "{said:?}");
     }
 }

@@ -134,7 +134,7 @@ fn all_foreign(world: &World) -> Vec<(Netns, Vec<Chains>)> {
 
 /// Every kind of packet from and to an enrolled address, with the slot that its connection is in.
 fn packets(member: IpAddr) -> Vec<(Option<ZtunnelSlot>, Packet)> {
-    let outside: IpAddr = match Family::of(member) {
+    let outside: IpAddr = match Family::of_ip(member) {
         Family::V4 => [192, 0, 2, 1].into(),
         Family::V6 => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
     };
@@ -163,7 +163,8 @@ fn fates(world: &World, packets: &[(Option<ZtunnelSlot>, Packet)]) -> Vec<Fate> 
 
 /// The packets of all that are enrolled now, and will be.
 fn staying(world: &World, desired: &DesiredState) -> Vec<(Option<ZtunnelSlot>, Packet)> {
-    let enrolled = |ip: &&IpAddr| world.sets.get(&Family::of(**ip)).is_some_and(|set| set.contains_key(*ip));
+    let enrolled =
+        |ip: &&IpAddr| world.sets.get(&Family::of_ip(**ip)).is_some_and(|set| set.contains_key(*ip));
     desired.members.keys().filter(enrolled).flat_map(|ip| packets(*ip)).collect()
 }
 
@@ -202,7 +203,7 @@ fn no_prefix_lets_a_packet_out(rp_filter: u8, events: &[Event], aim: &Aim, place
     packets.retain(|(slot, packet)| slot.is_none() || is_captured(&world, packet));
     let led = ZtunnelSlot::BOTH.map(|slot| world.leads_to(slot));
     let stays = |slot: ZtunnelSlot, number: u8| {
-        *slot.of(&slots) == Some(number) && *slot.of(&led) == [Some(number); 2]
+        *slot.select_from(&slots) == Some(number) && *slot.select_from(&led) == [Some(number); 2]
     };
     watch(&mut world, &steps, &packets, |(slot, _), before, now| match (slot, before) {
         (Some(slot), Fate::Captured(number)) if stays(*slot, number) => now == before,
@@ -305,11 +306,11 @@ proptest! {
         let steps = hastened(&world.plan(Some(&desired), &slots), &places);
         let packets = staying(&world, &desired);
         watch(&mut world, &steps, &packets, |(slot, _), before, now| match slot {
-            Some(slot) => now == before || slot.of(&occupied).is_none(),
+            Some(slot) => now == before || slot.select_from(&occupied).is_none(),
             None => [old, new].map(Fate::Captured).contains(&now),
         });
         for ((slot, packet), now) in packets.iter().zip(fates(&world, &packets)) {
-            let owner = slot.and_then(|slot| *slot.of(&slots)).unwrap_or(new);
+            let owner = slot.and_then(|slot| *slot.select_from(&slots)).unwrap_or(new);
             prop_assert_eq!(now, Fate::Captured(owner), "{:?}", packet);
         }
     }

@@ -135,7 +135,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     /// [`Self::work`] is begun. `observe`: when its rules are to be observed the next time.
-    pub fn begin(&mut self, action: &PodAction, observe: AgentTime) {
+    pub fn begin_action(&mut self, action: &PodAction, observe: AgentTime) {
         self.busy = true;
         if *action == PodAction::Observe {
             (self.observe, self.changing) = (observe, false);

@@ -45,7 +45,7 @@ impl PlannedPath {
     pub(crate) fn row(&self, result: ProofResult, message: String) -> ProofPath {
         ProofPath {
             name: self.name.to_owned(),
-            family: number(Family::of(self.packet.dest.ip())),
+            family: number(Family::of_ip(self.packet.dest.ip())),
             protocol: self.packet.protocol.name().to_owned(),
             destination: self.packet.dest.to_string(),
             result,
@@ -61,7 +61,7 @@ pub(crate) fn plan(spec: &ProofSpec) -> Vec<Result<PlannedPath, ProofPath>> {
 
 fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Result<PlannedPath, ProofPath>> {
     let (tcp, udp) = (TransportProtocol::Tcp, TransportProtocol::Udp);
-    let candidates = Candidates::of(rules, family, proxy.has_users_of_node());
+    let candidates = Candidates::from_rules(rules, family, proxy.has_users_of_node());
     let outbound = candidates.redirected(rules, tcp, &candidates.ports);
     let dns_udp = candidates.redirected(rules, udp, &[DNS]);
     let dns_tcp = candidates.redirected(rules, tcp, &[DNS]);
@@ -133,7 +133,7 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn of(rules: &RuleSet, family: Family, of_node: bool) -> Candidates {
+    fn from_rules(rules: &RuleSet, family: Family, of_node: bool) -> Candidates {
         let addresses = match family {
             Family::V4 => V4.map(IpAddr::from).to_vec(),
             Family::V6 => V6.map(IpAddr::from).to_vec(),

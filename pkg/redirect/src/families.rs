@@ -27,7 +27,7 @@ pub struct NoAddress;
 pub fn first_family() -> Result<Family, Error> {
     let addresses = addresses()?;
     let first = addresses.iter().map(|ip| ip.to_canonical()).find(|ip| is_usable(*ip));
-    first.map(Family::of).ok_or(Error::NoAddress(NoAddress))
+    first.map(Family::of_ip).ok_or(Error::NoAddress(NoAddress))
 }
 
 /// The addresses of the calling thread's namespace, in the kernel's order.

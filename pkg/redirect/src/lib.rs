@@ -63,7 +63,7 @@ pub fn apply(
     options: &FirewallOptions,
     form: RuleFormat,
 ) -> Result<RedirectReport, Error> {
-    PreparedNetns::look(options)?.apply(config, families, form)
+    PreparedNetns::observe(options)?.apply(config, families, form)
 }
 
 /// A namespace that was looked at just now. It is for callers that have to wait for the configuration meanwhile.
@@ -80,7 +80,7 @@ impl PreparedNetns {
     ///
     /// # Errors
     /// The kernel, or a tool, could not be asked.
-    pub fn look(options: &FirewallOptions) -> Result<PreparedNetns, Error> {
+    pub fn observe(options: &FirewallOptions) -> Result<PreparedNetns, Error> {
         let addresses = families::addresses()?;
         let (firewall, observed) = Firewall::open(options)?;
         Ok(PreparedNetns { addresses, firewall, observed, waiting: Vec::new() })
@@ -130,7 +130,7 @@ impl PreparedNetns {
         let changes = changes(config, &wanted, &self.observed);
         let mut differences = routes::ensure(config, &wanted)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
-        differences.extend(changes.words());
+        differences.extend(changes.reason_texts());
         Ok((RedirectReport { backend: self.firewall.backend(), families: wanted, differences }, done))
     }
 }
@@ -144,10 +144,10 @@ pub fn verify(
     families: FamilyChoice,
     options: &FirewallOptions,
 ) -> Result<RedirectReport, Error> {
-    let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::look(options)?;
+    let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::observe(options)?;
     let wanted = families.choose(&addresses)?;
     let mut differences = routes::missing(config, &wanted)?;
-    differences.extend(changes(config, &wanted, &observed).words());
+    differences.extend(changes(config, &wanted, &observed).reason_texts());
     Ok(RedirectReport { backend: firewall.backend(), families: wanted, differences })
 }
 
@@ -165,7 +165,7 @@ pub fn compare(
     let [v4, v6] = Family::BOTH.map(|family| rules.rules(family));
     let (v4, v6) = (v4?, v6?);
     let wanted = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
-    differences.extend(ObservedTables::of_pod()?.changes(ChainSet::SIDECAR, wanted).words());
+    differences.extend(ObservedTables::of_pod()?.changes(ChainSet::SIDECAR, wanted).reason_texts());
     Ok(differences)
 }
 
@@ -181,13 +181,13 @@ pub struct DesiredRules {
 impl DesiredRules {
     /// The rules that [`apply`] makes in these families.
     #[must_use]
-    pub fn of(config: &sidecar::SidecarConfig, families: &[Family]) -> DesiredRules {
+    pub fn for_families(config: &sidecar::SidecarConfig, families: &[Family]) -> DesiredRules {
         let rules =
             |family| RuleSet::if_redirected(families, family, |family| sidecar::rule_set(config, family));
         let captured = Family::BOTH.into_iter().fold(CapturedTraffic::default(), |all, family| {
-            all.with(CapturedTraffic::of_rules(family, &rules(family)))
+            all.union(CapturedTraffic::of_rules(family, &rules(family)))
         });
-        DesiredRules { rules: RecordedRules::of(rules), captured }
+        DesiredRules { rules: RecordedRules::record(rules), captured }
     }
 }
 
@@ -197,7 +197,7 @@ impl DesiredRules {
 /// The kernel could not be asked.
 pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
     let found = ObservedTables::of_pod()?;
-    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.of(family));
+    let rules = || RecordedRules::of_found(ChainSet::SIDECAR, |family| found.family_tables(family));
     Ok(if found.native.is_some() { None } else { rules() })
 }
 
@@ -240,7 +240,7 @@ fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -
     if write_them {
         firewall.apply(&changes, Vec::new())?;
     }
-    Ok(changes.words())
+    Ok(changes.reason_texts())
 }
 
 fn changes(config: &sidecar::SidecarConfig, wanted: &[Family], observed: &ObservedTables) -> FamilyChanges {

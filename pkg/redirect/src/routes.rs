@@ -64,14 +64,14 @@ pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
     if found.address {
         let _ = handle.delete_address(lo, passthrough())?;
     }
-    Ok(found.words())
+    Ok(found.descriptions())
 }
 
 /// Lists what [`remove`] would remove.
 pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
     let lo = handle.loopback()?;
-    Ok(find(&mut handle, mark, lo)?.words())
+    Ok(find(&mut handle, mark, lo)?.descriptions())
 }
 
 struct FoundRoutes {
@@ -80,7 +80,7 @@ struct FoundRoutes {
 }
 
 impl FoundRoutes {
-    fn words(&self) -> Vec<String> {
+    fn descriptions(&self) -> Vec<String> {
         let policy =
             |(rule, route): &(PolicyRule, Route)| [format!("policy rule {rule}"), format!("route {route}")];
         let address = self.address.then(|| format!("address {} on lo", passthrough()));

@@ -156,7 +156,7 @@ impl RepairController {
                 () = wait_until(due) => {
                     if !is_installed() {
                         sleep(GATE).await;
-                    } else if let Some(task) = queue.take(std::time::Instant::now()) {
+                    } else if let Some(task) = queue.take_due(std::time::Instant::now()) {
                         let outcome = self.handle(&task, &sidecars).await;
                         queue.finish(&task, outcome, std::time::Instant::now());
                     }
@@ -199,7 +199,7 @@ impl RepairController {
             Attempt::Done { is_warning, reason, message } => {
                 self.metrics.count(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
-                self.tell(task, is_warning, reason, message).await;
+                self.publish_event(task, is_warning, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {
@@ -213,14 +213,14 @@ impl RepairController {
                 if !task.is_recheck {
                     self.metrics.count(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
-                    self.tell(task, true, "RepairSkipped", message).await;
+                    self.publish_event(task, true, "RepairSkipped", message).await;
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Failed { message } => {
                 self.metrics.count(mode, "fail");
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
-                self.tell(task, true, "RepairFailed", message).await;
+                self.publish_event(task, true, "RepairFailed", message).await;
                 RepairOutcome::Failed
             }
             Attempt::Gone => {
@@ -238,7 +238,13 @@ impl RepairController {
         }
     }
 
-    async fn tell(&self, task: &RepairTask, is_warning: bool, reason: &'static str, message: String) {
+    async fn publish_event(
+        &self,
+        task: &RepairTask,
+        is_warning: bool,
+        reason: &'static str,
+        message: String,
+    ) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
         let took = Duration::ZERO;
         self.publish(RepairEvent { name, uid, is_warning, reason, message, took }).await;

@@ -189,7 +189,7 @@ fn restore(
     let families = families(redirect);
     let proxies = &redirect.config.proxy_uids;
     let concerns = |socket: &TcpSocket| !socket.is_local() && !proxies.contains(&socket.user);
-    let (done, connections) = PreparedNetns::look(options)?.apply_by(
+    let (done, connections) = PreparedNetns::observe(options)?.apply_by(
         &redirect.config,
         families,
         |firewall, changes, waiting| conntrack::apply(firewall, changes, waiting, existing, &concerns),

@@ -116,7 +116,7 @@ impl RepairQueue {
     }
 
     /// The task that is due; of several, the one that has waited longest. [`RepairQueue::finish`] has to follow.
-    pub fn take(&mut self, now: Instant) -> Option<RepairTask> {
+    pub fn take_due(&mut self, now: Instant) -> Option<RepairTask> {
         if now < self.next {
             return None;
         }

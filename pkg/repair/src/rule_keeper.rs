@@ -106,7 +106,7 @@ impl RuleKeeper {
         disturbance: Option<NetnsDisturbance>,
     ) -> Option<RulesReport> {
         let (pod, known) = (pods.get(&uid)?, self.known.get_mut(&uid)?);
-        let result = known.look(pod, (!self.dry_run).then_some(&self.in_place))?;
+        let result = known.compare_rules(pod, (!self.dry_run).then_some(&self.in_place))?;
         Some(RulesReport { name: pod.ids.name.clone(), uid, result, disturbance })
     }
 
@@ -196,7 +196,7 @@ fn recorded_rules(record: &PodRecord) -> Option<RecordedRules> {
 
 impl KnownPod {
     /// `None`: all rules are in place, or the difference was reported before. `repair`: `None` in a dry run.
-    fn look(
+    fn compare_rules(
         &mut self,
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
@@ -205,7 +205,7 @@ impl KnownPod {
         if now.is_some() && now == self.verified {
             return None;
         }
-        let result = self.settle(pod, repair).map_err(|error| error.to_string());
+        let result = self.restore_rules(pod, repair).map_err(|error| error.to_string());
         if result.as_ref().is_ok_and(Vec::is_empty) {
             (self.verified, self.reported) = (now, None);
             return None;
@@ -217,7 +217,7 @@ impl KnownPod {
     }
 
     /// Restores what is missing, and returns it; empty if nothing is. Without `repair`, nothing is restored.
-    fn settle(
+    fn restore_rules(
         &mut self,
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
@@ -233,7 +233,7 @@ impl KnownPod {
         let restored = repair.restore(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
         let families = families(&pod.redirect);
         let families = self.netns.run_in(|| redirect::families(families))??;
-        self.baseline = Some(DesiredRules::of(&pod.redirect.config, &families).rules);
+        self.baseline = Some(DesiredRules::for_families(&pod.redirect.config, &families).rules);
         Ok(restored)
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct SidecarPod {
 
 impl SidecarPod {
     /// `None`: it has no sidecar to which the plugin would redirect it, or no address yet.
-    fn of(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
+    fn from_pod(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
         let ips = pod.status.ips();
         // With an annotation that cannot be read no ADD succeeds, so no such pod runs.
         let Ok(PodDecision::Sidecar(redirect)) = planner::decide(pod, None, policy) else { return None };
@@ -79,7 +79,7 @@ impl SidecarPods {
         let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
         let ids = PodIds { name: observed.name.clone(), uid: observed.uid.clone(), manifest_hash };
         self.observed.insert(observed.uid.clone(), ids);
-        match pod.and_then(|pod| SidecarPod::of(&pod, &self.policy)) {
+        match pod.and_then(|pod| SidecarPod::from_pod(&pod, &self.policy)) {
             Some(pod) => self.pods.insert(pod.ids.uid.clone(), Arc::new(pod)).is_none(),
             None => {
                 self.pods.remove(&observed.uid);

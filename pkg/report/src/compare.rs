@@ -83,7 +83,7 @@ pub trait OfFamily {
 impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     /// Compares two lists as sets; each list keeps its order.
     #[must_use]
-    pub fn of(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
+    pub fn compare(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
         let say =

@@ -30,7 +30,7 @@ pub enum Severity {
 impl Severity {
     /// Returns the severity of a pod's state; `None`: the pod is as it should be.
     #[must_use]
-    pub fn of(capture: CaptureState) -> Option<Severity> {
+    pub fn from_capture(capture: CaptureState) -> Option<Severity> {
         match capture {
             CaptureState::Bypassing | CaptureState::Held => Some(Severity::Error),
             CaptureState::Unknown => Some(Severity::Unknown),
@@ -100,7 +100,7 @@ fn findings(state: &StateReport) -> Vec<NodeFinding> {
 fn causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
     let mut causes = BTreeMap::<_, StateCause>::new();
     for (pod, (message, code)) in state.pods.iter().zip(due) {
-        let severity = Severity::of(pod.capture);
+        let severity = Severity::from_capture(pod.capture);
         let new = || StateCause {
             capture: pod.capture,
             severity,

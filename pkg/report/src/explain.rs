@@ -56,7 +56,7 @@ pub struct Explanation {
 /// Explains one pod, also one that the document does not have.
 #[must_use]
 pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation {
-    let faults = faults::of(state);
+    let faults = faults::node_faults(state);
     let Some(pod) = state.pod(namespace, name) else {
         let found = unknown::pod(state, namespace, name);
         let explanation = Explanation {
@@ -120,7 +120,7 @@ pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, String, Vec<Strin
         let advice = advice.iter().map(|line| (*line).to_owned()).collect();
         ("no-ztunnel".to_owned(), format!("{message}."), advice)
     });
-    let faults = faults::of(state).into_iter();
+    let faults = faults::node_faults(state).into_iter();
     let faults = faults.map(|NodeFault { finding, .. }| (finding.code, clean(&finding.says), finding.advice));
     missing.into_iter().chain(faults).collect()
 }

@@ -97,7 +97,7 @@ impl Unobserved {
     /// In the part's usual words.
     #[must_use]
     pub fn new(part: StatePart, why: impl fmt::Display) -> Unobserved {
-        Unobserved { part, description: part.words().to_owned(), message: why.to_string() }
+        Unobserved { part, description: part.description().to_owned(), message: why.to_string() }
     }
 }
 
@@ -130,7 +130,7 @@ pub enum StatePart {
 }
 
 impl StatePart {
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             StatePart::Agent => "the agent's own view",
             StatePart::Desired => "the desired state",

@@ -70,7 +70,7 @@ pub struct ProbeAddresses {
 impl ProbeAddresses {
     /// Of one family.
     #[must_use]
-    pub fn of(self, family: Family) -> IpAddr {
+    pub fn address(self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
             Family::V6 => self.v6.into(),
@@ -152,7 +152,7 @@ fn inbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &
         chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
     }
     if !pod.bypass_inbound {
-        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.of(family))).tcp());
+        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.address(family))).tcp());
         let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback(family)).tcp();
         chain.push(plain.when(Match::DestPort(MatchValue::ne(config.tunnel))).when(is_not(config.proxy)));
     }
@@ -166,7 +166,7 @@ fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: 
     lead(rules, Table::Nat, Hook::Output, &OUTPUT);
     let mut push = |rule| rules.table(Table::Nat).push(&OUTPUT, rule);
     // Answers to the node's probes.
-    push(Rule::new(Target::Accept).dest(host_net(config.probes.of(family))).tcp());
+    push(Rule::new(Target::Accept).dest(host_net(config.probes.address(family))).tcp());
     if pod.dns {
         let ask = || Rule::new(Target::Redirect(config.dns));
         push(ask().not_output(&LOOPBACK).udp().when(is_not(config.proxy)).dport(DNS));
@@ -198,10 +198,10 @@ pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     lead(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
     let member = Match::Set { name: Cow::Owned(set.to_owned()), side: AddressSide::Dest, negated: false };
-    let probe = Rule::new(Target::Snat(config.probes.of(family))).tcp();
+    let probe = Rule::new(Target::Snat(config.probes.address(family))).tcp();
     let probe = probe.when(Match::SocketExists { negated: false }).when(member);
     rules.table(Table::Nat).push(&POSTRT, probe);
-    guard(config.probes.of(family), &mut rules);
+    guard(config.probes.address(family), &mut rules);
     rules
 }
 

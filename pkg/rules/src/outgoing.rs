@@ -163,7 +163,7 @@ mod tests {
             (&with, "169.254.7.127:80", tcp, Untouched),
         ] {
             let packet = to(dest, protocol);
-            let rules = crate::inpod::pod(&config, options, Family::of(packet.dest.ip()));
+            let rules = crate::inpod::pod(&config, options, Family::of_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{dest} {protocol:?}");
             let by_proxy = OutgoingPacket { mark: 0xf539, ..packet };
             assert_eq!(rules.verdict_on(&by_proxy), Untouched, "{dest} {protocol:?}");

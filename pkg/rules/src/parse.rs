@@ -186,7 +186,7 @@ impl SaveReader<'_> {
     fn line(&mut self, line: &str) -> Result<(), &'static str> {
         match line.as_bytes().first() {
             None | Some(b'#') => Ok(()),
-            Some(b'*') => self.begin(line.get(1..).unwrap_or_default()),
+            Some(b'*') => self.begin_table(line.get(1..).unwrap_or_default()),
             Some(b':') => self.chain(line.get(1..).unwrap_or_default()),
             Some(b'-') => self.rule(line),
             Some(b'[') => self.rule(line.split_once("] ").ok_or("a counter is not closed")?.1),
@@ -195,7 +195,7 @@ impl SaveReader<'_> {
         }
     }
 
-    fn begin(&mut self, name: &str) -> Result<(), &'static str> {
+    fn begin_table(&mut self, name: &str) -> Result<(), &'static str> {
         if self.open.is_some() {
             return Err("a table begins inside another");
         }
@@ -248,12 +248,12 @@ fn may_lead_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
 
 /// Understands what stands behind a chain's name; `None`: the model cannot express it.
 pub(crate) fn rule_of(text: &str) -> Option<Rule> {
-    rule::parse(&words(text)?)
+    rule::parse(&split_words(text)?)
 }
 
 /// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None
 /// when a quote is not closed.
-pub(crate) fn words(text: &str) -> Option<Vec<String>> {
+pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
     while let Some(c) = chars.next() {
         match c {
@@ -279,7 +279,7 @@ fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
 /// The word behind `-j` or `-g` of a rule that we do not understand otherwise. A comment may say `-j` as well; the
 /// save quotes it only where it has blanks.
 pub(crate) fn target_word(text: &str) -> Option<String> {
-    let mut words = words(text)?.into_iter();
+    let mut words = split_words(text)?.into_iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--comment" => drop(words.next()),

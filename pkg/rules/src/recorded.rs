@@ -34,7 +34,7 @@ pub struct UnknownRecordedRule {
 impl RecordedRules {
     /// Records rules. A family without any has an empty rule set.
     #[must_use]
-    pub fn of(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
+    pub fn record(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
         let [v4, v6] = Family::BOTH.map(|family| lines(&rules(family)));
         RecordedRules::merge(v4, v6)
     }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn what_is_recorded_is_read_back_in_both_families() {
         for rules in sets() {
-            let recorded = RecordedRules::of(&rules);
+            let recorded = RecordedRules::record(&rules);
             assert!(!recorded.is_empty());
             let kept = RecordedRules::from_lines(recorded.lines().clone());
             for family in Family::BOTH {
@@ -245,12 +245,12 @@ mod tests {
     #[test]
     fn rules_of_both_families_take_little_more_room_than_those_of_one() {
         let both = sets().swap_remove(0);
-        let one = RecordedRules::of(|family| match family {
+        let one = RecordedRules::record(|family| match family {
             Family::V4 => both(family),
             Family::V6 => RuleSet::default(),
         });
         let length = |recorded: &RecordedRules| recorded.to_string().len();
-        assert!(length(&RecordedRules::of(&both)) < length(&one) * 3 / 2);
+        assert!(length(&RecordedRules::record(&both)) < length(&one) * 3 / 2);
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         });
         let found = |family| if family == Family::V4 { &v4 } else { &v6 };
         let recorded = RecordedRules::of_found(ChainSet::SIDECAR, found);
-        assert_eq!(recorded, Some(RecordedRules::of(rules)));
+        assert_eq!(recorded, Some(RecordedRules::record(rules)));
         let strange =
             "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -m statistic --mode nth -j RETURN\nCOMMIT\n";
         let strange = SavedTables::parse(strange).unwrap();

@@ -78,9 +78,11 @@ impl SidecarConfig {
         match &self.dns {
             DnsCapture::Off => Vec::new(),
             DnsCapture::All => vec![None],
-            DnsCapture::Servers(servers) => {
-                servers.iter().filter(|ip| Family::of(**ip) == family).map(|ip| Some(host_net(*ip))).collect()
-            }
+            DnsCapture::Servers(servers) => servers
+                .iter()
+                .filter(|ip| Family::of_ip(**ip) == family)
+                .map(|ip| Some(host_net(*ip)))
+                .collect(),
         }
     }
 }

@@ -243,7 +243,10 @@ fn every_rule_set_is_whole() {
                     "{name} {family}: {table:?} {chain}"
                 );
                 let nets = rules.iter().flat_map(|rule| [&rule.source, &rule.dest]).flatten();
-                assert!(nets.into_iter().all(|is| Family::of(is.value.addr()) == family), "{name} {family}");
+                assert!(
+                    nets.into_iter().all(|is| Family::of_ip(is.value.addr()) == family),
+                    "{name} {family}"
+                );
             }
         }
     }

@@ -269,7 +269,7 @@ fn goal(rule: &Rule) -> Option<&Chain> {
 }
 
 fn of_family(rule: &Rule, family: model::Family) -> bool {
-    [&rule.source, &rule.dest].into_iter().flatten().all(|is| model::Family::of(is.value.addr()) == family)
+    [&rule.source, &rule.dest].into_iter().flatten().all(|is| model::Family::of_ip(is.value.addr()) == family)
 }
 
 /// Parses, and plans on what was understood.

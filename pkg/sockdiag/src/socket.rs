@@ -60,7 +60,7 @@ impl TcpState {
         self as u8
     }
 
-    fn of(number: u8) -> Option<TcpState> {
+    fn from_number(number: u8) -> Option<TcpState> {
         TcpState::ALL.into_iter().find(|state| state.number() == number)
     }
 
@@ -107,7 +107,7 @@ impl TcpSocket {
         Some(TcpSocket {
             local: SocketAddr::new(address(4)?, port(0)?),
             remote: SocketAddr::new(address(20)?, port(2)?),
-            state: TcpState::of(*state)?,
+            state: TcpState::from_number(*state)?,
             // Behind expiry and both queues.
             user: number(12)?,
             inode: number(16)?,

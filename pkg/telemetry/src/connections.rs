@@ -157,7 +157,7 @@ pub(crate) async fn serve(
                 }
                 let (stream, in_flight) = (WriteTimeout::new(stream, limits.stall), InFlight::default());
                 let serve = connection(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
-                places.take(peer, in_flight, connections.spawn(serve));
+                places.insert(peer, in_flight, connections.spawn(serve));
             }
         }
     }
@@ -210,7 +210,7 @@ fn respond(
     mut request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Body>, Infallible>> + use<> {
     request.extensions_mut().insert(peer);
-    let (answer, guard) = (router.clone().call(request), in_flight.begin());
+    let (answer, guard) = (router.clone().call(request), in_flight.begin_request());
     async move {
         let _guard = guard;
         answer.await

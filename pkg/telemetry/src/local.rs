@@ -68,7 +68,7 @@ struct RootOnly {
 }
 
 impl RootOnly {
-    fn tell(&self, user: u32) {
+    fn log_refusal(&self, user: u32) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|told| told.elapsed() >= TELL) {
             *told = Some(Instant::now());
@@ -85,7 +85,7 @@ impl Listener for RootOnly {
             let (stream, _) = self.listener.accept().await?;
             match socketfile::peer_user(&stream)? {
                 0 => return Ok((stream, ConnectionPeer::Socket)),
-                user => self.tell(user),
+                user => self.log_refusal(user),
             }
         }
     }

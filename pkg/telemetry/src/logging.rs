@@ -151,7 +151,7 @@ impl Logger {
     /// The level of a scope: its own, else that of `default`.
     #[must_use]
     pub fn level(&self, scope: &str) -> OutputLevel {
-        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).of(scope)
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).level_of(scope)
     }
 
     /// Changes the level of a scope, from the next event on; `default` is for all that have no own one, `all` for all.

@@ -174,7 +174,7 @@ impl Hub {
 
     /// Whether a line about a connection may be logged; else it is counted, for [`Hub::log_suppressed`].
     pub(crate) fn may_log(&self, notice: Notice, stranger: bool) -> bool {
-        self.notices().take(notice, stranger, Instant::now())
+        self.notices().admit(notice, stranger, Instant::now())
     }
 
     /// Logs how many lines of periods that are over were suppressed.

@@ -75,7 +75,7 @@ impl WorkloadLedger {
         for connection in self.connections.values_mut() {
             connection.fresh_after = self.revision; // what is there already is the snapshot
         }
-        self.unsynced.begin(Instant::now());
+        self.unsynced.begin_snapshots(Instant::now());
         self.wake_all();
     }
 

@@ -62,7 +62,7 @@ pub(crate) struct NoticeSummary {
 
 impl NoticeBudget {
     /// Whether a line may be written; else it is counted.
-    pub(crate) fn take(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
+    pub(crate) fn admit(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
         let fresh = NoticeCount { since: now, logged: 0, suppressed: 0 };
         let count = self.0.entry((notice, stranger)).or_insert(fresh);
         if count.suppressed == 0 && now.saturating_duration_since(count.since) >= PERIOD {
@@ -95,7 +95,7 @@ mod tests {
     fn lines_are_bounded_in_each_minute_and_the_rest_is_counted() {
         let (mut budget, start) = (NoticeBudget::default(), Instant::now());
         let lines = |budget: &mut NoticeBudget, stranger, at: Duration| {
-            (0..1000).filter(|_| budget.take(Notice::Ended, stranger, start + at)).count()
+            (0..1000).filter(|_| budget.admit(Notice::Ended, stranger, start + at)).count()
         };
         assert_eq!(lines(&mut budget, true, Duration::ZERO), 1);
         assert_eq!(lines(&mut budget, false, Duration::ZERO), 10, "strangers silence no ztunnel");

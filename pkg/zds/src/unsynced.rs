@@ -31,7 +31,7 @@ struct UnsyncedEntry {
 
 impl UnsyncedZtunnels {
     /// Snapshots are sent from now on.
-    pub(crate) fn begin(&mut self, now: Instant) {
+    pub(crate) fn begin_snapshots(&mut self, now: Instant) {
         self.0.values_mut().for_each(|entry| entry.since = now);
     }
 

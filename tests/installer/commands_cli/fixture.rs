@@ -159,7 +159,7 @@ pub(super) fn full() -> StateReport {
         chain: "X".into(),
         rule: "-j RETURN".into(),
     };
-    document.network.firewall = Comparison::of(Vec::new(), vec![rule]);
+    document.network.firewall = Comparison::compare(Vec::new(), vec![rule]);
     let before = Some("0".into());
     let sysctl = SysctlState {
         netns: place(),
@@ -167,7 +167,7 @@ pub(super) fn full() -> StateReport {
         value: "1".into(),
         previous_value: before,
     };
-    document.network.sysctls = Comparison::of(Vec::new(), vec![sysctl]);
+    document.network.sysctls = Comparison::compare(Vec::new(), vec![sysctl]);
     let detail = "as it should be".into();
     document.installation = vec![InstalledFile {
         kind: "entry".into(),

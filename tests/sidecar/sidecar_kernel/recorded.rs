@@ -29,7 +29,7 @@ fn shows_what_changed(case: &Case, backend: Backend) {
     let blank = netns.run(redirect::found_rules).unwrap();
     assert!(blank.as_ref().is_some_and(RecordedRules::is_empty), "{what}: {blank:?}");
     apply(&netns, case, backend);
-    let desired = DesiredRules::of(&case.config, &Family::BOTH);
+    let desired = DesiredRules::for_families(&case.config, &Family::BOTH);
     let rules = RecordedRules::from_lines(desired.rules.lines().clone());
     let found = netns.run(redirect::found_rules).unwrap().unwrap();
     let sorted = |rules: &RecordedRules| {

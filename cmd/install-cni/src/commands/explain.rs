@@ -18,7 +18,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
 }
 
 fn asked_of(call: &CommandInvocation) -> Result<PodQuery> {
-    asked(call.values.words(), call.values.text(&command_flags::POD_NAMESPACE))
+    parse_pod_query(call.values.positionals(), call.values.text(&command_flags::POD_NAMESPACE))
 }
 
 /// Returns namespace and name of the pod that is named, both of which must be given.
@@ -34,7 +34,7 @@ pub(super) fn pod_name(words: &[String]) -> Result<Option<String>> {
     if words.is_empty() {
         return Ok(None);
     }
-    match asked(words, "")? {
+    match parse_pod_query(words, "")? {
         PodQuery::Pod(namespace, name) => Ok(Some(format!("{namespace}/{name}"))),
         PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
     }
@@ -47,7 +47,7 @@ enum PodQuery {
     Name(String),
 }
 
-fn asked(words: &[String], namespace: &str) -> Result<PodQuery> {
+fn parse_pod_query(words: &[String], namespace: &str) -> Result<PodQuery> {
     let pod = |namespace: &str, name: &str| PodQuery::Pod(namespace.to_owned(), name.to_owned());
     let asked = match (words, namespace) {
         ([word], "") => match word.split_once('/') {
@@ -91,7 +91,7 @@ mod tests {
     fn a_pod_can_be_named_in_four_ways() {
         let of = |words: &[&str], namespace| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            asked(&words, namespace)
+            parse_pod_query(&words, namespace)
         };
         let web = PodQuery::Pod("shop".into(), "web".into());
         assert_eq!(of(&["shop/web"], "").unwrap(), web);

@@ -24,7 +24,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
 
 /// One pod after the other. The agent observes the node before each, and pauses between observations, which bounds the rate.
 fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
-    ensure!(call.values.words().is_empty(), "--all and a pod cannot be used together");
+    ensure!(call.values.positionals().is_empty(), "--all and a pod cannot be used together");
     let (socket, namespace) = (&call.settings.debug_socket, call.values.text(&POD_NAMESPACE));
     let state = node_status::from_agent(socket, node_status::LIMIT)?;
     let mut proofs = Vec::new();

@@ -23,13 +23,13 @@ struct RemovalPlan {
 /// # Errors
 /// It cannot be printed.
 pub(crate) fn show(state: &StateReport, output: OutputOptions) -> Result<ExitCode> {
-    let removal = RemovalPlan::of(state);
+    let removal = RemovalPlan::from_state(state);
     output.print(&removal, |_| removal.table())?;
     Ok(if removal.unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl RemovalPlan {
-    fn of(state: &StateReport) -> RemovalPlan {
+    fn from_state(state: &StateReport) -> RemovalPlan {
         let network = &state.network;
         let mut all = objects(&network.firewall);
         all.extend(objects(&network.ipsets));

@@ -8,7 +8,7 @@ use report::{LabelChange, tables};
 use super::invocation::{CANNOT, CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let change = parse_change(call.values.words())?;
+    let change = parse_change(call.values.positionals())?;
     let simulation = node_status::simulate(&call.settings, &change)?;
     call.output.print(&simulation, |colour| tables::simulation(&simulation, colour))?;
     Ok(if simulation.synced { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })

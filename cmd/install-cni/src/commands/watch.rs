@@ -29,7 +29,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         let limit = end.map_or(node_status::LIMIT, |end| {
             node_status::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
         });
-        watch.take(node_status::from_agent(&call.settings.debug_socket, limit))?;
+        watch.apply_answer(node_status::from_agent(&call.settings.debug_socket, limit))?;
         let next = began + PERIOD;
         if end.is_some_and(|end| next >= end) {
             break;
@@ -47,7 +47,7 @@ struct StateWatcher {
 }
 
 impl StateWatcher {
-    fn take(&mut self, answer: Result<StateReport>) -> Result<()> {
+    fn apply_answer(&mut self, answer: Result<StateReport>) -> Result<()> {
         let mut events = Vec::new();
         match answer {
             Ok(state) => {

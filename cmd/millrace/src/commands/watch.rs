@@ -38,7 +38,7 @@ pub(super) async fn run(
         let lines = match source.states(only.node).await {
             Ok(cluster) => {
                 heard |= cluster.states().next().is_some();
-                watch.take(&cluster)
+                watch.detect_changes(&cluster)
             }
             Err(error) => watch.lose(&format!("{error:#}")),
         };
@@ -80,7 +80,7 @@ impl ClusterWatch {
         vec![(String::new(), StateChange::node("cluster", why.to_owned()))]
     }
 
-    fn take(&mut self, cluster: &Cluster) -> Vec<NodeChange> {
+    fn detect_changes(&mut self, cluster: &Cluster) -> Vec<NodeChange> {
         let mut lines = Vec::new();
         if self.lost.take().is_some() {
             lines.push((
@@ -155,15 +155,18 @@ mod tests {
         let mut watch = ClusterWatch::default();
         let well = || cluster(NodeAnswer::State(Box::default()));
         let silent = || cluster(NodeAnswer::Silent("no answer".to_owned()));
-        assert_eq!(watch.take(&well()).len(), 1, "the beginning");
-        assert_eq!(watch.take(&well()), Vec::new());
-        assert_eq!(words(&watch.take(&silent())), ["n1 T  agent       the agent does not answer: no answer"]);
-        assert_eq!(watch.take(&silent()), Vec::new(), "once");
-        assert_eq!(words(&watch.take(&well())), ["n1 T  agent       the agent answers again"]);
-        assert_eq!(watch.take(&Cluster::default()).len(), 1);
-        assert_eq!(watch.take(&Cluster::default()), Vec::new());
+        assert_eq!(watch.detect_changes(&well()).len(), 1, "the beginning");
+        assert_eq!(watch.detect_changes(&well()), Vec::new());
+        assert_eq!(
+            words(&watch.detect_changes(&silent())),
+            ["n1 T  agent       the agent does not answer: no answer"]
+        );
+        assert_eq!(watch.detect_changes(&silent()), Vec::new(), "once");
+        assert_eq!(words(&watch.detect_changes(&well())), ["n1 T  agent       the agent answers again"]);
+        assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
+        assert_eq!(watch.detect_changes(&Cluster::default()), Vec::new());
         assert_eq!(watch.lose("refused").len(), 1);
         assert_eq!(watch.lose("refused"), Vec::new());
-        assert_eq!(watch.take(&Cluster::default()).len(), 1);
+        assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
     }
 }

@@ -108,7 +108,7 @@ impl Node {
             self.kernel = self.ledger.members(&self.index, standing, &self.kernel);
             return self.kernel.clone();
         };
-        ips.extend(pods.keys().flat_map(|uid| self.ledger.told(uid)));
+        ips.extend(pods.keys().flat_map(|uid| self.ledger.added_addresses(uid)));
         ips.extend(self.index.pods_with(&pods).flat_map(|pod| pod.status.ips()));
         ips.extend(self.kernel.iter().filter(|(_, owner)| pods.contains_key(*owner)).map(|(ip, _)| *ip));
         let members = self.ledger.members_among((&ips, &pods), &self.index, standing, &self.kernel);

@@ -10,7 +10,7 @@ const ENDED: AmbientStanding = AmbientStanding::Out(SkipReason::Terminated);
 fn pass(pace: &mut MembershipPace, start: Instant, at: u64, shown: &AmbientStanding) -> AmbientStanding {
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
-    pace.begin();
+    pace.begin_observation();
     let _ = pace.observe(&pod.metadata.uid, shown, start + Duration::from_millis(at));
     pace.end();
     pace.standing(&pod, shown.clone())
@@ -48,14 +48,14 @@ fn a_long_series_is_logged_at_its_beginning_and_at_its_end() {
     let mut notices = Vec::new();
     for second in 0..200_u64 {
         let shown = if second < 100 && second / 3 % 2 == 1 { &IN } else { &OUT };
-        pace.begin();
+        pace.begin_observation();
         notices
             .extend(pace.observe(&uid, shown, start + Duration::from_secs(second)).map(|one| (second, one)));
         pace.end();
         assert_eq!(pace.is_flapping(&uid), (21..162).contains(&second), "{second}");
     }
     assert_eq!(notices, [(21, SeriesNotice::Begins), (162, SeriesNotice::Ends(34))]);
-    pace.begin();
+    pace.begin_observation();
     pace.end();
     assert!(pace.pods.is_empty(), "a pod that is gone is forgotten");
 }

@@ -57,7 +57,7 @@ impl Desk {
     /// One turn over one pod, and what the loop says then; the reasons that were told.
     fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
         let now = self.at(second);
-        self.notices.begin();
+        self.notices.begin_observation();
         self.notices.saw(pod, standing, *is, || "a tool failed".to_owned(), now);
         self.notices.end();
         self.reasons(second)
@@ -65,7 +65,7 @@ impl Desk {
 
     /// A turn over these pods that fails.
     fn fail(&mut self, second: u64, looks: &[(&Pod, Look)]) {
-        self.notices.begin();
+        self.notices.begin_observation();
         for (pod, look) in looks {
             let now = self.at(second);
             self.notices.failed(pod, &look.0, "no tool", now);

@@ -20,9 +20,9 @@ fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
         assert_eq!(reconciler.attempts.failures(), failures, "pods and namespaces are not known");
     }
     let fact = |fact| ReconcilerMessage::Fact(Box::new(fact), Instant::now());
-    reconciler.take(fact(Fact::Namespaces(Vec::new())));
+    reconciler.handle_message(fact(Fact::Namespaces(Vec::new())));
     assert!(reconciler.due > Instant::now(), "pods are still missing");
-    reconciler.take(fact(Fact::Pods(Vec::new())));
+    reconciler.handle_message(fact(Fact::Pods(Vec::new())));
     reconciler.reconcile_if_due();
     assert_eq!((status.ready(), reconciler.attempts.failures()), (Ok(()), 0));
 }

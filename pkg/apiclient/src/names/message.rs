@@ -130,22 +130,22 @@ struct DnsReader<'m> {
 }
 
 impl<'m> DnsReader<'m> {
-    fn take(&mut self, length: usize) -> Option<&'m [u8]> {
+    fn take_bytes(&mut self, length: usize) -> Option<&'m [u8]> {
         let bytes = self.message.get(self.at..self.at.checked_add(length)?)?;
         self.at += length;
         Some(bytes)
     }
 
     fn skip(&mut self, length: usize) -> Option<()> {
-        self.take(length).map(|_| ())
+        self.take_bytes(length).map(|_| ())
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.take(1)?.first().copied()
+        self.take_bytes(1)?.first().copied()
     }
 
     fn number(&mut self) -> Option<u16> {
-        Some(u16::from_be_bytes(self.take(2)?.try_into().ok()?))
+        Some(u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?))
     }
 
     /// A name as text. A pointer leads to an earlier place only (RFC 1035, section 4.1.4), so there is no loop.
@@ -162,7 +162,7 @@ impl<'m> DnsReader<'m> {
                     if !name.is_empty() {
                         name.push('.');
                     }
-                    name.extend(place.take(usize::from(length))?.iter().map(|byte| char::from(*byte)));
+                    name.extend(place.take_bytes(usize::from(length))?.iter().map(|byte| char::from(*byte)));
                 }
                 0xc0.. => {
                     let target = usize::from(u16::from_be_bytes([length & 0x3f, place.byte()?]));
@@ -194,7 +194,7 @@ impl<'m> DnsReader<'m> {
         self.skip(4)?;
         let length = usize::from(self.number()?);
         let mut inside = *self;
-        let bytes = self.take(length)?;
+        let bytes = self.take_bytes(length)?;
         let data = match (class, kind) {
             (CLASS_IN, CNAME) => RecordData::Alias(inside.name()?),
             (CLASS_IN, 1) => RecordData::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),

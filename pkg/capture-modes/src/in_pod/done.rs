@@ -21,7 +21,7 @@ use super::{
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
 impl InPodCapture {
-    pub(super) fn take(&mut self, state: &mut AgentState, done: JobResult) {
+    pub(super) fn handle_result(&mut self, state: &mut AgentState, done: JobResult) {
         if !self.is_nothing_new(&done) {
             match done.uid() {
                 Some(uid) => state.mark_pod(uid, &[]),
@@ -254,7 +254,7 @@ impl InPodCapture {
         let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
         let Some(glance) = whole.or(seen) else { return self.perform(&uid, PodAction::Observe) };
         let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
-        self.take(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
+        self.handle_result(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.

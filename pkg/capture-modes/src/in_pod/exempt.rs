@@ -36,7 +36,7 @@ impl InPodCapture {
         if self.exemption.busy || !self.exemption.was_tried {
             return;
         }
-        let Some(disturbance) = self.drift.begin(Instant::now()) else { return };
+        let Some(disturbance) = self.drift.take_due(Instant::now()) else { return };
         if disturbance.concerns(NodeChange::Rules) {
             self.exemption.rules_changed = Some(disturbance.clone());
         }

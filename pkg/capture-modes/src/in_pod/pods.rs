@@ -76,7 +76,7 @@ impl InPodCapture {
     pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
         let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
-            let asked = InPodAnnotations::of(pod);
+            let asked = InPodAnnotations::read_from(pod);
             for warning in &asked.warnings {
                 let name = pod.name();
                 warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
@@ -98,11 +98,11 @@ impl InPodCapture {
         if !ips.is_empty() {
             enrolled_pod.ips = ips;
         }
-        if let Some(asked) = state.index.asked(&enrolled_pod.name) {
+        if let Some(asked) = state.index.annotations(&enrolled_pod.name) {
             enrolled_pod.existing = asked.existing(existing);
         }
         let may_change = enrolled_pod.lifecycle.may_change(now);
-        let asked = state.index.asked(&enrolled_pod.name).filter(|_| may_change);
+        let asked = state.index.annotations(&enrolled_pod.name).filter(|_| may_change);
         let chosen = asked.map(|asked| asked.options(dns)).filter(|chosen| enrolled_pod.options != *chosen);
         let changed = chosen.is_some();
         if let Some(chosen) = chosen {

@@ -67,19 +67,19 @@ impl<J> JobQueue<J> {
                 return None;
             }
             if let Some(job) = state.urgent.pop_front() {
-                return Some((job, self.begin(&mut state, true)));
+                return Some((job, self.start_job(&mut state, true)));
             }
             if state.running_others < self.others
                 && let Some(job) = state.other.pop_front()
             {
                 state.running_others += 1;
-                return Some((job, self.begin(&mut state, false)));
+                return Some((job, self.start_job(&mut state, false)));
             }
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn begin(&self, state: &mut QueueState<J>, is_urgent: bool) -> RunningJob<'_, J> {
+    fn start_job(&self, state: &mut QueueState<J>, is_urgent: bool) -> RunningJob<'_, J> {
         state.last += 1;
         let _ = state.running.insert(state.last, Instant::now());
         RunningJob { queue: self, number: state.last, is_urgent }
@@ -91,7 +91,7 @@ impl<J> JobQueue<J> {
     }
 
     /// Drops waiting jobs, and waits for running ones.
-    pub(super) fn settle(&self) {
+    pub(super) fn drain(&self) {
         let mut state = self.lock();
         state.urgent.clear();
         state.other.clear();
@@ -152,7 +152,7 @@ mod tests {
         let (say, settled) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
-                queue.settle();
+                queue.drain();
                 say.send(()).unwrap();
             });
             // Long enough for what must not happen.
@@ -198,6 +198,6 @@ mod tests {
             panic!("as it should");
         };
         thread::scope(|scope| scope.spawn(panics).join()).unwrap_err();
-        queue.settle();
+        queue.drain();
     }
 }

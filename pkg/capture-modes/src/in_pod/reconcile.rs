@@ -66,7 +66,7 @@ impl InPodCapture {
         self.open_if_searched();
         self.work();
         self.give_up();
-        self.tell(state, changed.as_ref());
+        self.report_status(state, changed.as_ref());
         self.tell_bypasses(state, changed.as_ref());
         self.due = self.next_due();
         Ok(self.trouble(state))
@@ -82,7 +82,7 @@ impl InPodCapture {
     fn announce_ztunnels(&mut self, state: &AgentState) {
         let (mut pods, mut own) = (Vec::new(), BTreeMap::new());
         for one in ztunnel::candidates(&state.index, &state.policy.ztunnel) {
-            let ips = [state.ledger.told(&one.uid), one.ips].concat();
+            let ips = [state.ledger.added_addresses(&one.uid), one.ips].concat();
             let enrolled_pod = self.enrolled.get(&one.uid);
             if !one.host_network && enrolled_pod.is_none() {
                 own.insert(one.uid.clone(), ips.clone());
@@ -133,7 +133,7 @@ impl InPodCapture {
     fn exempt_changed(&mut self, state: &mut AgentState, changed: &ChangedPods) -> Result<(), Reason> {
         let mut ips = changed.ips.clone();
         for uid in changed.pods.keys() {
-            ips.extend(state.ledger.told(uid));
+            ips.extend(state.ledger.added_addresses(uid));
             ips.extend(self.enrolled.get(uid).into_iter().flat_map(|enrolled_pod| &enrolled_pod.ips));
         }
         ips.extend(state.index.pods_with(&changed.pods).flat_map(|pod| pod.status.ips()));
@@ -155,7 +155,8 @@ impl InPodCapture {
         found: &BTreeMap<IpAddr, Option<PodUid>>,
         wanted: &MemberAddresses,
     ) -> Result<(usize, usize), Reason> {
-        let (added, removed) = self.probes.settle(found, wanted).map_err(|error| error.to_string())?;
+        let (added, removed) =
+            self.probes.replace_members(found, wanted).map_err(|error| error.to_string())?;
         if added + removed > 0 {
             tracing::debug!(target: "ambient", added, removed, "probe sets changed");
         }
@@ -176,7 +177,7 @@ impl InPodCapture {
             }
         }
         let families = self.chosen.families();
-        members.retain(|ip, _| families.contains(&Family::of(*ip)));
+        members.retain(|ip, _| families.contains(&Family::of_ip(*ip)));
         members
     }
 
@@ -252,7 +253,7 @@ impl InPodCapture {
             }
             busy += usize::from(action == PodAction::Observe);
             if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
-                enrolled_pod.lifecycle.begin(&action, next);
+                enrolled_pod.lifecycle.begin_action(&action, next);
                 // A change has most likely to be looked into rule by rule.
                 let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
                 match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
@@ -297,7 +298,7 @@ impl InPodCapture {
     }
 
     /// Reports the status of pods.
-    fn tell(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
+    fn report_status(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         state.report_pods(
             only,
             |pod, ips| {
@@ -316,7 +317,7 @@ impl InPodCapture {
             |uid| self.why_not(uid),
         );
         for family in Family::BOTH {
-            let size = self.addresses.keys().filter(|ip| Family::of(**ip) == family).count();
+            let size = self.addresses.keys().filter(|ip| Family::of_ip(**ip) == family).count();
             state.metrics.set_size(family, size);
         }
     }

@@ -106,8 +106,8 @@ impl WorkerPool {
 
     /// Drops waiting jobs, and waits for running ones, which takes no longer than their tools may. By then the reconciler
     /// has the results of all that have ended.
-    pub(super) fn settle(&self) {
-        self.0.settle();
+    pub(super) fn drain(&self) {
+        self.0.drain();
     }
 }
 
@@ -152,7 +152,7 @@ impl WorkerContext {
                 // Changes from now on are reported, and earlier ones are observed.
                 let watch = if watch { self.watch(&uid, &netns) } else { None };
                 let wanted = self.wanted(&pod, existing);
-                let result = self.look(&netns, &wanted, before.as_ref()).map_err(words);
+                let result = self.check_rules(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
             CaptureJob::Glance(pods) => JobResult::Glanced(self.glance(&pods)),
@@ -223,7 +223,7 @@ impl WorkerContext {
         pods.iter().map(result).collect()
     }
 
-    fn look(
+    fn check_rules(
         &self,
         netns: &Netns,
         wanted: &PodRulesSpec<'_>,

@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         let began = Instant::now();
-        let disturbance = self.drift.begin(began);
+        let disturbance = self.drift.take_due(began);
         // Rules are read only by a whole pass.
         let rules_changed = disturbance.as_ref().is_some_and(|changes| changes.concerns(NodeChange::Rules));
         let scope = if rules_changed { ReconcileScope::Full } else { scope };
@@ -99,7 +99,7 @@ impl CaptureMode for NodeCapture {
         drop(reply.send(self.members.check(ips)));
     }
 
-    fn settle(&mut self) {} // what it does has ended when it returns
+    fn finish_work(&mut self) {} // what it does has ended when it returns
 
     fn set_fallback(&mut self, fallback: ZtunnelFallback) -> bool {
         std::mem::replace(&mut self.fallback, fallback) != fallback
@@ -126,9 +126,9 @@ impl NodeCapture {
     fn ready_for(&self, ips: &[IpAddr]) -> Option<Option<ZtunnelSlot>> {
         let verified = self.verified.as_ref()?;
         let families = verified.desired.families();
-        let all = ips.iter().all(|ip| families.contains(&Family::of(*ip)));
+        let all = ips.iter().all(|ip| families.contains(&Family::of_ip(*ip)));
         // A ztunnel that serves one family only leaves the other held.
-        let served = |ip: &IpAddr| verified.desired.active_for(Family::of(*ip)).is_some();
+        let served = |ip: &IpAddr| verified.desired.active_for(Family::of_ip(*ip)).is_some();
         let uniform = verified.desired.active.is_none() || ips.iter().all(served);
         (all && uniform && verified.desired.fallback == self.fallback).then_some(verified.desired.active)
     }

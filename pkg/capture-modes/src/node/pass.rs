@@ -12,7 +12,7 @@ use planner::{
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeCapture, VerifiedState, shared, tell};
+use super::{NodeCapture, VerifiedState, report_status, shared};
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
@@ -75,7 +75,7 @@ impl NodeCapture {
             self.alone = true;
         }
         state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
-        tell(state, &desired, &observed);
+        report_status(state, &desired, &observed);
         shared::write(&self.settings, &desired)?;
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, seen: observed });
@@ -184,7 +184,7 @@ impl NodeCapture {
         let ztunnel = |desired: &DesiredState| desired.active_ztunnel().map(|ztunnel| ztunnel.uid.clone());
         let before = self.verified.as_ref().map(|verified| ztunnel(&verified.desired));
         let began = Instant::now();
-        let mut begun = self.path.begin(steps);
+        let mut begun = self.path.begin_restores(steps);
         let done = steps.iter().try_for_each(|step| {
             let done = self.path.apply(step, &mut begun);
             state.metrics.step(step.kind(), done.is_ok());

@@ -22,7 +22,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     match steps(settings, &mut path) {
         Ok(steps) => {
             troubles.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
-            let mut begun = path.begin(&steps);
+            let mut begun = path.begin_restores(&steps);
             let failed = steps.iter().filter_map(|step| {
                 path.apply(step, &mut begun).err().map(|error| format!("{step}: {error}"))
             });
@@ -51,7 +51,7 @@ pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<Observed
     let known = KernelSlots::from(&settings.node, &observed);
     let mut slots = [None, None];
     for slot in ZtunnelSlot::BOTH {
-        let ips = slot.of(&known.ips);
+        let ips = slot.select_from(&known.ips);
         // One ztunnel in both slots: the state after an interrupted plan. It is cleared once.
         let again = slot == ZtunnelSlot::One && slots.iter().flatten().any(|other| has_one_of(other, ips));
         if ips.is_empty() || again {

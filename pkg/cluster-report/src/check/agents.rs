@@ -49,7 +49,7 @@ fn rollouts(lookup: &Lookup<'_>) -> Vec<Finding> {
             "{} of {} pods are ready, {} are of the newest revision",
             status.number_ready, status.desired_number_scheduled, status.updated_number_scheduled
         );
-        let object = ObjectName::of("DaemonSet", &set.metadata.namespace, &set.metadata.name);
+        let object = ObjectName::named("DaemonSet", &set.metadata.namespace, &set.metadata.name);
         Finding::new(Code::RolloutIncomplete, object, message)
     };
     unfinished.map(finding).collect()
@@ -77,7 +77,7 @@ fn not_ready(pod: &Pod) -> Option<Finding> {
     } else {
         format!("{} (node {node})", pod.standing())
     };
-    let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    let object = ObjectName::named("Pod", &pod.metadata.namespace, &pod.metadata.name);
     (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on(node))
 }
 

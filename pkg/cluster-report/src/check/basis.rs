@@ -78,7 +78,7 @@ impl<'a> Missing<'a> {
     }
 
     /// Why a check could not be determined completely; empty: it could.
-    pub(super) fn of(&self, code: Code) -> Vec<String> {
+    pub(super) fn reasons_for(&self, code: Code) -> Vec<String> {
         bases(code).iter().filter_map(|basis| self.why(*basis)).collect()
     }
 

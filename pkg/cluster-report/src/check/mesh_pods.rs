@@ -39,7 +39,7 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
         (_, PodVerdict::Healthy) => return None,
     };
     let message = format!("{} [{}] (node {node})", explained.message, explained.code);
-    let object = ObjectName::of("Pod", &pod.namespace, &pod.name);
+    let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
     let mut finding = Finding::new(code, object, message).on(node);
     if let Some(advice) = explained.advice.first() {
         finding.hint.clone_from(advice);
@@ -75,7 +75,7 @@ fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     }
     let is_older =
         state.node.agent_started_at.as_deref().is_some_and(|started| second(began) < second(started));
-    let object = ObjectName::of("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    let object = ObjectName::named("Pod", &pod.metadata.namespace, &pod.metadata.name);
     let finding = if is_older {
         let started = state.node.agent_started_at.as_deref().unwrap_or_default();
         let message = format!(

@@ -82,5 +82,5 @@ fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String], which
         if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
     let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
     let message = format!("{what}{with}, at {noun} {which}: {}", shortened(pods, NAMED));
-    Some(Finding::new(code, ObjectName::of("NetworkPolicy", namespace, name), message))
+    Some(Finding::new(code, ObjectName::named("NetworkPolicy", namespace, name), message))
 }

@@ -39,7 +39,7 @@ fn cilium(objects: &NetworkObjects) -> Vec<Finding> {
         ),
         (Code::CiliumZtunnel, is_on("enable-ztunnel"), "enable-ztunnel is true"),
     ];
-    let object = || ObjectName::of("ConfigMap", "kube-system", "cilium-config");
+    let object = || ObjectName::named("ConfigMap", "kube-system", "cilium-config");
     let found = rows.into_iter().filter(|(_, holds, _)| *holds);
     found.map(|(code, _, message)| of_network(code, object(), message, "cilium")).collect()
 }
@@ -49,7 +49,7 @@ fn calico(objects: &NetworkObjects) -> Option<Finding> {
     if !spec.bpf_enabled || spec.bpf_connect_time_load_balancing == "Disabled" {
         return None;
     }
-    let object = ObjectName::of("FelixConfiguration", "", "default");
+    let object = ObjectName::named("FelixConfiguration", "", "default");
     let message = "the data plane is eBPF, and bpfConnectTimeLoadBalancing is not Disabled";
     Some(of_network(Code::CalicoConnectTime, object, message, "calico"))
 }
@@ -67,7 +67,7 @@ fn aws(objects: &NetworkObjects) -> Option<Finding> {
     if !has_groups || is_standard || has_probes {
         return None;
     }
-    let object = ObjectName::of("DaemonSet", &found.metadata.namespace, AWS);
+    let object = ObjectName::named("DaemonSet", &found.metadata.namespace, AWS);
     let message =
         "security groups for pods are enforced in mode strict, and DISABLE_TCP_EARLY_DEMUX is not true";
     Some(of_network(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
@@ -78,7 +78,7 @@ fn ovn(objects: &NetworkObjects) -> Option<Finding> {
     if network.kind != "OVNKubernetes" || network.ovn_kubernetes_config.gateway_config.routing_via_host {
         return None;
     }
-    let object = ObjectName::of("Network", "", "cluster");
+    let object = ObjectName::named("Network", "", "cluster");
     let section = "ovn-kubernetes-and-openshift-sdn";
     Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", section))
 }

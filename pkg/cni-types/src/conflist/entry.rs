@@ -16,7 +16,7 @@ pub enum EntryError {
     #[error("the plugin's configuration is not a JSON object")]
     NotAnObject,
     /// The template is for another plugin, or for none.
-    #[error("the plugin's configuration needs the `type` {:?}, and has {}", ConflistEntry::TYPE, shown(.0.as_deref()))]
+    #[error("the plugin's configuration needs the `type` {:?}, and has {}", ConflistEntry::TYPE, kind_text(.0.as_deref()))]
     Type(
         /// The type, if there is one.
         Option<String>,
@@ -32,7 +32,7 @@ pub enum EntryError {
     TooDeep,
 }
 
-fn shown(kind: Option<&str>) -> String {
+fn kind_text(kind: Option<&str>) -> String {
     kind.map_or_else(|| "none".to_owned(), |kind| format!("{kind:?}"))
 }
 

@@ -23,7 +23,7 @@ impl FileForm {
 
     /// The form that a file name's extension denotes; `None` for any other, which no runtime reads.
     #[must_use]
-    pub fn of(file_name: &str) -> Option<FileForm> {
+    pub fn from_file_name(file_name: &str) -> Option<FileForm> {
         match file_name.rsplit_once('.')?.1 {
             "conflist" => Some(FileForm::Conflist),
             extension => Self::SINGLE.contains(&extension).then_some(FileForm::Conf),

@@ -21,7 +21,7 @@ fn a_file_name_denotes_its_form() {
         ("conf", None),
         ("", None),
     ] {
-        assert_eq!(FileForm::of(name), form, "{name}");
+        assert_eq!(FileForm::from_file_name(name), form, "{name}");
     }
 }
 

@@ -57,7 +57,7 @@ struct JsonReader<'a> {
 }
 
 impl<'a> JsonReader<'a> {
-    fn rest(&self) -> &'a str {
+    fn remaining_text(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
 
@@ -70,7 +70,7 @@ impl<'a> JsonReader<'a> {
     }
 
     fn expected(&self, what: &str) -> JsonError {
-        match self.rest().chars().next() {
+        match self.remaining_text().chars().next() {
             Some(found) => self.wrong(format!("{what} is expected, not {found:?}")),
             None => self.wrong(format!("{what} is expected, but the text ends")),
         }
@@ -162,7 +162,7 @@ impl<'a> JsonReader<'a> {
 
     fn word(&mut self) -> Result<Json, JsonError> {
         let words = [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
-        let found = words.into_iter().find(|(word, _)| self.rest().starts_with(word));
+        let found = words.into_iter().find(|(word, _)| self.remaining_text().starts_with(word));
         let (word, value) = found.ok_or_else(|| self.expected("a value"))?;
         self.at += word.len();
         Ok(value)
@@ -198,7 +198,7 @@ impl<'a> JsonReader<'a> {
         self.at += 1;
         let mut decoded = String::new();
         loop {
-            let rest = self.rest();
+            let rest = self.remaining_text();
             let plain = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
             let plain = plain.unwrap_or(rest.len());
             decoded.push_str(rest.get(..plain).unwrap_or_default());
@@ -247,7 +247,7 @@ impl<'a> JsonReader<'a> {
 
     /// The number of the `\u` escape that is next.
     fn unit(&self) -> Option<u16> {
-        let digits = self.rest().strip_prefix("\\u")?.get(..4)?;
+        let digits = self.remaining_text().strip_prefix("\\u")?.get(..4)?;
         // Rust's integers may have a sign too.
         let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         u16::from_str_radix(digits, 16).ok().filter(|_| plain)

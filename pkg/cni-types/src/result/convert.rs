@@ -31,7 +31,7 @@ pub(super) fn convert(
     } else {
         members.extend(lists.into_lists(result, to));
     }
-    members.extend(rest(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
+    members.extend(remaining_fields(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
     pretty(&JsonNode::Object(members))
 }
 
@@ -130,10 +130,10 @@ impl<'a> ResultLists<'a> {
 /// The members of one object: the address first, under the name of the newer versions, then all that are not skipped.
 fn owned<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
     let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", JsonNode::Raw(raw)));
-    address.into_iter().chain(rest(fields, skip)).collect()
+    address.into_iter().chain(remaining_fields(fields, skip)).collect()
 }
 
-fn rest<'a>(fields: &ObjectFields<'a>, skip: &[&str]) -> ResultMembers<'a> {
+fn remaining_fields<'a>(fields: &ObjectFields<'a>, skip: &[&str]) -> ResultMembers<'a> {
     fields.except(skip).map(|(name, raw)| member(name, JsonNode::Raw(raw))).collect()
 }
 

@@ -131,7 +131,7 @@ impl MarkRegister {
 }
 
 /// The effects of a rule of nf_tables, and where it leads.
-pub(super) fn of<'a>(
+pub(super) fn rule_effects<'a>(
     expressions: impl Iterator<Item = Result<Attribute<'a>, Malformed>>,
     marks: &[Mark],
 ) -> Result<(Vec<RuleEffect>, JumpTarget), Malformed> {
@@ -141,7 +141,7 @@ pub(super) fn of<'a>(
         let parts = expression?.nested();
         let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.str()?;
         let data = parts.find(EXPRESSION_DATA).map_or(Attributes::new(&[]), |data| data.nested());
-        rule.take(name, &data, marks)?;
+        rule.add_expression(name, &data, marks)?;
     }
     Ok((rule.effects, rule.jumps))
 }
@@ -153,7 +153,7 @@ struct RuleEvaluation {
 }
 
 impl RuleEvaluation {
-    fn take(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
+    fn add_expression(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
         let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
         match name {
             "immediate" => self.immediate(data)?,
@@ -264,7 +264,7 @@ pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleE
         }
         "NOTRACK" => Some(RuleEffect::Untracked),
         harmless if HARMLESS.contains(&harmless) => None,
-        other => Some(RuleEffect::Diverts(super::shown(other))),
+        other => Some(RuleEffect::Diverts(super::printable_name(other))),
     }
 }
 

@@ -11,7 +11,11 @@ use crate::Error;
 
 /// Returns the effects of other components' rules in these tables. Ahead of ours are those of `raw` and `mangle`, and those
 /// of `nat` if ours are of the other backend.
-pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Vec<FoundEffect>, Error> {
+pub(super) fn find_effects(
+    owner: ChainSet,
+    marks: &[Mark],
+    family: Family,
+) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
     iptables_legacy::rules(family, |table, rule| {
         is_ours |= table == NAT && owner.contains(rule.chain);
@@ -21,7 +25,7 @@ pub(super) fn look(owner: ChainSet, marks: &[Mark], family: Family) -> Result<Ve
             return;
         }
         let of = if table == NAT { &mut in_nat } else { &mut found };
-        let place = format!("{family} {table} {} of the legacy tables", super::shown(rule.chain));
+        let place = format!("{family} {table} {} of the legacy tables", super::printable_name(rule.chain));
         of.extend(
             of_target(rule.target, rule.target_data, marks).map(|effect| FoundEffect { place, effect }),
         );

@@ -48,14 +48,14 @@ impl WatchedDirectory {
                 false
             }
             (Err(why), WatchState::New | WatchState::Watched(_)) => {
-                self.state = WatchState::Polled { why, seen: DirectoryListing::of(&self.path) };
+                self.state = WatchState::Polled { why, seen: DirectoryListing::read_directory(&self.path) };
                 true
             }
             (Ok(watch), state) => match mem::replace(state, WatchState::Watched(watch)) {
                 WatchState::New => true,
                 WatchState::Watched(before) => before != watch,
                 // Compared after the watch is there, so nothing falls between.
-                WatchState::Polled { seen, .. } => seen != DirectoryListing::of(&self.path),
+                WatchState::Polled { seen, .. } => seen != DirectoryListing::read_directory(&self.path),
             },
         }
     }
@@ -63,7 +63,7 @@ impl WatchedDirectory {
     /// If it is polled: whether it is not what it was.
     pub(super) fn compare(&mut self) -> bool {
         let WatchState::Polled { seen, .. } = &mut self.state else { return false };
-        let now = DirectoryListing::of(&self.path);
+        let now = DirectoryListing::read_directory(&self.path);
         now != mem::replace(seen, now.clone())
     }
 }
@@ -78,12 +78,13 @@ struct DirectoryListing {
 }
 
 impl DirectoryListing {
-    fn of(path: &Path) -> Self {
-        let directory = fs::metadata(path).map(|meta| FileFingerprint::of(&meta)).ok();
+    fn read_directory(path: &Path) -> Self {
+        let directory = fs::metadata(path).map(|meta| FileFingerprint::from_metadata(&meta)).ok();
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         // An entry that is gone when it is looked at is gone.
-        let entries = entries
-            .filter_map(|entry| Some((entry.file_name(), FileFingerprint::of(&entry.metadata().ok()?))));
+        let entries = entries.filter_map(|entry| {
+            Some((entry.file_name(), FileFingerprint::from_metadata(&entry.metadata().ok()?)))
+        });
         let mut entries: Vec<_> = entries.collect();
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Self { directory, entries }

@@ -170,7 +170,7 @@ impl DirectoryWatcher {
     fn step(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
         let next_poll = self.any_polled().then_some(self.next_poll);
         self.sleep(until.into_iter().chain(next_poll).min())?;
-        let woken = self.waker.take();
+        let woken = self.waker.take_signal();
         let mut changed = self.drain();
         if self.any_polled() && self.next_poll <= Instant::now() {
             changed |= self.retry();

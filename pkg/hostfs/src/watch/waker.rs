@@ -25,7 +25,7 @@ impl Waker {
     }
 
     /// Whether somebody called; forgets it.
-    pub(super) fn take(&self) -> bool {
+    pub(super) fn take_signal(&self) -> bool {
         rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }
 }

@@ -46,7 +46,7 @@ struct RouteHeader {
 }
 
 impl RouteHeader {
-    const fn of(bytes: [u8; 12]) -> Self {
+    const fn from_bytes(bytes: [u8; 12]) -> Self {
         let [family, dst_len, src_len, tos, table, protocol, scope, kind, f0, f1, f2, f3] = bytes;
         let flags = u32::from_ne_bytes([f0, f1, f2, f3]);
         Self { family, dst_len, src_len, tos, table, protocol, scope, kind, flags }
@@ -75,7 +75,7 @@ pub(super) fn query(family: Family, table: Option<TableId>) -> NetlinkRequest {
 /// Asks for the route of a packet to this address.
 pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
     let header = RouteHeader {
-        family: wire::family_number(Some(Family::of(ip))),
+        family: wire::family_number(Some(Family::of_ip(ip))),
         dst_len: if ip.is_ipv4() { 32 } else { 128 },
         ..RouteHeader::default()
     };
@@ -90,7 +90,7 @@ pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<Li
         return Ok(None);
     }
     let (header, attributes) = reply.header::<12>()?;
-    let is_forwarded = kind_from(RouteHeader::of(*header).kind) == RouteKind::Unicast;
+    let is_forwarded = kind_from(RouteHeader::from_bytes(*header).kind) == RouteKind::Unicast;
     let has_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attributes.find(kind).is_some());
     let link = attributes.find(RTA_OIF).filter(|_| is_forwarded && !has_gateway);
     link.map(|link| link.u32().map(LinkIndex)).transpose()
@@ -143,7 +143,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
         return Ok(None);
     }
     let (header, attributes) = reply.header::<12>()?;
-    let header = RouteHeader::of(*header);
+    let header = RouteHeader::from_bytes(*header);
     let Some(family) = wire::family_from(header.family) else { return Ok(None) };
     if header.flags & CLONED != 0 {
         return Ok(None);

@@ -122,7 +122,8 @@ fn found(directory: &Path) -> Option<NetworkConf> {
 }
 
 fn ours(directory: &Path, libcni: Libcni) -> Loaded {
-    let mut candidates = names(directory).unwrap().into_iter().filter(|name| FileForm::of(name).is_some());
+    let mut candidates =
+        names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
     let containerd = candidates.next().and_then(|name| loads(directory, &name, libcni));
     Loaded {
         containerd: containerd.map(|(network, appended)| (origin(&network), appended)),
@@ -132,7 +133,7 @@ fn ours(directory: &Path, libcni: Libcni) -> Loaded {
 
 /// The first file that loads.
 fn default_network(directory: &Path, libcni: Libcni) -> Option<(NetworkConf, usize)> {
-    let names = names(directory).unwrap().into_iter().filter(|name| FileForm::of(name).is_some());
+    let names = names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
     names.into_iter().find_map(|name| loads(directory, &name, libcni))
 }
 

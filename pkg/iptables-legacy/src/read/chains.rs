@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn rules_are_read_by_chain_and_jumps_by_name_wherever_they_lead() {
         for family in Family::BOTH {
-            let (layout, rule) = (EntryLayout::of(family), |verdict| standard(family, verdict));
+            let (layout, rule) = (EntryLayout::for_family(family), |verdict| standard(family, verdict));
             let heads = |name: &str| entry(family, ERROR, format!("{name}\0").as_bytes());
             let read = |more: usize| {
                 let mut rules = Vec::new();
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         for family in Family::BOTH {
-            let layout = EntryLayout::of(family);
+            let layout = EntryLayout::for_family(family);
             let end = entry(family, ERROR, b"ERROR\0");
             let nowhere = [standard(family, 7), standard(family, -2), end.clone()].concat();
             assert_eq!(read_all(&info(), &nowhere, &layout).unwrap_err(), "a jump leads to no chain");
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn tens_of_thousands_of_chains_are_read_in_no_time() {
         let family = Family::V4;
-        let layout = EntryLayout::of(family);
+        let layout = EntryLayout::for_family(family);
         let chain = |number: usize| {
             [entry(family, ERROR, format!("C{number}\0").as_bytes()), standard(family, -5)].concat()
         };
@@ -287,7 +287,7 @@ mod tests {
                 }
                 begin += usize::from(length);
             }
-            let _ = read_all(&info, &bytes, &EntryLayout::of(family));
+            let _ = read_all(&info, &bytes, &EntryLayout::for_family(family));
         }
     }
 }

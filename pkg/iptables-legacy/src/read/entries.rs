@@ -54,7 +54,7 @@ pub(super) struct EntryLayout {
 const COUNTERS: usize = size_of::<[u64; 2]>();
 
 impl EntryLayout {
-    pub(super) fn of(family: Family) -> EntryLayout {
+    pub(super) fn for_family(family: Family) -> EntryLayout {
         match family {
             Family::V4 => EntryLayout {
                 target: offset_of!(Ipv4Entry, target_offset),
@@ -137,7 +137,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn entries_are_as_the_kernels() {
-        let [v4, v6] = Family::BOTH.map(EntryLayout::of);
+        let [v4, v6] = Family::BOTH.map(EntryLayout::for_family);
         assert_eq!((v4.next, v4.counters, v4.size), (90, 96, 112));
         assert_eq!((v6.next, v6.counters, v6.size), (142, 152, 168));
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_no_list_of_entries_is_refused() {
         for family in Family::BOTH {
-            let layout = EntryLayout::of(family);
+            let layout = EntryLayout::for_family(family);
             let mut short = entry(&layout, layout.size);
             short[layout.next..layout.next + 2].fill(0);
             assert_eq!(clear_counters(&mut short, &layout), Err("a rule is shorter than any can be"));
@@ -162,7 +162,7 @@ mod tests {
     proptest! {
         #[test]
         fn only_counters_are_cleared(lengths in vec(0_usize..400, 0..6), v6: bool) {
-            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::for_family(if v6 { Family::V6 } else { Family::V4 });
             let entries: Vec<_> = lengths.iter().map(|more| entry(&layout, layout.size + more)).collect();
             let mut cleared = entries.concat();
             prop_assert_eq!(clear_counters(&mut cleared, &layout), Ok(()));
@@ -177,14 +177,14 @@ mod tests {
 
         #[test]
         fn nothing_makes_it_panic_or_go_on_for_ever(mut bytes in vec(any::<u8>(), 0..2000), v6: bool) {
-            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::for_family(if v6 { Family::V6 } else { Family::V4 });
             let _ = clear_counters(&mut bytes, &layout);
         }
 
         /// Lengths that lead on, and then anywhere.
         #[test]
         fn nor_does_what_begins_well(lengths in vec((0_usize..400, any::<u16>(), 0_u8..8), 0..9), v6: bool) {
-            let layout = EntryLayout::of(if v6 { Family::V6 } else { Family::V4 });
+            let layout = EntryLayout::for_family(if v6 { Family::V6 } else { Family::V4 });
             let made = lengths.iter().map(|(more, wrong, luck)| {
                 let mut one = entry(&layout, layout.size + more);
                 if *luck == 0 {

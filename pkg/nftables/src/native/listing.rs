@@ -88,14 +88,14 @@ impl NativeListing {
     }
 
     /// The tables whose names begin with the prefix.
-    pub(super) fn of(&self, prefix: &str) -> impl Iterator<Item = &ListedTable> {
+    pub(super) fn tables_named(&self, prefix: &str) -> impl Iterator<Item = &ListedTable> {
         self.tables.iter().filter(move |table| is_table_of(prefix, &table.name))
     }
 
     /// Packets are led into one of the tables of an owner.
     #[must_use]
     pub fn is_led_into(&self, prefix: &str) -> bool {
-        let mut chains = self.of(prefix).flat_map(|table| &table.chains);
+        let mut chains = self.tables_named(prefix).flat_map(|table| &table.chains);
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
 
@@ -112,7 +112,7 @@ impl NativeListing {
                 Some(found) => found.differences(table, wanted, &mut words),
             }
         }
-        for table in self.of(prefix).filter(|table| expected.table(&table.name).is_none()) {
+        for table in self.tables_named(prefix).filter(|table| expected.table(&table.name).is_none()) {
             words.push(format!("inet {}: the table should not exist", table.name));
         }
         Ok(words)

@@ -59,7 +59,7 @@ impl ComparedLists {
         let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
         let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
-        let mut of = Comparison::of(desired, observed);
+        let mut of = Comparison::compare(desired, observed);
         for seen in of.observed.iter_mut().flatten() {
             seen.previous_value = have.journal.get(&seen.name).cloned();
         }

@@ -26,7 +26,7 @@ pub(crate) struct NodeNetwork<'a> {
 }
 
 impl<'a> NodeNetwork<'a> {
-    pub(crate) fn of(network: &'a report::NetworkState) -> NodeNetwork<'a> {
+    pub(crate) fn from_state(network: &'a report::NetworkState) -> NodeNetwork<'a> {
         let missing = |found: &&StateDifference| found.kind != DifferenceKind::Unexpected;
         let rules = network.rules.differences.iter().chain(&network.firewall.differences);
         NodeNetwork {
@@ -40,7 +40,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Routes that are missing and concern an address: its own, and those for all.
     fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
-        let (text, family) = (ip.to_string(), number(Family::of(ip)));
+        let (text, family) = (ip.to_string(), number(Family::of_ip(ip)));
         let concerns = move |route: &&&RouteState| {
             route.family == family && (route.destination == text || route.destination == EVERYTHING)
         };
@@ -49,7 +49,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Something is missing, so that an address's traffic may bypass the mesh.
     fn leaks(&self, ip: IpAddr) -> bool {
-        let of = number(Family::of(ip));
+        let of = number(Family::of_ip(ip));
         self.broken.iter().any(|rule| rule.concerns(of))
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
@@ -98,7 +98,7 @@ pub(crate) fn judge_on_node(
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
-        let of = number(Family::of(ip));
+        let of = number(Family::of_ip(ip));
         let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
@@ -134,7 +134,7 @@ pub(super) fn add_missing_probes(seen: &NodeNetwork<'_>, settings: &CaptureSetti
     };
     let families = chosen.families();
     let lacking =
-        shown.ips.iter().filter(|ip| families.contains(&Family::of(**ip)) && !seen.has(**ip, &shown.uid));
+        shown.ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)) && !seen.has(**ip, &shown.uid));
     let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
     shown.kernel.differences.extend(words);
 }

@@ -69,7 +69,7 @@ fn slot_steps(
 ) -> Vec<Operation> {
     let place = NetnsPlace::Ztunnel(slot);
     let nothing = ObservedInside::default();
-    let inside = slot.of(&observed.inside).as_ref().unwrap_or(&nothing);
+    let inside = slot.select_from(&observed.inside).as_ref().unwrap_or(&nothing);
     let mut steps = Vec::new();
     let mut fresh = BTreeSet::new();
     for pair in missing_pairs(slot, observed) {
@@ -140,7 +140,7 @@ fn route_changes(
     // A route over a link that this plan makes anew is gone with the old one.
     let changed = diff::changed(&want::routes(config, desired), &surviving(desired, observed));
     let enrolled = |net: IpNet| {
-        observed.sets.get(&Family::of(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
+        observed.sets.get(&Family::of_ip(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
     };
     let is_way = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
     let stay = ZtunnelSlot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
@@ -197,7 +197,7 @@ fn only_new_slots(config: &NodeConfig, desired: &DesiredState, observed: &Observ
 
 /// The pairs of a slot that are not as they should be.
 fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
-    let inside = slot.of(&observed.inside).as_ref();
+    let inside = slot.select_from(&observed.inside).as_ref();
     let stands = |pair: &LinkPair| {
         observed.links.get(&pair.node).is_some_and(|link| link.right)
             && inside.is_some_and(|inside| inside.links.contains_key(&pair.ztunnel))
@@ -217,7 +217,7 @@ fn surviving(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute>
 /// Pods join when everything is ready for them.
 fn join_steps(desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let has = |ip: &IpAddr, uid: &PodUid| {
-        let found = observed.sets.get(&Family::of(*ip)).and_then(|members| members.get(ip));
+        let found = observed.sets.get(&Family::of_ip(*ip)).and_then(|members| members.get(ip));
         found.is_some_and(|comment| comment.as_ref().is_none_or(|comment| comment == uid))
     };
     let new: Vec<_> = desired

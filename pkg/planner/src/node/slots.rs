@@ -56,7 +56,7 @@ pub struct SlotAssignment {
 #[must_use]
 pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&PodUid>) -> SlotAssignment {
     let kept = |slot: ZtunnelSlot| {
-        let ips = slot.of(&known.ips);
+        let ips = slot.select_from(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
     };
     let [zero, one] = ZtunnelSlot::BOTH.map(kept);
@@ -66,8 +66,9 @@ pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&P
     let Some(ztunnel) = living.iter().find(|ztunnel| Some(&ztunnel.uid) == active) else {
         return SlotAssignment { slots, active: None };
     };
-    let has = |slot: &ZtunnelSlot| slot.of(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
-    let free = |slot: &ZtunnelSlot| slot.of(&slots).is_none();
+    let has =
+        |slot: &ZtunnelSlot| slot.select_from(&slots).as_ref().is_some_and(|found| found.uid == ztunnel.uid);
+    let free = |slot: &ZtunnelSlot| slot.select_from(&slots).is_none();
     let place = ZtunnelSlot::BOTH
         .into_iter()
         .find(has)

@@ -43,7 +43,7 @@ impl ZtunnelSlot {
     }
 
     /// This slot's part of a pair.
-    pub fn of<T>(self, [zero, one]: &[T; 2]) -> &T {
+    pub fn select_from<T>(self, [zero, one]: &[T; 2]) -> &T {
         match self {
             ZtunnelSlot::Zero => zero,
             ZtunnelSlot::One => one,
@@ -84,7 +84,7 @@ impl ZtunnelInstance {
     /// Returns the pod's address of a family.
     #[must_use]
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
-        self.ips.iter().copied().find(|ip| Family::of(*ip) == family)
+        self.ips.iter().copied().find(|ip| Family::of_ip(*ip) == family)
     }
 }
 
@@ -109,13 +109,13 @@ impl DesiredState {
     #[must_use]
     pub fn families(&self) -> BTreeSet<Family> {
         let ztunnels = self.slots.iter().flatten().flat_map(|generation| &generation.ips);
-        self.members.keys().chain(ztunnels).map(|ip| Family::of(*ip)).collect()
+        self.members.keys().chain(ztunnels).map(|ip| Family::of_ip(*ip)).collect()
     }
 
     /// The generation of a slot.
     #[must_use]
     pub fn slot(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
-        slot.of(&self.slots).as_ref()
+        slot.select_from(&self.slots).as_ref()
     }
 
     /// Where new connections go.

@@ -50,7 +50,7 @@ pub(super) fn routes(config: &NodeConfig, desired: &DesiredState) -> Vec<PathRou
         }
     }
     for ip in desired.members.keys() {
-        let active = desired.active_for(Family::of(*ip)).map(|(slot, _)| slot);
+        let active = desired.active_for(Family::of_ip(*ip)).map(|(slot, _)| slot);
         routes.extend(member_routes(config, *ip, active, desired.fallback));
     }
     routes
@@ -64,7 +64,7 @@ pub fn member_routes(
     active: Option<ZtunnelSlot>,
     policy: ZtunnelFallback,
 ) -> Vec<PathRoute> {
-    let (family, dst, table) = (Family::of(ip), Some(host(ip)), TableId(config.tables.inbound));
+    let (family, dst, table) = (Family::of_ip(ip), Some(host(ip)), TableId(config.tables.inbound));
     let mut routes: Vec<PathRoute> =
         fallback(config.tables.inbound, family, dst, policy).into_iter().collect();
     if let Some(slot) = active {
@@ -92,7 +92,7 @@ fn carrier_routes(
     ztunnel: &ZtunnelInstance,
     family: Family,
 ) -> Vec<PathRoute> {
-    let remote = ztunnel.ips.first().copied().filter(|ip| Family::of(*ip) == family);
+    let remote = ztunnel.ips.first().copied().filter(|ip| Family::of_ip(*ip) == family);
     let Some(ip) = remote.filter(|_| config.links != LinkKind::Veth) else { return Vec::new() };
     let RouteTables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
     let tables = [outbound, slot_inbound + slot.number(), slot_outbound + slot.number()];
@@ -136,7 +136,7 @@ pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
     let both = |mark: Mark, base: u32| {
         ZtunnelSlot::BOTH.map(|slot| {
-            let of_slot = *slot.of(&marks.slots);
+            let of_slot = *slot.select_from(&marks.slots);
             let mark = Mark { value: mark.value | of_slot.value, mask: mark.mask | of_slot.mask };
             (mark, base + slot.number())
         })

@@ -103,7 +103,7 @@ impl Aim {
         if let Some([zero, one]) = self.forced {
             let one = Some(one).filter(|one| *one != zero).filter(alive);
             let slots = [Some(zero).filter(alive), one];
-            let active = ZtunnelSlot::BOTH.into_iter().find(|slot| slot.of(&slots).is_some());
+            let active = ZtunnelSlot::BOTH.into_iter().find(|slot| slot.select_from(&slots).is_some());
             return (slots, active.filter(|_| self.active.is_some()));
         }
         let living: Vec<_> = self.living.iter().filter(|number| alive(number)).map(|n| ztunnel(*n)).collect();
@@ -175,7 +175,7 @@ impl World {
             }
             7 | 8 => drop(self.sets.get_mut(&family).map(|set| {
                 let ip = member_ip(which % 8);
-                let right = Family::of(ip) == family;
+                let right = Family::of_ip(ip) == family;
                 right.then(|| if kind == 7 { set.insert(ip, None) } else { set.remove(&ip) })
             })),
             STALE_ROUTE => node.routes.extend(stale_route(which, family)),

@@ -87,7 +87,7 @@ impl World {
             Operation::CreatePair(pair) => self.create_pair(pair)?,
             Operation::DeleteLink(NetnsPlace::Node, name) => self.delete_link(Ns::Node, name),
             Operation::DeleteLink(NetnsPlace::Ztunnel(slot), name) => {
-                let number = slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
+                let number = slot.select_from(&self.slots).ok_or("the slot has no ztunnel")?;
                 self.delete_link(Ns::Pod(number), name);
             }
             Operation::SetUp(place, name) => {
@@ -137,14 +137,14 @@ impl World {
         match place {
             NetnsPlace::Node => Ok(&mut self.node),
             NetnsPlace::Ztunnel(slot) => {
-                let number = slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
+                let number = slot.select_from(&self.slots).ok_or("the slot has no ztunnel")?;
                 self.ns(Ns::Pod(number))
             }
         }
     }
 
     fn set_of(&mut self, ip: &IpAddr) -> Result<&mut BTreeMap<IpAddr, Option<PodUid>>, String> {
-        self.sets.get_mut(&Family::of(*ip)).ok_or("no such set".to_owned())
+        self.sets.get_mut(&Family::of_ip(*ip)).ok_or("no such set".to_owned())
     }
 
     fn destroy_set(&mut self, family: Family) -> Done {
@@ -169,7 +169,7 @@ impl World {
 
     /// A far end that is left is deleted first, with its own other end, as `nodepath` does it.
     fn create_pair(&mut self, pair: &LinkPair) -> Done {
-        let number = pair.slot.of(&self.slots).ok_or("the slot has no ztunnel")?;
+        let number = pair.slot.select_from(&self.slots).ok_or("the slot has no ztunnel")?;
         self.delete_link(Ns::Pod(number), &pair.ztunnel);
         if self.node.links.contains_key(&pair.node) {
             return Err("the link exists".to_owned());
@@ -223,7 +223,7 @@ impl Netns {
             link.up = false;
         }
         self.forget_routes(name);
-        self.addresses.retain(|(link, net)| link != name || Family::of(net.addr()) == Family::V4);
+        self.addresses.retain(|(link, net)| link != name || Family::of_ip(net.addr()) == Family::V4);
     }
 
     fn edit(&mut self, edit: &RouteEdit) -> Done {

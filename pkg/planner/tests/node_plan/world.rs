@@ -125,7 +125,7 @@ fn foreign_rules() -> Vec<PathRule> {
 fn foreign_routes() -> Vec<Route> {
     let route = |table, dst: &str, to| {
         let dst: IpNet = dst.parse().unwrap();
-        let family = Family::of(dst.addr());
+        let family = Family::of_ip(dst.addr());
         (PathRoute { family, table: TableId(table), dst: Some(dst), metric: 0, to }, false)
     };
     let via = |ip: &str| RouteTo::Via(ip.parse().unwrap(), "eth0".to_owned());
@@ -246,7 +246,7 @@ impl World {
             ..ObservedState::default()
         };
         for slot in ZtunnelSlot::BOTH {
-            let Some(number) = *slot.of(slots) else { continue };
+            let Some(number) = *slot.select_from(slots) else { continue };
             seen.sysctls.extend(self.node.settings(&watched_sysctls(slot, &ztunnel(number).veth)));
             for pair in pairs(slot) {
                 let leads_there = |link: &Link| matches!(&link.peer, Some((ns, _)) if *ns == Ns::Pod(number));

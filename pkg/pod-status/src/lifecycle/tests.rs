@@ -191,7 +191,7 @@ fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
     while now < seconds(90) {
         now += Duration::from_millis(5);
         let works = pod.work(now).filter(|_| pod.next(now, now).is_some_and(|due| due <= now));
-        works.iter().for_each(|action| pod.begin(action, now + OBSERVE));
+        works.iter().for_each(|action| pod.begin_action(action, now + OBSERVE));
         if works.or_else(|| pod.handle(PodEvent::Changed(HERE), now).pop()) == Some(PodAction::Observe) {
             let _ = pod.handle(PodEvent::Observed(HERE, Ok(true)), now);
             repairs += 1;
@@ -206,7 +206,7 @@ fn a_pod_that_comes_back_during_its_release_is_captured_again() {
     let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
     let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
     assert_eq!(pod.work(seconds(1)), Some(PodAction::Release));
-    pod.begin(&PodAction::Release, AgentTime::ZERO);
+    pod.begin_action(&PodAction::Release, AgentTime::ZERO);
     assert_eq!(pod.handle(PodEvent::Joined { changed: false }, seconds(1)), []);
     assert_eq!(pod.handle(PodEvent::Released(Ok(())), seconds(2)), [PodAction::Capture]);
     assert_eq!(state(&pod), CaptureState::Bypassing, "its rules were removed");
@@ -219,7 +219,7 @@ fn a_pod_that_comes_back_is_not_captured_by_what_a_failed_release_left() {
     for returns_first in [true, false] {
         let (mut pod, _) = after(&verified);
         let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
-        pod.begin(&PodAction::Release, AgentTime::ZERO);
+        pod.begin_action(&PodAction::Release, AgentTime::ZERO);
         let (returns, fails) = (PodEvent::Joined { changed: false }, PodEvent::Released(Err(failure())));
         if returns_first {
             assert_eq!(pod.handle(returns, seconds(1)), []);
@@ -242,7 +242,7 @@ fn attempts_that_fail_are_made_less_and_less_often() {
     let mut pauses = Vec::new();
     for _ in 0..10 {
         assert_eq!(pod.work(now), Some(PodAction::Capture));
-        pod.begin(&PodAction::Capture, AgentTime::ZERO);
+        pod.begin_action(&PodAction::Capture, AgentTime::ZERO);
         assert_eq!(pod.next(now, now), None, "busy");
         let _ = pod.handle(PodEvent::Captured(HERE, Err(failure())), now);
         let next = pod.next(now, now).unwrap();
@@ -405,7 +405,7 @@ impl World {
     /// A pass of the reconciler.
     fn pass(&mut self, pod: &mut Pod, now: AgentTime) {
         if let Some(action) = pod.work(now) {
-            pod.begin(&action, now + OBSERVE);
+            pod.begin_action(&action, now + OBSERVE);
             self.act(pod, action);
         }
         if pod.is_late(now) {

@@ -46,7 +46,7 @@ impl Fixture {
 
     fn take(&mut self, seconds: f64) -> Option<RepairTask> {
         let now = self.at(seconds);
-        self.queue.take(now)
+        self.queue.take_due(now)
     }
 
     fn finish(&mut self, seconds: f64, task: &RepairTask, outcome: RepairOutcome) {

@@ -26,7 +26,7 @@ impl NodeFault {
 }
 
 /// The worst first.
-pub(super) fn of(state: &StateReport) -> Vec<NodeFault> {
+pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     let every = |finding| NodeFault { finding, ambient_only: false };
     let ambient = |finding| NodeFault { finding, ambient_only: true };
     let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();

@@ -26,7 +26,7 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
-    all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| shown(which, change)));
+    all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| change_sentence(which, change)));
     all.iter().map(|text| sentence(text)).collect()
 }
 
@@ -66,11 +66,11 @@ fn why(pod: &PodState) -> Option<String> {
     };
     Some(match pod.capture {
         CaptureState::Unknown if pod.mode.is_none() => format!("It should not be captured: {words}."),
-        _ => format!("It should be captured{}: {words}.", by(pod.mode)),
+        _ => format!("It should be captured{}: {words}.", mode_clause(pod.mode)),
     })
 }
 
-fn by(way: Option<RedirectionMode>) -> &'static str {
+fn mode_clause(way: Option<RedirectionMode>) -> &'static str {
     match way {
         Some(RedirectionMode::Sidecar) => " by its own sidecar",
         Some(RedirectionMode::Node) => " on the node",
@@ -159,7 +159,7 @@ fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
     }
 }
 
-fn shown(which: &str, change: &ChangeRecord) -> String {
+fn change_sentence(which: &str, change: &ChangeRecord) -> String {
     let what = format!("{}, because of: {}", clause(&change.action), clause(&change.cause));
     let took =
         if change.duration_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.duration_ms) };

@@ -30,7 +30,7 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
         connected: (way == RedirectionMode::InPod).then_some(true),
         ..ZtunnelState::default()
     }];
-    state.network.ipsets = Comparison::of(vec![member.clone()], vec![member]);
+    state.network.ipsets = Comparison::compare(vec![member.clone()], vec![member]);
     let mut pod = PodState {
         message: String::new(),
         namespace: "shop".into(),

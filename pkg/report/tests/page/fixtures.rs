@@ -101,8 +101,8 @@ pub(crate) fn bypassing() -> StateReport {
     let network = &mut state.network;
     let members: Vec<_> =
         network.ipsets.desired.iter().filter(|it| !gone.contains(&it.ip)).cloned().collect();
-    network.ipsets = Comparison::of(network.ipsets.desired.clone(), members);
-    network.routes = Comparison::of(network.routes.desired.clone(), vec![]);
+    network.ipsets = Comparison::compare(network.ipsets.desired.clone(), members);
+    network.routes = Comparison::compare(network.routes.desired.clone(), vec![]);
     network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
     state.plan = vec![PlanStep {
         kind: "members".into(),
@@ -131,7 +131,7 @@ pub(crate) fn rollout() -> StateReport {
     state.ztunnels[0].terminating = true;
     state.ztunnels.push(ztunnel("ztunnel-m9p4d", 1, true));
     state.node.active_slot = Some(1);
-    state.network.links = Comparison::of(links(2), links(2));
+    state.network.links = Comparison::compare(links(2), links(2));
     state.pods[2].capture = CaptureState::Pending;
     state.pods[5].capture = CaptureState::Leaving;
     state.pods[5].reason = reason("not-labelled", "neither it nor its namespace is labelled ambient");

@@ -100,11 +100,11 @@ impl TableEdit {
     fn split(&self) -> (TableEdit, TableEdit) {
         let mut lead = self.clone();
         let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
-        (TableEdit { declare, adds, ..TableEdit::of(self.table) }, lead)
+        (TableEdit { declare, adds, ..TableEdit::without_change(self.table) }, lead)
     }
 
     /// Of no change.
-    fn of(table: Table) -> TableEdit {
+    fn without_change(table: Table) -> TableEdit {
         TableEdit {
             table,
             declare: Vec::new(),
@@ -129,7 +129,7 @@ impl TableEdit {
         let table = self.table.name();
         declare
             .chain(self.commands())
-            .filter_map(move |command| parse::words(&format!("-t {table} {command}")))
+            .filter_map(move |command| parse::split_words(&format!("-t {table} {command}")))
     }
 }
 
@@ -168,7 +168,7 @@ impl RuleChange {
             let is_strange = |rule: &SavedRule| rule.rule.is_none() && rule.handle.is_some();
             let (deletes, rest) = mem::take(&mut edit.deletes).into_iter().partition(is_strange);
             edit.deletes = rest;
-            edits.push(TableEdit { deletes, ..TableEdit::of(edit.table) });
+            edits.push(TableEdit { deletes, ..TableEdit::without_change(edit.table) });
         }
         edits.retain(|edit| !edit.deletes.is_empty());
         RuleChange { edits }

@@ -89,7 +89,7 @@ fn dns_over_tcp(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
 }
 
 fn networks(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
-    let of_family = |net: &&model::IpNet| Family::of(net.addr()) == family;
+    let of_family = |net: &&model::IpNet| Family::of_ip(net.addr()) == family;
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }

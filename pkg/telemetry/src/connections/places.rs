@@ -21,7 +21,7 @@ pub(super) struct InFlight(Arc<AtomicUsize>);
 pub(super) struct RequestGuard(InFlight);
 
 impl InFlight {
-    pub(super) fn begin(&self) -> RequestGuard {
+    pub(super) fn begin_request(&self) -> RequestGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
         RequestGuard(self.clone())
     }
@@ -49,7 +49,7 @@ struct ConnectionEntry {
 }
 
 impl ConnectionTable {
-    pub(super) fn take(&mut self, peer: ConnectionPeer, in_flight: InFlight, task: AbortHandle) {
+    pub(super) fn insert(&mut self, peer: ConnectionPeer, in_flight: InFlight, task: AbortHandle) {
         let address = match peer {
             ConnectionPeer::Socket => None,
             ConnectionPeer::Address(address) | ConnectionPeer::Local { address, .. } => {

@@ -58,7 +58,7 @@ impl TokenBucket {
         self.lines >= 1.0 && self.bytes >= bytes
     }
 
-    fn take(&mut self, bytes: f64) {
+    fn consume(&mut self, bytes: f64) {
         self.lines -= 1.0;
         self.bytes -= bytes;
     }
@@ -96,8 +96,8 @@ impl LogBudget {
         own.refill(now);
         let admitted = own.has(bytes) && self.all.has(bytes);
         if admitted {
-            own.take(bytes);
-            self.all.take(bytes);
+            own.consume(bytes);
+            self.all.consume(bytes);
         }
         admitted
     }

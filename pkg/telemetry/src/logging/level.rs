@@ -111,7 +111,7 @@ impl ScopeLevels {
         if mistakes.is_empty() { Ok(levels) } else { Err(mistakes) }
     }
 
-    pub(super) fn of(&self, scope: &str) -> OutputLevel {
+    pub(super) fn level_of(&self, scope: &str) -> OutputLevel {
         self.own.get(scope).copied().unwrap_or(self.default)
     }
 

@@ -50,7 +50,7 @@ pub struct LogOptions {
 pub(super) struct CallerScopes(BTreeSet<String>);
 
 impl CallerScopes {
-    pub(super) fn of(&self, scope: &str) -> bool {
+    pub(super) fn contains(&self, scope: &str) -> bool {
         let scope = if scope.is_empty() { DEFAULT_SCOPE } else { scope };
         self.0.contains(scope) || self.0.contains(ALL_SCOPES)
     }
@@ -76,7 +76,7 @@ impl LogOptions {
     /// The level of a scope: its own, else that of `default`.
     #[must_use]
     pub fn level(&self, scope: &str) -> super::OutputLevel {
-        self.levels.of(scope)
+        self.levels.level_of(scope)
     }
 }
 

@@ -104,7 +104,7 @@ impl Logger {
         let text = name.as_str();
         let stands_for = names(&text);
         let level = stands_for.iter().map(|scope| self.level(scope)).max().unwrap_or(OutputLevel::None);
-        let callers = stands_for.iter().any(|scope| self.0.callers.of(scope));
+        let callers = stands_for.iter().any(|scope| self.0.callers.contains(scope));
         LogScope { description: described.map_or("", |(_, text)| text), level, callers, name }
     }
 }

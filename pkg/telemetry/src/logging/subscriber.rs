@@ -47,7 +47,7 @@ impl Subscriber for LogSubscriber {
         let scope = scope(metadata.target());
         let mut fields = EventFields::default();
         event.record(&mut fields);
-        if self.0.0.callers.of(scope) {
+        if self.0.0.callers.contains(scope) {
             fields.labels.extend(caller(metadata).map(|caller| ("caller".to_owned(), caller)));
         }
         let EventFields { msg, labels } = fields;

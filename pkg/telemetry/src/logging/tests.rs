@@ -72,11 +72,11 @@ fn levels_are_read_as_istio_reads_them() {
     for (text, expected) in table {
         let levels = ScopeLevels::parse(text).unwrap();
         assert_eq!(
-            ["default", "cni", "install", "kube"].map(|scope| levels.of(scope)),
+            ["default", "cni", "install", "kube"].map(|scope| levels.level_of(scope)),
             *expected,
             "{text:?}"
         );
-        assert_eq!(levels.of(""), expected[0], "{text:?}");
+        assert_eq!(levels.level_of(""), expected[0], "{text:?}");
     }
 }
 

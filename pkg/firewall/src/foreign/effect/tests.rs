@@ -56,7 +56,7 @@ fn targets_of_iptables_are_known_by_name_and_data() {
 proptest! {
     #[test]
     fn nothing_makes_it_panic(bytes in vec(any::<u8>(), 0..300)) {
-        let _ = of(Attributes::new(&bytes), &OURS);
+        let _ = rule_effects(Attributes::new(&bytes), &OURS);
         let _ = of_target("CONNMARK", &bytes, &OURS);
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn rules_of_slots(
     these: [bool; 2],
 ) -> RuleSet {
     let slot = |slot: ZtunnelSlot| {
-        let ztunnel = desired.slot(slot).filter(|_| *slot.of(&these))?;
+        let ztunnel = desired.slot(slot).filter(|_| *slot.select_from(&these))?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
         Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
     };

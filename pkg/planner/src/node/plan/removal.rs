@@ -57,7 +57,7 @@ fn tidy_inside(
     desired: &DesiredState,
     observed: &ObservedState,
 ) -> Vec<Operation> {
-    let (Some(ztunnel), Some(inside)) = (desired.slot(slot), slot.of(&observed.inside)) else {
+    let (Some(ztunnel), Some(inside)) = (desired.slot(slot), slot.select_from(&observed.inside)) else {
         return Vec::new();
     };
     let place = NetnsPlace::Ztunnel(slot);
@@ -76,7 +76,7 @@ pub(super) fn remove(observed: &ObservedState) -> Vec<Operation> {
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
     steps.extend(route_step(NetnsPlace::Node, observed.routes.clone(), RouteEdit::Delete));
     for slot in ZtunnelSlot::BOTH {
-        if let Some(inside) = slot.of(&observed.inside) {
+        if let Some(inside) = slot.select_from(&observed.inside) {
             let place = NetnsPlace::Ztunnel(slot);
             steps.extend(firewall_removal(place, &inside.firewall, inside.chains_noted));
             steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));

@@ -197,7 +197,7 @@ fn no_ztunnel(state: &mut StateReport) {
 
 fn out_of_set(state: &mut StateReport) {
     let desired = state.network.ipsets.desired.clone();
-    state.network.ipsets = Comparison::of(desired, Vec::new());
+    state.network.ipsets = Comparison::compare(desired, Vec::new());
 }
 
 fn missing(what: &str) -> StateDifference {

@@ -109,7 +109,7 @@ pub(super) fn state(pods: usize) -> Arc<StateReport> {
         device: Some("istioin".to_owned()),
         metric,
     };
-    state.network.routes = Comparison::of(vec![route(1)], vec![route(2)]);
+    state.network.routes = Comparison::compare(vec![route(1)], vec![route(2)]);
     Arc::new(state)
 }
 
