@@ -414,7 +414,7 @@ async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()
     };
     owner.unmark_all();
     let settle = move || {
-        owner.settle();
+        owner.finish_work();
         drop(owner); // with it ends the list of annotations
     };
     spawn_blocking(settle).await.map_err(|error| error.to_string())?;

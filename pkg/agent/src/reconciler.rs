@@ -422,7 +422,7 @@ impl Reconciler {
     }
 
     /// Completes what has begun: nothing is changed any more. Precedes an uninstallation, which it would undo.
-    pub fn settle(&mut self) {
+    pub fn finish_work(&mut self) {
         self.mode.finish_work();
     }
 

@@ -2,6 +2,7 @@
 
 mod faults;
 mod finding;
+mod impersonal;
 mod known;
 mod outside;
 mod sentences;
@@ -11,6 +12,7 @@ use std::fmt;
 
 use faults::NodeFault;
 use finding::Finding;
+use impersonal::impersonal;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,6 @@ pub use finding::PodVerdict;
 pub(crate) use sentences::of_unobserved;
 
 use crate::{
-    conclusions::impersonal,
     document::{known_or_default, known_value},
     pod::PodState,
     state::StateReport,

@@ -9,6 +9,7 @@ mod compare;
 mod conclusions;
 mod document;
 mod explain;
+mod findings;
 mod network;
 mod pod;
 mod proof;
@@ -20,9 +21,9 @@ mod yaml;
 
 pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
-pub use conclusions::{NodeFinding, Severity, StateCause};
 pub use document::DocumentError;
 pub use explain::{Explanation, PodVerdict, explain};
+pub use findings::{NodeFinding, Severity, StateCause};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };

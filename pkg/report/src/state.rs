@@ -7,8 +7,8 @@ use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    conclusions::{NodeFinding, StateCause},
     document::known_value,
+    findings::{NodeFinding, StateCause},
     network::NetworkState,
     pod::PodState,
 };

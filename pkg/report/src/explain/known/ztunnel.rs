@@ -18,7 +18,7 @@ pub(super) fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
 }
 
 /// A clause about a missing ztunnel, and what to do about it.
-pub(in crate::explain) type MissingZtunnel = (&'static str, &'static [&'static str]);
+pub(crate) type MissingZtunnel = (&'static str, &'static [&'static str]);
 
 /// The ztunnel that pods of this capture mode lack; `None`: one serves them, or that is not known.
 fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZtunnel> {
@@ -46,7 +46,7 @@ fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZ
 }
 
 /// The ztunnel that this node lacks; `None`: it has one, needs none, or that is not known.
-pub(in crate::explain) fn node_without_ztunnel(state: &StateReport) -> Option<MissingZtunnel> {
+pub(crate) fn node_without_ztunnel(state: &StateReport) -> Option<MissingZtunnel> {
     let is_needed = state.node.ambient_enabled && state.observation.observer == Observer::Agent;
     // As long as no capture mode is in use, a ztunnel need not be connected, but there has to be one.
     let mode = state.node.mode.unwrap_or(RedirectionMode::InPod);

@@ -1,0 +1,65 @@
+//! Findings about a node, and causes of the states of its pods, as the document has them.
+
+use pod_status::CaptureState;
+use serde::{Deserialize, Serialize};
+
+use crate::document::known_value;
+
+/// How bad something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// Worth knowing; nothing bypasses the mesh or fails because of it.
+    Warning,
+    /// Could not be determined.
+    Unknown,
+    /// Something is unhealthy.
+    Error,
+}
+
+impl Severity {
+    /// Returns the severity of a pod's state; `None`: the pod is as it should be.
+    #[must_use]
+    pub fn from_capture(capture: CaptureState) -> Option<Severity> {
+        match capture {
+            CaptureState::Bypassing | CaptureState::Held => Some(Severity::Error),
+            CaptureState::Unknown => Some(Severity::Unknown),
+            CaptureState::Leaving | CaptureState::Pending => Some(Severity::Warning),
+            CaptureState::Captured | CaptureState::Outside => None,
+        }
+    }
+}
+
+/// Something about the node that is not as it should be, or is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeFinding {
+    /// How bad it is; `None`: a severity that this version does not know.
+    #[serde(deserialize_with = "known_value")]
+    pub severity: Option<Severity>,
+    /// A short, stable name, as in [`crate::Explanation`].
+    pub code: String,
+    /// The problem, in a sentence.
+    pub message: String,
+    /// Advice, the most promising first.
+    pub advice: Vec<String>,
+}
+
+/// Pods in one state that is due to one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StateCause {
+    /// The state.
+    pub capture: CaptureState,
+    /// How bad the state is; `None`: the pods are as they should be.
+    #[serde(deserialize_with = "known_value")]
+    pub severity: Option<Severity>,
+    /// A short, stable name of the cause.
+    pub code: String,
+    /// The cause, as a clause that names none of the pods.
+    pub message: String,
+    /// Advice about the pods themselves, the most promising first; empty if nothing is to be done.
+    pub advice: Vec<String>,
+    /// The pods, each as `NAMESPACE/NAME`.
+    pub pods: Vec<String>,
+}
