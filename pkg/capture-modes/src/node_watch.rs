@@ -23,14 +23,16 @@ use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
 use retry::{ChangePace, LAST_PAUSE};
 use rules::ChainSet;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// The pause after a look is at least so many times as long as the look took: on a node whose rules change all the time, looks
-/// take 2 % of a core at most.
+/// The pause after a look is at least so many times as long as the processor worked for it: on a node whose rules change all the
+/// time, looks take 2 % of a core at most.
 const RELIEF: u32 = 50;
 /// Rules of legacy tables have no count of changes, and members of sets no generation. All of them have to be read, so they are
-/// looked at less often, and the pause is at least so many times as long as the look took, which is 0.05 % of a core for each.
+/// looked at less often, and the pause is at least so many times as long as the processor worked for it, which is 0.05 % of a core
+/// for each.
 const LIST_PERIOD: Duration = Duration::from_secs(1);
 const LIST_RELIEF: u32 = 2000;
 const STACK: usize = 256 * 1024;
@@ -236,7 +238,7 @@ impl NodeObserver {
             if ended.load(Ordering::Acquire) {
                 return;
             }
-            let began = Instant::now();
+            let began = processor_time();
             let (network_changed, writer) = self.read_notifications();
             if self.rules_changed() {
                 report(NodeNotice { change: NodeChange::Rules, writer });
@@ -247,19 +249,19 @@ impl NodeObserver {
             if network_changed {
                 report(NodeChange::Network.into());
             }
-            pause = PERIOD.max(began.elapsed() * RELIEF);
+            pause = PERIOD.max(processor_time().saturating_sub(began) * RELIEF).min(LAST_PAUSE);
         }
     }
 
     fn rules_changed(&mut self) -> bool {
         let generation = self.reader.read().ok();
-        let began = Instant::now();
-        if generation == self.generation && began < self.legacy_due {
+        if generation == self.generation && Instant::now() < self.legacy_due {
             return false;
         }
+        let began = processor_time();
         let before = self.rules.take();
         let now = RulesSnapshot::of_node(self.objects.rules, before.as_ref());
-        self.legacy_due = Instant::now() + LIST_PERIOD.max(began.elapsed() * LIST_RELIEF);
+        self.legacy_due = list_due(began);
         self.generation = generation;
         let changed = before.is_some_and(|before| {
             before.is_comparable() && now.is_comparable() && !before.is_unchanged(&now)
@@ -287,16 +289,26 @@ impl NodeObserver {
 
     /// Whether the members of a set are others than before, if it is time to list them.
     fn members_changed(&mut self) -> bool {
-        let began = Instant::now();
-        if began < self.members_due {
+        if Instant::now() < self.members_due {
             return false;
         }
+        let began = processor_time();
         let hashes = self.objects.sets.iter().map(|set| self.handle.hash_of_others(set));
         let now = hashes.collect::<Result<Vec<u64>, _>>().ok();
-        self.members_due = Instant::now() + LIST_PERIOD.max(began.elapsed() * LIST_RELIEF);
+        self.members_due = list_due(began);
         let before = std::mem::replace(&mut self.members, now);
         before.is_some() && self.members.is_some() && before != self.members
     }
+}
+
+/// When something is to be listed again, of which the list began at this time of the processor.
+fn list_due(began: Duration) -> Instant {
+    Instant::now() + LIST_PERIOD.max(processor_time().saturating_sub(began) * LIST_RELIEF)
+}
+
+/// For how long a processor has worked for the calling thread: while others have it, a look takes longer, but costs no more.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// `rules`: changes of rules are reported, too.
