@@ -91,6 +91,7 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     for place in ["mesh/ledger", "shop/web"] {
         workplace.ask(fixture, &format!("kubectl millrace prove {place}"), &[&format!("{place}: proven")]);
     }
+    workplace.ask(fixture, "kubectl millrace prove --all", &["mesh/ledger", "shop/web", "proven"]);
     let simulation = format!("kubectl millrace simulate label namespace {SHOP} {MODE}=ambient");
     workplace.ask(fixture, &simulation, &["shop/batch", "joins", "1 pods would join"]);
     let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");

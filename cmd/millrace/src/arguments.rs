@@ -146,10 +146,17 @@ pub(crate) enum Action {
     /// Exit status: 0: every path is proven; 1: one bypasses the proxy; 2: one is held or could not be tested; 3: no such pod.
     Prove {
         /// NAMESPACE/POD, or POD in the namespace of -n or of the context
-        pod: String,
-        /// Namespace of the pod
+        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        pod: Option<String>,
+        /// Namespace of the pod; with --all, only pods of this namespace
         #[arg(long, short)]
         namespace: Option<String>,
+        /// Every pod of the mesh: all nodes at the same time, and on each node one pod after the other
+        #[arg(long)]
+        all: bool,
+        /// With --all, only pods of this node
+        #[arg(long, requires = "all")]
+        node: Option<String>,
     },
     /// Compare desired with observed state: files, the nodes' networks, pods
     ///

@@ -46,7 +46,12 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
             list(options, namespace.as_deref(), node.as_deref(), state, *bypassing).await
         }
         Action::Explain { pod, namespace } => explain::run(options, pod, namespace.as_deref()).await,
-        Action::Prove { pod, namespace } => prove::run(options, pod, namespace.as_deref()).await,
+        Action::Prove { pod: Some(pod), namespace, .. } => {
+            prove::run(options, pod, namespace.as_deref()).await
+        }
+        Action::Prove { pod: None, namespace, node, .. } => {
+            prove::run_all(options, namespace.as_deref(), node.as_deref()).await
+        }
         Action::Verify { namespace, node } => compare(options, namespace.as_deref(), node.as_deref()).await,
         Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on }) => {
             let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use report::{LabelChange, StateReport};
+use report::{LabelChange, Proof, StateReport};
 use serde::de::DeserializeOwned;
 
 use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuery, progress::ProgressBar};
@@ -150,6 +150,24 @@ impl<'a> ClusterSource<'a> {
         };
         cluster.unread = unread;
         Ok((cluster, replies))
+    }
+
+    /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if one is meant.
+    ///
+    /// # Errors
+    /// The agents cannot be found.
+    pub(crate) async fn proofs(
+        &self,
+        namespace: Option<&str>,
+        node: Option<&str>,
+    ) -> Result<BTreeMap<String, Result<Vec<Proof>, String>>> {
+        let agents = self.agents(node).await?;
+        let query = self.query();
+        let proofs = self.each(&agents, |agent| {
+            let query = query.clone();
+            async move { query.prove_all(agent, namespace).await.map_err(|error| error.to_string()) }
+        });
+        Ok(proofs.await)
     }
 
     /// Returns what a check before an installation needs: NetworkPolicies and pods of one namespace, if one is meant.

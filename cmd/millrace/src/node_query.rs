@@ -14,6 +14,8 @@ use crate::arguments::{Options, Via};
 
 /// The agent's container, in our manifests and in Istio's charts.
 const CONTAINER: &str = "install-cni";
+/// For the proofs of all pods of a node, each of which takes up to a second.
+const ALL_PROOFS: Duration = Duration::from_secs(600);
 const STATE: &str = "/debug/state";
 const LINES: &str = "/debug/lines";
 
@@ -100,6 +102,17 @@ impl AgentQuery {
         read(&self.exec(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
     }
 
+    /// As [`AgentQuery::prove`], one pod of the node after the other: those of a namespace, if one is meant.
+    pub(crate) async fn prove_all(
+        &self,
+        agent: &Pod,
+        namespace: Option<&str>,
+    ) -> Result<Vec<Proof>, QueryError> {
+        let only = namespace.map(|namespace| ["-n", namespace]);
+        let command = [&["install-cni", "prove", "--all", "-o", "json"][..], only.as_slice().as_flattened()];
+        read(&self.exec_within(ALL_PROOFS, agent, &command.concat()).await?)
+    }
+
     /// Returns what a change of labels would do to the node's pods.
     pub(crate) async fn simulate(
         &self,
@@ -157,11 +170,20 @@ impl AgentQuery {
     }
 
     async fn exec(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
+        self.exec_within(self.limit, agent, command).await
+    }
+
+    async fn exec_within(
+        &self,
+        limit: Duration,
+        agent: &Pod,
+        command: &[&str],
+    ) -> Result<Vec<u8>, QueryError> {
         let meta = &agent.metadata;
         let place = (meta.namespace.as_str(), meta.name.as_str(), CONTAINER);
-        let output = self.client.exec_output(place, command, MAX_DOCUMENT as u64, self.limit).await;
+        let output = self.client.exec_output(place, command, MAX_DOCUMENT as u64, limit).await;
         let output = output.map_err(|error| match error {
-            kubeio::Error::Timeout { .. } => QueryError::Late(self.limit),
+            kubeio::Error::Timeout { .. } => QueryError::Late(limit),
             other => QueryError::Kube(other),
         })?;
         if output.len() > MAX_DOCUMENT {

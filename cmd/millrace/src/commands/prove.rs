@@ -3,14 +3,44 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use report::PodVerdict;
+use cluster_report::{Unanswered, partial_text};
+use report::{PodVerdict, Proof, proofs_status, proofs_text};
 
 use super::explain::{PodAgent, Unlocated, locate};
 use crate::{
     arguments::Options,
     gather::ClusterSource,
-    output::{CANNOT, Printer},
+    output::{self, CANNOT, Printer},
 };
+
+/// Proves every pod of the mesh; of one namespace or one node, if one is meant.
+///
+/// # Errors
+/// The agents cannot be found, or the answer cannot be printed.
+pub(super) async fn run_all(
+    options: &Options,
+    namespace: Option<&str>,
+    node: Option<&str>,
+) -> Result<ExitCode> {
+    let answers = ClusterSource::open(options).await?.proofs(namespace, node).await?;
+    let (mut proofs, mut unanswered): (Vec<Proof>, _) = (Vec::new(), Vec::new());
+    let has_agents = !answers.is_empty();
+    for (node, answer) in answers {
+        match answer {
+            Ok(proven) => proofs.extend(proven),
+            Err(why) => unanswered.push(Unanswered { node, message: why }),
+        }
+    }
+    Printer::new(options).print(&proofs, |_, colour| proofs_text(&proofs, colour))?;
+    output::complain(&partial_text(&unanswered));
+    if !has_agents {
+        output::complain("no agent was found");
+    }
+    Ok(match proofs_status(&proofs) {
+        0 if !has_agents || !unanswered.is_empty() => ExitCode::from(CANNOT),
+        status => ExitCode::from(status),
+    })
+}
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
