@@ -57,6 +57,7 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     let fixture = Fixture::new(api);
     check(&fixture);
     table(&fixture);
+    junit(&fixture);
     one_namespace(&fixture);
     list(&fixture);
     explain(&fixture);
@@ -136,6 +137,16 @@ fn table(fixture: &Fixture) {
         assert!(run.stdout.lines().any(|found| found == line), "{line:?} is not in\n{}", run.stdout);
     }
     assert!(!run.stdout.contains('\x1b') && run.stderr.is_empty(), "{}", run.stderr);
+}
+
+/// For build servers; of no other command.
+fn junit(fixture: &Fixture) {
+    let run = fixture.millrace(&["check", "-o", "junit", "--node", &node(20)]);
+    assert_eq!(run.status, 1, "{}", run.stderr);
+    let failure = r#"name="no pod bypasses the mesh"><failure type="pod-bypassing""#;
+    assert!(run.stdout.starts_with("<?xml") && run.stdout.contains(failure), "{}", run.stdout);
+    let run = fixture.millrace(&["list", "-o", "junit"]);
+    assert!(run.status == 2 && run.stderr.contains("check alone"), "{}", run.stderr);
 }
 
 /// Of other namespaces nothing, of agents and nodes everything.

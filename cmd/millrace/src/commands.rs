@@ -11,17 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
-    Severity, Unanswered, check, check_text, list_text, partial_text, pods, preflight, preflight_text,
-    verify, verify_text,
+    CheckLine, Finding, Severity, Unanswered, check, check_text, junit, list_text, partial_text, pods,
+    preflight, preflight_text, verify, verify_text,
 };
 use report::CaptureState;
 
 use crate::{
     arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
     gather::ClusterSource,
-    output::{self, CANNOT, Printer},
+    output::{self, CANNOT, OutputFormat, Printer},
 };
 
 /// From one check to the next while it waits.
@@ -33,6 +33,8 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 /// The answer could not be determined, or not be written.
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
+    let is_check = matches!(invocation.arguments.command, Action::Check { .. });
+    ensure!(is_check || options.output != OutputFormat::Junit, "-o junit is a form of check alone");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, .. } => {
             check_before(options, namespace.as_deref(), fail_on.least()).await
@@ -83,15 +85,25 @@ async fn check_cluster(
         }
         tokio::time::sleep(WAIT_INTERVAL).await;
     };
-    Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
+    match options.output {
+        OutputFormat::Junit => print_junit("millrace check", &report.checks, &report.findings, least)?,
+        _ => Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?,
+    }
     Ok(ExitCode::from(report.status(least)))
 }
 
 async fn check_before(options: &Options, namespace: Option<&str>, least: Severity) -> Result<ExitCode> {
     let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
     let report = preflight(&cluster, &objects);
-    Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?;
+    match options.output {
+        OutputFormat::Junit => print_junit("millrace check --pre", &report.checks, &report.findings, least)?,
+        _ => Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?,
+    }
     Ok(ExitCode::from(report.status(least)))
+}
+
+fn print_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> Result<()> {
+    output::write(junit(suite, checks, findings, least).as_bytes())
 }
 
 async fn list(

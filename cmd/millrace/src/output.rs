@@ -25,6 +25,8 @@ pub(crate) enum OutputFormat {
     Json,
     /// One YAML document
     Yaml,
+    /// A test report for build servers; of check alone
+    Junit,
 }
 
 /// How to print.
@@ -52,7 +54,7 @@ impl Printer {
         text: impl FnOnce(bool, bool) -> String,
     ) -> Result<()> {
         let text = match self.format {
-            OutputFormat::Table => text(false, self.colour),
+            OutputFormat::Table | OutputFormat::Junit => text(false, self.colour),
             OutputFormat::Wide => text(true, self.colour),
             OutputFormat::Json => {
                 format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)

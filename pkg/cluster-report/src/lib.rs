@@ -6,6 +6,7 @@
 mod check;
 mod cluster;
 mod finding;
+mod junit;
 mod objects;
 mod policy;
 mod preflight;
@@ -16,6 +17,7 @@ mod text;
 pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
 pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
+pub use junit::junit;
 pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec};
 pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
