@@ -24,9 +24,8 @@ pub use policy::{
     SelectorTerm, blocked,
 };
 pub use preflight::{
-    ConfigMap, DaemonSetTemplate, EnvironmentVariable, FelixConfiguration, FelixSpec, NetworkObjects,
-    OpenShiftDefaultNetwork, OpenShiftNetwork, OpenShiftSpec, OvnConfig, OvnGateway, PodTemplate,
-    PreflightReport, TemplateContainer, TemplateContainers, TemplateSpec, preflight,
+    ConfigMap, FelixConfiguration, FelixSpec, NetworkObjects, OpenShiftDefaultNetwork, OpenShiftNetwork,
+    OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, preflight,
 };
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};

@@ -6,7 +6,7 @@ mod networks;
 
 use std::collections::BTreeMap;
 
-use model::{Node, ObjectMeta, null_is_empty};
+use model::{DaemonSet, Node, null_is_empty};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -29,72 +29,13 @@ const KERNEL: (u32, u32) = (4, 20);
 #[derive(Clone, Debug, Default)]
 pub struct NetworkObjects {
     /// All DaemonSets.
-    pub daemon_sets: Vec<DaemonSetTemplate>,
+    pub daemon_sets: Vec<DaemonSet>,
     /// The ConfigMap `cilium-config` of kube-system.
     pub cilium: Option<ConfigMap>,
     /// Calico's FelixConfiguration `default`.
     pub felix: Option<FelixConfiguration>,
     /// Configuration of OpenShift's Cluster Network Operator.
     pub openshift: Option<OpenShiftNetwork>,
-}
-
-/// A DaemonSet, as far as its containers go.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct DaemonSetTemplate {
-    /// Name and namespace.
-    pub metadata: ObjectMeta,
-    /// The specification.
-    pub spec: TemplateSpec,
-}
-
-/// `spec` of a DaemonSet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct TemplateSpec {
-    /// The template of its pods.
-    pub template: PodTemplate,
-}
-
-/// The template of pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct PodTemplate {
-    /// `spec` of the pods.
-    pub spec: TemplateContainers,
-}
-
-/// Containers of a template.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TemplateContainers {
-    /// The containers.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub containers: Vec<TemplateContainer>,
-    /// Init containers.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub init_containers: Vec<TemplateContainer>,
-}
-
-/// A container of a template.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct TemplateContainer {
-    /// The container's image.
-    pub image: String,
-    /// The environment; values from elsewhere are empty.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub env: Vec<EnvironmentVariable>,
-}
-
-/// A variable of a container's environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct EnvironmentVariable {
-    /// The variable's name.
-    pub name: String,
-    /// The variable's value.
-    pub value: String,
 }
 
 /// A ConfigMap.

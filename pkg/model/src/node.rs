@@ -119,6 +119,9 @@ pub struct PodPlacement {
     /// Containers of the pods.
     #[serde(deserialize_with = "null_is_empty")]
     pub containers: Vec<TemplateContainer>,
+    /// Containers that run before.
+    #[serde(deserialize_with = "null_is_empty")]
+    pub init_containers: Vec<TemplateContainer>,
 }
 
 /// The fields that we need of a container that a DaemonSet makes.
@@ -127,6 +130,8 @@ pub struct PodPlacement {
 pub struct TemplateContainer {
     /// The container's name.
     pub name: String,
+    /// The container's image.
+    pub image: String,
     /// Arguments of the container.
     #[serde(deserialize_with = "null_is_empty")]
     pub args: Vec<String>,

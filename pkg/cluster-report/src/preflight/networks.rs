@@ -1,6 +1,8 @@
 //! Options of primary networks.
 
-use super::{NETWORKS, NetworkObjects, TemplateContainer};
+use model::TemplateContainer;
+
+use super::{NETWORKS, NetworkObjects};
 use crate::finding::{Code, Finding, ObjectName};
 
 /// The DaemonSet of the AWS VPC CNI.
@@ -59,7 +61,7 @@ fn aws(objects: &NetworkObjects) -> Option<Finding> {
     let spec = &found.spec.template.spec;
     let is = |containers: &[TemplateContainer], name: &str, value: &str| {
         let mut all = containers.iter().flat_map(|container| &container.env);
-        all.any(|variable| variable.name == name && variable.value == value)
+        all.any(|variable| variable.name == name && variable.value.as_deref() == Some(value))
     };
     let has_groups = is(&spec.containers, "ENABLE_POD_ENI", "true");
     let is_standard = is(&spec.containers, "POD_SECURITY_GROUP_ENFORCING_MODE", "standard");
