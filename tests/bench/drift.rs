@@ -17,7 +17,7 @@ use kit::{Netns, Pod, PodSandbox};
 use crate::{ambient::fixture as node_level, base::BenchNode, inpod, sidecar_node::SidecarNode};
 
 /// What can be asked for alone.
-pub(crate) const PARTS: [&str; 1] = ["drift"];
+pub(crate) const PARTS: [&str; 4] = ["drift-sidecar", "drift-in-pod", "drift-node", "drift-legacy"];
 
 const BOUNDS: &str = "bounds, but of legacy tables: half of them within 100 ms, 99 of 100 within 1000 ms";
 /// Drift that lasts longer than the slowest regular observation is not repaired.
@@ -92,9 +92,9 @@ const NODE_LEGACY: [Kind; 1] = [kind(
 
 /// Measures it, each kind that many times, while the pods or the node send packets. `base`: has the API server, without which
 /// no sidecar is known.
-pub(crate) fn run(base: &BenchNode, rounds: usize) {
+pub(crate) fn run(base: &BenchNode, rounds: usize, wanted: impl Fn(&str) -> bool) {
     println!("Time until drift is repaired, {rounds} times of each kind, under traffic; {BOUNDS}.");
-    for kind in &SIDECAR {
+    for kind in SIDECAR.iter().filter(|_| wanted("drift-sidecar")) {
         let durations = agents(rounds, |rounds| {
             let node = SidecarNode::start(base, PODS);
             let netns: Vec<&Netns> = node.pods.iter().map(|pod| &pod.netns).collect();
@@ -102,13 +102,14 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
         });
         row("sidecar", kind, &durations);
     }
-    for kind in &IN_POD {
+    let in_pod_wanted = wanted("drift-in-pod");
+    for kind in IN_POD.iter().filter(|_| in_pod_wanted) {
         in_pod(kind, &[], rounds);
     }
-    for kind in &IN_POD_NATIVE {
+    for kind in IN_POD_NATIVE.iter().filter(|_| in_pod_wanted) {
         in_pod(kind, &[("NATIVE_NFTABLES", "true")], rounds);
     }
-    for kind in &PROBES {
+    for kind in PROBES.iter().filter(|_| wanted("drift-node")) {
         let durations = agents(rounds, |rounds| {
             let mut fixture = inpod::Fixture::start(&[]);
             let _pods = captured_pods(&mut fixture);
@@ -116,8 +117,12 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
         });
         row("in-pod", kind, &durations);
     }
-    for kind in &NODE {
+    for kind in NODE.iter().filter(|_| wanted("drift-node")) {
         on_node(kind, "nft", rounds);
+    }
+    if !wanted("drift-legacy") {
+        println!();
+        return;
     }
     let rounds = rounds.min(LEGACY_ROUNDS);
     println!("In legacy tables, {rounds} times of each kind:");

@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         attacked::run();
     }
     if let (true, Some(base)) = (has_drift, &base) {
-        drift::run(base, rounds);
+        drift::run(base, rounds, wanted);
     }
     ExitCode::SUCCESS
 }
@@ -97,8 +97,17 @@ fn main() -> ExitCode {
 fn parts() -> String {
     let [ambient, inpod, debug] = [&ambient::PARTS[..], &inpod::PARTS, &debug::PARTS];
     let [attacked, drift] = [&attacked::PARTS[..], &drift::PARTS];
-    let groups =
-        [&["daemon", "add", "ambient"], ambient, &["in-pod"], inpod, &["debug"], debug, attacked, drift];
+    let groups = [
+        &["daemon", "add", "ambient"],
+        ambient,
+        &["in-pod"],
+        inpod,
+        &["debug"],
+        debug,
+        attacked,
+        &["drift"],
+        drift,
+    ];
     groups.concat().join(", ")
 }
 
