@@ -28,7 +28,7 @@ pub struct KeptConnections {
 
 /// Existing connections of a namespace, from before its traffic is redirected until it is.
 ///
-/// First [`HeldConnections::look`], while nothing is tracked. Then tracking begins: rules that need it are there, but no
+/// First [`HeldConnections::track_existing`], while nothing is tracked. Then tracking begins: rules that need it are there, but no
 /// packet comes to them yet. Then [`HeldConnections::tracked`]: connections that were opened meanwhile. Then redirection
 /// begins. Then [`HeldConnections::redirected`].
 pub struct HeldConnections<'a> {

@@ -147,7 +147,7 @@ pub fn parse(
     read(table, style, false, arguments, env)
 }
 
-/// Like [`parse`], but for a command that takes arguments which are no flags, in any position: [`FlagValues::words`].
+/// Like [`parse`], but for a command that takes arguments which are no flags, in any position: [`FlagValues::positionals`].
 ///
 /// # Errors
 /// Everything that cannot be understood, at once.

@@ -11,7 +11,7 @@ use planner::node::{Direction, LinkKind, LinkPair, NetnsPlace, Operation, RouteE
 use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
 
 impl NodePath {
-    /// Does one step, going on from what [`NodePath::begin`] has begun, if anything. Repeating one changes nothing.
+    /// Does one step, going on from what [`NodePath::begin_restores`] has begun, if anything. Repeating one changes nothing.
     ///
     /// # Errors
     /// The kernel's or the tool's refusal, in its own words.

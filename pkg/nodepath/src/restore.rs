@@ -14,7 +14,7 @@ use rules::ChainSet;
 
 use crate::{Error, NodePath};
 
-/// Restores of a plan that [`NodePath::begin`] has begun. When dropped, those that may not be done yet end without having
+/// Restores of a plan that [`NodePath::begin_restores`] has begun. When dropped, those that may not be done yet end without having
 /// changed anything. The others are waited for.
 #[derive(Debug, Default)]
 pub struct PendingRestores(Vec<(NetnsPlace, RestoreThread)>);

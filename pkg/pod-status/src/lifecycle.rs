@@ -120,7 +120,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     /// Returns the action that is due now without any event. Of [`PodAction::Observe`] there may be many at a time: whoever
-    /// carries it out may let it wait. [`Self::begin`] follows.
+    /// carries it out may let it wait. [`Self::begin_action`] follows.
     #[must_use]
     pub fn work(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {

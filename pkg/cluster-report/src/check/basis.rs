@@ -82,7 +82,7 @@ impl<'a> Missing<'a> {
         bases(code).iter().filter_map(|basis| self.why(*basis)).collect()
     }
 
-    /// As [`Missing::of`], where nothing of agents is expected.
+    /// As [`Missing::reasons_for`], where nothing of agents is expected.
     pub(crate) fn objects_of(&self, code: Code) -> Vec<String> {
         let objects = bases(code).iter().filter(|basis| matches!(basis, Basis::Objects(_)));
         objects.filter_map(|basis| self.why(*basis)).collect()
