@@ -143,9 +143,9 @@ impl NodeDrift {
         self.pending.take()
     }
 
-    /// Takes in that an observation took so long, and whether it led to a repair. The next one waits accordingly.
-    pub(crate) fn end(&mut self, took: Duration, repaired: bool, now: Instant) {
-        let relief = now + (took * RELIEF).min(LAST_PAUSE);
+    /// Takes in for how long a processor worked for an observation, and whether it led to a repair. The next one waits accordingly.
+    pub(crate) fn end(&mut self, worked: Duration, repaired: bool, now: Instant) {
+        let relief = now + (worked * RELIEF).min(LAST_PAUSE);
         let paced = repaired.then(|| self.started + self.pace.next(now - self.started));
         self.rest_until = paced.into_iter().fold(self.rest_until.max(relief), Instant::max);
     }
@@ -307,7 +307,7 @@ fn list_due(began: Duration) -> Instant {
 }
 
 /// For how long a processor has worked for the calling thread: while others have it, a look takes longer, but costs no more.
-fn processor_time() -> Duration {
+pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 

@@ -4,6 +4,7 @@ use std::{
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd as _, OwnedFd},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Instant, SystemTime},
 };
@@ -22,6 +23,8 @@ use rustix::{
 
 use crate::{packet, plan::PlannedPath, verdict::Observation};
 
+/// Held while a thread acts as another user, which concerns the whole process.
+static ACTING: Mutex<()> = Mutex::new(());
 /// The default zone, and those that rules for DNS use.
 const ZONES: [u16; 3] = [0, 1, 2];
 /// The first port from which packets are sent, and how many there are.
@@ -140,6 +143,8 @@ fn as_owner<T: Send>(
     if (uid, gid) == (0, 0) {
         return open();
     }
+    // What one restores must not be what another is about to restore.
+    let _acting = ACTING.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         let become_owner = move || {
             // Another user makes the whole process one whose `/proc` is for the privileged alone.

@@ -9,7 +9,7 @@ use model::{ContainerId, Family, PodUid, Reason};
 use planner::node::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
-use crate::node_watch::{NodeChange, NodeDisturbance};
+use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
 use agent::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
     ReconcileScope,
@@ -21,8 +21,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
-        let began = Instant::now();
-        let disturbance = self.drift.take_due(began);
+        let began = processor_time();
+        let disturbance = self.drift.take_due(Instant::now());
         // Rules are read only by a whole pass.
         let rules_changed = disturbance.as_ref().is_some_and(|changes| changes.concerns(NodeChange::Rules));
         let scope = if rules_changed { ReconcileScope::Full } else { scope };
@@ -35,7 +35,7 @@ impl CaptureMode for NodeCapture {
             if let Some(kind) = repaired {
                 state.metrics.drift_repaired(kind.label(), noticed.elapsed());
             }
-            self.drift.end(began.elapsed(), repaired.is_some(), Instant::now());
+            self.drift.end(processor_time().saturating_sub(began), repaired.is_some(), Instant::now());
         }
         done.map(|done| done.lost)
     }
