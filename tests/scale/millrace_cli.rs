@@ -277,6 +277,7 @@ fn before_an_installation(api: &ApiServer, fixture: &Fixture) {
     assert_eq!(found, expected.into());
     let exclusive = findings_of(&report).find(|finding| finding["code"] == "cilium-exclusive").unwrap();
     assert_eq!(exclusive["link"], "docs/networks.md#cilium");
+    assert_eq!(fixture.millrace(&["check", "--pre", "-n", "nowhere"]).status, 2);
     let fine = fixture.millrace(&["check", "--pre", "-n", MESH]);
     assert!(
         fine.status == 0 && fine.stdout.contains("√ Cilium leaves other plugins in its chain"),

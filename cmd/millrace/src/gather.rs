@@ -181,8 +181,11 @@ impl<'a> ClusterSource<'a> {
         let inside = namespace.map(|name| format!("/namespaces/{}", escaped(name))).unwrap_or_default();
         let pods_at = format!("/api/v1{inside}/pods");
         let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let (pods, nodes, policies, daemon_sets, cilium, felix, openshift) = tokio::join!(
+        let namespaces_of = namespace.map(|name| format!("fieldSelector=metadata.name%3D{}", escaped(name)));
+        let namespaces_of = namespaces_of.unwrap_or_default();
+        let (pods, namespaces, nodes, policies, daemon_sets, cilium, felix, openshift) = tokio::join!(
             self.list("pods", &pods_at, ""),
+            self.list("namespaces", "/api/v1/namespaces", &namespaces_of),
             self.list("nodes", "/api/v1/nodes", ""),
             self.list("networkpolicies", &policies_at, ""),
             self.list("daemonsets", "/apis/apps/v1/daemonsets", ""),
@@ -190,9 +193,13 @@ impl<'a> ClusterSource<'a> {
             self.find("FelixConfiguration default", FELIX),
             self.find("OpenShift network cluster", OPENSHIFT),
         );
+        if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
+            bail!("there is no namespace {name}");
+        }
         let mut unread = Vec::new();
         let cluster = Cluster {
             pods: taken(pods, &mut unread),
+            namespaces: taken(namespaces, &mut unread),
             nodes: taken(nodes, &mut unread),
             policies: taken(policies, &mut unread),
             ..Cluster::default()
