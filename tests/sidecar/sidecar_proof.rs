@@ -16,7 +16,7 @@ use crate::fixtures::plugin::{PluginFixture, bare_pod};
 
 const V6: &[&str] = &["fd00:244::2/64"];
 const OWNER: ProxyIdentity = ProxyIdentity::Owner { uid: 1337, gid: 1337, on_node: Some((1337, 1337)) };
-/// What makes the plugin use each kind of tables: a rule of another component, and a setting.
+/// Causes for the plugin to use each kind of tables: a rule of another component, and a setting.
 const TABLES: [(&str, &[&str], bool); 3] = [
     ("nft", &["iptables-nft -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
     ("legacy", &["iptables-legacy -t nat -A OUTPUT -p udp --dport 9 -j RETURN"], false),
@@ -74,7 +74,7 @@ impl Redirected {
     }
 }
 
-/// What the plugin redirects in an injected pod.
+/// The redirection of an injected pod by the plugin.
 pub(crate) fn spec(object: &Value, families: &[Family], proxy: ProxyIdentity) -> ProofSpec {
     let pod: model::Pod = serde_json::from_value(object.clone()).unwrap();
     let Ok(PodDecision::Sidecar(redirect)) = planner::decide(&pod, None, &EnrolmentPolicy::default()) else {
@@ -170,7 +170,7 @@ fn a_proxy_whose_own_traffic_comes_back_is_held() {
     assert_eq!(results, [ProofResult::Proven, ProofResult::Held], "{found:#?}");
 }
 
-/// What is excluded is meant to bypass the proxy.
+/// Excluded traffic is meant to bypass the proxy.
 #[test]
 fn what_a_sidecars_annotations_exclude_is_not_taken_for_a_leak() {
     let excluded = [
@@ -203,7 +203,7 @@ fn a_pod_without_a_route_is_not_testable() {
     assert!(found[0].message.contains("no route"), "{found:#?}");
 }
 
-/// What the chart's capabilities do not allow.
+/// Capabilities that the chart does not grant.
 #[test]
 fn what_an_agent_lacks_a_capability_for_is_not_testable() {
     use ProofResult::{NotTestable, Proven};

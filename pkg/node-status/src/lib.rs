@@ -211,21 +211,29 @@ fn observe_ambient(
     state
 }
 
+/// Returns the mode in which ambient pods are captured; `None`: none is.
+fn mode_of(capture: &CaptureSnapshot) -> Option<RedirectionMode> {
+    match capture {
+        CaptureSnapshot::Node { .. } => Some(RedirectionMode::Node),
+        CaptureSnapshot::InPod { .. } => Some(RedirectionMode::InPod),
+        CaptureSnapshot::None => None,
+    }
+}
+
 fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState {
-    let (way, fallback) = match &snapshot.way {
-        CaptureSnapshot::Node { fallback, .. } => (Some(RedirectionMode::Node), Some(fallback.to_string())),
-        CaptureSnapshot::InPod { .. } => (Some(RedirectionMode::InPod), None),
-        CaptureSnapshot::None => (None, None),
+    let no_ztunnel_policy = match &snapshot.way {
+        CaptureSnapshot::Node { fallback, .. } => Some(fallback.to_string()),
+        CaptureSnapshot::InPod { .. } | CaptureSnapshot::None => None,
     };
-    let chosen = match settings.capture {
+    let configured_mode = match settings.capture {
         CaptureConfig::Node => "node",
         CaptureConfig::InPod(_) => "in-pod",
         CaptureConfig::Auto(_) => "auto",
     };
     NodeState {
-        mode: way,
-        configured_mode: chosen.to_owned(),
-        no_ztunnel_policy: fallback,
+        mode: mode_of(&snapshot.way),
+        configured_mode: configured_mode.to_owned(),
+        no_ztunnel_policy,
         problem: snapshot.trouble.clone(),
         synced: snapshot.synced,
         ..NodeState::default() // the kernel shows the active slot

@@ -22,6 +22,7 @@ use sockdiag::TcpSockets;
 use wire::PodRecord;
 
 use crate::{
+    mode_of,
     pods::{SidecarDecision, decide_sidecar, reason_of},
     records::recorded_namespaces,
     sidecar::{self, NetnsPaths},
@@ -38,11 +39,7 @@ pub(super) fn simulate(
     records: &[Arc<PodRecord>],
     change: &LabelChange,
 ) -> NodeSimulation {
-    let mode = match &snapshot.way {
-        CaptureSnapshot::Node { .. } => Some(RedirectionMode::Node),
-        CaptureSnapshot::InPod { .. } => Some(RedirectionMode::InPod),
-        CaptureSnapshot::None => None,
-    };
+    let mode = mode_of(&snapshot.way);
     let is_concerned = |known: &&KnownPod| {
         let meta = &known.pod.metadata;
         meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name))

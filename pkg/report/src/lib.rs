@@ -37,7 +37,7 @@ pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NodeState, Observer,
     PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
-pub use text::{clean, excerpt};
+pub use text::{clean, excerpt, is_object_name};
 pub use yaml::to_yaml;
 
 /// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from

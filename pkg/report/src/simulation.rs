@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, fmt};
 use pod_status::RedirectionMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{document::known_value, pod::StateReason};
+use crate::{
+    document::known_value,
+    pod::StateReason,
+    text::{clean, is_object_name},
+};
 
 /// Name and version of the answer's form.
 pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
@@ -52,8 +56,8 @@ impl LabelChange {
         pod: Option<&str>,
         labels: impl IntoIterator<Item = &'a str>,
     ) -> Result<LabelChange, LabelChangeError> {
-        if let Some(wrong) = [Some(namespace), pod].into_iter().flatten().find(|name| !is_name(name)) {
-            return Err(LabelChangeError::Name(crate::text::clean(wrong)));
+        if let Some(wrong) = [Some(namespace), pod].into_iter().flatten().find(|name| !is_object_name(name)) {
+            return Err(LabelChangeError::Name(clean(wrong)));
         }
         let labels = labels.into_iter().take(MOST_LABELS + 1).map(parse_label);
         let labels: BTreeMap<String, Option<String>> = labels.collect::<Result<_, _>>()?;
@@ -108,12 +112,6 @@ impl fmt::Display for LabelChange {
     }
 }
 
-/// As the API server has them.
-fn is_name(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
-}
-
 fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError> {
     let (key, value) = match text.split_once('=') {
         Some((key, value)) => (key, Some(value)),
@@ -124,7 +122,7 @@ fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError>
         !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| fits(byte) || byte == b'/');
     let is_value = value.is_none_or(|value| value.len() <= LONGEST_VALUE && value.bytes().all(fits));
     if !is_key || !is_value {
-        return Err(LabelChangeError::Label(crate::text::clean(text)));
+        return Err(LabelChangeError::Label(clean(text)));
     }
     Ok((key.to_owned(), value.map(str::to_owned)))
 }

@@ -25,6 +25,13 @@ pub fn excerpt(body: &[u8]) -> String {
     clean(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
 }
 
+/// Whether a text can be the name of a namespace or a pod: lower-case letters, digits, `-` and `.`, at most 253 bytes.
+#[must_use]
+pub fn is_object_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+}
+
 /// One sentence with a great letter and a period, on one line.
 pub(crate) fn sentence(text: &str) -> String {
     let text = clean(text);

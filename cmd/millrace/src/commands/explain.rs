@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use cluster_report::Pod;
 use kubeio::ApiErrorKind;
-use report::PodVerdict;
+use report::{PodVerdict, is_object_name};
 
 use crate::{
     arguments::Options,
@@ -111,9 +111,7 @@ pub(super) fn parse_pod_name<'a>(
         (None, Some(namespace)) => (namespace, word),
         (None, None) => (context, word),
     };
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_name = |name: &str| !name.is_empty() && name.len() <= 253 && name.bytes().all(fits);
-    if is_name(namespace) && is_name(name) {
+    if is_object_name(namespace) && is_object_name(name) {
         Ok((namespace, name))
     } else {
         bail!("{word:?} names no pod: it is NAMESPACE/POD")

@@ -9,7 +9,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, put};
 use model::Reason;
-use report::LabelChange;
+use report::{LabelChange, is_object_name};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
@@ -111,7 +111,7 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
     let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
         return Err("ask for ?pod=NAMESPACE/NAME");
     };
-    if [namespace, name].into_iter().all(is_name) {
+    if [namespace, name].into_iter().all(is_object_name) {
         Ok((namespace.to_owned(), name.to_owned()))
     } else {
         Err("these are no names of a namespace and a pod")
@@ -129,10 +129,4 @@ async fn simulate(State(desk): State<DebugHandler>, uri: Uri) -> Response {
         Ok(simulation) => pretty(&simulation),
         Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
-}
-
-/// As the API server has them.
-fn is_name(text: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
 }
