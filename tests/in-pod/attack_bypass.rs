@@ -44,6 +44,17 @@ fn has_said(fixture: &mut InPod, words: &str) -> bool {
     fixture.daemon().log().contains(words)
 }
 
+/// A pod that is captured, whose container has this security context.
+fn captured_pod(fixture: &mut InPod, name: &str, context: &Value) -> Peer {
+    let peer = fixture.starting(Pod::new(MESH, name));
+    fixture.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
+    let mut manifest = peer.sandbox.manifest();
+    manifest["spec"]["containers"] = json!([{"name": "app", "securityContext": context}]);
+    fixture.manifests.put_pod(&manifest);
+    fixture.wait_captured(&peer);
+    peer
+}
+
 /// By attack: a name, what it does, and what is reported of it.
 type Attack = (&'static str, fn(&Peer), &'static str);
 
@@ -129,10 +140,10 @@ fn rules_of_others_that_precede_ours_are_reported() {
     let mut fixture = InPod::new(&[]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let _echo = Echo::tcp(fixture.node.outside(), PORT);
-    let pods: Vec<_> = ATTACKS.iter().map(|(name, ..)| fixture.mesh_pod(name)).collect();
-    let honest = fixture.mesh_pod("honest");
+    let admin = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    let pods: Vec<_> = ATTACKS.iter().map(|(name, ..)| captured_pod(&mut fixture, name, &admin)).collect();
+    let honest = captured_pod(&mut fixture, "honest", &admin);
     for pod in pods.iter().chain([&honest]) {
-        fixture.wait_captured(pod);
         assert!(!bypasses(&fixture, pod, None), "{}", pod.sandbox.pod.name);
     }
     // What pods have for reasons of their own is no bypass.
@@ -202,13 +213,7 @@ fn a_mark_bypasses_the_mesh_and_pods_that_may_set_one_are_counted() {
     ];
     let mut peers = Vec::new();
     for (name, context) in &classes {
-        let peer = fixture.starting(Pod::new(MESH, name));
-        fixture.processes.add(&peer.sandbox.pod.uid, &peer.sandbox.netns);
-        let mut manifest = peer.sandbox.manifest();
-        manifest["spec"]["containers"] = json!([{"name": "app", "securityContext": context}]);
-        fixture.manifests.put_pod(&manifest);
-        fixture.wait_captured(&peer);
-        peers.push(peer);
+        peers.push(captured_pod(&mut fixture, name, context));
     }
     for (name, _) in &classes {
         let sample = format!("istio_cni_ambient_privileged_pods{{privilege=\"{name}\"}}");

@@ -232,13 +232,12 @@ impl NodeObserver {
     }
 
     fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
-        let mut pause = PERIOD;
+        let (mut pause, mut worked) = (PERIOD, processor_time());
         loop {
             thread::park_timeout(pause);
             if ended.load(Ordering::Acquire) {
                 return;
             }
-            let began = processor_time();
             let (network_changed, writer) = self.read_notifications();
             if self.rules_changed() {
                 report(NodeNotice { change: NodeChange::Rules, writer });
@@ -249,7 +248,8 @@ impl NodeObserver {
             if network_changed {
                 report(NodeChange::Network.into());
             }
-            pause = PERIOD.max(processor_time().saturating_sub(began) * RELIEF).min(LAST_PAUSE);
+            let before = std::mem::replace(&mut worked, processor_time());
+            pause = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_PAUSE);
         }
     }
 
@@ -281,8 +281,7 @@ impl NodeObserver {
     }
 
     fn sets_changed(&mut self) -> bool {
-        let members = self.objects.sets.iter().map(|set| self.handle.members_of_others(set));
-        let Ok(now) = members.collect::<Result<Vec<i64>, _>>() else { return false };
+        let Ok(now) = self.handle.members_of_others(&self.objects.sets) else { return false };
         let before = self.sets.replace(now);
         before.is_some() && before != self.sets
     }

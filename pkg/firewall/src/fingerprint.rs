@@ -42,6 +42,12 @@ impl RulesFingerprint {
         self.generation
     }
 
+    /// There are legacy tables.
+    #[must_use]
+    pub fn has_legacy(&self) -> bool {
+        self.legacy.is_some()
+    }
+
     /// The legacy tables hold the same.
     pub(crate) fn same_legacy(&self, other: &RulesFingerprint) -> bool {
         self.legacy == other.legacy

@@ -75,6 +75,14 @@ impl PodRulesSnapshot {
         self.rules.as_ref()?.generation()
     }
 
+    /// Returns the generation of nf_tables' rules if it says, with notifications of the rest, whether everything is still as it is
+    /// wanted: it was, there were no legacy tables, and no connections that close. Legacy tables that come later do not show.
+    #[must_use]
+    pub fn decisive_generation(&self) -> Option<u32> {
+        let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy())?;
+        rules.generation().filter(|_| self.is_whole() && self.outside.count == 0)
+    }
+
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
     pub fn outside(&self) -> &OutsideConnections {

@@ -18,11 +18,16 @@ const COMMENTS_SINCE: u8 = 2;
 /// How often a set is asked for that others make and destroy meanwhile.
 const CREATE_ATTEMPTS: u32 = 8;
 
+/// So many sets are listed to learn of a few of them.
+const FEW_SETS: usize = 16;
+
 /// A connection to the kernel's sets in one netns.
 #[derive(Debug)]
 pub struct IpsetHandle {
     pub(crate) socket: Socket,
     pub(crate) requests: RequestBuilder,
+    /// A list of all sets was long once.
+    has_many_sets: bool,
 }
 
 impl IpsetHandle {
@@ -38,7 +43,7 @@ impl IpsetHandle {
         let replies = socket.get(asking.protocol()).map_err(opening)?;
         let (oldest, newest) = range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
         let protocol = common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
-        Ok(Self { socket, requests: RequestBuilder { protocol } })
+        Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
     }
 
     /// Makes a set, unless one of that name, type, family and comment support is there. Its sizes are left as they
@@ -80,20 +85,29 @@ impl IpsetHandle {
         sets.map_err(|malformed: netlink::Malformed| listing(malformed.into()))
     }
 
-    /// Returns how many members a set has, without those that this process has added by then, and with those that it has removed.
-    /// The number is negative where others removed members; where there is no set, it has none. While it stays the same, most
-    /// probably nobody else has changed the set.
+    /// Returns how many members each of these sets has, without those that this process has added by then, and with those that it
+    /// has removed. The number is negative where others removed members; where there is no set, it has none. While it stays the
+    /// same, most probably nobody else has changed the set.
     ///
-    /// It costs one small request, and is of use only where a process changes sets of one network namespace.
+    /// It costs one small request for all of them together, or one for each where the namespace has more than sixteen sets. It is of
+    /// use only where a process changes sets of one network namespace.
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
-    pub fn members_of_others(&mut self, set: &SetName) -> Result<i64, Error> {
+    /// [`Error::List`], [`Error::ListSets`].
+    pub fn members_of_others(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
         let own = OwnMembers::lock();
-        let header = self.header(set).map_err(|source| Error::List { set: set.clone(), source })?;
-        let members = header.and_then(|header| header.elements).unwrap_or_default();
-        Ok(i64::from(members).saturating_sub(own.sum(set).number))
+        let mut all = if self.has_many_sets { Vec::new() } else { self.sets()? };
+        if all.len() > FEW_SETS {
+            self.has_many_sets = true;
+        }
+        if self.has_many_sets {
+            let header = |set| self.header(set).map_err(|source| Error::List { set: set.clone(), source });
+            all = sets.iter().map(header).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        }
+        let members = |set: &SetName| all.iter().find(|found| found.name == set.as_str())?.elements;
+        let of_others = |set| i64::from(members(set).unwrap_or_default()).saturating_sub(own.sum(set).number);
+        Ok(sets.iter().map(of_others).collect())
     }
 
     /// Like [`IpsetHandle::members_of_others`], but returns a hash of these members, so that one that another replaced shows, too. It

@@ -1,12 +1,16 @@
 //! The meaning of the kernel's notifications. Computes only, and takes any bytes.
 
-use netlink::{Attributes, Malformed, MessageIter, ReceivedMessage};
+use netlink::{Attributes, Malformed, MessageFlags, MessageIter, NetlinkRequest, ReceivedMessage};
 
 use crate::change::{Change, ChangeKinds, Writer};
 use crate::watcher::WatchId;
 
-/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables.
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_NEWGEN`: ends every transaction of nf_tables, and answers `NFT_MSG_GETGEN`.
 pub(crate) const NEW_GENERATION: u16 = 0x0a0f;
+const GET_GENERATION: u16 = 0x0a10;
+/// The number of our requests. A notification has that of the transaction; one with this number by chance counts as an answer, and
+/// says as much.
+pub(crate) const REQUEST_NUMBER: u32 = 0x6d72_6765;
 /// Size of `struct nfgenmsg`.
 const NETFILTER_HEADER: usize = 4;
 /// `NFTA_GEN_ID`, `NFTA_GEN_PROC_PID`, `NFTA_GEN_PROC_NAME`.
@@ -27,6 +31,13 @@ pub(crate) struct Observed {
     pub(crate) kinds: ChangeKinds,
     pub(crate) generation: Option<u32>,
     pub(crate) writer: Option<Writer>,
+    /// The answer to [`generation_request`].
+    pub(crate) answer: Option<u32>,
+}
+
+/// Asks for the generation of nf_tables' rules.
+pub(crate) fn generation_request() -> NetlinkRequest {
+    NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; NETFILTER_HEADER])
 }
 
 impl Observed {
@@ -46,7 +57,7 @@ impl Observed {
 
     /// The change that a watch reports with `key`; `None` if nothing changed.
     pub(crate) fn into_change<K>(self, key: K, watch: WatchId) -> Option<Change<K>> {
-        let Self { kinds, generation, writer } = self;
+        let Self { kinds, generation, writer, answer: _ } = self;
         (!kinds.is_empty()).then_some(Change { key, watch, kinds, generation, writer })
     }
 
@@ -54,7 +65,12 @@ impl Observed {
         self.kinds |= match message.kind {
             NEW_GENERATION => {
                 let (_, attributes) = message.header::<NETFILTER_HEADER>()?;
-                self.generation = attributes.find(GENERATION).and_then(|attribute| attribute.be32().ok());
+                let generation = attributes.find(GENERATION).and_then(|attribute| attribute.be32().ok());
+                if message.sequence == REQUEST_NUMBER {
+                    self.answer = generation;
+                    return Ok(());
+                }
+                self.generation = generation;
                 self.writer = writer(&attributes);
                 ChangeKinds::FIREWALL
             }

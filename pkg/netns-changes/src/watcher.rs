@@ -134,6 +134,29 @@ impl<K: Clone> ChangeWatcher<K> {
     }
 }
 
+impl<K: Clone> ChangeWatcher<K> {
+    /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
+    /// none is entered. `None` where there is no answer, because the watch has ended or the kernel has no nf_tables, or where
+    /// more notifications are pending than one [`ChangeWatcher::wait`] reads. Notifications that were pending are returned as
+    /// changes, and not reported once more.
+    #[must_use]
+    pub fn read_generations(&self, watches: &[WatchId]) -> (Vec<Option<u32>>, Vec<Change<K>>) {
+        let mut watched = self.0.watched();
+        let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
+        let mut changes = Vec::new();
+        let mut ask = |id: &WatchId| {
+            let (key, sockets) = namespaces.get(id)?;
+            let mut observed = Observed::default();
+            sockets.ask_generation(buffer, &mut observed);
+            let answer = observed.answer;
+            changes.extend(observed.into_change(key.clone(), *id));
+            answer
+        };
+        let generations = watches.iter().map(&mut ask).collect();
+        (generations, changes)
+    }
+}
+
 impl<K> ChangeWatcher<K> {
     /// Returns the number of watches.
     #[must_use]

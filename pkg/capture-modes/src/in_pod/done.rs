@@ -49,7 +49,8 @@ impl InPodCapture {
                 self.examine_node(state);
                 self.due = self.next_due();
             }
-            JobResult::Glanced(pods) => {
+            JobResult::Glanced { pods, changes } => {
+                changes.into_iter().for_each(|change| self.netns_changed(change));
                 for GlanceResult { uid, netns, whole } in pods {
                     self.glanced(state, uid, netns, whole);
                 }
@@ -187,7 +188,7 @@ impl InPodCapture {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
-            JobResult::Glanced(_) => true,      // each pod's result is taken for itself
+            JobResult::Glanced { .. } => true,  // each pod's result is taken for itself
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
         }

@@ -21,6 +21,9 @@ use zds::Workload;
 use super::worker::GlanceOrder;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
+/// So many looks at a pod's rules follow each other that only ask for their generation: with the full one, four minutes.
+const QUICK_LOOKS: u32 = 5;
+
 /// The pod.
 #[derive(Debug)]
 pub(super) struct EnrolledPod {
@@ -54,6 +57,8 @@ pub(super) struct EnrolledPod {
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) seen: Option<Arc<PodRulesSnapshot>>,
+    /// How many looks at its rules since the last full one only asked for their generation.
+    quick_looks: u32,
     /// When its rules were last observed.
     pub(super) looked: Option<SystemTime>,
     /// The requests that wait for its ADD.
@@ -87,6 +92,7 @@ impl EnrolledPod {
             examined: None,
             disturbance: None,
             seen: None,
+            quick_looks: 0,
             looked: None,
             waiting: Vec::new(),
         }
@@ -143,11 +149,24 @@ impl EnrolledPod {
         }
     }
 
+    /// Whether the generation of nf_tables' rules is enough for the next look at them: everything else is notified, except new legacy
+    /// tables. The pod itself cannot make any, and for those of a component on the node a full look follows a few of these.
+    pub(super) fn can_look_quickly(&self) -> bool {
+        let is_decisive = |seen: &Arc<PodRulesSnapshot>| seen.decisive_generation().is_some();
+        self.privilege < NetworkPrivilege::NetAdmin
+            && self.quick_looks < QUICK_LOOKS
+            && self.disturbance.is_none()
+            && self.seen.as_ref().is_some_and(is_decisive)
+            && self.watch.is_some()
+    }
+
     /// A look at its rules, which begins now, if there is something to compare them with.
     pub(super) fn glance_order(&mut self, uid: &PodUid) -> Option<GlanceOrder> {
         let (netns, before) = (self.netns.clone()?, self.seen.clone()?);
         self.begun = Instant::now();
-        Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before })
+        let watch = self.watch.as_ref().filter(|_| self.can_look_quickly()).map(NetnsWatch::id);
+        self.quick_looks = if watch.is_some() { self.quick_looks + 1 } else { 0 };
+        Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before, watch })
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.

@@ -22,6 +22,8 @@ use agent::{AgentState, ChangedPods, ReconcileScope, life};
 const LOOKS: usize = 16;
 /// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
 const GLANCES: usize = 8;
+/// The same of those that are only asked for the generation of their rules.
+const QUICK_GLANCES: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a verification begins that had to wait for others.
@@ -248,23 +250,26 @@ impl InPodCapture {
         let next = batched(now + OBSERVE);
         let mut glances = Vec::new();
         for (uid, action) in ready {
-            if action == PodAction::Observe && busy >= LOOKS {
+            let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
+            let takes_long = action == PodAction::Observe && !enrolled_pod.can_look_quickly();
+            if takes_long && busy >= LOOKS {
                 continue;
             }
-            busy += usize::from(action == PodAction::Observe);
-            if let Some(enrolled_pod) = self.enrolled.get_mut(&uid) {
-                enrolled_pod.lifecycle.begin_action(&action, next);
-                // A change has most likely to be looked into rule by rule.
-                let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
-                match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
-                    Some(order) => glances.push(order),
-                    None => self.perform(&uid, action),
-                }
+            busy += usize::from(takes_long);
+            enrolled_pod.lifecycle.begin_action(&action, next);
+            // A change has most likely to be looked into rule by rule.
+            let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
+            match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
+                Some(order) => glances.push(order),
+                None => self.perform(&uid, action),
             }
         }
-        while !glances.is_empty() {
-            let rest = glances.split_off(glances.len().min(GLANCES));
-            self.workers.send(CaptureJob::Glance(std::mem::replace(&mut glances, rest)), false);
+        let (quick, full): (Vec<_>, Vec<_>) = glances.into_iter().partition(|order| order.watch.is_some());
+        for (mut orders, most) in [(quick, QUICK_GLANCES), (full, GLANCES)] {
+            while !orders.is_empty() {
+                let rest = orders.split_off(orders.len().min(most));
+                self.workers.send(CaptureJob::Glance(std::mem::replace(&mut orders, rest)), false);
+            }
         }
     }
 

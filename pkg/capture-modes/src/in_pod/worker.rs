@@ -4,7 +4,7 @@ mod job;
 
 use std::{
     any::Any,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::IpAddr,
     panic::{self, AssertUnwindSafe},
@@ -17,7 +17,7 @@ use firewall::FirewallOptions;
 use inpod::{NetnsFinder, NetnsQuery, PodRulesSnapshot, PodRulesSpec, ProbeRules, recorded_netns};
 use model::{ExistingConnections, Family, PodUid, Reason};
 use netns::Netns;
-use netns_changes::{ChangeWatcher, NetnsWatch};
+use netns_changes::{Change, ChangeWatcher, NetnsWatch, WatchId};
 use pod_identity::{KnownPods, PodIds, newest_by_pod};
 
 use super::{pod_records::PodRecordStore, queue::JobQueue};
@@ -155,7 +155,7 @@ impl WorkerContext {
                 let result = self.check_rules(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
-            CaptureJob::Glance(pods) => JobResult::Glanced(self.glance(&pods)),
+            CaptureJob::Glance(pods) => self.glance(&pods),
             CaptureJob::Release { uid, netns } => {
                 let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
                 JobResult::Released { uid, result }
@@ -210,17 +210,46 @@ impl WorkerContext {
     }
 
     /// Checks whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
-    fn glance(&self, pods: &[GlanceOrder]) -> Vec<GlanceResult> {
-        let mut looks = Vec::new();
-        for GlanceOrder { netns, pod, before, .. } in pods {
-            looks.push((&**netns, self.wanted(pod, ExistingConnections::default()), &**before));
+    fn glance(&self, orders: &[GlanceOrder]) -> JobResult {
+        let (unchanged, changes) = self.compare_generations(orders);
+        let mut pods: Vec<GlanceResult> = Vec::with_capacity(orders.len());
+        let mut left = Vec::new();
+        for order in orders {
+            match unchanged.contains(&order.uid) {
+                true => pods.push(order.result(Some(Arc::clone(&order.before)))),
+                false => left.push(order),
+            }
         }
+        let looks: Vec<_> = left
+            .iter()
+            .map(|order| {
+                (&*order.netns, self.wanted(&order.pod, ExistingConnections::default()), &*order.before)
+            })
+            .collect();
         let mut seen = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
-        let result = |order: &GlanceOrder| {
+        for order in left {
             let now = seen.next().flatten().filter(PodRulesSnapshot::is_whole);
-            order.result(now.map(|now| shared(Some(&order.before), now)))
+            pods.push(order.result(now.map(|now| shared(Some(&order.before), now))));
+        }
+        JobResult::Glanced { pods, changes }
+    }
+
+    /// Returns the pods whose rules have the generation that they had, of those for which that is enough, and changes of their
+    /// namespaces that were pending.
+    fn compare_generations(&self, orders: &[GlanceOrder]) -> (BTreeSet<PodUid>, Vec<Change<PodUid>>) {
+        let watched: Vec<(&GlanceOrder, WatchId)> =
+            orders.iter().filter_map(|order| Some((order, order.watch?))).collect();
+        let Some(watcher) = self.watcher.as_ref().filter(|_| !watched.is_empty()) else {
+            return Default::default();
         };
-        pods.iter().map(result).collect()
+        let ids: Vec<WatchId> = watched.iter().map(|(_, id)| *id).collect();
+        let (generations, changes) = watcher.read_generations(&ids);
+        let is_unchanged = |order: &GlanceOrder, now: Option<u32>| {
+            now.is_some() && now == order.before.decisive_generation()
+        };
+        let unchanged = watched.iter().zip(generations);
+        let unchanged = unchanged.filter(|((order, _), now)| is_unchanged(order, *now));
+        (unchanged.map(|((order, _), _)| order.uid.clone()).collect(), changes)
     }
 
     fn check_rules(

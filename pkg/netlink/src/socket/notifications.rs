@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{RecvFlags, SocketFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 
 use super::{NetlinkProtocol, io_error, is_kernel, open_fd, options};
-use crate::{Error, MessageIter};
+use crate::{Error, MessageFlags, MessageIter, NetlinkRequest};
 
 /// Bounds the search for the end of a queue that has overflowed; a queue of 64 KiB has some hundred datagrams at most.
 const MAX_DISCARDED: usize = 1024;
@@ -44,6 +44,19 @@ impl NotificationSocket {
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))
             .map_err(io_error("join multicast groups of netlink"))?;
         Ok(Self { fd })
+    }
+
+    /// Sends a request with this number. The kernel queues its replies behind pending notifications, of which the number tells
+    /// them apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`], or the request is too long for a message.
+    pub fn send(&self, mut request: NetlinkRequest, sequence: u32) -> Result<(), Error> {
+        let bytes = request.finish(sequence, MessageFlags::REQUEST)?;
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT))
+            .map_err(io_error("send a netlink request"))?;
+        Ok(())
     }
 
     /// Reads the next datagram into `buffer`: its messages, or `None` if nothing is pending. A datagram that another process

@@ -34,8 +34,17 @@ fn a_transaction_of_nf_tables_has_its_generation_and_writer() {
         attribute(PROCESS_NAME, b"nft\0"),
     ]);
     let writer = Some(Writer { pid: 4711, name: "nft".to_owned() });
-    let expected = Observed { kinds: ChangeKinds::FIREWALL, generation: Some(7), writer };
+    let expected = Observed { kinds: ChangeKinds::FIREWALL, generation: Some(7), writer, answer: None };
     assert_eq!(observed(&datagram), expected);
+}
+
+#[test]
+fn an_answer_is_no_change() {
+    let mut datagram = new_generation(&[attribute(GENERATION, &7_u32.to_be_bytes())]);
+    datagram[8..12].copy_from_slice(&REQUEST_NUMBER.to_ne_bytes());
+    let answered = observed(&datagram);
+    assert_eq!(answered, Observed { answer: Some(7), ..Observed::default() });
+    assert_eq!(answered.into_change("pod", WatchId(0)), None);
 }
 
 #[test]

@@ -129,3 +129,30 @@ fn messages_of_processes_are_no_changes() {
     assert_eq!(watcher.wait(Some(LIMIT)).unwrap().unwrap(), []);
     assert!(began.elapsed() < LIMIT, "it came, and was dropped");
 }
+
+/// Without entering the namespace, and without a change that nobody made.
+#[test]
+fn the_generation_of_a_watched_namespace_is_asked_for() {
+    let Some((watcher, netns)) = watched_netns() else { return };
+    let id = watcher.watch.id();
+    let (first, changes) = watcher.read_generations(&[id]);
+    let [Some(before)] = *first else { panic!("{first:?}") };
+    assert_eq!(changes, []);
+    assert_eq!(watcher.read_generations(&[id]), (vec![Some(before)], vec![]));
+    assert_eq!(pending(&watcher), [], "an answer is no change");
+
+    run_in(&netns, "nft -f -", "add table inet t\n");
+    let (generations, changes) = watcher.read_generations(&[id, id]);
+    assert_eq!(generations, [Some(before + 1), Some(before + 1)]);
+    let [change] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!((change.kinds, change.watch), (ChangeKinds::FIREWALL, id));
+    assert_eq!((change.generation, change.writer.as_ref().unwrap().name.as_str()), (Some(before + 1), "nft"));
+    assert_eq!(pending(&watcher), [], "it was returned, and is reported once");
+
+    let network = ChangeWatcher::new().unwrap();
+    let watch = network.watch_network("pod", &netns).unwrap();
+    assert_eq!(network.read_generations(&[watch.id()]), (vec![None], vec![]), "rules are not watched");
+    let PodWatcher { watcher, watch } = watcher;
+    drop(watch);
+    assert_eq!(watcher.read_generations(&[id]), (vec![None], vec![]), "the watch has ended");
+}

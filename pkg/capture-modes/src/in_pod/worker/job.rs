@@ -14,7 +14,7 @@ use agent::{AgentHandle, CaptureReply};
 use inpod::{CaptureReport, ConnectionsReport, NetnsAnswer, NetnsQuery, PodRulesSnapshot};
 use model::{ExistingConnections, PodUid, Reason};
 use netns::{Netns, NetnsId};
-use netns_changes::{Change, NetnsWatch};
+use netns_changes::{Change, NetnsWatch, WatchId};
 use pod_identity::{KnownPods, PodIds};
 use zds::ZdsEvent;
 
@@ -65,6 +65,8 @@ pub(in crate::in_pod) struct GlanceOrder {
     pub(in crate::in_pod) netns: Arc<Netns>,
     pub(in crate::in_pod) pod: rules::inpod::PodOptions,
     pub(in crate::in_pod) before: Arc<PodRulesSnapshot>,
+    /// The watch over its namespace, if the generation of its rules is enough this time.
+    pub(in crate::in_pod) watch: Option<WatchId>,
 }
 
 /// The result if a job fails, with the reason.
@@ -84,7 +86,7 @@ impl CaptureJob {
             }
             CaptureJob::Glance(pods) => {
                 let results = pods.iter().map(|order| order.result(None)).collect();
-                Box::new(move |_| JobResult::Glanced(results))
+                Box::new(move |_| JobResult::Glanced { pods: results, changes: Vec::new() })
             }
             CaptureJob::Release { uid, .. } => {
                 let uid = uid.clone();
@@ -115,8 +117,8 @@ pub(crate) enum JobResult {
     Changed(Change<PodUid>),
     /// Somebody changed sets or rules of the node that are ours.
     NodeChanged(NodeNotice),
-    /// A look at the rules of some pods.
-    Glanced(Vec<GlanceResult>),
+    /// A look at the rules of some pods, and changes of their namespaces that were noticed with it.
+    Glanced { pods: Vec<GlanceResult>, changes: Vec<Change<PodUid>> },
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
