@@ -32,7 +32,7 @@ fn changes_of_others_are_told_from_our_own() {
         in_fresh_netns(|handle| {
             (0..others).for_each(|number| drop(shown(&format!("ipset create other-{number} list:set"))));
             let [spec, none] = names.map(|set| SetSpec::new(name(set), Family::V4));
-            let sets = [none.name.clone(), spec.name.clone()];
+            let sets = [none.name, spec.name.clone()];
             let counted = |handle: &mut IpsetHandle| {
                 let counts = handle.members_of_others(&sets).unwrap();
                 assert_eq!((counts.len(), counts[0]), (2, 0), "there is no other set");
