@@ -113,6 +113,12 @@ const COMMANDS: &[(&str, Run)] = &[
         ClusterOnly("kubectl; the_api_server_takes_every_document_to_the_letter creates the same objects"),
     ),
     (
+        "kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts=5432,6379",
+        ClusterOnly(
+            "kubectl; a_namespace_speaks_for_its_pods_and_a_pod_for_itself gives a namespace such an annotation",
+        ),
+    ),
+    (
         "kubectl label namespace shop pod-security.kubernetes.io/enforce=restricted",
         ClusterOnly("kubectl, and Kubernetes' own admission"),
     ),

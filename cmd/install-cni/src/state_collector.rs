@@ -254,6 +254,8 @@ impl StateCollector {
             unconfirmed: None,
             problem: None,
             privilege: None,
+            exceptions: Vec::new(),
+            refused_exceptions: Vec::new(),
         });
     }
 

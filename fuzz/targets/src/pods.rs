@@ -1,7 +1,12 @@
 //! Pods and namespaces as the API server gives them, or a directory of manifests.
 
 use model::{Namespace, Pod};
-use planner::{EnrolmentPolicy, Fact, FactIndex, ambient, decide, facts};
+use planner::{
+    EnrolmentPolicy, Fact, FactIndex, ambient, decide,
+    exceptions::{AllowedExceptions, RequestedExceptions},
+    facts,
+    inpod::{InPodAnnotations, PodOptionPolicy},
+};
 
 /// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
 /// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;
@@ -48,7 +53,12 @@ fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
     let policy = EnrolmentPolicy::default();
     let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
     assert_eq!(whole, small);
-    let [whole, small] =
-        [pod, trimmed].map(|pod| planner::inpod::InPodAnnotations::read_from(pod).options(true));
+    let options = PodOptionPolicy { dns_capture: true, allowed: AllowedExceptions::all() };
+    let mut small_namespace = namespace.clone();
+    facts::trim_namespace(&mut small_namespace);
+    let [whole, small] = [(pod, namespace), (trimmed, &small_namespace)].map(|(pod, namespace)| {
+        let inherited = RequestedExceptions::read_from(&namespace.metadata.annotations);
+        InPodAnnotations::read_from(pod).options(Some(&inherited), &options)
+    });
     assert_eq!(whole, small);
 }

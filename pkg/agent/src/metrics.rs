@@ -42,6 +42,7 @@ pub struct AgentMetrics {
     privileges: Labelled<Gauge>,
     overruled: Gauge,
     ambiguous: Gauge,
+    excepted: Gauge,
     outside: Gauge,
 }
 
@@ -63,6 +64,10 @@ impl AgentMetrics {
         let ambiguous = registry.metric(
             "istio_cni_ambient_ambiguous_pods",
             "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
+        );
+        let excepted = registry.metric(
+            "istio_cni_ambient_excepted_pods",
+            "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
         );
         let outside = registry.metric(
             "istio_cni_ambient_outside_connections",
@@ -127,6 +132,7 @@ impl AgentMetrics {
             privileges,
             overruled,
             ambiguous,
+            excepted,
             outside,
             // Istio's own names.
             events: registry.metric(
@@ -179,6 +185,11 @@ impl AgentMetrics {
         }
         self.overruled.set(amount(overruled));
         self.outside.set(amount(outside));
+    }
+
+    /// Pods of which some traffic is excepted from capture.
+    pub fn excepted(&self, pods: usize) {
+        self.excepted.set(amount(pods));
     }
 
     /// Pods whose network namespace could not be determined.

@@ -85,6 +85,8 @@ pub struct EnrolledPodView {
     pub ips: Vec<IpAddr>,
     /// The rules that its annotations request.
     pub options: rules::inpod::PodOptions,
+    /// Exceptions that were asked for and are not applied, each in a sentence without a full stop.
+    pub refused_exceptions: Vec<String>,
     /// The pod's network namespace, if it is known.
     pub netns: Option<Arc<Netns>>,
     /// The evidence on which this namespace is attributed to it.

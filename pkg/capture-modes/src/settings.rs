@@ -6,6 +6,7 @@ use agent::RecordIndex;
 use model::ExistingConnections;
 use planner::{
     EnrolmentPolicy,
+    inpod::PodOptionPolicy,
     node::{NodeConfig, ZtunnelFallback},
 };
 use rustix::{
@@ -42,8 +43,8 @@ pub struct InPodConfig {
     pub rules: rules::inpod::InPodRulesConfig,
     /// The socket to which ztunnel connects.
     pub socket: PathBuf,
-    /// ztunnel answers the DNS queries of pods that do not request otherwise.
-    pub dns_capture: bool,
+    /// The administrator's settings for the options of pods.
+    pub pods: PodOptionPolicy,
     /// Treatment of connections that a pod has when it joins, unless the pod requests otherwise.
     pub existing: ExistingConnections,
     /// IPv6 is captured, too.

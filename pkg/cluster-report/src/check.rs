@@ -84,7 +84,9 @@ pub struct Counts {
     pub pods: usize,
     /// Of those, captured ones.
     pub captured: usize,
-    /// Of those, pods that bypass the mesh.
+    /// Of those, captured ones of which some traffic stays outside of the mesh by intent.
+    pub excepted: usize,
+    /// Of those that are reported, pods that bypass the mesh.
     pub bypassing: usize,
 }
 
@@ -147,12 +149,15 @@ fn counts(cluster: &Cluster) -> Counts {
         let all = cluster.states().flat_map(|(_, state)| &state.pods);
         all.filter(|pod| capture.is_none_or(|capture| capture == pod.capture)).count()
     };
+    let all = cluster.states().flat_map(|(_, state)| &state.pods);
+    let excepted = all.filter(|pod| pod.capture == CaptureState::Captured && !pod.exceptions.is_empty());
     Counts {
         nodes: cluster.nodes.len(),
         agents: cluster.agents.len(),
         answered: cluster.states().count(),
         pods: pods(None),
         captured: pods(Some(CaptureState::Captured)),
+        excepted: excepted.count(),
         bypassing: pods(Some(CaptureState::Bypassing)),
     }
 }

@@ -158,6 +158,9 @@ codes! {
     /// The state of a pod could not be determined.
     PodUnknown "pod-unknown" Pods Unknown "the state of every pod is known"
         "Run millrace explain NAMESPACE/POD."
+    /// An exception that annotations of a pod or of its namespace ask for is not applied.
+    ExceptionRefused "exception-refused" Pods Warning "every exception from capture that pods ask for is applied"
+        "Correct or remove the annotation, or let the administrator allow it: docs/in-pod.md#exceptions."
     /// A mesh pod is older than the agent on its node, which has no record of it.
     PodOlderThanPlugin "pod-older-than-plugin" Pods Error "no pod of the mesh is older than the plugin on its node"
         "Restart the pod, or let the agent repair such pods: docs/repair.md."

@@ -139,6 +139,10 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     text
 }
 
+fn excepted_clause(pods: usize) -> String {
+    if pods == 0 { String::new() } else { format!(" ({pods} with exceptions)") }
+}
+
 fn conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
     let mut text =
@@ -148,8 +152,11 @@ fn conclusion(report: &CheckReport, colour: bool) -> String {
         0 => writeln!(text, "nothing is known of their pods"),
         _ => writeln!(
             text,
-            "{} pods, {} captured, {} bypassing the mesh",
-            counts.pods, counts.captured, counts.bypassing
+            "{} pods, {} captured{}, {} bypassing the mesh",
+            counts.pods,
+            counts.captured,
+            excepted_clause(counts.excepted),
+            counts.bypassing
         ),
     };
     if report.partial {

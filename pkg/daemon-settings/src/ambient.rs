@@ -13,6 +13,7 @@ use flags::{Flag, ValueSource};
 use model::{ExistingConnections, UnknownExistingConnections};
 use planner::{
     EnrolmentPolicy,
+    inpod::PodOptionPolicy,
     node::{NodeConfig, RouteTables, RulePriorities},
     selector::Enablement,
     ztunnel::ZtunnelSelector,
@@ -114,6 +115,7 @@ impl SettingsReader<'_> {
         let v4 = self.address(&options::HOST_PROBE_SNAT_IP);
         let v6 = self.address(&options::HOST_PROBE_SNAT_IPV6);
         let branch_probes = self.boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
+        let allowed = self.parsed(&options::AMBIENT_ALLOWED_EXCEPTIONS);
         let (dns_capture, ipv6) =
             (self.boolean(&options::AMBIENT_DNS_CAPTURE), self.boolean(&options::AMBIENT_IPV6));
         Some(InPodConfig {
@@ -123,7 +125,7 @@ impl SettingsReader<'_> {
                 ..inpod::InPodRulesConfig::default()
             },
             socket: self.text(&options::ZTUNNEL_UDS_ADDRESS).into(),
-            dns_capture: dns_capture?,
+            pods: PodOptionPolicy { dns_capture: dns_capture?, allowed: allowed? },
             existing: existing?,
             ipv6: ipv6?,
             proc: self.text(&options::HOST_PROC).into(),

@@ -142,6 +142,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("ztunnel-uds-address", &["ZTUNNEL_UDS_ADDRESS"], "/var/run/ztunnel/ztunnel.sock"),
     ("ambient-enablement-selector", &["AMBIENT_ENABLEMENT_SELECTOR"], ""),
     ("ambient-dns-capture", &["AMBIENT_DNS_CAPTURE"], "false"),
+    ("ambient-allowed-exceptions", &["AMBIENT_ALLOWED_EXCEPTIONS"], "none"),
     ("existing-connections", &["EXISTING_CONNECTIONS"], "keep"),
     ("ambient-ipv6", &["AMBIENT_IPV6"], "true"),
     ("exclude-namespaces", &["EXCLUDE_NAMESPACES"], ""),

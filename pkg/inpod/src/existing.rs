@@ -33,5 +33,6 @@ pub(crate) fn concerns(wanted: &PodRulesSpec<'_>, socket: &TcpSocket) -> bool {
     let (proxy, probes) = (wanted.config.proxy, wanted.config.probes);
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
-    !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe
+    let is_excepted = wanted.pod.exceptions.cover(socket.local, socket.remote);
+    !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

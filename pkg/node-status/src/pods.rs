@@ -126,6 +126,8 @@ fn pod_from_api(known: &KnownPod) -> PodState {
         unconfirmed: known.doubted.then(|| DOUBT.to_owned()),
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 
@@ -163,6 +165,8 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { acknowledged: serves, error: enrolled_pod.refused.clone() });
     shown.problem.clone_from(&enrolled_pod.trouble);
+    shown.exceptions = enrolled_pod.options.exceptions.texts();
+    shown.refused_exceptions.clone_from(&enrolled_pod.refused_exceptions);
 }
 
 /// Returns the evidence for a pod that belongs to the mesh and is handled by the next pass.

@@ -201,6 +201,8 @@ fn pod_of_record(record: &PodRecord) -> PodState {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 

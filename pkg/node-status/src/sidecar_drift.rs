@@ -135,6 +135,8 @@ mod tests {
             unconfirmed: None,
             problem: None,
             privilege: None,
+            exceptions: Vec::new(),
+            refused_exceptions: Vec::new(),
         }
     }
 

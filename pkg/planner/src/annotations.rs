@@ -25,9 +25,9 @@ pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
 
 /// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
-const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
-const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
-const INTERFACES: ListLimit =
+pub(crate) const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
+pub(crate) const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
+pub(crate) const INTERFACES: ListLimit =
     ListLimit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
 
 /// Annotations that are lists, and how many bytes of each can mean something.
@@ -60,8 +60,8 @@ const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table
 
 /// How long a list may be.
 #[derive(Clone, Copy)]
-struct ListLimit {
-    bytes: usize,
+pub(crate) struct ListLimit {
+    pub(crate) bytes: usize,
     elements: usize,
 }
 
@@ -189,7 +189,7 @@ fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
     })
 }
 
-fn ports(text: &str) -> Option<PortSelection> {
+pub(crate) fn ports(text: &str) -> Option<PortSelection> {
     if text.len() > PORTS.bytes {
         return None;
     }
@@ -214,11 +214,11 @@ fn list(ports: &[u16]) -> PortSelection {
     PortSelection::List(ports.iter().copied().map(Port).collect())
 }
 
-fn network_list(text: &str) -> Option<Vec<IpNet>> {
+pub(crate) fn network_list(text: &str) -> Option<Vec<IpNet>> {
     NETWORKS.holds(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
 }
 
-fn interfaces(text: &str) -> Option<Vec<IfName>> {
+pub(crate) fn interfaces(text: &str) -> Option<Vec<IfName>> {
     INTERFACES.holds(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use model::{Namespace, Pod, PodName, PodUid};
 
-use crate::inpod::InPodAnnotations;
+use crate::{exceptions::RequestedExceptions, inpod::InPodAnnotations};
 
 pub use trim::{trim, trim_namespace, trim_to_sidecar};
 
@@ -72,10 +72,17 @@ pub struct ChangedPod {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactIndex {
     pods: BTreeMap<PodName, IndexEntry>,
-    namespaces: BTreeMap<String, Namespace>,
+    namespaces: BTreeMap<String, NamespaceEntry>,
     has_pods: bool,
     has_namespaces: bool,
     doubted: DoubtedObjects,
+}
+
+/// A namespace, and what it asks for its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NamespaceEntry {
+    namespace: Namespace,
+    exceptions: RequestedExceptions,
 }
 
 /// A pod, and what follows from it alone.
@@ -183,7 +190,13 @@ impl FactIndex {
     /// The namespace of this name.
     #[must_use]
     pub fn namespace(&self, name: &str) -> Option<&Namespace> {
-        self.namespaces.get(name)
+        self.namespaces.get(name).map(|entry| &entry.namespace)
+    }
+
+    /// Returns what a namespace asks for its pods, as it was read when the index recorded the namespace.
+    #[must_use]
+    pub fn exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {
+        self.namespaces.get(namespace).map(|entry| &entry.exceptions)
     }
 
     /// Of whom the lists are not believed.
@@ -236,7 +249,8 @@ fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {
     (pod.name(), IndexEntry { pod, asked, ips })
 }
 
-fn named_namespace(mut namespace: Namespace) -> (String, Namespace) {
+fn named_namespace(mut namespace: Namespace) -> (String, NamespaceEntry) {
     trim_namespace(&mut namespace);
-    (namespace.metadata.name.clone(), namespace)
+    let exceptions = RequestedExceptions::read_from(&namespace.metadata.annotations);
+    (namespace.metadata.name.clone(), NamespaceEntry { namespace, exceptions })
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use model::{ExistingConnections, IfName, Pod, list_elements, parse_go_bool};
 use rules::inpod;
 
+use crate::exceptions::{AllowedExceptions, EffectiveExceptions, RequestedExceptions};
+
 /// Pod annotation: whether ztunnel answers its DNS.
 pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
 /// Pod annotation: whether inbound connections go straight to the application.
@@ -20,6 +22,15 @@ pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
 /// Characters of a value that is shown to people.
 const SHOWN: usize = 64;
 
+/// The administrator's settings for the options of pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodOptionPolicy {
+    /// ztunnel answers the DNS of pods that do not say.
+    pub dns_capture: bool,
+    /// The exceptions that pods and namespaces may make.
+    pub allowed: AllowedExceptions,
+}
+
 /// Options of in-pod capture that a pod's annotations ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InPodAnnotations {
@@ -27,6 +38,7 @@ pub struct InPodAnnotations {
     bypass_inbound: bool,
     virtual_interfaces: Vec<IfName>,
     existing: Option<ExistingConnections>,
+    exceptions: RequestedExceptions,
     /// Sentences on values that could not be read, at most one for each annotation. Such a value counts as absent.
     pub warnings: Vec<String>,
 }
@@ -41,17 +53,26 @@ impl InPodAnnotations {
         let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
         let virtual_interfaces = virtual_interfaces(names, &mut warnings);
         let existing = existing_connections(annotations, &mut warnings);
-        InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, warnings }
+        let exceptions = RequestedExceptions::read_from(annotations);
+        InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, exceptions, warnings }
     }
 
-    /// Returns the pod's options. `dns_capture` holds for pods that do not say.
+    /// Returns the pod's options, and what was asked for and is refused, each in a sentence. `namespace`: what its namespace asks for.
     #[must_use]
-    pub fn options(&self, dns_capture: bool) -> inpod::PodOptions {
-        inpod::PodOptions {
-            dns: self.dns.unwrap_or(dns_capture),
+    pub fn options(
+        &self,
+        namespace: Option<&RequestedExceptions>,
+        policy: &PodOptionPolicy,
+    ) -> (inpod::PodOptions, Vec<String>) {
+        let EffectiveExceptions { traffic, dns, refused } =
+            self.exceptions.effective(namespace, &policy.allowed);
+        let options = inpod::PodOptions {
+            dns: self.dns.or(dns).unwrap_or(policy.dns_capture),
             bypass_inbound: self.bypass_inbound,
             virtual_interfaces: self.virtual_interfaces.clone(),
-        }
+            exceptions: traffic,
+        };
+        (options, refused)
     }
 
     /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
@@ -127,7 +148,8 @@ mod tests {
         let pairs = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         pod.metadata.annotations = pairs.collect();
         let asked = InPodAnnotations::read_from(&pod);
-        (asked.options(dns_capture), asked.warnings.len())
+        let policy = PodOptionPolicy { dns_capture, ..PodOptionPolicy::default() };
+        (asked.options(None, &policy).0, asked.warnings.len())
     }
 
     #[test]

@@ -10,6 +10,7 @@
 pub mod ambient;
 pub mod annotations;
 pub mod enrolment;
+pub mod exceptions;
 pub mod facts;
 pub mod inpod;
 pub mod node;

@@ -64,5 +64,9 @@ fn message(pod: &PodState, cause: String) -> String {
     let own =
         own.chain(pod.problem.as_deref().map(clause)).chain(pod.kernel.unobserved.as_deref().map(clause));
     let own: Vec<String> = own.collect();
-    if own.is_empty() { cause } else { own.join("; ") }
+    match own.is_empty() {
+        true if pod.exceptions.is_empty() => cause,
+        true => format!("{cause}; outside by intent: {}", pod.exceptions.join("; ")),
+        false => own.join("; "),
+    }
 }

@@ -48,6 +48,13 @@ pub struct PodState {
     /// With in-pod capture: what its strongest container may do in its network namespace, such as `net-admin`; `None`: it is
     /// not captured so, or nobody says.
     pub privilege: Option<String>,
+    /// Traffic that stays outside of the mesh by intent, because annotations ask for it and the administrator allows it; each
+    /// kind in a clause ("outbound TCP ports 5432").
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<String>,
+    /// Exceptions that annotations ask for and that are not applied, each in a clause.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_exceptions: Vec<String>,
 }
 
 /// Why.

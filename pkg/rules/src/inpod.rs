@@ -6,14 +6,15 @@
 //! marks the connection, by which the application's answers find the way back to it instead of out of the pod.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use model::{Family, IfName, Mark, Port, TableId};
+use model::{Family, IfName, IpNet, Mark, Port, TableId};
 
 use crate::ir::{
     AddressSide, Chain, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, Rule, RuleSet, Table,
     Target, host_net,
 };
+use crate::sidecar::port_matches;
 
 /// First stop of arriving packets in a pod.
 pub const PRERT: Chain = Chain::named("ISTIO_PRERT");
@@ -120,6 +121,54 @@ pub struct PodOptions {
     pub bypass_inbound: bool,
     /// Interfaces of virtual machines inside of it, whose outbound connections arrive there.
     pub virtual_interfaces: Vec<IfName>,
+    /// Traffic that stays outside of the mesh by intent.
+    pub exceptions: PodExceptions,
+}
+
+/// Traffic of a captured pod that is not redirected. Its DNS is redirected or not whatever stands here, unless it takes an
+/// excepted interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodExceptions {
+    /// Destination ports of its TCP connections.
+    pub outbound_ports: Vec<Port>,
+    /// Destinations of its TCP connections, of both families.
+    pub outbound_networks: Vec<IpNet>,
+    /// Ports of its own that are reached without ztunnel.
+    pub inbound_ports: Vec<Port>,
+    /// Network interfaces of which nothing is redirected.
+    pub interfaces: Vec<IfName>,
+}
+
+impl PodExceptions {
+    /// Returns each kind that there is, as text: "outbound TCP ports 5432, 6379".
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces } = self;
+        let kinds = [
+            ("outbound TCP ports", joined(outbound_ports.iter().map(|port| port.0))),
+            ("outbound networks", joined(outbound_networks)),
+            ("inbound TCP ports", joined(inbound_ports.iter().map(|port| port.0))),
+            ("network interfaces", joined(interfaces)),
+        ];
+        let given = kinds.into_iter().filter(|(_, values)| !values.is_empty());
+        given.map(|(kind, values)| format!("{kind} {values}")).collect()
+    }
+
+    /// Whether a TCP connection with these ends is not redirected, whoever opened it. Its interface is not looked at.
+    #[must_use]
+    pub fn cover(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        self.outbound_ports.contains(&Port(remote.port()))
+            || self.inbound_ports.contains(&Port(local.port()))
+            || self.outbound_networks.iter().any(|network| network.contains(&remote.ip()))
+    }
+
+    fn networks(&self, family: Family) -> impl Iterator<Item = &IpNet> {
+        self.outbound_networks.iter().filter(move |network| Family::of_ip(network.addr()) == family)
+    }
+}
+
+fn joined(values: impl IntoIterator<Item: ToString>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The rule set of one family in a pod.
@@ -130,7 +179,7 @@ pub fn pod(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleS
     inbound(config, pod, family, &mut rules);
     outbound(config, pod, family, &mut rules);
     if pod.dns {
-        dns_zones(config, &mut rules);
+        dns_zones(config, pod, &mut rules);
     }
     rules
 }
@@ -148,11 +197,16 @@ fn marks(config: &InPodRulesConfig, rules: &mut RuleSet) {
 
 fn inbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
     let mut chain = Vec::new();
+    for interface in &pod.exceptions.interfaces {
+        chain.push(Rule::new(Target::Accept).input(interface));
+    }
     for interface in &pod.virtual_interfaces {
         chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
     }
     if !pod.bypass_inbound {
         chain.push(Rule::new(Target::Accept).source(host_net(config.probes.address(family))).tcp());
+        let ports = port_matches(&pod.exceptions.inbound_ports);
+        chain.extend(ports.into_iter().map(|port| Rule::new(Target::Accept).tcp().when(port)));
         let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback(family)).tcp();
         chain.push(plain.when(Match::DestPort(MatchValue::ne(config.tunnel))).when(is_not(config.proxy)));
     }
@@ -167,6 +221,9 @@ fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: 
     let mut push = |rule| rules.table(Table::Nat).push(&OUTPUT, rule);
     // Answers to the node's probes.
     push(Rule::new(Target::Accept).dest(host_net(config.probes.address(family))).tcp());
+    for interface in &pod.exceptions.interfaces {
+        push(Rule::new(Target::Accept).output(interface));
+    }
     if pod.dns {
         let ask = || Rule::new(Target::Redirect(config.dns));
         push(ask().not_output(&LOOPBACK).udp().when(is_not(config.proxy)).dport(DNS));
@@ -175,6 +232,12 @@ fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: 
     push(Rule::new(Target::Accept).tcp().when(is(config.connection)));
     // The pod talks to itself by its own address.
     push(Rule::new(Target::Accept).not_dest(loopback(family)).output(&LOOPBACK));
+    for port in port_matches(&pod.exceptions.outbound_ports) {
+        push(Rule::new(Target::Accept).tcp().when(port));
+    }
+    for network in pod.exceptions.networks(family) {
+        push(Rule::new(Target::Accept).dest(network.trunc()).tcp());
+    }
     push(
         Rule::new(Target::Redirect(config.outbound))
             .not_dest(loopback(family))
@@ -183,11 +246,14 @@ fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: 
     );
 }
 
-fn dns_zones(config: &InPodRulesConfig, rules: &mut RuleSet) {
+fn dns_zones(config: &InPodRulesConfig, pod: &PodOptions, rules: &mut RuleSet) {
     lead(rules, Table::Raw, Hook::Output, &OUTPUT);
     let zone = || Rule::new(Target::CtZone(DNS_ZONE)).udp();
     rules.table(Table::Raw).push(&OUTPUT, zone().when(is(config.proxy)).dport(DNS));
     lead(rules, Table::Raw, Hook::Prerouting, &PRERT);
+    for interface in &pod.exceptions.interfaces {
+        rules.table(Table::Raw).push(&PRERT, Rule::new(Target::Accept).input(interface));
+    }
     let answers = zone().when(is_not(config.proxy)).when(Match::SourcePort(MatchValue::eq(DNS)));
     rules.table(Table::Raw).push(&PRERT, answers);
 }
@@ -236,7 +302,7 @@ fn is_not(mark: Mark) -> Match {
 }
 
 /// The one loopback address that Istio leaves alone.
-fn loopback(family: Family) -> model::IpNet {
+fn loopback(family: Family) -> IpNet {
     host_net(match family {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),
         Family::V6 => Ipv6Addr::LOCALHOST.into(),

@@ -125,6 +125,8 @@ pub(super) fn pod(namespace: &str, name: &str, capture: CaptureState) -> PodStat
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 

@@ -363,5 +363,7 @@ fn pod_state(at: usize) -> PodState {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }

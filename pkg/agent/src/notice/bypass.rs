@@ -15,6 +15,7 @@ pub(super) struct BypassNotices {
     privileges: BTreeMap<PodUid, NetworkPrivilege>,
     overruled: BTreeMap<PodUid, OverruledPod>,
     unstable: BTreeMap<PodUid, UnstablePod>,
+    refused_exceptions: BTreeMap<PodUid, Vec<String>>,
 }
 
 impl BypassNotices {
@@ -53,6 +54,21 @@ impl NoticeTracker {
             "One of its containers {by}, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
         );
         self.say(about(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
+    }
+
+    /// Reports exceptions that annotations ask for and that are not applied, unless the same ones were reported.
+    pub fn refused_exceptions(&mut self, pod: &PodName, uid: &PodUid, refused: &[String]) {
+        let known = self.bypasses.refused_exceptions.get(uid).map(Vec::as_slice).unwrap_or_default();
+        if known == refused {
+            return;
+        }
+        self.bypasses.refused_exceptions.insert(uid.clone(), refused.to_vec());
+        if refused.is_empty() {
+            return;
+        }
+        let shown: String = refused.join("; ").chars().take(LONGEST).collect();
+        let message = format!("All of its traffic that the exceptions name is captured: {shown}.");
+        self.say(about(pod, uid), (NoticeLevel::Warning, "ExceptionRefused", message));
     }
 
     /// Rules of other components that precede ours in a pod, as text; empty: none.
@@ -114,6 +130,7 @@ impl NoticeTracker {
         self.bypasses.privileges.retain(|uid, _| is_known(uid));
         self.bypasses.overruled.retain(|uid, _| is_known(uid));
         self.bypasses.unstable.retain(|uid, _| is_known(uid));
+        self.bypasses.refused_exceptions.retain(|uid, _| is_known(uid));
     }
 }
 

@@ -382,6 +382,22 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
 }
 
 #[test]
+fn a_refused_exception_is_told_of_once_and_again_when_it_is_another_one() {
+    let mut desk = Desk::new();
+    let pod = pod("web", "Running");
+    let (name, uid) = (pod.name(), pod.metadata.uid);
+    for (refused, told) in
+        [("", false), ("one", true), ("one", false), ("two", true), ("", false), ("two", true)]
+    {
+        let refused: Vec<String> = refused.split_terminator(' ').map(|one| one.repeat(1000)).collect();
+        desk.notices.refused_exceptions(&name, &uid, &refused);
+        let said: Vec<AgentNotice> = desk.said.try_iter().collect();
+        assert_eq!(said.len(), usize::from(told), "{refused:.20?}");
+        assert!(said.iter().all(|notice| notice.reason == "ExceptionRefused" && notice.message.len() < 1024));
+    }
+}
+
+#[test]
 fn a_pod_whose_rules_are_removed_repeatedly_has_no_other_event_for_it() {
     const UNSTABLE: CaptureStatus =
         CaptureStatus { state: CaptureState::Pending, annotation: Some(Redirection::Pending) };

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use model::NetworkPrivilege;
+use rules::inpod::PodExceptions;
 
 use super::InPodCapture;
 use agent::{AgentState, ChangedPods};
@@ -11,18 +12,20 @@ impl InPodCapture {
     /// Counts them, and reports what is new. `only`: nothing changed of others.
     pub(super) fn tell_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
-        let (mut outside, mut ambiguous) = (0, 0);
+        let (mut outside, mut ambiguous, mut excepted) = (0, 0, 0);
         let now = Instant::now();
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_leaving())
         {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
+            excepted += usize::from(enrolled_pod.options.exceptions != PodExceptions::default());
             overruled += usize::from(enrolled_pod.bypasses().next().is_some());
             outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
             if only.is_some_and(|changed| !changed.pods.contains_key(uid)) {
                 continue;
             }
+            state.notices.refused_exceptions(&enrolled_pod.name, uid, &enrolled_pod.refused_exceptions);
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
             if enrolled_pod.seen.is_none() {
                 continue; // the last result counts until the next observation
@@ -35,5 +38,6 @@ impl InPodCapture {
         }
         state.metrics.bypasses(&privileges, overruled, outside);
         state.metrics.ambiguous(ambiguous);
+        state.metrics.excepted(excepted);
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct EnrolledPod {
     pub(super) service_account: String,
     pub(super) ips: Vec<IpAddr>,
     pub(super) options: rules::inpod::PodOptions,
+    /// Exceptions that were asked for and are not applied, each in a sentence without a full stop.
+    pub(super) refused_exceptions: Vec<String>,
     /// Treatment of the connections that the pod has when it joins.
     pub(super) existing: ExistingConnections,
     /// The pod's privilege over its own network namespace.
@@ -69,7 +71,7 @@ impl EnrolledPod {
     /// `annotation`: what the API shows as its redirection.
     pub(super) fn new(
         pod: &Pod,
-        options: rules::inpod::PodOptions,
+        (options, refused_exceptions): (rules::inpod::PodOptions, Vec<String>),
         existing: ExistingConnections,
         annotation: Option<&str>,
         now: AgentTime,
@@ -79,6 +81,7 @@ impl EnrolledPod {
             service_account: pod.spec.service_account_name.clone(),
             ips: pod.status.ips(),
             options,
+            refused_exceptions,
             existing,
             privilege: pod.network_privilege(),
             container: ContainerId::default(),
@@ -96,6 +99,14 @@ impl EnrolledPod {
             looked: None,
             waiting: Vec::new(),
         }
+    }
+
+    /// Takes in its options, and the exceptions that are refused. Returns whether its rules are others now.
+    pub(super) fn choose(&mut self, (options, refused): (rules::inpod::PodOptions, Vec<String>)) -> bool {
+        self.refused_exceptions = refused;
+        let changed = self.options != options;
+        self.options = options;
+        changed
     }
 
     /// Logs that it joins or leaves.
@@ -204,6 +215,7 @@ impl EnrolledPod {
             evidence: self.evidence(PodLife::Running, connected),
             ips: self.ips.clone(),
             options: self.options.clone(),
+            refused_exceptions: self.refused_exceptions.clone(),
             netns: self.netns.clone(),
             ruled: self.lifecycle.is_ruled(),
             verified: self.lifecycle.rules() == RulesState::Verified,

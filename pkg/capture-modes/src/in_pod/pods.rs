@@ -74,7 +74,8 @@ impl InPodCapture {
 
     /// The entry of a pod, which is added if it is missing.
     pub(super) fn enrolled_pod_of(&mut self, state: &AgentState, pod: &Pod) -> &mut EnrolledPod {
-        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
+        let (existing, now) = (self.chosen.existing, self.now());
+        let policy = &self.chosen.pods;
         self.enrolled.entry(pod.metadata.uid.clone()).or_insert_with(|| {
             let asked = InPodAnnotations::read_from(pod);
             for warning in &asked.warnings {
@@ -83,14 +84,16 @@ impl InPodCapture {
             }
             state.metrics.event("add");
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-            EnrolledPod::new(pod, asked.options(dns), asked.existing(existing), annotation, now)
+            let options = asked.options(state.index.exceptions(&pod.metadata.namespace), policy);
+            EnrolledPod::new(pod, options, asked.existing(existing), annotation, now)
         })
     }
 
     pub(super) fn pod_joined(&mut self, state: &AgentState, pod: &Pod, ips: Vec<IpAddr>) {
         let uid = &pod.metadata.uid;
         let is_new = !self.enrolled.contains_key(uid);
-        let (dns, existing, now) = (self.chosen.dns_capture, self.chosen.existing, self.now());
+        let (existing, now) = (self.chosen.existing, self.now());
+        let policy = self.chosen.pods.clone();
         let enrolled_pod = self.enrolled_pod_of(state, pod);
         enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
@@ -103,10 +106,9 @@ impl InPodCapture {
         }
         let may_change = enrolled_pod.lifecycle.may_change(now);
         let asked = state.index.annotations(&enrolled_pod.name).filter(|_| may_change);
-        let chosen = asked.map(|asked| asked.options(dns)).filter(|chosen| enrolled_pod.options != *chosen);
-        let changed = chosen.is_some();
-        if let Some(chosen) = chosen {
-            enrolled_pod.options = chosen;
+        let inherited = state.index.exceptions(&enrolled_pod.name.namespace);
+        let changed = asked.is_some_and(|asked| enrolled_pod.choose(asked.options(inherited, &policy)));
+        if changed {
             state.metrics.event("update");
         }
         if is_new {

@@ -22,7 +22,7 @@ use agent::{AgentState, ChangedPods, ReconcileScope, life};
 const LOOKS: usize = 16;
 /// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
 const GLANCES: usize = 8;
-/// The same of those that are only asked for the generation of their rules.
+/// How many pods a worker looks at that are only asked for the generation of their rules.
 const QUICK_GLANCES: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);

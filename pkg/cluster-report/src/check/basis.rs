@@ -51,6 +51,7 @@ fn bases(code: Code) -> &'static [Basis] {
         | Code::PodPending
         | Code::PodLeaving
         | Code::PodUnknown
+        | Code::ExceptionRefused
         | Code::PodOlderThanPlugin
         | Code::PodNotReported => &[PODS, NAMESPACES, Agents, Answers, Observations, MeshNodes],
         Code::KernelOld | Code::RuntimeUntested => &[NODES],

@@ -15,7 +15,17 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
         .cluster
         .states()
         .flat_map(|(node, state)| state.pods.iter().filter_map(move |pod| of_reported(node, state, pod)));
-    reported.chain(missing(lookup)).collect()
+    reported.chain(refused_exceptions(lookup)).chain(missing(lookup)).collect()
+}
+
+fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Finding> + 'a {
+    let of_pod = |node: &str, pod: &PodState| {
+        let message = pod.refused_exceptions.join("; ");
+        let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
+        (!message.is_empty()).then(|| Finding::new(Code::ExceptionRefused, object, message).on(node))
+    };
+    let states = lookup.cluster.states();
+    states.flat_map(move |(node, state)| state.pods.iter().filter_map(move |pod| of_pod(node, pod)))
 }
 
 /// Of a pod that its node's agent reports.

@@ -39,6 +39,8 @@ fn pod_state(name: &str, capture: CaptureState) -> PodState {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 
@@ -255,6 +257,12 @@ fn each_finding_has_its_cause() {
             "[drifted]",
         ),
         (Code::PodPending, |c| state(c).pods[0].capture = CaptureState::Pending, "pod shop/web", "(node n1)"),
+        (
+            Code::ExceptionRefused,
+            |c| state(c).pods[0].refused_exceptions = vec!["it is not allowed".to_owned()],
+            "pod shop/web",
+            "it is not allowed",
+        ),
         (Code::PodLeaving, |c| state(c).pods[0].capture = CaptureState::Leaving, "pod shop/web", "(node n1)"),
         (Code::PodUnknown, |c| state(c).pods[0].capture = CaptureState::Unknown, "pod shop/web", "(node n1)"),
         (

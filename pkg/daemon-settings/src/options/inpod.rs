@@ -1,4 +1,4 @@
-//! Flags of in-pod capture. Variables, and what they mean, are Istio's of 1.30, but for the first and the
+//! Flags of in-pod capture. Variables, and what they mean, are Istio's of 1.30, but for the first, the allowed exceptions and the
 //! last two; Istio has no flags for most of them.
 
 use flags::Flag;
@@ -28,6 +28,13 @@ pub const AMBIENT_DNS_CAPTURE: Flag = Flag {
     env: &["AMBIENT_DNS_CAPTURE"],
     help: "redirect DNS of ambient pods to ztunnel, unless a pod opts out",
     ..Flag::SWITCH
+};
+pub const AMBIENT_ALLOWED_EXCEPTIONS: Flag = Flag {
+    long: "ambient-allowed-exceptions",
+    env: &["AMBIENT_ALLOWED_EXCEPTIONS"],
+    default: "none",
+    help: "traffic that annotations may leave outside of in-pod capture: none, all, or a list of outbound-ports, outbound-networks, inbound-ports, interfaces, dns",
+    ..Flag::VALUE
 };
 pub const EXISTING_CONNECTIONS: Flag = Flag {
     long: "existing-connections",
@@ -82,6 +89,7 @@ pub const IN_POD: &[Flag] = &[
     ZTUNNEL_UDS_ADDRESS,
     AMBIENT_ENABLEMENT_SELECTOR,
     AMBIENT_DNS_CAPTURE,
+    AMBIENT_ALLOWED_EXCEPTIONS,
     EXISTING_CONNECTIONS,
     AMBIENT_IPV6,
     EXCLUDE_NAMESPACES,

@@ -11,6 +11,7 @@ use crate::{
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE},
     annotations,
     enrolment::{INIT, INJECT, PROXY, STATUS},
+    exceptions::ExceptionKind,
     inpod::{BYPASS_INBOUND, DNS_CAPTURE, EXISTING_CONNECTIONS, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
 };
 
@@ -102,9 +103,15 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
     *status = PodStatus::default();
 }
 
-/// Like [`trim`], but for a namespace, of which only the labels count.
+/// Like [`trim`], but for a namespace, of which the labels count, and the exceptions that it asks for.
 pub fn trim_namespace(namespace: &mut Namespace) {
-    namespace.metadata.annotations = BTreeMap::new();
+    namespace.metadata.annotations.retain(|key, value| match exception_limit(key) {
+        Some(limit) => {
+            cut(value, limit);
+            true
+        }
+        None => false,
+    });
     namespace.metadata.resource_version = String::new();
     namespace.metadata.owners = Vec::new();
     trim_labels(&mut namespace.metadata.labels);
@@ -116,7 +123,13 @@ fn limit(annotation: &str) -> Option<usize> {
         return Some(0); // that it is there is all that counts
     }
     let all = ANNOTATIONS.iter().chain(&annotations::LISTS);
-    all.copied().find_map(|(key, limit)| (key == annotation).then_some(limit))
+    let known = all.copied().find_map(|(key, limit)| (key == annotation).then_some(limit));
+    known.or_else(|| exception_limit(annotation))
+}
+
+fn exception_limit(annotation: &str) -> Option<usize> {
+    let kind = ExceptionKind::ALL.into_iter().find(|kind| kind.annotation() == annotation)?;
+    Some(kind.longest())
 }
 
 fn trim_labels(labels: &mut BTreeMap<String, String>) {

@@ -20,6 +20,8 @@ fn pod(name: &str, capture: CaptureState) -> PodState {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 

@@ -22,6 +22,7 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     all.extend(annotation(state, pod));
     all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", clause(doubt))));
     all.extend(privilege(pod));
+    all.extend(exceptions(pod));
     let trouble = pod.problem.as_ref().filter(is_new);
     all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
@@ -145,6 +146,13 @@ fn privilege(pod: &PodState) -> Option<String> {
         _ => return None,
     };
     Some(format!("{may}: with that, it can bypass the mesh."))
+}
+
+fn exceptions(pod: &PodState) -> Vec<String> {
+    let applied = (!pod.exceptions.is_empty())
+        .then(|| format!("Outside by intent, as annotations ask for it: {}.", pod.exceptions.join("; ")));
+    let refused = pod.refused_exceptions.iter().map(|refused| format!("Not applied: {}.", clause(refused)));
+    applied.into_iter().chain(refused).collect()
 }
 
 fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {

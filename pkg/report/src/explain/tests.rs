@@ -48,6 +48,8 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     };
     pod.kernel.observed_at = Some("2026-11-21T03:00:00Z".into());
     pod.kernel.netns = Some(NetnsRef { device: 4, inode: 17 });

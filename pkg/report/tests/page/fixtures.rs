@@ -157,6 +157,8 @@ pub(crate) fn in_pod() -> StateReport {
         pod.ztunnel = Some(ZtunnelView { acknowledged: true, error: None });
         pod.kernel.observed = vec!["its rules are in place, of both families".into()];
     }
+    state.pods[0].exceptions = vec!["outbound TCP ports 5432".into()];
+    state.pods[0].refused_exceptions = vec!["annotation cni.istio.io/dnsCapture has no effect".into()];
     let held = &mut state.pods[4];
     held.capture = CaptureState::Held;
     held.ztunnel = Some(ZtunnelView { acknowledged: false, error: Some("no identity for this pod".into()) });
@@ -231,6 +233,8 @@ pub(crate) fn node_pod(place: usize, namespace: &str, name: &str) -> PodState {
         unconfirmed: None,
         problem: None,
         privilege: None,
+        exceptions: Vec::new(),
+        refused_exceptions: Vec::new(),
     }
 }
 

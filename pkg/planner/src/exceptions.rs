@@ -1,0 +1,342 @@
+//! What a pod or its namespace asks to leave outside of in-pod capture, and what of it the administrator allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use model::{IpNet, Port, list_elements, parse_go_bool};
+use rules::inpod::{InPodRulesConfig, PodExceptions};
+use rules::sidecar::PortSelection;
+
+use crate::{annotations, inpod::excerpt};
+
+/// A kind of exception. The administrator allows each for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExceptionKind {
+    /// Destination ports of TCP connections.
+    OutboundPorts,
+    /// Destination networks of TCP connections.
+    OutboundNetworks,
+    /// Ports that are reached without ztunnel, and so without its policies.
+    InboundPorts,
+    /// Network interfaces of the pod.
+    Interfaces,
+    /// Whether ztunnel answers DNS.
+    Dns,
+}
+
+impl ExceptionKind {
+    /// All of them.
+    pub const ALL: [ExceptionKind; 5] = [
+        ExceptionKind::OutboundPorts,
+        ExceptionKind::OutboundNetworks,
+        ExceptionKind::InboundPorts,
+        ExceptionKind::Interfaces,
+        ExceptionKind::Dns,
+    ];
+
+    /// Returns its name in settings and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ExceptionKind::OutboundPorts => "outbound-ports",
+            ExceptionKind::OutboundNetworks => "outbound-networks",
+            ExceptionKind::InboundPorts => "inbound-ports",
+            ExceptionKind::Interfaces => "interfaces",
+            ExceptionKind::Dns => "dns",
+        }
+    }
+
+    /// Returns the annotation of pods and namespaces that asks for it.
+    #[must_use]
+    pub const fn annotation(self) -> &'static str {
+        match self {
+            ExceptionKind::OutboundPorts => "cni.istio.io/excludeOutboundPorts",
+            ExceptionKind::OutboundNetworks => "cni.istio.io/excludeOutboundIPRanges",
+            ExceptionKind::InboundPorts => "cni.istio.io/excludeInboundPorts",
+            ExceptionKind::Interfaces => "cni.istio.io/excludeInterfaces",
+            ExceptionKind::Dns => "cni.istio.io/dnsCapture",
+        }
+    }
+
+    /// Bytes of a value that can mean something.
+    pub(crate) const fn longest(self) -> usize {
+        match self {
+            ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => annotations::PORTS.bytes,
+            ExceptionKind::OutboundNetworks => annotations::NETWORKS.bytes,
+            ExceptionKind::Interfaces => annotations::INTERFACES.bytes,
+            ExceptionKind::Dns => 16,
+        }
+    }
+
+    fn allowed_values(self) -> &'static str {
+        match self {
+            ExceptionKind::OutboundPorts => "a comma-separated list of ports from 1 to 65535",
+            ExceptionKind::OutboundNetworks => {
+                "a comma-separated list of networks as 10.0.0.0/8, none of which is a whole address family"
+            }
+            ExceptionKind::InboundPorts => {
+                "a comma-separated list of ports from 1 to 65535, without those of ztunnel"
+            }
+            ExceptionKind::Interfaces => "a comma-separated list of interface names, without lo",
+            ExceptionKind::Dns => "true or false",
+        }
+    }
+}
+
+/// The kinds of exceptions that the administrator allows. None by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedExceptions(BTreeSet<ExceptionKind>);
+
+impl AllowedExceptions {
+    /// Returns all of them.
+    #[must_use]
+    pub fn all() -> AllowedExceptions {
+        AllowedExceptions(ExceptionKind::ALL.into())
+    }
+}
+
+impl FromStr for AllowedExceptions {
+    type Err = String;
+
+    /// Nothing, `none`, `all`, or a comma-separated list of names of kinds.
+    fn from_str(text: &str) -> Result<AllowedExceptions, String> {
+        let named = |name: &str| ExceptionKind::ALL.into_iter().find(|kind| kind.name() == name);
+        let names: Vec<&str> = list_elements(text).collect();
+        let kinds: Result<BTreeSet<_>, &str> = match names.as_slice() {
+            ["none"] => Ok(BTreeSet::new()),
+            ["all"] => return Ok(AllowedExceptions::all()),
+            names => names.iter().map(|name| named(name).ok_or(*name)).collect(),
+        };
+        kinds.map(AllowedExceptions).map_err(|name| {
+            let known = ExceptionKind::ALL.map(ExceptionKind::name).join(", ");
+            format!(
+                "{:?} is no kind of exception; known are {known}, and for itself none or all",
+                excerpt(name)
+            )
+        })
+    }
+}
+
+/// Exceptions that the annotations of one object ask for, by kind; `Err`: the beginning of a value that cannot be applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestedExceptions(BTreeMap<ExceptionKind, Result<ExceptionValue, String>>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ExceptionValue {
+    Ports(Vec<Port>),
+    Networks(Vec<IpNet>),
+    Interfaces(Vec<model::IfName>),
+    Switch(bool),
+}
+
+/// The exceptions that apply to a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EffectiveExceptions {
+    /// Traffic that is not redirected.
+    pub traffic: PodExceptions,
+    /// Whether ztunnel answers its DNS; `None`: as for pods without an exception.
+    pub dns: Option<bool>,
+    /// Requests that are not applied, each in a sentence without a full stop.
+    pub refused: Vec<String>,
+}
+
+impl RequestedExceptions {
+    /// Reads the annotations of a pod or of a namespace.
+    #[must_use]
+    pub fn read_from(annotations: &BTreeMap<String, String>) -> RequestedExceptions {
+        let read = |kind: ExceptionKind| {
+            let text = annotations.get(kind.annotation())?;
+            let value = value(kind, text).ok_or_else(|| excerpt(text));
+            Some((kind, value))
+        };
+        RequestedExceptions(ExceptionKind::ALL.into_iter().filter_map(read).collect())
+    }
+
+    /// Returns what applies to a pod that asks for this itself. Of what it does not mention, its namespace's word counts.
+    #[must_use]
+    pub fn effective(
+        &self,
+        namespace: Option<&RequestedExceptions>,
+        allowed: &AllowedExceptions,
+    ) -> EffectiveExceptions {
+        let mut all = EffectiveExceptions::default();
+        for kind in ExceptionKind::ALL {
+            let inherited = || Some(("its namespace", namespace?.0.get(&kind)?));
+            let own = self.0.get(&kind).map(|value| ("the pod", value));
+            let Some((whose, value)) = own.or_else(inherited) else { continue };
+            let annotation = kind.annotation();
+            match value {
+                _ if !allowed.0.contains(&kind) => all.refused.push(format!(
+                    "annotation {annotation} of {whose} has no effect: AMBIENT_ALLOWED_EXCEPTIONS does not contain {}",
+                    kind.name()
+                )),
+                Err(text) => all.refused.push(format!(
+                    "annotation {annotation} of {whose} has no effect: {text:?} is not {}",
+                    kind.allowed_values()
+                )),
+                Ok(value) => all.apply(kind, value.clone()),
+            }
+        }
+        all
+    }
+}
+
+impl EffectiveExceptions {
+    fn apply(&mut self, kind: ExceptionKind, value: ExceptionValue) {
+        match value {
+            ExceptionValue::Ports(ports) if kind == ExceptionKind::InboundPorts => {
+                self.traffic.inbound_ports = ports;
+            }
+            ExceptionValue::Ports(ports) => self.traffic.outbound_ports = ports,
+            ExceptionValue::Networks(networks) => self.traffic.outbound_networks = networks,
+            ExceptionValue::Interfaces(interfaces) => self.traffic.interfaces = interfaces,
+            ExceptionValue::Switch(on) => self.dns = Some(on),
+        }
+    }
+}
+
+/// Reads a value; `None`: it cannot be applied as it stands. A value that leaves the pod outside of the mesh altogether cannot
+/// either: that is what the label `istio.io/dataplane-mode=none` is for.
+fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
+    match kind {
+        ExceptionKind::OutboundPorts => ports(text).map(ExceptionValue::Ports),
+        ExceptionKind::InboundPorts => {
+            let InPodRulesConfig { outbound, inbound, tunnel, dns, .. } = InPodRulesConfig::default();
+            let of_ztunnel = [outbound, inbound, tunnel, dns];
+            let ports = ports(text)?;
+            (!ports.iter().any(|port| of_ztunnel.contains(port))).then_some(ExceptionValue::Ports(ports))
+        }
+        ExceptionKind::OutboundNetworks => {
+            let networks = annotations::network_list(text)?;
+            networks
+                .iter()
+                .all(|network| network.prefix_len() > 0)
+                .then_some(ExceptionValue::Networks(networks))
+        }
+        ExceptionKind::Interfaces => {
+            let interfaces = annotations::interfaces(text)?;
+            let has_loopback = interfaces.iter().any(|name| name.as_str() == "lo");
+            (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
+        }
+        ExceptionKind::Dns => parse_go_bool(text).map(ExceptionValue::Switch),
+    }
+}
+
+/// Each port once, in order, so that two ways of writing a list are no change.
+fn ports(text: &str) -> Option<Vec<Port>> {
+    let PortSelection::List(ports) = annotations::ports(text)? else { return None };
+    let ports: BTreeSet<Port> = ports.into_iter().collect();
+    (!ports.contains(&Port(0))).then(|| ports.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn requested(annotations: &[(ExceptionKind, &str)]) -> RequestedExceptions {
+        let named =
+            annotations.iter().map(|(kind, value)| (kind.annotation().to_owned(), (*value).to_owned()));
+        RequestedExceptions::read_from(&named.collect())
+    }
+
+    #[test]
+    fn nothing_is_allowed_unless_the_administrator_says_so() {
+        use ExceptionKind::*;
+        assert_eq!("".parse(), Ok(AllowedExceptions::default()));
+        assert_eq!("none".parse(), Ok(AllowedExceptions::default()));
+        assert_eq!("all".parse(), Ok(AllowedExceptions::all()));
+        assert_eq!(" dns, inbound-ports ,".parse(), Ok(AllowedExceptions([Dns, InboundPorts].into())));
+        for wrong in ["ports", "dns,all", "none,dns", "DNS", "*"] {
+            assert!(wrong.parse::<AllowedExceptions>().is_err(), "{wrong}");
+        }
+        let asked = requested(&[(OutboundPorts, "5432"), (Dns, "false")]);
+        let refused = asked.effective(None, &AllowedExceptions::default());
+        assert_eq!(
+            (refused.traffic, refused.dns, refused.refused.len()),
+            (PodExceptions::default(), None, 2)
+        );
+        let one = asked.effective(None, &"dns".parse().unwrap());
+        assert_eq!((one.traffic, one.dns, one.refused.len()), (PodExceptions::default(), Some(false), 1));
+    }
+
+    #[test]
+    fn the_word_of_the_pod_precedes_that_of_its_namespace() {
+        use ExceptionKind::*;
+        let namespace = requested(&[(OutboundPorts, "5432"), (InboundPorts, "9100"), (Dns, "false")]);
+        let pod = requested(&[(OutboundPorts, "6379, 27017"), (InboundPorts, "")]);
+        let effective = pod.effective(Some(&namespace), &AllowedExceptions::all());
+        assert_eq!(effective.traffic.outbound_ports, [Port(6379), Port(27017)]);
+        assert_eq!(effective.traffic.inbound_ports, [], "an empty list of the pod's own is none");
+        assert_eq!((effective.dns, effective.refused), (Some(false), vec![]));
+        // What cannot be applied does not give way to the namespace's: the pod asked for something else.
+        let invalid =
+            requested(&[(OutboundPorts, "https")]).effective(Some(&namespace), &AllowedExceptions::all());
+        assert_eq!((invalid.traffic.outbound_ports, invalid.refused.len()), (vec![], 1));
+        assert_eq!(invalid.traffic.inbound_ports, [Port(9100)]);
+    }
+
+    #[test]
+    fn values_are_those_of_the_annotations_for_sidecars_without_what_is_no_exception() {
+        use ExceptionKind::*;
+        let is_refused = |kind, value: &str| {
+            let effective = requested(&[(kind, value)]).effective(None, &AllowedExceptions::all());
+            if !effective.refused.is_empty() {
+                assert_eq!((effective.traffic, effective.dns), (PodExceptions::default(), None), "{value}");
+            }
+            !effective.refused.is_empty()
+        };
+        for (kind, value) in [
+            (OutboundPorts, "5432,5432, 1"),
+            (OutboundNetworks, "10.0.0.0/8,2001:db8::/32,192.0.2.7/32"),
+            (InboundPorts, "9100"),
+            (Interfaces, "net1,eth1"),
+            (Dns, "False"),
+        ] {
+            assert!(!is_refused(kind, value), "{value}");
+        }
+        let long = "1,".repeat(10_000);
+        for (kind, value) in [
+            (OutboundPorts, "*"),
+            (OutboundPorts, "0"),
+            (OutboundPorts, "80-90"),
+            (OutboundPorts, "65536"),
+            (OutboundPorts, &long),
+            (OutboundNetworks, "*"),
+            (OutboundNetworks, "10.0.0.0/8,::/0"),
+            (OutboundNetworks, "10.0.0.1"),
+            (InboundPorts, "80,15006"),
+            (InboundPorts, "15008"),
+            (Interfaces, "eth1,lo"),
+            (Interfaces, "a-name-that-is-too-long"),
+            (Dns, "off"),
+            (Dns, ""),
+        ] {
+            assert!(is_refused(kind, value), "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_only_what_is_allowed_applies(
+            values in prop::array::uniform5("[0-9a-z,./: *]{0,24}"),
+            allowed in prop::collection::btree_set(0_usize..5, 0..5),
+        ) {
+            let pairs: Vec<_> = ExceptionKind::ALL.into_iter().zip(values.iter().map(String::as_str)).collect();
+            let allowed = AllowedExceptions(allowed.into_iter().map(|at| ExceptionKind::ALL[at]).collect());
+            let EffectiveExceptions { traffic, dns, refused } = requested(&pairs).effective(None, &allowed);
+            let applied = [
+                !traffic.outbound_ports.is_empty(),
+                !traffic.outbound_networks.is_empty(),
+                !traffic.inbound_ports.is_empty(),
+                !traffic.interfaces.is_empty(),
+                dns.is_some(),
+            ];
+            for (kind, applies) in ExceptionKind::ALL.into_iter().zip(applied) {
+                prop_assert!(!applies || allowed.0.contains(&kind));
+            }
+            prop_assert!(refused.len() >= 5 - allowed.0.len());
+        }
+    }
+}
