@@ -30,6 +30,7 @@ mod inpod_auto;
 mod inpod_branch;
 mod inpod_check;
 mod inpod_drift;
+mod inpod_exceptions;
 mod inpod_existing;
 mod inpod_history;
 mod inpod_kube_proxy;

@@ -32,6 +32,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.probeSourceIPv4=169.254.7.128", "HOST_PROBE_SNAT_IP", "169.254.7.128"),
     ("millrace.probeSourceIPv6=fd00::1", "HOST_PROBE_SNAT_IPV6", "fd00::1"),
     ("millrace.existingConnections=reset", "EXISTING_CONNECTIONS", "reset"),
+    ("millrace.allowedExceptions={dns,inbound-ports}", "AMBIENT_ALLOWED_EXCEPTIONS", "dns,inbound-ports"),
     ("millrace.cleanupOnExit=never", "CLEANUP_ON_EXIT", "never"),
     ("millrace.writeKubeconfig=false", "WRITE_KUBECONFIG", "false"),
     ("millrace.repairDryRun=true", "REPAIR_DRY_RUN", "true"),

@@ -1,5 +1,6 @@
 //! Kubernetes objects of pods and namespaces as JSON, and a directory of them for `--pod-source=dir:`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,18 @@ impl Manifests {
     /// Writes a namespace with these labels.
     pub fn put_namespace(&self, name: &str, labels: &[(&str, &str)]) {
         self.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(name, labels)}));
+    }
+
+    /// As [`Manifests::put_namespace`], with annotations.
+    pub fn put_annotated_namespace(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        annotations: &BTreeMap<&str, &str>,
+    ) {
+        let mut metadata = metadata(name, labels);
+        metadata["annotations"] = json!(annotations);
+        self.put(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     }
 
     /// Writes this node with these labels.

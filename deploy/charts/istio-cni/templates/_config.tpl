@@ -58,6 +58,7 @@ NATIVE_NFTABLES: {{ .v.global.nativeNftables | quote }}
   {{- if ne .m.ambientCapture "" -}}{{- $_ := set $env "AMBIENT_CAPTURE" .m.ambientCapture -}}{{- end -}}
   {{- if .node -}}{{- $_ := set $env "NO_ZTUNNEL_POLICY" .m.noZtunnelPolicy -}}{{- end -}}
   {{- with .m.ztunnelNamespace -}}{{- $_ := set $env "SYSTEM_NAMESPACE" . -}}{{- end -}}
+  {{- with .m.allowedExceptions -}}{{- $_ := set $env "AMBIENT_ALLOWED_EXCEPTIONS" (join "," .) -}}{{- end -}}
   {{- with .m.probeSourceIPv4 -}}{{- $_ := set $env "HOST_PROBE_SNAT_IP" . -}}{{- end -}}
   {{- with .m.probeSourceIPv6 -}}{{- $_ := set $env "HOST_PROBE_SNAT_IPV6" . -}}{{- end -}}
 {{- end -}}

@@ -1,0 +1,236 @@
+//! Traffic that annotations leave outside of capture, as far as the administrator allows it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use kit::{Echo, InpodOptions, InpodZtunnel, Netns, Pod, Proto, TrafficClient, Via};
+use report::{Explanation, PodState};
+use serde_json::json;
+
+use crate::fixtures::ambient::{MESH, PORT, Peer};
+use crate::fixtures::inpod::InPod;
+
+const FAMILIES: [bool; 2] = [false, true];
+/// Ports of servers outside, and of the pod, that are excepted.
+const OUTBOUND: u16 = 9101;
+const INBOUND: u16 = 9102;
+const OUTBOUND_PORTS: &str = "cni.istio.io/excludeOutboundPorts";
+const NETWORKS: &str = "cni.istio.io/excludeOutboundIPRanges";
+const INBOUND_PORTS: &str = "cni.istio.io/excludeInboundPorts";
+const INTERFACES: &str = "cni.istio.io/excludeInterfaces";
+const DNS: &str = "cni.istio.io/dnsCapture";
+
+/// Addresses of the pod and of a server in a second network.
+const SECOND_OWN: [&str; 2] = ["10.99.0.1", "fd99::1"];
+const SECOND: [&str; 2] = ["10.99.0.2", "fd99::2"];
+
+struct Exceptions {
+    fixture: InPod,
+    ztunnel: InpodZtunnel,
+    _servers: [Echo; 2],
+}
+
+impl Exceptions {
+    fn new(allowed: &str) -> Self {
+        let mut fixture = InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", allowed)]);
+        let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+        let outside = fixture.node.outside();
+        let servers = [Echo::tcp(outside, PORT), Echo::tcp(outside, OUTBOUND)];
+        Self { fixture, ztunnel, _servers: servers }
+    }
+
+    /// A pod that starts through the plugin with these annotations.
+    fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Peer {
+        let pod =
+            annotations.iter().fold(Pod::new(MESH, name), |pod, (key, value)| pod.annotation(key, value));
+        let peer = self.fixture.starting(pod);
+        self.fixture.manifests.put_pod(&peer.sandbox.manifest());
+        peer
+    }
+
+    /// Gives a running pod these annotations, and no others.
+    fn annotate(&self, peer: &Peer, annotations: &[(&str, &str)]) {
+        let mut manifest = peer.sandbox.manifest();
+        manifest["metadata"]["annotations"] = json!(BTreeMap::from_iter(annotations.iter().copied()));
+        self.fixture.manifests.put_pod(&manifest);
+    }
+
+    fn annotate_namespace(&self, annotations: &[(&str, &str)]) {
+        let labels = [("istio.io/dataplane-mode", "ambient")];
+        let annotations = annotations.iter().copied().collect();
+        self.fixture.manifests.put_annotated_namespace(MESH, &labels, &annotations);
+    }
+
+    fn outside(&self, v6: bool, port: u16) -> SocketAddr {
+        (self.fixture.node.outside_ip(v6), port).into()
+    }
+
+    /// Whether the pod's connection to a server arrives there as it was made: ztunnel's own has another port.
+    fn is_direct(&self, peer: &Peer, server: SocketAddr) -> bool {
+        /// Below those that the kernel gives out by itself.
+        static PORTS: AtomicU16 = AtomicU16::new(20_000);
+        let is_second = SECOND.contains(&server.ip().to_string().as_str());
+        let own = match is_second {
+            true => SECOND_OWN[usize::from(server.is_ipv6())].parse().unwrap(),
+            false => peer.ip(server.is_ipv6()),
+        };
+        let source = SocketAddr::new(own, PORTS.fetch_add(1, Ordering::Relaxed));
+        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(5));
+        client.connect(&peer.sandbox.netns, server).unwrap().peer == source
+    }
+
+    /// Waits until connections to this port outside are made directly, or by ztunnel, in both families.
+    fn wait_outbound(&self, peer: &Peer, port: u16, direct: bool) {
+        self.fixture.eventually(&format!("port {port} is reached directly: {direct}"), |_| {
+            FAMILIES.iter().all(|v6| self.is_direct(peer, self.outside(*v6, port)) == direct)
+        });
+    }
+
+    fn explain(&self, peer: &Peer) -> Explanation {
+        let name = format!("{MESH}/{}", peer.sandbox.pod.name);
+        let output = self.fixture.container.exec(&["explain", &name, "-o", "json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn wait_excepted(&mut self, pods: f64) {
+        let metric = "istio_cni_ambient_excepted_pods";
+        self.fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(metric) == Some(pods));
+    }
+}
+
+/// A second network of the pod, with a server at both of its addresses.
+fn second_network(peer: &Peer) -> (Netns, Echo) {
+    let other = Netns::new("second");
+    peer.sandbox.netns.sh(&format!("ip link add net1 type veth peer name eth0 netns {}", other.name()));
+    for (netns, link, [v4, v6]) in [(&peer.sandbox.netns, "net1", SECOND_OWN), (&other, "eth0", SECOND)] {
+        netns.sh(&format!("ip address add {v4}/24 dev {link}"));
+        netns.sh(&format!("ip address add {v6}/64 dev {link} nodad"));
+        netns.sh(&format!("ip link set {link} up"));
+    }
+    let echo = Echo::tcp(&other, PORT);
+    (other, echo)
+}
+
+/// What is said of exceptions.
+fn said(answer: &Explanation) -> Vec<&str> {
+    let about = ["Outside by intent", "Not applied"];
+    let details = answer.details.iter().map(String::as_str);
+    details.filter(|detail| about.iter().any(|begin| detail.starts_with(begin))).collect()
+}
+
+#[test]
+fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
+    let mut mesh = Exceptions::new("all");
+    let (outbound, inbound) = (OUTBOUND.to_string(), INBOUND.to_string());
+    let web = mesh.pod("web", &[(OUTBOUND_PORTS, &outbound), (INBOUND_PORTS, &inbound)]);
+    let _own = Echo::tcp(&web.sandbox.netns, INBOUND);
+    for v6 in FAMILIES {
+        // From its first packet.
+        assert!(mesh.is_direct(&web, mesh.outside(v6, OUTBOUND)), "{v6}");
+        assert!(!mesh.is_direct(&web, mesh.outside(v6, PORT)), "{v6}");
+        let node = mesh.fixture.node.outside();
+        let seen = kit::connect(node, Proto::Tcp, (web.ip(v6), INBOUND).into()).unwrap();
+        assert_eq!(seen.peer.ip(), mesh.fixture.node.outside_ip(v6));
+        let _ = kit::connect(node, Proto::Tcp, web.at(v6)).unwrap();
+        let seen = mesh.ztunnel.wait_seen(|one| one.via == Via::Inbound && one.dst == web.at(v6));
+        assert_eq!(seen.src.ip(), mesh.fixture.node.outside_ip(v6));
+    }
+    assert!(!mesh.ztunnel.seen().iter().any(|one| [INBOUND, OUTBOUND].contains(&one.dst.port())));
+    let answer = mesh.explain(&web);
+    let intended = "outbound TCP ports 9101; inbound TCP ports 9102";
+    let expected = format!("Outside by intent, as annotations ask for it: {intended}.");
+    assert_eq!((answer.code.as_str(), said(&answer)), ("captured", vec![expected.as_str()]), "{answer}");
+    let listed = mesh.fixture.container.exec(&["list", "-o", "json"]);
+    let listed: Vec<PodState> = serde_json::from_slice(&listed.stdout).unwrap();
+    let shown = listed.iter().find(|pod| pod.name == "web").unwrap();
+    assert_eq!(shown.exceptions.join("; "), intended);
+    let message = &shown.message;
+    assert!(message.ends_with(&format!("; outside by intent: {intended}")), "{message}");
+    mesh.wait_excepted(1.0);
+
+    // Followed while the pod runs.
+    let nets =
+        FAMILIES.map(|v6| format!("{}/{}", mesh.fixture.node.outside_ip(v6), if v6 { 128 } else { 32 }));
+    mesh.annotate(&web, &[(NETWORKS, &nets.join(","))]);
+    mesh.wait_outbound(&web, PORT, true);
+    mesh.annotate(&web, &[]);
+    mesh.wait_outbound(&web, PORT, false);
+    mesh.wait_outbound(&web, OUTBOUND, false);
+    mesh.wait_excepted(0.0);
+    assert_eq!(said(&mesh.explain(&web)), [""; 0]);
+    assert_eq!(mesh.ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn a_second_network_of_a_pod_can_stay_outside_as_a_whole() {
+    let mut mesh = Exceptions::new("interfaces,dns");
+    let web = mesh.pod("web", &[]);
+    let (other, _echo) = second_network(&web);
+    let servers = SECOND.map(|ip| SocketAddr::new(ip.parse().unwrap(), PORT));
+    for server in servers {
+        assert!(!mesh.is_direct(&web, server), "{server}");
+    }
+    // DNS is captured on all other interfaces.
+    mesh.annotate(&web, &[(INTERFACES, "net1"), (DNS, "true")]);
+    mesh.fixture.eventually("it is outside", |_| servers.iter().all(|server| mesh.is_direct(&web, *server)));
+    mesh.wait_outbound(&web, PORT, false);
+    let _named = Echo::udp(&other, 53);
+    for ip in SECOND {
+        let server = SocketAddr::new(ip.parse().unwrap(), 53);
+        let seen = kit::connect(&web.sandbox.netns, Proto::Udp, server).unwrap();
+        assert_ne!(seen.server, "ztunnel-a");
+    }
+    mesh.annotate(&web, &[]);
+    mesh.fixture.eventually("it is in", |_| !servers.iter().any(|server| mesh.is_direct(&web, *server)));
+    mesh.wait_excepted(0.0);
+}
+
+#[test]
+fn a_namespace_speaks_for_its_pods_and_a_pod_for_itself() {
+    let mut mesh = Exceptions::new("outbound-ports");
+    let outbound = OUTBOUND.to_string();
+    mesh.annotate_namespace(&[(OUTBOUND_PORTS, &outbound)]);
+    let (web, own) = (mesh.pod("web", &[]), mesh.pod("own", &[(OUTBOUND_PORTS, "")]));
+    mesh.wait_outbound(&web, OUTBOUND, true);
+    mesh.wait_outbound(&own, OUTBOUND, false);
+    mesh.annotate_namespace(&[(OUTBOUND_PORTS, &PORT.to_string())]);
+    mesh.wait_outbound(&web, PORT, true);
+    mesh.wait_outbound(&web, OUTBOUND, false);
+    mesh.annotate_namespace(&[]);
+    mesh.wait_outbound(&web, PORT, false);
+    mesh.wait_excepted(0.0);
+}
+
+#[test]
+fn without_the_administrators_word_a_pod_is_captured_as_a_whole() {
+    let mut mesh = Exceptions::new("outbound-ports");
+    let (outbound, inbound) = (OUTBOUND.to_string(), INBOUND.to_string());
+    let refused =
+        mesh.pod("refused", &[(INBOUND_PORTS, &inbound), (NETWORKS, "10.0.0.0/8"), (OUTBOUND_PORTS, "*")]);
+    let _own = Echo::tcp(&refused.sandbox.netns, INBOUND);
+    for v6 in FAMILIES {
+        for port in [PORT, OUTBOUND] {
+            assert!(!mesh.is_direct(&refused, mesh.outside(v6, port)), "{port} {v6}");
+        }
+        let to = SocketAddr::new(refused.ip(v6), INBOUND);
+        let _ = kit::connect(mesh.fixture.node.outside(), Proto::Tcp, to).unwrap();
+        let _ = mesh.ztunnel.wait_seen(|one| one.via == Via::Inbound && one.dst == to);
+    }
+    let answer = mesh.explain(&refused);
+    let expected = [
+        "Not applied: annotation cni.istio.io/excludeOutboundPorts of the pod has no effect: \"*\" is not a comma-separated list of ports from 1 to 65535.",
+        "Not applied: annotation cni.istio.io/excludeOutboundIPRanges of the pod has no effect: AMBIENT_ALLOWED_EXCEPTIONS does not contain outbound-networks.",
+        "Not applied: annotation cni.istio.io/excludeInboundPorts of the pod has no effect: AMBIENT_ALLOWED_EXCEPTIONS does not contain inbound-ports.",
+    ];
+    assert_eq!((answer.code.as_str(), said(&answer)), ("captured", expected.to_vec()), "{answer}");
+    mesh.wait_excepted(0.0);
+    // With the default, nothing is allowed.
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-b", InpodOptions::default());
+    let servers = [Echo::tcp(fixture.node.outside(), PORT), Echo::tcp(fixture.node.outside(), OUTBOUND)];
+    let strict = Exceptions { fixture, ztunnel, _servers: servers };
+    let web = strict.pod("web", &[(OUTBOUND_PORTS, &outbound)]);
+    assert!(!strict.is_direct(&web, strict.outside(false, OUTBOUND)));
+}
