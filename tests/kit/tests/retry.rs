@@ -324,6 +324,41 @@ fn a_report_needs_the_numbers_of_the_log() {
     assert!(!run.judge().passes);
 }
 
+/// Two threads: the third test starts when the first one ends, whichever that is.
+#[test]
+fn times_are_those_from_the_start_of_a_test_to_its_end() {
+    let run = Run::new();
+    let program = run.script("deps/slow-12", "ok two\nignored: a\tb three\nok one", "", 0, "");
+    assert_eq!(run.record(&program, &["--test-threads=2"], &[]), Some(0));
+    assert_eq!(run.judge().counts, "2 0 1");
+    let record = fs::read_dir(run.path("records")).unwrap().flatten().find(|entry| entry.path().is_dir());
+    let record = record.unwrap().path();
+    let stamped = fs::read_to_string(record.join("stamped")).unwrap();
+    let ends: Vec<_> = stamped.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert!(ends.len() == 3 && ends.iter().all(|end| end.parse::<f64>().is_ok_and(|end| end > 1e9)), "{stamped}");
+
+    fs::write(record.join("began"), "100.5\n").unwrap();
+    fs::write(record.join("stamped"), "102.5\tok two\n102.8\tignored: a\tb three\n108.0\tok one\n").unwrap();
+    fs::write(record.join("time"), "9.5\t1.25\t2.5\n").unwrap();
+    fs::write(run.path("records/steps"), "7\tquick\n60\tslow\n").unwrap();
+    let times = |most: &[&str]| {
+        let output = run.retry(&[&["times", run.path("records").to_str().unwrap()], most].concat(), &[]);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let program = "      9.5 s  slow: 3 tests, 3.8 s of processors\n";
+    let test = |seconds: &str, name: &str| format!("      {seconds} s  slow: {name}\n");
+    let tests = [test("7.5", "one"), test("2.0", "two"), test("0.3", "three")];
+    let [steps, programs, by_test] = [
+        "Time by step:\n",
+        "Time by test program, and what it used of the processors (the rest is waiting):\n",
+        "Time by test (several run side by side):\n",
+    ];
+    let (slow, quick) = ("     60.0 s  slow\n", "      7.0 s  quick\n");
+    let all = [steps, slow, quick, programs, program, by_test, &tests.concat()].concat();
+    assert_eq!(times(&[]), all);
+    assert_eq!(times(&["1"]), [steps, slow, programs, program, by_test, &tests[0]].concat());
+}
+
 #[test]
 fn other_programs_are_not_recorded() {
     let run = Run::new();
