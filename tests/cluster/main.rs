@@ -21,7 +21,6 @@ mod inpod_api;
 mod install_api;
 mod install_manifests;
 mod istio_charts;
-mod kit_api;
 mod least_privilege;
 mod node_taint;
 mod pod_repair;

@@ -44,4 +44,3 @@ mod inpod_proof;
 mod inpod_restart;
 mod inpod_simulate;
 mod inpod_uninstall;
-mod kit_inpod;

@@ -22,5 +22,4 @@ mod ambient_uninstall;
 mod attack_sockets;
 mod attack_together;
 mod debug_load;
-mod kit_ztunnel;
 mod page_browser;

@@ -14,8 +14,6 @@ mod beside_istio;
 mod clean;
 mod engine;
 mod iptables_cli;
-mod kit_network;
-mod kit_runtime;
 mod native;
 mod plugin_agent;
 mod plugin_api;

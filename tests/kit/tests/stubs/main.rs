@@ -1,0 +1,15 @@
+//! What the kit stands in for: networks, runtimes, API servers, ztunnels and agents do what tests rely on.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "all of this is tests, also what clippy does not recognise as such"
+)]
+
+mod api;
+mod inpod;
+mod network;
+mod runtime;
+mod ztunnel;
