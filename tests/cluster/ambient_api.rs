@@ -8,7 +8,7 @@ use kit::{ApiServer, Daemon, Echo, Pod, PodSandbox, Ztunnel, ZtunnelOptions, ist
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::PORT;
-use crate::install_api::fixture::{ClusterFixture, DAEMON_SET, eventually, our_rules};
+use crate::install_api::fixture::{ClusterFixture, DAEMON_SET, our_rules};
 
 const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
@@ -103,17 +103,12 @@ impl Cluster {
 
     /// Each family's set changes at a moment of its own.
     pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        loop {
+        kit::until_within(Duration::from_secs(5), "both families are alike", || {
             let sets = self.fixture.node.netns().sh("ipset save");
             let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
             let all: Vec<bool> = sandbox.ips().iter().map(has).collect();
-            if all.iter().all(|one| *one == all[0]) {
-                return all[0];
-            }
-            assert!(Instant::now() < deadline, "one family only: {sets}");
-            std::thread::sleep(Duration::from_millis(2)); // between two looks at the kernel
-        }
+            all.iter().all(|one| *one == all[0]).then_some(all[0])
+        })
     }
 
     fn is_captured(&self, sandbox: &PodSandbox) -> bool {
@@ -143,14 +138,14 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     assert!(!cluster.is_captured(&web) && cluster.mark_of("web").is_null());
     for round in 0..3 {
         cluster.label("ambient");
-        eventually("the mark", || {
+        kit::until("the mark", || {
             let marked = cluster.mark_of("web") == json!("enabled");
             assert!(!marked || cluster.is_enrolled(&web), "marked, and not captured");
             marked
         });
         assert!(cluster.is_captured(&web), "{round}");
         cluster.label("none");
-        eventually("the mark is gone", || {
+        kit::until("the mark is gone", || {
             let marked = cluster.mark_of("web") == json!("enabled");
             assert!(marked || !cluster.is_enrolled(&web), "captured, and the mark is gone");
             !marked
@@ -162,21 +157,21 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     let new = cluster.started(cluster.create("new", true, |_| {}));
     assert!(cluster.is_enrolled(&new) && cluster.is_captured(&new));
     cluster.tell("new", &new.manifest());
-    eventually("the mark of the new one", || cluster.mark_of("new") == json!("enabled"));
-    eventually("the mark of the other", || cluster.mark_of("web") == json!("enabled"));
+    kit::until("the mark of the new one", || cluster.mark_of("new") == json!("enabled"));
+    kit::until("the mark of the other", || cluster.mark_of("web") == json!("enabled"));
     assert_eq!(cluster.mark_of("out"), json!("disabled"));
     assert!(!cluster.is_enrolled(&out) && !cluster.is_captured(&out));
     // The user changes their mind: the word is theirs.
     let word = |word: Value| json!({"metadata": {"annotations": {MARK: word}}});
     cluster.fixture.api.admin().patch(&cluster.path("web"), &word(json!("disabled")));
-    eventually("it leaves", || !cluster.is_enrolled(&web));
+    kit::until("it leaves", || !cluster.is_enrolled(&web));
     cluster.fixture.api.admin().patch(&cluster.path("out"), &word(Value::Null));
-    eventually("it joins", || cluster.is_enrolled(&out));
-    eventually("its mark", || cluster.mark_of("out") == json!("enabled"));
+    kit::until("it joins", || cluster.is_enrolled(&out));
+    kit::until("its mark", || cluster.mark_of("out") == json!("enabled"));
     assert_eq!(cluster.mark_of("web"), json!("disabled"));
     // Somebody takes a mark away: it comes again.
     cluster.fixture.api.admin().patch(&cluster.path("new"), &word(Value::Null));
-    eventually("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
+    kit::until("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
     let log = daemon.log();
     assert!(!log.contains("cannot annotate"), "{log}");
     // Of pods on other nodes it knows nothing.
@@ -196,7 +191,7 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
     let _outside = Echo::tcp(cluster.fixture.node.outside(), PORT);
     let _ztunnel = cluster.ztunnel(&mut daemon);
     cluster.label("ambient");
-    eventually("the label is known", || {
+    kit::until("the label is known", || {
         let pod = cluster.started(cluster.create("probe", true, |_| {}));
         cluster.fixture.api.admin().delete(&cluster.path("probe"));
         cluster.is_enrolled(&pod)
@@ -249,7 +244,7 @@ fn while_the_api_server_is_away_what_is_known_goes_on() {
     cluster.label("ambient");
     let web = cluster.started(cluster.create("web", true, |_| {}));
     cluster.tell("web", &web.manifest());
-    eventually("the mark", || cluster.mark_of("web") == json!("enabled"));
+    kit::until("the mark", || cluster.mark_of("web") == json!("enabled"));
     let known = cluster.create("known", true, |_| {});
     let gone = cluster.started(cluster.create("gone", true, |_| {}));
     assert!(cluster.is_enrolled(&gone));
@@ -270,7 +265,7 @@ fn while_the_api_server_is_away_what_is_known_goes_on() {
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     cluster.fixture.connect();
     cluster.tell("known", &known.manifest());
-    eventually("the mark of what was started meanwhile", || cluster.mark_of("known") == json!("enabled"));
+    kit::until("the mark of what was started meanwhile", || cluster.mark_of("known") == json!("enabled"));
     assert!(cluster.is_captured(&known) && cluster.is_captured(&marker));
 }
 
@@ -284,7 +279,7 @@ fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go
     let pod = cluster.create("web", true, |_| {});
     let sandbox = cluster.started(pod);
     cluster.tell("web", &sandbox.manifest());
-    eventually("it is marked", || cluster.mark_of("web") == json!("enabled"));
+    kit::until("it is marked", || cluster.mark_of("web") == json!("enabled"));
     let netns = cluster.fixture.node.netns();
     assert!(netns.sh("ip rule").contains("lookup 101"));
     // An upgrade leaves all of it; here the operator switches it off instead.
@@ -299,5 +294,5 @@ fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go
     for ours in ["lookup 101", "ztunnel-pods-ips", "istioin"] {
         assert!(!left.contains(ours), "{ours}: {left}");
     }
-    eventually("its mark is gone", || cluster.mark_of("web") == Value::Null);
+    kit::until("its mark is gone", || cluster.mark_of("web") == Value::Null);
 }

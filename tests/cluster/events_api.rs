@@ -8,7 +8,7 @@ mod pods;
 use serde_json::Value;
 
 use crate::debug_state::ask;
-use crate::install_api::fixture::{ClusterFixture, eventually};
+use crate::install_api::fixture::ClusterFixture;
 use crate::install_manifests::documents::rules_of;
 
 /// What a manifest allows; `whole`: with what stands in comments there.
@@ -30,7 +30,7 @@ fn events(fixture: &ClusterFixture, uid: &str, reason: &str) -> Vec<Value> {
 
 /// Waits until an Event about a pod was told so many times, and returns it; there is only one.
 fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value {
-    eventually(&format!("{reason}, {count} times"), || {
+    kit::until(format_args!("{reason}, {count} times"), || {
         events(fixture, uid, reason).iter().any(|event| event["count"].as_u64() == Some(count))
     });
     let mut all = events(fixture, uid, reason);
@@ -40,7 +40,7 @@ fn event(fixture: &ClusterFixture, uid: &str, reason: &str, count: u64) -> Value
 
 /// Waits until the agent has seen a pod run. Only of one that it saw outside of the mesh does it say that it joins.
 fn wait_seen(fixture: &ClusterFixture, name: &str) {
-    eventually(&format!("it has seen {name} run"), || {
+    kit::until(format_args!("it has seen {name} run"), || {
         let (status, body) = ask(&fixture.node.run_dir().join("debug.sock"), "/debug/state");
         assert_eq!(status, 200, "{body}");
         let state: Value = serde_json::from_str(&body).unwrap();

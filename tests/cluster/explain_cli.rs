@@ -5,7 +5,7 @@ mod no_agent;
 mod node;
 mod sidecar;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::Container;
 use report::{Explanation, PodVerdict};
@@ -72,15 +72,15 @@ pub(crate) fn comes_to_say(
     expected: Expected,
     words: &[&str],
 ) -> Explanation {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    let mut last = None;
+    let came = kit::found_within(LIMIT, || {
         before();
-        let answer = explain(container, pod);
-        if short(&answer) == expected || Instant::now() > deadline {
-            assert_eq!(short(&answer), expected, "{answer}");
-            return checked(answer, words);
-        }
-    }
+        last = Some(explain(container, pod));
+        last.as_ref().is_some_and(|answer| short(answer) == expected)
+    });
+    let answer = last.unwrap();
+    assert!(came.is_some(), "{:?} instead of {expected:?}: {answer}", short(&answer));
+    checked(answer, words)
 }
 
 fn checked(answer: Explanation, words: &[&str]) -> Explanation {

@@ -5,7 +5,7 @@ use std::path::Path;
 use kit::{ApiServer, InpodOptions, InpodZtunnel, Netns, Pod, PodSandbox};
 use serde_json::{Value, json};
 
-use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
+use crate::install_api::fixture::{ClusterFixture, our_rules};
 
 const MODE: &str = "istio.io/dataplane-mode";
 const MARK: &str = "ambient.istio.io/redirection";
@@ -106,21 +106,21 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     let web = cluster.fixture.node.pod(cluster.create("web"), &[]);
     cluster.runs(&web, 11);
     cluster.label("ambient");
-    eventually("it waits for ztunnel", || cluster.mark_of("web") == json!("pending"));
+    kit::until("it waits for ztunnel", || cluster.mark_of("web") == json!("pending"));
     let socket = cluster.sockets.path().join("ztunnel.sock");
     let ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
-    eventually("it is captured", || cluster.mark_of("web") == json!("enabled"));
+    kit::until("it is captured", || cluster.mark_of("web") == json!("enabled"));
     assert_eq!(ztunnel.workload(&web.pod.uid).unwrap().state, kit::WorkloadState::Up);
     // A pod that starts through the plugin is marked when the API knows its address.
     let new = cluster.add(cluster.create("new")).unwrap_or_else(|error| panic!("{error}"));
     assert!(cluster.mark_of("new").is_null());
     cluster.runs(&new, 12);
-    eventually("the new one is captured", || cluster.mark_of("new") == json!("enabled"));
+    kit::until("the new one is captured", || cluster.mark_of("new") == json!("enabled"));
     let told = ztunnel.workload(&new.pod.uid).unwrap();
     assert_eq!((told.name.as_str(), told.namespace.as_str()), ("new", "in-pod-marks"));
     assert_eq!(told.service_account, "shop");
     cluster.label("none");
-    eventually("the marks are gone", || {
+    kit::until("the marks are gone", || {
         let left = cluster.mark_of("web").is_null() && cluster.mark_of("new").is_null();
         let ruled = web.netns.sh("ip rule").contains("0x111") || new.netns.sh("ip rule").contains("0x111");
         assert!(!left || !ruled, "captured, and the mark is gone");
@@ -140,13 +140,11 @@ fn a_pod_that_cannot_be_looked_at_does_not_stay_enabled() {
     let web = cluster.fixture.node.pod(cluster.create("web"), &[]);
     cluster.runs(&web, 11);
     cluster.label("ambient");
-    eventually("it is captured", || cluster.mark_of("web") == json!("enabled"));
+    kit::until("it is captured", || cluster.mark_of("web") == json!("enabled"));
     let marked = |value: &str| {
-        let began = std::time::Instant::now();
-        while cluster.mark_of("web") != json!(value) {
-            assert!(began.elapsed() < std::time::Duration::from_secs(75), "never {value}: {}", daemon.log());
-            std::thread::sleep(std::time::Duration::from_millis(100)); // between two questions
-        }
+        let described = std::fmt::from_fn(|f| write!(f, "{value}: {}", daemon.log()));
+        let limit = std::time::Duration::from_secs(75);
+        kit::until_within(limit, described, || cluster.mark_of("web") == json!(value));
     };
     let routes: String = (0..120_000)
         .map(|i| format!("route add 10.{}.{}.{}/32 dev lo table 100\n", i >> 16, i >> 8 & 255, i & 255))
@@ -174,7 +172,7 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     let socket = cluster.sockets.path().join("ztunnel.sock");
     let options = InpodOptions::default();
     let mut ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, options);
-    eventually("they are captured", || PODS.iter().all(|name| cluster.mark_of(name) == json!("enabled")));
+    kit::until("they are captured", || PODS.iter().all(|name| cluster.mark_of(name) == json!("enabled")));
     let versions = || {
         let version = |name: &&str| {
             cluster.fixture.api.admin().get(&cluster.path(name))["metadata"]["resourceVersion"].clone()
@@ -214,6 +212,6 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     let refused = InpodOptions { refuse: vec![pods[0].pod.uid.clone()], ..InpodOptions::default() };
     let _daemon = cluster.fixture.daemon();
     let _refusing = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-b", &socket, refused);
-    eventually("one is refused", || cluster.mark_of("a") == json!("pending"));
+    kit::until("one is refused", || cluster.mark_of("a") == json!("pending"));
     assert_eq!(cluster.mark_of("b"), json!("enabled"));
 }

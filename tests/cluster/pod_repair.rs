@@ -7,7 +7,7 @@ mod running;
 use kit::{Daemon, istio};
 use serde_json::{Value, json};
 
-use crate::install_api::fixture::{ClusterFixture, eventually};
+use crate::install_api::fixture::ClusterFixture;
 
 /// Rights of Istio's ClusterRoles `istio-cni` and `istio-cni-repair-role`; the latter's last rule depends on the mode.
 fn rights(of_mode: Option<Value>) -> Value {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::explain_cli::{comes_to_say, explain, list, says, verify};
 use crate::fixtures::plugin::{Call, V4, bare_pod, plugin_auth};
-use crate::install_api::fixture::{ClusterFixture, eventually, our_rules};
+use crate::install_api::fixture::{ClusterFixture, our_rules};
 
 /// The arguments that Istio's plugin derives from a pod without annotations on ports.
 const EARLIER_PLUGIN: [&str; 14] = [
@@ -386,7 +386,7 @@ fn the_socket_goes_with_an_uninstallation() {
     let Some(cluster) = Cluster::allowed("sidecar-removed", &our_rules()) else { return };
     let cluster = Cluster { fixture: cluster.fixture.with_env("CLEANUP_ON_EXIT", "always") };
     let daemon = cluster.fixture.daemon();
-    eventually("the socket", || cluster.socket().exists());
+    kit::until("the socket", || cluster.socket().exists());
     let (status, log) = daemon.terminate();
     assert!(status.success(), "{log}");
     assert!(!cluster.socket().exists(), "{log}");

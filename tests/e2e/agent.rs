@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use crate::control::{ControlPlane, metadata};
 use crate::helm;
 use crate::machine::Machine;
-use crate::wait::until;
 
 /// Everything of one installation.
 pub(crate) struct Agent {
@@ -135,7 +134,7 @@ impl Agent {
     }
 
     pub(crate) fn wait_ready_within(&self, control: &ControlPlane, limit: Duration) -> bool {
-        until(limit, || control.find(&self.path()).filter(rolled_out)).is_some()
+        kit::found_within(limit, || control.find(&self.path()).filter(rolled_out)).is_some()
     }
 
     /// `kubectl rollout restart`.

@@ -9,8 +9,6 @@ use std::time::Duration;
 use kit::{Auth, Client, ISSUER, Pki, kubeconfig};
 use serde_json::{Value, json};
 
-use crate::wait::until;
-
 /// The first service address, where pods look for the API server. Without kube-proxy it is simply there.
 pub(crate) const API: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const ADMIN_TOKEN: &str = "e2e-admin";
@@ -65,7 +63,7 @@ impl ControlPlane {
     fn wait_until_ready(&mut self) {
         let ready =
             || self.admin.try_request("GET", "/readyz", None).ok().filter(|answer| answer.status == 200);
-        let ended = until(Duration::from_secs(90), ready);
+        let ended = kit::found_within(Duration::from_secs(90), ready);
         assert!(
             ended.is_some(),
             "the API server does not start: {}",

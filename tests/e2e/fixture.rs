@@ -17,7 +17,6 @@ use crate::network::Network;
 use crate::pods::{BEYOND, PORT};
 use crate::running::Running;
 use crate::runtime::Runtime;
-use crate::wait::until;
 
 /// For a pod to be ready that nothing is in the way of.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(40);
@@ -58,7 +57,7 @@ impl Fixture {
         self.control.apply("/api/v1/namespaces", &json!({"metadata": {"name": name, "labels": labels}}));
         let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
         assert!(
-            until(START_LIMIT, || self.control.find(&account)).is_some(),
+            kit::found_within(START_LIMIT, || self.control.find(&account)).is_some(),
             "{name} gets no service account"
         );
     }
@@ -80,7 +79,7 @@ impl Fixture {
     /// The pod as it is when it is ready; `None` if that takes too long, after saying so.
     pub(crate) fn wait_ready(&mut self, pod: &Value) -> Option<Value> {
         let place = path(pod);
-        let found = until(START_LIMIT, || self.control.find(&place).filter(Self::is_ready));
+        let found = kit::found_within(START_LIMIT, || self.control.find(&place).filter(Self::is_ready));
         if found.is_none() {
             self.checks.check(false, format!("{} gets ready", place_of(pod)));
             self.explain(pod);
@@ -100,7 +99,8 @@ impl Fixture {
             self.control.delete(&path(pod));
         }
         for pod in pods {
-            let gone = until(START_LIMIT, || self.control.find(&path(pod)).is_none().then_some(()));
+            let gone =
+                kit::found_within(START_LIMIT, || self.control.find(&path(pod)).is_none().then_some(()));
             if gone.is_none() {
                 self.checks.check(false, format!("{} goes", place_of(pod)));
                 self.explain(pod);
@@ -143,7 +143,7 @@ impl Fixture {
 
     /// The same for the application, when it has had an answer.
     pub(crate) fn first_answers(&mut self, pod: &Value) -> Vec<Value> {
-        let found = until(START_LIMIT, || {
+        let found = kit::found_within(START_LIMIT, || {
             let attempts = self.attempts(pod, "app");
             attempts.last()?["server"].is_string().then_some(attempts)
         });

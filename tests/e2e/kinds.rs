@@ -7,7 +7,6 @@ use serde_json::Value;
 use crate::fixture::{Fixture, START_LIMIT, place_of};
 use crate::machine::OUTSIDE;
 use crate::pods::{BEYOND, PORT, SIDECAR};
-use crate::wait::until;
 use crate::ztunnel::{carried, received};
 
 /// What must become of a pod's connections.
@@ -89,7 +88,7 @@ pub(crate) fn towards(
     let server = answer["server"].as_str().unwrap_or("nobody");
     // The log takes a moment.
     let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
-    let through = until(limit, || (carried(fixture, pod) > before).then_some(()));
+    let through = kit::found_within(limit, || (carried(fixture, pod) > before).then_some(()));
     let holds = match expected {
         Expected::Direct => server == BEYOND && through.is_none(),
         Expected::Sidecar => server == SIDECAR,
@@ -107,7 +106,7 @@ pub(crate) fn inbound(fixture: &mut Fixture, pod: &Value, to: &str, expected: Ex
     let answer = fixture.connect_from_outside(to);
     let server = answer["server"].as_str().unwrap_or("nobody");
     let limit = if expected == Expected::Ztunnel { Duration::from_secs(2) } else { Duration::ZERO };
-    let through = until(limit, || (received(fixture, pod) > before).then_some(()));
+    let through = kit::found_within(limit, || (received(fixture, pod) > before).then_some(()));
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let holds = match expected {
         Expected::Direct => server == name && through.is_none(),
@@ -128,9 +127,9 @@ pub(crate) fn joins(fixture: &mut Fixture, pod: &Value) -> Vec<(Value, Expected)
     let goes_through = |fixture: &Fixture| {
         let before = carried(fixture, &pod);
         fixture.connect(&pod);
-        until(Duration::from_millis(500), || (carried(fixture, &pod) > before).then_some(()))
+        kit::found_within(Duration::from_millis(500), || (carried(fixture, &pod) > before).then_some(()))
     };
-    until(START_LIMIT, || goes_through(fixture));
+    kit::found_within(START_LIMIT, || goes_through(fixture));
     now(fixture, &pod, Expected::Ztunnel, "a connection when the agent has seen it");
     vec![(pod, Expected::Ztunnel)]
 }

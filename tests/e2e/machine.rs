@@ -12,7 +12,6 @@ use crate::control::{ControlPlane, Places, url};
 use crate::network::Network;
 use crate::running::Running;
 use crate::runtime::Runtime;
-use crate::wait::until;
 
 /// Where the node reaches all that is not on it.
 pub(crate) const OUTSIDE: &str = "10.99.0.254";
@@ -46,8 +45,10 @@ impl Machine {
 
     pub(crate) fn wait_until_ready(&self, control: &ControlPlane, limit: Duration) -> bool {
         let node = format!("/api/v1/nodes/{NAME}");
-        until(limit, || control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null()))
-            .is_some()
+        kit::found_within(limit, || {
+            control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null())
+        })
+        .is_some()
     }
 
     /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
@@ -265,7 +266,7 @@ fn boot(disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Ru
     let process = Running(command.spawn().expect("unshare can be run"));
     let children = format!("/proc/{0}/task/{0}/children", process.0.id());
     let first = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
-    let init = until(Duration::from_secs(10), first).expect("unshare forks");
+    let init = kit::found_within(Duration::from_secs(10), first).expect("unshare forks");
     connect(init, network);
     (process, init)
 }

@@ -30,7 +30,6 @@ mod runtime_restart;
 mod scenarios;
 mod tour;
 mod verdict;
-mod wait;
 mod ztunnel;
 
 use std::path::PathBuf;

@@ -13,7 +13,6 @@ use crate::pods::{PORT, annotated, injected, plain};
 use crate::runs::{Entry, MESH, SHOP, end, renew};
 use crate::runtime::Runtime;
 use crate::scenarios::{self, Pods};
-use crate::wait::until;
 use crate::ztunnel::{self, CaptureState};
 
 /// Annotation by which a pod names further networks. Istio's injector sets it where istiod has the CNI provider `multus`.
@@ -47,7 +46,7 @@ pub(crate) fn define_attachments(fixture: &Fixture) {
     fixture.control.apply(definitions, &attachment_resource());
     let list = "/apis/k8s.cni.cncf.io/v1/network-attachment-definitions";
     assert!(
-        until(START_LIMIT, || fixture.control.find(list)).is_some(),
+        kit::found_within(START_LIMIT, || fixture.control.find(list)).is_some(),
         "the API server does not serve {list}"
     );
     for namespace in [SHOP, MESH] {

@@ -14,7 +14,6 @@ use crate::fixture::{Fixture, place_of};
 use crate::kinds;
 use crate::pods::{injected_at_once, plain};
 use crate::scenarios::{Make, Pods};
-use crate::wait::until;
 
 /// Pods of each kind.
 const EACH: usize = 10;
@@ -100,7 +99,7 @@ pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
 fn kill_runtime(fixture: &mut Fixture, pods: &[Value], mark: usize, situation: &str) {
     let start = Instant::now();
     fixture.machine.kill(fixture.machine.runtime.process());
-    until(LIMIT, || unchecked(fixture, pods, mark).is_empty().then_some(()));
+    kit::found_within(LIMIT, || unchecked(fixture, pods, mark).is_empty().then_some(()));
     let left = unchecked(fixture, pods, mark);
     fixture.checks.check(
         left.is_empty(),
@@ -154,7 +153,7 @@ pub(crate) fn check_traffic(fixture: &mut Fixture, pods: &Pods, situation: &str)
 pub(crate) fn withdraw(fixture: &mut Fixture, agent: &Agent) -> String {
     let image = agent.set_image(&fixture.control, "registry.invalid/missing:none");
     let is_away = |pods: Vec<Value>| pods.len() == 1 && !pods.iter().any(Fixture::is_ready);
-    let away = until(LIMIT, || is_away(agent.pods(&fixture.control)).then_some(()));
+    let away = kit::found_within(LIMIT, || is_away(agent.pods(&fixture.control)).then_some(()));
     fixture.checks.check(away.is_some(), "the agent is unavailable");
     image
 }

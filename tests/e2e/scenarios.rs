@@ -15,7 +15,6 @@ use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::machine;
 use crate::pods::{BEYOND, SIDECAR, injected, injected_at_once, plain, validated};
-use crate::wait::until;
 use crate::ztunnel::{self, carried, carried_after};
 
 /// Pods with what must become of their connections.
@@ -42,7 +41,7 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
         let ended = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
         ended.into_iter().find_map(|ended| ended["exitCode"].as_u64())
     };
-    let code = until(START_LIMIT, || ended(fixture));
+    let code = kit::found_within(START_LIMIT, || ended(fixture));
     fixture
         .checks
         .check(code == Some(126), format!("its validation keeps a pod from running: exit code {code:?}"));
@@ -52,14 +51,15 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
         fixture.connect(pod)["server"].as_str().unwrap_or("nobody").to_owned()
     };
     let redirected = |fixture: &Fixture, pod: &Value| (answer(fixture, pod) == SIDECAR).then_some(());
-    let repaired = until(START_LIMIT, || redirected(fixture, &running));
+    let repaired = kit::found_within(START_LIMIT, || redirected(fixture, &running));
     fixture.checks.check(
         repaired.is_some(),
         format!("the pod that runs is redirected after {:.1} s", start.elapsed().as_secs_f32()),
     );
     // The kubelet starts the init container again when its back-off ends.
-    let ready =
-        until(Duration::from_secs(120), || fixture.control.find(&path(&waits)).filter(Fixture::is_ready));
+    let ready = kit::found_within(Duration::from_secs(120), || {
+        fixture.control.find(&path(&waits)).filter(Fixture::is_ready)
+    });
     fixture.checks.check(
         ready.is_some(),
         format!("the pod that waited is ready after {:.1} s", start.elapsed().as_secs_f32()),
@@ -73,7 +73,7 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
     kinds::now(fixture, &waited, Expected::Sidecar, "after the repair, a connection");
     fixture.flush_rules(&running);
     // The kernel reports it to the agent: by the time of a first connection the rules may be back.
-    let repaired = until(Duration::from_secs(60), || redirected(fixture, &running));
+    let repaired = kit::found_within(Duration::from_secs(60), || redirected(fixture, &running));
     fixture.checks.check(repaired.is_some(), "its rules were removed, and are restored");
     let pods = vec![(running, Expected::Sidecar), (waited, Expected::Sidecar)];
     let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(fixture, pod) > 0).collect();
@@ -85,19 +85,19 @@ pub(crate) fn repair(fixture: &mut Fixture, agent: &Agent) -> (Footprint, Pods) 
 /// of one that has waited goes through its sidecar.
 pub(crate) fn taint(fixture: &mut Fixture, controller: &Agent, agent: &Agent) -> (Footprint, Pods) {
     controller.apply(&fixture.control);
-    let tainted = until(START_LIMIT, || is_tainted(fixture).then_some(()));
+    let tainted = kit::found_within(START_LIMIT, || is_tainted(fixture).then_some(()));
     fixture.checks.check(tainted.is_some(), "without an agent, the node has the taint");
     let mut pod = injected_at_once("shop", "early");
     pod["spec"]["tolerations"] = json!([]);
     fixture.create(&pod);
-    let refused = until(START_LIMIT, || refusal(&fixture.control.find(&path(&pod))?));
+    let refused = kit::found_within(START_LIMIT, || refusal(&fixture.control.find(&path(&pod))?));
     fixture.checks.check(
         refused.as_deref().is_some_and(|why| why.contains("untolerated taint")),
         format!("the scheduler keeps a pod off the node: {refused:?}"),
     );
     let before = install(fixture, agent);
     let start = Instant::now();
-    let removed = until(START_LIMIT, || (!is_tainted(fixture)).then_some(()));
+    let removed = kit::found_within(START_LIMIT, || (!is_tainted(fixture)).then_some(()));
     fixture.checks.check(
         removed.is_some(),
         format!("the taint goes {:.1} s after the agent is ready", start.elapsed().as_secs_f32()),
@@ -228,7 +228,8 @@ pub(crate) fn upgrade(fixture: &mut Fixture, agent: &Agent) {
 pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint, pods: &Pods) -> bool {
     let start = Instant::now();
     agent.uninstall(&fixture.control);
-    let gone = until(Duration::from_secs(60), || agent.pods(&fixture.control).is_empty().then_some(()));
+    let gone =
+        kit::found_within(Duration::from_secs(60), || agent.pods(&fixture.control).is_empty().then_some(()));
     fixture.checks.check(
         gone.is_some(),
         format!("uninstalled: the agent's pods are gone after {:.1} s", start.elapsed().as_secs_f32()),
@@ -236,7 +237,7 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
     let machine = &fixture.machine;
     let keeps = machine.runtime.keeps_plugin() || machine.network.is_multus();
     let left = || footprint::left(machine, before, keeps);
-    until(Duration::from_secs(5), || Some(left()).filter(String::is_empty));
+    kit::found_within(Duration::from_secs(5), || Some(left()).filter(String::is_empty));
     let left = left();
     let clean = fixture
         .checks
@@ -260,7 +261,7 @@ pub(crate) fn uninstall(fixture: &mut Fixture, agent: &Agent, before: &Footprint
 pub(crate) fn delete(fixture: &mut Fixture, pods: &Pods, before: &Footprint) {
     delete_all(fixture, pods);
     let left = |fixture: &Fixture| footprint::left_of_pods(&fixture.machine, before);
-    until(Duration::from_secs(10), || left(fixture).is_empty().then_some(()));
+    kit::found_within(Duration::from_secs(10), || left(fixture).is_empty().then_some(()));
     let left = left(fixture);
     fixture.checks.check(
         left.is_empty(),
@@ -442,8 +443,9 @@ fn answered(fixture: &Fixture, pod: &Value) -> Vec<String> {
 /// The same without so many first ones, when there is any or it is too late.
 fn answered_after(fixture: &Fixture, pod: &Value, known: usize, deadline: Instant) -> Vec<String> {
     let left = deadline.saturating_duration_since(Instant::now());
-    let new =
-        until(left, || answered(fixture, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec));
+    let new = kit::found_within(left, || {
+        answered(fixture, pod).get(known..).filter(|new| !new.is_empty()).map(<[_]>::to_vec)
+    });
     new.unwrap_or_default()
 }
 
@@ -457,7 +459,7 @@ pub(crate) fn many(fixture: &mut Fixture, agent: &Agent, labels: &[(&str, &str)]
     let (before, start) = (live(fixture), Instant::now());
     (0..MANY).for_each(|number| fixture.create(&plain(name, &format!("pod-{number}"))));
     let ready = |fixture: &Fixture| fixture.pods(name).iter().filter(|pod| Fixture::is_ready(pod)).count();
-    until(Duration::from_secs(90), || (ready(fixture) == MANY).then_some(()));
+    kit::found_within(Duration::from_secs(90), || (ready(fixture) == MANY).then_some(()));
     let count = ready(fixture);
     fixture.checks.check(
         count == MANY,
@@ -470,12 +472,13 @@ pub(crate) fn many(fixture: &mut Fixture, agent: &Agent, labels: &[(&str, &str)]
         .check(escaped.is_empty(), format!("each of them: {expected:?} from the first packet {escaped:?}"));
     let start = Instant::now();
     fixture.control.delete(&format!("/api/v1/namespaces/{name}"));
-    let gone = until(Duration::from_secs(60), || fixture.pods(name).is_empty().then_some(()));
+    let gone = kit::found_within(Duration::from_secs(60), || fixture.pods(name).is_empty().then_some(()));
     fixture.checks.check(
         gone.is_some(),
         format!("all are gone {:.1} s after their namespace was deleted", start.elapsed().as_secs_f32()),
     );
-    let after = until(Duration::from_secs(20), || (live(fixture) == before).then_some(())).is_some();
+    let after =
+        kit::found_within(Duration::from_secs(20), || (live(fixture) == before).then_some(())).is_some();
     fixture
         .checks
         .check(after, format!("their addresses are free: {} in use as before, {before}", live(fixture)));
@@ -498,7 +501,7 @@ pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
     };
     let limit = Duration::from_secs(90);
     for (pod, before) in agents.iter().zip(&agents_before) {
-        let ready = until(limit, || back(fixture, pod, *before).then_some(())).is_some();
+        let ready = kit::found_within(limit, || back(fixture, pod, *before).then_some(())).is_some();
         if !fixture.checks.check(
             ready,
             format!("rebooted: the agent is ready after {:.1} s", start.elapsed().as_secs_f32()),
@@ -510,7 +513,7 @@ pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
     }
     for ((pod, expected), before) in pods.iter().zip(before) {
         let left = limit.saturating_sub(start.elapsed());
-        let ready = until(left, || back(fixture, pod, before).then_some(())).is_some();
+        let ready = kit::found_within(left, || back(fixture, pod, before).then_some(())).is_some();
         let name = &pod["metadata"]["name"];
         if !fixture
             .checks
@@ -521,7 +524,8 @@ pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
         }
         let pod = &fixture.control.find(&path(pod)).expect("it is ready");
         let is_answered = |attempts: &Vec<Value>| attempts.iter().any(|line| line["server"].is_string());
-        let attempts = until(START_LIMIT, || Some(fixture.last_attempts(pod, "app")).filter(is_answered));
+        let attempts =
+            kit::found_within(START_LIMIT, || Some(fixture.last_attempts(pod, "app")).filter(is_answered));
         let attempts = attempts.unwrap_or_default();
         let by = |name: &str| attempts.iter().filter(|line| line["server"] == name).count();
         let fine = match expected {

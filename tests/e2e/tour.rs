@@ -19,7 +19,6 @@ use crate::machine::{NAME, OUTSIDE};
 use crate::pods::{PORT, injected_at_once, labelled, plain};
 use crate::runs::{MESH, MODE, SHOP};
 use crate::scenarios::Pods;
-use crate::wait::until;
 use crate::ztunnel::{self, CaptureState};
 
 /// For an answer that the cluster has to come to.
@@ -164,7 +163,7 @@ impl Workplace {
             let text = text(output);
             output.status.success() && words.iter().all(|word| text.contains(word))
         };
-        let answer = until(ANSWER_LIMIT, || Some(ask()).filter(is_expected));
+        let answer = kit::found_within(ANSWER_LIMIT, || Some(ask()).filter(is_expected));
         let holds = answer.is_some();
         let answer = text(&answer.unwrap_or_else(ask));
         println!("\n{NAME} $ {line}");

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 use crate::machine::IMAGE;
-use crate::wait::until;
 
 pub(crate) const NAMESPACE: &str = "istio-system";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/istio-system/daemonsets";
@@ -23,14 +22,14 @@ pub(crate) enum CaptureState {
 /// Deploys it, and waits until it is ready.
 pub(crate) fn deploy(fixture: &mut Fixture, capture: CaptureState) {
     fixture.control.apply(DAEMON_SETS, &daemon_set(capture));
-    let ready = until(Duration::from_secs(30), || pod(fixture).filter(Fixture::is_ready));
+    let ready = kit::found_within(Duration::from_secs(30), || pod(fixture).filter(Fixture::is_ready));
     fixture.checks.check(ready.is_some(), format!("ztunnel ({capture:?}) is ready"));
 }
 
 /// Removes it.
 pub(crate) fn remove(fixture: &mut Fixture) {
     fixture.control.delete(&format!("{DAEMON_SETS}/ztunnel"));
-    let gone = until(Duration::from_secs(40), || pod(fixture).is_none().then_some(()));
+    let gone = kit::found_within(Duration::from_secs(40), || pod(fixture).is_none().then_some(()));
     fixture.checks.check(gone.is_some(), "ztunnel is gone");
 }
 

@@ -178,10 +178,9 @@ fn rules_of_others_that_precede_ours_are_reported() {
     // Without being asked, the agent sees them with its regular look.
     let wanted = f64::from(u32::try_from(ATTACKS.len()).unwrap());
     let began = Instant::now();
-    while fixture.daemon().metric("istio_cni_ambient_overruled_pods") != Some(wanted) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at another process
-    }
+    fixture.within(MINUTE, "all are seen", |fixture| {
+        fixture.daemon().metric("istio_cni_ambient_overruled_pods") == Some(wanted)
+    });
     println!("all were seen within {:?}", began.elapsed());
     assert_eq!(explain(&fixture, "honest").code, "captured");
     let listed = fixture.container.exec(&["list", "--bypassing", "-o", "json"]);

@@ -1,7 +1,7 @@
 //! Pods that pass for another one: by control groups of their own, by annotations, by addresses. ztunnel must never be given
 //! the attacker's network namespace as the victim's, nor the victim's as the attacker's.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{Echo, InpodOptions, InpodZtunnel, Pod, WorkloadState};
 use serde_json::json;
@@ -166,9 +166,7 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
 }
 
 fn wait_ambiguous(fixture: &mut InPod, pods: f64) {
-    let began = Instant::now();
-    while fixture.daemon().metric("istio_cni_ambient_ambiguous_pods") != Some(pods) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the metrics
-    }
+    fixture.within(MINUTE, "that many are ambiguous", |fixture| {
+        fixture.daemon().metric("istio_cni_ambient_ambiguous_pods") == Some(pods)
+    });
 }

@@ -106,10 +106,7 @@ impl Store {
 
     /// When what would be listed is something else than before, the watch is too old to go on.
     fn watched(&self, kind: &'static str) -> FakeReply {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while self.has_listed(kind, &self.picture(kind)) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20)); // between two looks at the directory
-        }
+        let _ = kit::found_within(Duration::from_secs(120), || !self.has_listed(kind, &self.picture(kind)));
         let event = format!("{}\n", json!({"type": "ERROR", "object": status(410)}));
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
         FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{event}", event.len()).into_bytes())
@@ -200,11 +197,7 @@ fn lies(store: &Store) -> Vec<(&'static str, &'static str, Vec<Value>)> {
 /// For some seconds after such a list.
 fn hold(store: &Store, kind: &'static str, list: &[Value], still: impl Fn()) {
     store.lie(kind, list.to_vec());
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !store.has_listed(kind, list) {
-        assert!(Instant::now() < deadline, "it was never listed");
-        std::thread::sleep(Duration::from_millis(20)); // between two looks at another thread
-    }
+    kit::until("it is listed", || store.has_listed(kind, list));
     let end = Instant::now() + WATCHED;
     while Instant::now() < end {
         still();

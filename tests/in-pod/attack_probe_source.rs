@@ -2,7 +2,7 @@
 //! pod, and no pod may reach it, past ztunnel.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{Echo, Failure, FailureKind, InpodOptions, NodeOptions, Proto, Seen, TrafficClient};
 
@@ -113,11 +113,10 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
     let iptables = |words: &str| fixture.node.netns().sh(&format!("{tool} {words}"));
     iptables("-t mangle -I PREROUTING 1 -j MARK --set-xmark 0/0");
     iptables("-t nat -F ISTIO_POSTRT");
-    let began = Instant::now();
-    while !iptables("-t nat -S ISTIO_POSTRT").contains("SNAT") {
-        assert!(began.elapsed() < Duration::from_secs(60), "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-    }
+    let described = std::fmt::from_fn(|f| write!(f, "the rules are back: {}", fixture.log()));
+    kit::until_within(Duration::from_secs(60), described, || {
+        iptables("-t nat -S ISTIO_POSTRT").contains("SNAT")
+    });
     let chain = iptables("-t mangle -S PREROUTING");
     assert!(chain.lines().nth(1).is_some_and(|first| first.contains("MARK")), "{chain}");
     assert!(is_dropped(&attack(&fixture, own[0], pod.at(false))));

@@ -82,10 +82,9 @@ fn a_pod_that_drops_our_rules_among_very_many_of_its_own_is_captured_again() {
     // The tools take seconds to show so many rules: they are asked when the agent has said that it is done.
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
     let began = Instant::now();
-    while fixture.daemon().metric(repairs).is_none_or(|repairs| repairs < 1.0) || !fixture.is_ruled(&pod) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the agent
-    }
+    fixture.within(MINUTE, "it is captured again", |fixture| {
+        fixture.daemon().metric(repairs).is_some_and(|repairs| repairs >= 1.0) && fixture.is_ruled(&pod)
+    });
     println!("captured again after {:?}", began.elapsed());
     assert!(fixture.is_ruled(&pod), "{}", fixture.log());
     let _ = pod.tcp(outside).unwrap();

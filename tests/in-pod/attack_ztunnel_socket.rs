@@ -62,9 +62,7 @@ fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
                 }
             });
         }
-        while dialled.load(Ordering::Relaxed) < 1000 {
-            thread::sleep(Duration::from_millis(5)); // until all places are taken that they can get
-        }
+        kit::until("all places are taken that they can get", || dialled.load(Ordering::Relaxed) >= 1000);
         for name in ["one", "two", "three"] {
             ztunnel.restart();
             let began = Instant::now();

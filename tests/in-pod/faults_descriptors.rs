@@ -69,24 +69,19 @@ fn an_agent_without_descriptors_answers_lives_and_catches_up() {
     let probe = daemon.get(8000, "/readyz").unwrap();
     let words = "no file descriptors left";
     assert!(probe.0 == 503 && probe.1.contains(words), "{probe:?}\n{refusals:#?}\n{}", daemon.log());
-    let began = Instant::now();
     fixture.processes.add(&sandbox.pod.uid, &sandbox.netns);
-    while fixture.add(Pod::new(MESH, &format!("again-{}", began.elapsed().as_millis())), &chain).is_err() {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-    }
+    let mut number = 0;
+    fixture.within(MINUTE, "an ADD succeeds again", |fixture| {
+        number += 1;
+        fixture.add(Pod::new(MESH, &format!("again-{number}")), &chain).is_ok()
+    });
     let late = crate::fixtures::ambient::Peer::new(sandbox);
-    while !fixture.is_ruled(&late) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-    }
+    fixture.within(MINUTE, "the late one is captured", |fixture| fixture.is_ruled(&late));
     let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(fixture.is_ruled(&first));
     // It says so for half a minute, so that several probes see it.
-    while !fixture.daemon().is_ready() {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at another process
-    }
+    fixture.within(MINUTE, "it is ready again", |fixture| fixture.daemon().is_ready());
 }
 
 /// A few are left, so that one pod can start, but not many at the same time.

@@ -74,15 +74,13 @@ fn an_agent_whose_answers_from_the_kernel_are_lost_lives_and_catches_up() {
     assert!(busy < 0.5, "it spins: {busy:.2} of a processor\n{}", daemon.log());
     assert!(daemon.log().contains("No buffer space available"), "{}", daemon.log());
     drop(lost);
-    let began = Instant::now();
-    while fixture.add(Pod::new(MESH, &format!("again-{}", began.elapsed().as_millis())), &chain).is_err() {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-    }
+    let mut number = 0;
+    fixture.within(MINUTE, "an ADD succeeds again", |fixture| {
+        number += 1;
+        fixture.add(Pod::new(MESH, &format!("again-{number}")), &chain).is_ok()
+    });
     let late = crate::fixtures::ambient::Peer::new(sandbox);
-    while !fixture.is_ruled(&late) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-    }
+    fixture.within(MINUTE, "the late one is captured", |fixture| fixture.is_ruled(&late));
     let _ = ztunnel.wait_for_workload(&late.sandbox.pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
     assert!(fixture.is_ruled(&first));

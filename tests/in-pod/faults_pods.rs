@@ -1,7 +1,7 @@
 //! Pods whose namespaces are not as most pods' are: captured in-pod like any other.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{InpodOptions, Netns, Pod, UserNetns};
 
@@ -11,17 +11,12 @@ use crate::fixtures::inpod::{InPod, jumps};
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Waits until all rules of both families are there: jumps into our two chains, and policy routes.
-fn wait_ruled(fixture: &InPod, inside: impl Fn(&str) -> String) {
-    let began = Instant::now();
-    loop {
-        let jumps = jumps(fixture.tables, &inside);
+fn wait_ruled(fixture: &mut InPod, inside: impl Fn(&str) -> String) {
+    fixture.within(MINUTE, "all its rules are there", |fixture| {
         let routes = inside("ip -4 rule") + &inside("ip -6 rule");
-        if (jumps, routes.matches("fwmark 0x111/0xfff lookup 100").count()) == (8, 2) {
-            return;
-        }
-        assert!(began.elapsed() < MINUTE, "{jumps} jumps\n{routes}\n{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-    }
+        let routes = routes.matches("fwmark 0x111/0xfff lookup 100").count();
+        (jumps(fixture.tables, &inside), routes) == (8, 2)
+    });
 }
 
 /// A device of its own, as a virtual function of SR-IOV is, or one on another's network: no link of it leads to the node.
@@ -40,7 +35,7 @@ fn a_pod_whose_link_leads_past_the_node_is_found_and_captured() {
     fixture.node.outside().sh("ip link set vf0 up");
     let _ = fixture.processes.add(&pod.uid, &netns);
     fixture.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
-    wait_ruled(&fixture, |command| netns.sh(command));
+    wait_ruled(&mut fixture, |command| netns.sh(command));
     let _ = ztunnel.wait_for_workload(&pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
 }
@@ -60,7 +55,7 @@ fn a_pod_with_users_of_its_own_is_captured_from_within() {
     fixture.node.netns().sh("ip link set users0 up");
     fixture.processes.add_named(&pod.uid, Path::new(own));
     fixture.manifests.put_pod(&pod.manifest(&["10.77.0.2".parse().unwrap(), "fd00:77::2".parse().unwrap()]));
-    wait_ruled(&fixture, |command| inside.ip(&format!("netns exec {own} {command}")));
+    wait_ruled(&mut fixture, |command| inside.ip(&format!("netns exec {own} {command}")));
     let _ = ztunnel.wait_for_workload(&pod.uid);
     assert_eq!(ztunnel.protocol_error(), None);
 }

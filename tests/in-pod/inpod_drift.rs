@@ -45,10 +45,9 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
                 .is_none_or(|(ours, theirs)| ours < theirs);
             first && now.replace(foreign, "") == *before
         };
-        while !is_back() {
-            assert!(began.elapsed() < SOON, "{what}\n{}\n{}", dump_of(&peer.sandbox.netns), fixture.log());
-            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-        }
+        let netns = &peer.sandbox.netns;
+        let described = std::fmt::from_fn(|f| write!(f, "{what}\n{}\n{}", dump_of(netns), fixture.log()));
+        kit::until_within(SOON.saturating_sub(began.elapsed()), described, is_back);
     }
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
@@ -87,15 +86,9 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     for ((damage, peer), before) in damages.iter().zip(&peers).zip(&before) {
         let is_back = || dump_of(&peer.sandbox.netns) == *before;
         assert!(began.elapsed() > Duration::from_secs(1) || !is_back(), "nothing was changed: {damage}");
-        while !is_back() {
-            assert!(
-                began.elapsed() < MINUTE,
-                "{damage}\n{}\n{}",
-                dump_of(&peer.sandbox.netns),
-                fixture.log()
-            );
-            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-        }
+        let netns = &peer.sandbox.netns;
+        let described = std::fmt::from_fn(|f| write!(f, "{damage}\n{}\n{}", dump_of(netns), fixture.log()));
+        kit::until_within(MINUTE.saturating_sub(began.elapsed()), described, is_back);
     }
     println!("all were put right within {:?}", began.elapsed());
     let repairs = "istio_cni_ambient_repairs_total{place=\"pod\"}";
@@ -126,10 +119,7 @@ fn drift_on_the_node_is_repaired_at_once() {
         let node = fixture.node.netns();
         let _ = if damage.contains('\n') { node.pipe("ipset restore", damage) } else { node.sh(damage) };
         let began = Instant::now();
-        while node_state(&fixture) != before {
-            assert!(began.elapsed() < *limit, "{damage}\n{}\n{}", node_state(&fixture), fixture.log());
-            std::thread::sleep(Duration::from_millis(20)); // between two looks at the kernel
-        }
+        fixture.within(*limit, damage, |fixture| node_state(fixture) == before);
         println!("{damage}: after {:?}", began.elapsed());
     }
     let count = |kind| format!("istio_cni_ambient_drift_repair_seconds_count{{kind=\"{kind}\"}}");
@@ -174,10 +164,7 @@ fn a_namespace_that_is_replaced_is_captured_again() {
     fixture.processes.remove(102); // ztunnel has 101
     let _ = fixture.processes.add(&uid, &second.sandbox.netns);
     let began = Instant::now();
-    while !fixture.is_ruled(&second) {
-        assert!(began.elapsed() < MINUTE, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-    }
+    fixture.within(MINUTE, "it is captured again", |fixture| fixture.is_ruled(&second));
     println!("it was found within {:?}", began.elapsed());
     fixture.wait_logged("pod has another network namespace; capturing it again", "pod=app");
     fixture.eventually("ztunnel serves it there", |_| {

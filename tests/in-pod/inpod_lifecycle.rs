@@ -206,11 +206,7 @@ fn a_ztunnel_without_its_snapshot_shows_in_readyz_after_a_while() {
     fixture.manifests.put_pod(&ztunnel.manifest());
     ztunnel.wait_for("the end of the snapshot", |all| all.contains(&kit::ZdsMessage::SnapshotSent));
     assert!(fixture.daemon().is_ready(), "as in every rollout");
-    let deadline = began + Duration::from_secs(60);
-    while fixture.daemon().is_ready() {
-        assert!(Instant::now() < deadline, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
-    }
+    fixture.within(Duration::from_secs(60), "it is not ready", |fixture| !fixture.daemon().is_ready());
     assert!(began.elapsed() >= Duration::from_secs(30), "{:?}", began.elapsed());
     assert_eq!(fixture.daemon().metric("istio_cni_ambient_unsynced_ztunnels"), Some(1.0));
     fixture.wait_said("istio-system/ztunnel-a has not acknowledged its snapshot");
@@ -218,11 +214,7 @@ fn a_ztunnel_without_its_snapshot_shows_in_readyz_after_a_while() {
     fixture.manifests.remove_pod("istio-system", "ztunnel-a");
     let well = fixture.ztunnel("ztunnel-b", options());
     well.wait_ready();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !fixture.daemon().is_ready() {
-        assert!(Instant::now() < deadline, "it is not forgotten: {}", fixture.log());
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
-    }
+    fixture.within(Duration::from_secs(60), "it is forgotten", |fixture| fixture.daemon().is_ready());
 }
 
 #[test]

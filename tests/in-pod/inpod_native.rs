@@ -43,15 +43,10 @@ fn what_others_change_is_put_back_at_once() {
     fixture.daemon().wait_for("all are repaired", |daemon| daemon.metric(repairs) == Some(5.0));
     let began = Instant::now();
     for ((damage, peer), before) in damages.iter().zip(&peers).zip(&before) {
-        while lines(peer) != *before {
-            assert!(
-                began.elapsed() < SOON,
-                "{damage}\n{}\n{}",
-                ruleset_of(&peer.sandbox.netns),
-                fixture.log()
-            );
-            std::thread::sleep(Duration::from_millis(50)); // between two looks at the kernel
-        }
+        let netns = &peer.sandbox.netns;
+        let described =
+            std::fmt::from_fn(|f| write!(f, "{damage}\n{}\n{}", ruleset_of(netns), fixture.log()));
+        kit::until_within(SOON.saturating_sub(began.elapsed()), described, || lines(peer) == *before);
     }
 }
 

@@ -118,6 +118,7 @@ impl Killed {
     fn interrupted(&self, holds: impl Fn(&Self) -> bool) -> bool {
         let mut command = self.fixture.container.start_with(&["uninstall"], &[]);
         let deadline = Instant::now() + Duration::from_secs(20);
+        // Without a pause: the moment is what is tested.
         while !holds(self) {
             if command.has_ended() {
                 return false;

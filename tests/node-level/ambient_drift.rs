@@ -44,11 +44,9 @@ fn assert_repaired(tool: &str) {
             let count = fixture.daemon().metric("istio_cni_ambient_repairs_total{place=\"node\"}");
             count.is_some_and(|count| count >= repairs)
         };
-        while !is_repaired(&mut fixture) || fixture.state(&[&ztunnel]) != before {
-            let now = fixture.state(&[&ztunnel]);
-            assert!(began.elapsed() < *limit, "{damage}\n{now}\n{before}\n{}", fixture.log());
-            std::thread::sleep(Duration::from_millis(20)); // between two looks at the kernel
-        }
+        fixture.within(*limit, &format!("{damage}\n{before}"), |fixture| {
+            is_repaired(fixture) && fixture.state(&[&ztunnel]) == before
+        });
         println!("{damage}: after {:?}", began.elapsed());
     }
     let kinds = ["firewall", "sets", "network"].map(|kind| {

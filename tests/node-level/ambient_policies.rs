@@ -217,7 +217,6 @@ fn the_policy_changes_while_the_agent_runs() {
     let fixture = Fixture::of(base);
     let rejected = std::cell::Cell::new(false);
     let becomes = |kind: &str, wanted: Option<FailureKind>| {
-        let deadline = Instant::now() + Duration::from_secs(20);
         let shown = |v6: bool| {
             let family = if v6 { "-6" } else { "-4" };
             fixture.node.netns().sh(&format!("ip {family} route show table all"))
@@ -229,10 +228,8 @@ fn the_policy_changes_while_the_agent_runs() {
             if kind.is_empty() { !of("blackhole") && !of("unreachable") } else { of(kind) }
         };
         for v6 in FAMILIES {
-            while !is_there(v6) {
-                assert!(Instant::now() < deadline, "never {kind}: {} {}", shown(v6), fixture.base.log());
-                thread::sleep(Duration::from_millis(2)); // between two looks at the kernel
-            }
+            let described = std::fmt::from_fn(|f| write!(f, "{kind}: {} {}", shown(v6), fixture.base.log()));
+            kit::until(described, || is_there(v6));
         }
         // After the routes come the rules.
         fixture.base.wait_quiet();

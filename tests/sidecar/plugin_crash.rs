@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{FakeReply, Netns, istio};
 use serde_json::json;
@@ -159,15 +159,9 @@ fn survives(
 /// Nothing may stay in the pod's namespace, nor any tool without a parent.
 fn wait_for_processes(pod: &Netns, round: &str) {
     let namespace = fs::metadata(pod.path()).unwrap().ino();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        let left = processes_in(namespace);
-        if left.is_empty() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{round}: processes are left: {left:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    let described =
+        std::fmt::from_fn(|f| write!(f, "{round}: none is left of: {:?}", processes_in(namespace)));
+    kit::until_within(Duration::from_secs(5), described, || processes_in(namespace).is_empty());
 }
 
 fn processes_in(namespace: u64) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{ApiServer, Auth, FakeReply, Netns, istio};
 use serde_json::{Value, json};
@@ -251,10 +251,10 @@ fn the_real_api_server_refuses_the_token_of_an_account_that_is_gone() {
     assert!(!dead.file().exists());
     api.admin().delete("/api/v1/namespaces/refusal/serviceaccounts/istio-cni");
     // The server keeps what it knows of a token for some seconds.
-    let deadline = Instant::now() + Duration::from_secs(40);
-    let mut outcomes = std::iter::from_fn(|| (Instant::now() < deadline).then(|| call.run()));
-    let refused = outcomes.find(|outcome| !outcome.0.status.success());
-    let error = refused.expect("the account is gone").refused();
+    let refused = kit::until_within(Duration::from_secs(40), "a refusal, for the account is gone", || {
+        Some(call.run()).filter(|outcome| !outcome.0.status.success())
+    });
+    let error = refused.refused();
     assert!(error.msg.contains("(401)") && error.msg.contains("by now 0 s"), "{error:?}");
     dead.age(LONG);
     dead.starts(&call);

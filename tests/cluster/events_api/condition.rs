@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::allowed;
-use crate::install_api::fixture::{ClusterFixture, DAEMON_SET, eventually};
+use crate::install_api::fixture::{ClusterFixture, DAEMON_SET};
 use crate::install_manifests::documents::SIDECAR;
 
 fn node(fixture: &ClusterFixture) -> String {
@@ -22,7 +22,7 @@ fn condition(fixture: &ClusterFixture, kind: &str) -> Value {
 /// Waits until it says this, and returns it.
 fn says(fixture: &ClusterFixture, status: &str, reason: &str) -> Value {
     let is = |shown: &Value| shown["status"] == status && shown["reason"] == reason;
-    eventually(&format!("{status} because of {reason}"), || is(&condition(fixture, "IstioCNIReady")));
+    kit::until(format_args!("{status} because of {reason}"), || is(&condition(fixture, "IstioCNIReady")));
     condition(fixture, "IstioCNIReady")
 }
 
@@ -55,9 +55,9 @@ fn the_condition_is_as_the_daemon_is_and_outlives_upgrades() {
     assert_eq!(condition(&fixture, "IstioCNIReady"), ready, "an upgrade");
     // The next one's first word has a younger heartbeat, and no transition. Times are whole seconds.
     let told = ready["lastHeartbeatTime"].as_str().unwrap().to_owned();
-    eventually("another second", || now() > told);
+    kit::until("another second", || now() > told);
     let next = fixture.daemon_that_knows(DAEMON_SET);
-    eventually("a heartbeat", || {
+    kit::until("a heartbeat", || {
         condition(&fixture, "IstioCNIReady")["lastHeartbeatTime"] != ready["lastHeartbeatTime"]
     });
     let now = says(&fixture, "True", "Ready");
@@ -85,7 +85,7 @@ fn without_the_flag_there_is_none_and_without_the_permission_it_is_said_once() {
         let of_us = |one: &kit::Request| one.verb == "patch" && one.resource == "nodes";
         fixture.requests().iter().filter(|one| of_us(one)).count()
     };
-    eventually("a second try", || tries() > 1);
+    kit::until("a second try", || tries() > 1);
     assert_eq!(daemon.log().matches(words).count(), 1, "{}", daemon.log());
     assert!(daemon.is_ready() && condition(&fixture, "IstioCNIReady").is_null());
 }

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::{allowed, event};
 use crate::inpod_api::Cluster;
-use crate::install_api::fixture::eventually;
 use crate::install_manifests::documents::IN_POD;
 
 const OTHER: &str = "events-flood-other";
@@ -40,7 +39,7 @@ fn a_pod_author_who_makes_many_events_silences_nobody_else() {
     let socket = cluster.sockets.path().join("ztunnel.sock");
     let _ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
     cluster.label("ambient");
-    eventually("the flood has begun", || refused(&cluster) >= 10);
+    kit::until("the flood has begun", || refused(&cluster) >= 10);
 
     let host = create(&cluster, OTHER, "host", |pod| pod["spec"]["hostNetwork"] = json!(true));
     let can = create(&cluster, "events-flood", "vpn", |pod| {
@@ -50,12 +49,12 @@ fn a_pod_author_who_makes_many_events_silences_nobody_else() {
     let vpn = cluster.fixture.node.pod(can, &[]);
     cluster.runs(&vpn, 11);
     let path = format!("/api/v1/namespaces/{OTHER}/events?fieldSelector=involvedObject.uid={}", host.uid);
-    eventually("an Event about another namespace", || {
+    kit::until("an Event about another namespace", || {
         !admin.get(&path)["items"].as_array().unwrap().is_empty()
     });
     let _ = event(&cluster.fixture, &vpn.pod.uid, "CanBypassMesh", 1);
     let before = refused(&cluster);
     assert!(before < 20, "{before}: the author has used up more than a half");
     // What did not fit then comes later.
-    eventually("the next one of the author", || refused(&cluster) > before);
+    kit::until("the next one of the author", || refused(&cluster) > before);
 }

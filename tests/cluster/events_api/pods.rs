@@ -13,7 +13,6 @@ use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;
 
 use super::{allowed, event, events, message, wait_seen};
-use crate::install_api::fixture::eventually;
 use crate::install_manifests::documents::{AMBIENT, IN_POD};
 use crate::{ambient_api, inpod_api};
 
@@ -58,7 +57,7 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     // One that starts in the mesh is nobody's news.
     let new = cluster.started(cluster.create("new", true, |_| {}));
     cluster.tell("new", &new.manifest());
-    eventually("it runs, as far as the agent knows", || cluster.mark_of("new") == json!("enabled"));
+    kit::until("it runs, as far as the agent knows", || cluster.mark_of("new") == json!("enabled"));
     cluster.label("none");
     let _ = event(&cluster.fixture, &new.pod.uid, "ReleasedFromMesh", 1);
     assert_eq!(events(&cluster.fixture, &new.pod.uid, "JoinedMesh").len(), 0);
@@ -193,10 +192,7 @@ const REPAIRS: f64 = 70.0;
 
 fn within(limit: Duration, what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < limit, "never: {what}");
-        thread::sleep(Duration::from_millis(100)); // between two looks
-    }
+    kit::until_within(limit, what, holds);
     println!("{what}: after {:?}", began.elapsed());
 }
 
@@ -215,7 +211,7 @@ fn a_pod_whose_rules_are_removed_repeatedly_is_pending_and_has_an_event_until_th
     });
     cluster.label("ambient");
     for name in ["hostile", "honest"] {
-        eventually("it is captured", || cluster.mark_of(name) == json!("enabled"));
+        kit::until("it is captured", || cluster.mark_of(name) == json!("enabled"));
     }
     // A process in the pod that may change its network, and does so once a second.
     let ends = Arc::new(AtomicBool::new(false));

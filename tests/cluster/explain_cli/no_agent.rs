@@ -1,7 +1,7 @@
 //! While the agent is dead: what it wrote down, and what the kernel and the files show now.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{InpodOptions, Pod};
 use serde_json::Value;
@@ -18,7 +18,6 @@ fn dies(fixture: &mut Ambient, pods: &[&str]) {
     fixture.restart();
     let path = fixture.node.run_dir().join("last-state.json");
     let _ = fs::remove_file(&path); // there is one only if the machine is slow
-    let deadline = Instant::now() + Duration::from_secs(90);
     let holds = || {
         let last: Value = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok())?;
         let is_captured = |name: &&str| {
@@ -27,10 +26,9 @@ fn dies(fixture: &mut Ambient, pods: &[&str]) {
         };
         pods.iter().all(|name| is_captured(name).is_some()).then_some(())
     };
-    while holds().is_none() {
-        assert!(Instant::now() < deadline, "never written down: {}", fixture.log());
-        std::thread::sleep(Duration::from_millis(50)); // between two looks at a file that is written each minute
-    }
+    // It is written each minute.
+    let described = std::fmt::from_fn(|f| write!(f, "it is written down: {}", fixture.log()));
+    kit::until_within(Duration::from_secs(90), described, holds);
     fixture.daemon.take().unwrap().kill();
 }
 

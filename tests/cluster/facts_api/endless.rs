@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use kit::{FakeApi, FakeReply, FakeRequest, NodeOptions, Pki, Pod};
@@ -55,10 +54,7 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
             }
             _ if query.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
             "/api/v1/namespaces" if query.contains("resourceVersion=5") => {
-                let deadline = Instant::now() + Duration::from_secs(60);
-                while seen.load(Ordering::Relaxed) < 3 && Instant::now() < deadline {
-                    thread::sleep(Duration::from_millis(20)); // between two looks
-                }
+                let _ = kit::found_within(Duration::from_secs(60), || seen.load(Ordering::Relaxed) >= 3);
                 watched(&[json!({"type": "MODIFIED", "object": mesh(12)})])
             }
             "/api/v1/namespaces" if query.contains("watch=true") => FakeReply::Hang,
@@ -104,10 +100,7 @@ fn a_server_that_ends_each_watch_at_once_is_asked_once_a_second() {
         }
         let began = Instant::now();
         let asked = || api.requests().iter().filter(|request| request.path.contains("/pods?")).count();
-        while asked() < 6 {
-            assert!(began.elapsed() < Duration::from_secs(20), "streamed: {streamed}: never asked again");
-            thread::sleep(Duration::from_millis(20)); // between two looks
-        }
+        kit::until(format_args!("streamed: {streamed}: six requests"), || asked() >= 6);
         let took = began.elapsed();
         assert!(took > Duration::from_millis(2500), "streamed: {streamed}: six requests in {took:?}");
     }

@@ -2,8 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use kit::{ApiServer, Auth, Container, Daemon, NETWORK_CONFIG, Node, NodeOptions};
 use serde_json::{Value, json};
@@ -11,8 +9,6 @@ use serde_json::{Value, json};
 /// The name that the DaemonSet has in the manifests.
 pub(crate) const DAEMON_SET: &str = "istio-cni-node";
 const CONFIG_MAP: &str = "istio-cni-config";
-/// For everything that only depends on this machine.
-const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct ClusterFixture {
     pub(crate) api: &'static ApiServer,
@@ -166,7 +162,7 @@ impl ClusterFixture {
 
     /// Waits for an Event with this reason, and returns it.
     pub(crate) fn event(&self, reason: &str) -> Value {
-        eventually(&format!("an Event {reason}"), || !self.events(reason).is_empty());
+        kit::until(format_args!("an Event {reason}"), || !self.events(reason).is_empty());
         self.events(reason).remove(0)
     }
 
@@ -180,14 +176,14 @@ impl ClusterFixture {
 
     /// Waits until it watches this resource.
     pub(crate) fn wait_until_watched(&self, resource: &str) {
-        eventually(&format!("a watch of {resource}"), || {
+        kit::until(format_args!("a watch of {resource}"), || {
             self.requests().iter().any(|request| request.verb == "watch" && request.resource == resource)
         });
     }
 
     /// Waits until it asked for this resource, whatever the answer.
     pub(crate) fn wait_until_asked(&self, resource: &str) {
-        eventually(&format!("a request for {resource}"), || {
+        kit::until(format_args!("a request for {resource}"), || {
             self.requests().iter().any(|request| request.resource == resource)
         });
     }
@@ -234,13 +230,4 @@ pub(crate) fn template(level: &str) -> String {
     let mut template: Value = serde_json::from_str(NETWORK_CONFIG).unwrap();
     template["log_level"] = json!(level);
     template.to_string()
-}
-
-/// Waits until something holds that costs a request to look at.
-pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(Duration::from_millis(20)); // between two looks
-    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kit::{ApiServer, Daemon};
 use serde_json::{Value, json};
 
-use super::fixture::{ClusterFixture, DAEMON_SET, eventually};
+use super::fixture::{ClusterFixture, DAEMON_SET};
 
 /// The kubelet gives five seconds in Istio's manifests, and takes some of them.
 pub(super) const END: Duration = Duration::from_secs(4);
@@ -104,7 +104,7 @@ fn everything_goes_from_a_node_that_the_daemon_set_does_not_want_any_more() {
 /// less.
 fn wait_until_refused(fixture: &ClusterFixture) {
     let client = fixture.client();
-    eventually("our credential is refused", || {
+    kit::until("our credential is refused", || {
         matches!(client.request("GET", &fixture.daemon_set(), None).status, 401 | 403)
     });
 }

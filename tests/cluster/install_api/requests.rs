@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use super::fixture::{ClusterFixture, DAEMON_SET, eventually, template};
+use super::fixture::{ClusterFixture, DAEMON_SET, template};
 
 #[test]
 fn an_idle_daemon_asks_nothing_beyond_its_watches() {
@@ -15,7 +15,7 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
     fixture.wait_until_watched("configmaps");
     fixture.wait_until_watched("daemonsets");
     let is_watch = |request: &&kit::Request| request.verb == "watch" && request.resource == "pods";
-    eventually("a watch of pods", || fixture.requests().iter().filter(is_watch).count() == 2);
+    kit::until("a watch of pods", || fixture.requests().iter().filter(is_watch).count() == 2);
     let before = fixture.requests();
     thread::sleep(Duration::from_secs(4)); // the time in which nothing shall happen
     assert_eq!(fixture.requests(), before);

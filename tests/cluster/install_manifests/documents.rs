@@ -7,8 +7,6 @@ use std::process::Command;
 use kit::ApiServer;
 use serde_json::{Value, json};
 
-use crate::install_api::fixture::eventually;
-
 /// A path in the repository.
 pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
@@ -108,7 +106,7 @@ pub(crate) fn create(api: &ApiServer, document: &Value, how: &str) {
 
 /// The namespace of the manifests, which the API server makes by itself a moment after its start.
 pub(super) fn wait_for_kube_system(api: &ApiServer) {
-    eventually("kube-system", || {
+    kit::until("kube-system", || {
         api.admin().request("GET", "/api/v1/namespaces/kube-system", None).status == 200
     });
 }
@@ -185,7 +183,7 @@ fn the_api_server_takes_a_pod_of_the_daemon_set() {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
     pod["metadata"]["name"] = json!("istio-cni-node-x7k2p");
     pod["metadata"]["namespace"] = json!("kube-system");
-    eventually("the priority class", || {
+    kit::until("the priority class", || {
         let path = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
         api.admin().request("GET", path, None).status == 200
     });

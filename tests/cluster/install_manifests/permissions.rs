@@ -1,7 +1,6 @@
 //! What the account of the manifests may do: what the daemon and the plugin do, and no more.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::ApiServer;
 use serde_json::{Value, json};
@@ -75,14 +74,7 @@ impl Account {
 
     /// The authorizer learns of rules a moment after they are stored.
     fn gets_to(&self, verb: &str, namespace: &str, what: What) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.may(verb, namespace, what) {
-            if Instant::now() > deadline {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(10)); // between two looks
-        }
-        true
+        kit::found_within(Duration::from_secs(10), || self.may(verb, namespace, what)).is_some()
     }
 }
 

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::documents::{container, create, document, documents, path, wait_for_kube_system};
 use super::image;
-use crate::install_api::fixture::eventually;
 
 const NODE: &str = "deploy-node";
 const TOKEN: &str = "/api/v1/namespaces/kube-system/serviceaccounts/istio-cni/token";
@@ -151,7 +150,7 @@ fn follows_and_tells(api: &ApiServer, node: &Node, daemon: &mut Daemon) {
     daemon.wait_for("the edit", |_| entry(node)["log_level"] == "warn");
     edit("nonsense");
     let events = format!("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={NODE}");
-    eventually("an Event", || {
+    kit::until("an Event", || {
         api.admin().get(&events)["items"]
             .as_array()
             .unwrap()
@@ -183,7 +182,7 @@ fn the_account_of_a_live_token_is_that_of_the_manifest() {
         (own("/api/v1", "pods/none"), 404),
     ] {
         let seen = || client.request("GET", &path, None).status;
-        eventually(&format!("{status} for {path}"), || seen() == status);
+        kit::until(format_args!("{status} for {path}"), || seen() == status);
     }
     documents.iter().for_each(|document| drop(api.admin().delete(&path(document))));
 }

@@ -1,15 +1,11 @@
 //! What a manifest and the policy give the account, for a namespace of a test's own, with or without one verb.
 
-use std::thread;
-use std::time::{Duration, Instant};
 
 use kit::{ApiServer, Auth, Client};
 use serde_json::{Value, json};
 
 use crate::install_manifests::documents::{documents_of, path, renamed};
 
-/// For what the API server makes of an object a moment after it was stored.
-const LIMIT: Duration = Duration::from_secs(20);
 /// The policies that narrow the rules.
 pub(super) const POLICY: &str = "admission-policy.yaml";
 
@@ -125,7 +121,7 @@ impl Grants {
                 });
                 let review = json!({"spec": {"user": user, "resourceAttributes": attributes}});
                 let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-                wait(&format!("{rule} in force"), || {
+                kit::until(format_args!("{rule} in force"), || {
                     self.api.admin().create(reviews, &review)["status"]["allowed"] == json!(true)
                 });
             }
@@ -137,23 +133,6 @@ fn split(resource: &Value) -> (String, String) {
     let resource = text(resource);
     let (resource, part) = resource.split_once('/').unwrap_or((&resource, ""));
     (resource.to_owned(), part.to_owned())
-}
-
-/// Waits until something holds.
-pub(super) fn wait(what: &str, holds: impl FnMut() -> bool) {
-    assert!(comes(LIMIT, holds), "never: {what}");
-}
-
-/// Whether something holds within a time.
-pub(super) fn comes(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
-    while !holds() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(20)); // between two looks
-    }
-    true
 }
 
 /// Creates an agent's pod on a node, and a token as the kubelet asks for it: bound to the pod, so that it names the node.

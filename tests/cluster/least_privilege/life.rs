@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::{ApiServer, Daemon, InpodOptions, InpodZtunnel, Pod, istio};
 use serde_json::{Value, json};
 
-use super::grants::{Grants, Verb, comes, token};
+use super::grants::{Grants, Verb, token};
 use crate::install_api::fixture::{ClusterFixture, DAEMON_SET};
 use crate::install_manifests::documents::{AMBIENT, IN_POD, SIDECAR};
 
@@ -101,7 +101,7 @@ pub(super) fn live(file: &str, name: &'static str, missing: Option<&Verb>) -> Op
 
 impl Life {
     fn expects(&mut self, what: &'static str, holds: impl FnMut() -> bool) {
-        if !comes(LIMIT, holds) {
+        if kit::found_within(LIMIT, holds).is_none() {
             self.failed.insert(what);
         }
     }
@@ -127,7 +127,7 @@ impl Life {
         fixture.edit("nonsense");
         self.expects("an Event", || refused(1));
         fixture.edit(&template(fixture, ambient, "info"));
-        let _ = comes(LIMIT / 4, || level() == Some(json!("info")));
+        let _ = kit::found_within(LIMIT / 4, || level() == Some(json!("info")));
         fixture.edit("nonsense");
         self.expects("an Event that is counted", || refused(2));
     }
@@ -204,7 +204,7 @@ impl Life {
         let node = format!("/api/v1/nodes/{}", fixture.name);
         fixture.api.admin().patch(&node, &json!({"metadata": {"labels": {"kubernetes.io/os": null}}}));
         let daemon = fixture.container.start();
-        let _ = comes(LIMIT, || {
+        let _ = kit::found_within(LIMIT, || {
             daemon.is_ready() && daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0
         });
         let (_, log) = daemon.terminate();

@@ -3,7 +3,7 @@
 use kit::{ApiServer, Client};
 use serde_json::{Value, json};
 
-use super::grants::{Grants, client, token, wait};
+use super::grants::{Grants, client, token};
 use crate::install_manifests::documents::IN_POD;
 
 const MARK: &str = "ambient.istio.io/redirection";
@@ -51,7 +51,9 @@ impl Theft {
             api.admin().patch_status(&theft.pod(pod), &status);
         }
         // The server takes policies up a moment after they are stored.
-        wait("the policies in force", || theft.status(&theft.pod("theirs"), &mark("enabled"), true) == 422);
+        kit::until("the policies in force", || {
+            theft.status(&theft.pod("theirs"), &mark("enabled"), true) == 422
+        });
         Some(theft)
     }
 
@@ -137,7 +139,7 @@ fn a_stolen_token_publishes_events_of_its_node_alone() {
         theft.thief.request("POST", &format!("/api/v1/namespaces/{namespace}/events"), Some(event)).status
     };
     let of_own_pod = event("a", &own, "Pod", "mine", theft.name);
-    wait("the policies in force", || {
+    kit::until("the policies in force", || {
         theft
             .thief
             .request(
@@ -181,7 +183,7 @@ fn a_stolen_token_changes_one_condition_of_its_node() {
     }
     let ours = json!({"status": {"conditions": [condition("Ready"), condition("IstioCNIReady")]}});
     let without = json!({"status": {"conditions": [condition("IstioCNIReady")]}});
-    wait("the policies in force", || theft.status(&other, &ours, true) == 422);
+    kit::until("the policies in force", || theft.status(&other, &ours, true) == 422);
     assert_eq!(theft.status(&other, &ours, false), 422, "another node");
     assert_eq!(theft.status(&own, &without, false), 422, "another condition is lost");
     assert_eq!(theft.status(&own, &json!({"metadata": {"labels": {"zone": "evil"}}}), false), 422, "a label");

@@ -6,7 +6,6 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::fixture::{Rights, TaintFixture, assert_allowed};
-use crate::install_api::fixture::eventually;
 
 #[test]
 fn a_node_has_the_taint_unless_a_pod_on_it_is_ready() {
@@ -63,7 +62,7 @@ fn a_pod_on_its_way_out_does_not_count_and_its_successor_does() {
 }
 
 fn daemon_knows_all(fixture: &TaintFixture, daemon: &kit::Daemon) {
-    eventually(&format!("{} knows all nodes", fixture.name), || {
+    kit::until(format_args!("{} knows all nodes", fixture.name), || {
         daemon.logged("all nodes are known", "nodes") > 0
     });
 }
@@ -96,7 +95,7 @@ fn what_does_not_matter_costs_no_request() {
 /// Adds a taint to what the node has, as another controller does: in the version that it read, again and again.
 fn add_taint(fixture: &TaintFixture, node: &str, key: &str) {
     let (admin, path) = (fixture.api.admin(), fixture.node_path(node));
-    eventually("the other's taint", || {
+    kit::until("the other's taint", || {
         let mut shown = admin.get(&path);
         let mut taints = shown["spec"]["taints"].as_array().cloned().unwrap_or_default();
         taints.push(json!({"key": key, "effect": "NoExecute"}));

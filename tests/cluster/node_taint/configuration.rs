@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::fixture::{Rights, TaintFixture, assert_allowed};
-use crate::install_api::fixture::eventually;
 
 #[test]
 fn every_selector_needs_a_pod_of_its_own() {
@@ -102,5 +101,5 @@ fn a_single_pass_evaluates_every_node_and_ends() {
     fixture.configure(&json!({"config": "- text"}));
     let mut daemon = fixture.container.start_with(&["--run-as-daemon=false"], &[]);
     assert_eq!(daemon.wait().code(), Some(1));
-    eventually("the reason", || daemon.log().contains("key \"config\": the value is no list"));
+    kit::until("the reason", || daemon.log().contains("key \"config\": the value is no list"));
 }

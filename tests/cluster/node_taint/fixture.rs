@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use kit::{ApiServer, Container, Daemon, Node, NodeOptions, binary, write_script};
 use serde_json::{Value, json};
 
-use crate::install_api::fixture::eventually;
 use crate::install_manifests::documents::{create, documents_of, path};
 
 const MANIFEST: &str = "istio-cni-taint.yaml";
@@ -91,7 +90,7 @@ impl TaintFixture {
     /// Without nodes; with the manifest's ConfigMap. None where there is no API server.
     pub(super) fn start(name: &'static str, rights: Rights) -> Option<Self> {
         let api = ApiServer::shared()?;
-        eventually("kube-system", || {
+        kit::until("kube-system", || {
             api.admin().request("GET", "/api/v1/namespaces/kube-system", None).status == 200
         });
         let mut objects = documents(name);
@@ -186,7 +185,7 @@ impl TaintFixture {
 
     pub(super) fn wait_until(&self, name: &str, is_tainted: bool) {
         let what = format!("{name} with taint: {is_tainted}");
-        eventually(&what, || self.is_tainted(name) == is_tainted);
+        kit::until(&what, || self.is_tainted(name) == is_tainted);
     }
 
     /// A pod of the DaemonSet on a node.
@@ -240,7 +239,7 @@ fn wait_until_in_force(api: &ApiServer, account: &str, role: &Value) {
         });
         let user = format!("system:serviceaccount:{NAMESPACE}:{account}");
         let review = json!({"spec": {"user": user, "resourceAttributes": attributes}});
-        eventually("the rule is in force", || {
+        kit::until("the rule is in force", || {
             let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
             api.admin().create(reviews, &review)["status"]["allowed"] == json!(true)
         });

@@ -6,7 +6,6 @@ use kit::Daemon;
 use serde_json::json;
 
 use super::fixture::{Rights, TaintFixture, assert_allowed};
-use crate::install_api::fixture::eventually;
 
 fn leads(daemon: &Daemon) -> bool {
     daemon.log().contains("this replica leads")
@@ -15,9 +14,9 @@ fn leads(daemon: &Daemon) -> bool {
 /// The first leads, the second knows it.
 fn two(fixture: &TaintFixture) -> (Daemon, Daemon) {
     let first = fixture.controller();
-    eventually("the first leads", || leads(&first));
+    kit::until("the first leads", || leads(&first));
     let second = fixture.controller();
-    eventually("the second waits", || second.log().contains("another replica leads"));
+    kit::until("the second waits", || second.log().contains("another replica leads"));
     assert!(!leads(&second), "{}", second.log());
     (first, second)
 }
@@ -32,7 +31,7 @@ fn a_leader_that_ends_hands_over_at_once() {
     assert_eq!((&lease["leaseDurationSeconds"], &lease["leaseTransitions"]), (&json!(60), &json!(0)));
     assert!(first.terminate().0.success());
     let ended = Instant::now();
-    eventually("the second leads", || leads(&second));
+    kit::until("the second leads", || leads(&second));
     assert!(ended.elapsed() < Duration::from_secs(8), "{:?}", ended.elapsed());
     fixture.create_ready_pod("p", "a");
     fixture.wait_until("a", false);
@@ -53,10 +52,8 @@ fn a_leader_that_is_killed_is_succeeded_when_its_lease_ends_and_not_before() {
     first.kill();
     fixture.create_ready_pod("p", "a");
     let limit = Duration::from_secs(90);
-    while !leads(&second) {
-        assert!(killed.elapsed() < limit, "never: {}", second.log());
-        std::thread::sleep(Duration::from_millis(100)); // between two looks
-    }
+    let described = std::fmt::from_fn(|f| write!(f, "the second leads: {}", second.log()));
+    kit::until_within(limit, described, || leads(&second));
     let after = killed.elapsed();
     assert!((Duration::from_secs(50)..Duration::from_secs(75)).contains(&after), "{after:?}");
     second.wait_for("it does the work", |_| !fixture.is_tainted("a"));

@@ -1,6 +1,6 @@
 //! Broken pods that are labelled or deleted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -28,16 +28,16 @@ fn broken_pods_are_labelled_once_and_others_are_left_alone() {
     node.create("labelled", |pod| pod["metadata"]["labels"] = json!({KEY: "by-hand"}));
     node.fail("labelled", 126);
     let mut daemon = node.0.daemon();
-    eventually("it is labelled", || label_of(&node, "before") == json!("true"));
+    kit::until("it is labelled", || label_of(&node, "before") == json!("true"));
     // Its first failure: nothing was restarted yet.
     node.create("after", |_| {});
     node.tell("after", &json!({"state": {"terminated": {"exitCode": 126, "reason": "Error"}}}));
-    eventually("so is the one that breaks later", || label_of(&node, "after") == json!("true"));
+    kit::until("so is the one that breaks later", || label_of(&node, "after") == json!("true"));
     daemon.wait_for("they are counted", |daemon| {
         (repairs(daemon, "label", "success"), repairs(daemon, "label", "skip")) == (2.0, 1.0)
     });
     let event = || node.events(&first["metadata"]["uid"], "LabelBrokenPod");
-    eventually("it is told", || event().len() == 1);
+    kit::until("it is told", || event().len() == 1);
     let message = event()[0]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("istio-validation failed with exit code 126"), "{message}");
     assert_eq!(event()[0]["type"], "Warning", "as in Istio");
@@ -76,7 +76,7 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
     daemon.wait_for("all are handled", |daemon| {
         (repairs(daemon, "delete", "success"), repairs(daemon, "delete", "skip")) == (2.0, 1.0)
     });
-    eventually("it is told", || {
+    kit::until("it is told", || {
         node.events(&web["metadata"]["uid"], "DeleteBrokenPod").len() == 1
             && node.events(&bare["metadata"]["uid"], "RepairSkipped").len() == 1
     });
@@ -95,7 +95,7 @@ fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
     let web = node.broken("web");
     let mut daemon = node.0.daemon();
     daemon.wait_for("it was tried three times", |daemon| repairs(daemon, "delete", "fail") >= 3.0);
-    eventually("it is told", || !node.events(&web["metadata"]["uid"], "RepairFailed").is_empty());
+    kit::until("it is told", || !node.events(&web["metadata"]["uid"], "RepairFailed").is_empty());
     let event = node.events(&web["metadata"]["uid"], "RepairFailed").remove(0);
     assert!(event["message"].as_str().unwrap().contains("(403)"), "{event}");
     assert!(!is_terminating(&node, "web"));
@@ -112,7 +112,7 @@ fn a_dry_run_changes_nothing() {
     let mut daemon = node.0.daemon();
     daemon.wait_for("it was looked at", |daemon| repairs(daemon, "delete", "skip") == 1.0);
     assert_eq!(node.version("web"), version);
-    eventually("it is told", || node.events(&web["metadata"]["uid"], "RepairSkipped").len() == 1);
+    kit::until("it is told", || node.events(&web["metadata"]["uid"], "RepairSkipped").len() == 1);
 }
 
 /// As after a rollout that broke the plugin: all are handled, at no more than ten a second.
@@ -125,7 +125,8 @@ fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     let began = Instant::now();
     let mut daemon = node.0.container.start();
     daemon.wait_until_ready();
-    eventually_within(90, || repairs(&daemon, "label", "success") >= 500.0);
+    let limit = Duration::from_secs(90);
+    kit::until_within(limit, "all are labelled", || repairs(&daemon, "label", "success") >= 500.0);
     let seconds = began.elapsed().as_secs_f64();
     let patches = node.0.api.requests_with("repair-many/pods/");
     let patches = patches.iter().filter(|request| request.verb == "patch" && request.uri.contains("/status"));
@@ -133,14 +134,6 @@ fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     assert_eq!(own, 500, "one each");
     assert!(500.0 / seconds <= 11.0, "{seconds} s");
     assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
-}
-
-fn eventually_within(seconds: u64, holds: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed().as_secs() < seconds);
-        std::thread::sleep(std::time::Duration::from_millis(100)); // between two looks
-    }
 }
 
 /// The watch tells of pods that break; nobody asks for those that are well.
@@ -158,7 +151,7 @@ fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
     let mut daemon = node.0.daemon();
     let canary = node.broken("canary");
     daemon.wait_for("it watches", |daemon| repairs(daemon, "delete", "success") == 1.0);
-    eventually("the last request", || node.events(&canary["metadata"]["uid"], "DeleteBrokenPod").len() == 1);
+    kit::until("the last request", || node.events(&canary["metadata"]["uid"], "DeleteBrokenPod").len() == 1);
     let about_pods = || {
         let all = node.0.api.requests();
         let own =
@@ -167,7 +160,7 @@ fn two_hundred_and_fifty_healthy_pods_cost_no_request() {
     };
     let (requests, cpu) = (about_pods(), daemon.cpu_time());
     // Long enough for what must not come.
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(5));
     println!("CPU at rest in 5 s: {:?}", daemon.cpu_time().saturating_sub(cpu));
     assert_eq!(about_pods(), requests);
 }
@@ -187,7 +180,7 @@ fn a_successor_of_the_same_name_is_not_deleted() {
             node.create("web", |_| {})
         };
         // Sometimes before, sometimes after the agent has seen that it is broken.
-        std::thread::sleep(std::time::Duration::from_millis(7 * round));
+        std::thread::sleep(Duration::from_millis(7 * round));
         let successor = replace();
         daemon.wait_for("nothing is broken", |daemon| {
             daemon.metric("istio_cni_repair_broken_pods") == Some(0.0)
@@ -222,7 +215,7 @@ fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     let before = node.version(replaced);
     node.0.connect();
     for name in names.iter().filter(|name| ![gone, replaced].contains(name)) {
-        eventually(&format!("{name} is labelled"), || label_of(&node, name) == json!("true"));
+        kit::until(format_args!("{name} is labelled"), || label_of(&node, name) == json!("true"));
     }
     assert_eq!(node.version(replaced), before, "a healthy successor");
     let labelled = repairs(&daemon, "label", "success");

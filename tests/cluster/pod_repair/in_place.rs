@@ -79,7 +79,7 @@ fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     daemon.wait_for("it is repaired", |daemon| repairs(daemon, "repair", "success") == 1.0);
     assert_eq!(answered_by(&sandbox, target), "sidecar");
     let uid = json!(sandbox.pod.uid);
-    eventually("it is told", || node.events(&uid, "BrokenPodRepaired").len() == 1);
+    kit::until("it is told", || node.events(&uid, "BrokenPodRepaired").len() == 1);
     // It is still in its back-off: nothing more is done, and the next agent finds all in place.
     let rules = rules_of(&sandbox);
     drop(daemon);
@@ -133,7 +133,7 @@ fn a_pod_that_cannot_be_found_is_told_and_found_later() {
     let mut daemon = node.0.daemon();
     daemon.wait_for("it was tried", |daemon| repairs(daemon, "repair", "fail") >= 1.0);
     let uid = json!(sandbox.pod.uid);
-    eventually("it is told", || !node.events(&uid, "RepairFailed").is_empty());
+    kit::until("it is told", || !node.events(&uid, "RepairFailed").is_empty());
     let event = node.events(&uid, "RepairFailed").remove(0);
     assert!(event["message"].as_str().unwrap().contains("its network namespace was not found"), "{event}");
     // A process of another pod in a namespace that is not its own is none of it.

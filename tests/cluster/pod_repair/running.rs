@@ -3,7 +3,6 @@
 use std::{
     fs,
     net::SocketAddr,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -22,11 +21,8 @@ fn rules(daemon: &Daemon, result: &str) -> f64 {
 
 /// Waits for what the next look at the rules brings, which may be half a minute away.
 fn wait_for_pass(daemon: &Daemon, what: &str, holds: impl Fn(&Daemon) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds(daemon) {
-        assert!(Instant::now() < deadline, "never: {what}:\n{}", daemon.log());
-        thread::sleep(Duration::from_millis(50)); // between two looks at another process
-    }
+    let described = std::fmt::from_fn(|f| write!(f, "{what}:\n{}", daemon.log()));
+    kit::until_within(Duration::from_secs(60), described, || holds(daemon));
 }
 
 fn sidecar_in(sandbox: &PodSandbox) -> Echo {
@@ -72,7 +68,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     for (kind, sandbox, _) in &pods {
         assert_eq!(answers(sandbox), ["sidecar", "sidecar"], "{kind}");
         let uid = json!(sandbox.pod.uid);
-        eventually("it is told", || node.events(&uid, "SidecarRulesRestored").len() == 1);
+        kit::until("it is told", || node.events(&uid, "SidecarRulesRestored").len() == 1);
     }
     // The kernel reports a change of nf_tables at once; changes of legacy tables are found by the clock.
     let [(_, of_nft, _), (_, of_legacy, _)] = &pods;
@@ -94,7 +90,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
             && what.contains("ISTIO_OUTPUT")
             && what.contains("; changed by nft (process ")
     };
-    eventually("the history names the process", || changes().iter().any(is_known));
+    kit::until("the history names the process", || changes().iter().any(is_known));
     flush(of_legacy, "legacy");
     wait_for_pass(&daemon, "both are redirected again", |daemon| rules(daemon, "success") == 4.0);
     for (kind, sandbox, _) in &pods {
@@ -181,7 +177,7 @@ fn a_dry_run_only_tells_what_is_missing() {
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("it was looked at", |daemon| rules(daemon, "skip") == 1.0);
     let uid = json!(sandbox.pod.uid);
-    eventually("it is told", || own.node.events(&uid, "RepairSkipped").len() == 1);
+    kit::until("it is told", || own.node.events(&uid, "RepairSkipped").len() == 1);
     assert_eq!(rules_of(&sandbox), Vec::<String>::new());
     assert_eq!(rules(&daemon, "success"), 0.0);
 }

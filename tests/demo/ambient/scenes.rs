@@ -229,11 +229,8 @@ pub(crate) fn leave(fixture: &Fixture, actors: &Actors, show: &mut Show) {
     }
     fixture.source.take_out("mesh");
     let gone = || fixture.node.netns().sh("ipset save").lines().all(|line| !line.starts_with("add "));
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !gone() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
-    }
-    show.check(gone(), "its pods are released as soon as the label is gone");
+    let released = kit::found_within(Duration::from_secs(10), gone).is_some();
+    show.check(released, "its pods are released as soon as the label is gone");
     let outside = SocketAddr::new(fixture.node.outside_ip(false), WEB);
     Way { from: &actors.one.sandbox.netns, who: "mesh/one".to_owned(), to: outside, wanted: None }
         .check(actors.active(), show);

@@ -106,14 +106,7 @@ impl Fixture {
 
 /// Whether something comes true that only depends on this machine.
 pub(crate) fn eventually(holds: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
-    }
-    true
+    kit::found_within(LIMIT, holds).is_some()
 }
 
 fn container(node: &Node, manifests: &Manifests, processes: &Path, sockets: &Path) -> Container {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::Daemon;
 use nix::libc;
@@ -66,12 +66,8 @@ impl Tracer {
 
     /// Waits until it has killed the daemon: tells at what. None if that was over before.
     pub(crate) fn killed(mut self, mut is_over: impl FnMut() -> bool) -> Option<Point> {
-        let deadline = Instant::now() + Duration::from_secs(20);
         let has_ended = |tracer: &Self| tracer.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        while !has_ended(&self) && !is_over() {
-            assert!(Instant::now() < deadline, "neither killed nor done");
-            thread::sleep(Duration::from_millis(1)); // between two looks
-        }
+        kit::until("it is killed or done", || has_ended(&self) || is_over());
         let killed = has_ended(&self);
         self.end();
         killed.then(|| self.shared.points.lock().unwrap().last().cloned()).flatten()

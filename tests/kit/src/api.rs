@@ -6,8 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +18,7 @@ use crate::client::Client;
 use crate::netns::{in_sandbox, pipe_here};
 use crate::node::{API_V4, API_V6};
 use crate::pki::{ISSUER, Pki};
+use crate::wait::{found_within, until_within};
 
 /// The API server.
 #[derive(Debug)]
@@ -220,19 +220,15 @@ impl ApiServer {
     }
 
     fn wait_until_ready(&mut self) {
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            match self.admin.try_request("GET", "/readyz", None) {
-                Ok(answer) if answer.status == 200 => return,
-                last => {
-                    let ended = self._apiserver.try_wait().expect("a child can be asked").is_some();
-                    if ended || Instant::now() > deadline {
-                        panic!("the API server does not start ({last:?}): {}", self.log_tail());
-                    }
-                }
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        let mut last = None;
+        let ready = found_within(START_LIMIT, || {
+            let answer = self.admin.try_request("GET", "/readyz", None);
+            let is_ready = answer.as_ref().is_ok_and(|answer| answer.status == 200);
+            last = Some(answer);
+            let has_ended = self._apiserver.try_wait().expect("a child can be asked").is_some();
+            (is_ready || has_ended).then_some(is_ready)
+        });
+        assert_eq!(ready, Some(true), "the API server does not start ({last:?}): {}", self.log_tail());
     }
 
     fn log_tail(&self) -> String {
@@ -260,13 +256,10 @@ impl ApiServer {
             "subresource": subresource, "name": rule["resourceNames"][0],
         });
         let review = json!({"spec": {"user": user, "resourceAttributes": attributes}});
-        let deadline = Instant::now() + START_LIMIT;
-        while self.admin.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review)["status"]["allowed"]
-            != json!(true)
-        {
-            assert!(Instant::now() < deadline, "{user} is never allowed {rule}");
-            thread::sleep(Duration::from_millis(10));
-        }
+        until_within(START_LIMIT, format_args!("{user} is allowed {rule}"), || {
+            let reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            self.admin.create(reviews, &review)["status"]["allowed"] == json!(true)
+        });
     }
 }
 

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::artefacts::{binary, copy_program, kit_traffic};
+use crate::wait::found_within;
 use crate::{ApiServer, Netns, Node};
 
 /// A container for `install-cni` on a node.
@@ -377,18 +377,15 @@ impl Daemon {
     /// # Panics
     /// It does not within 20 seconds, or the daemon has ended.
     pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&Daemon) -> bool) {
-        let deadline = Instant::now() + LIMIT;
-        while !holds(self) {
+        let held = found_within(LIMIT, || {
+            if holds(self) {
+                return true;
+            }
             let ended = self.child.try_wait().expect("a child can be asked");
             assert!(ended.is_none(), "{what}: it has ended with {ended:?}:\n{}", self.log());
-            assert!(
-                Instant::now() < deadline,
-                "never: {what}:\n{}\n{:?}",
-                self.log(),
-                self.get(8000, "/readyz")
-            );
-            thread::sleep(Duration::from_millis(2)); // between two looks at another process
-        }
+            false
+        });
+        assert!(held.is_some(), "never: {what}:\n{}\n{:?}", self.log(), self.get(8000, "/readyz"));
     }
 
     /// How many lines of its log have this message and this field, such as `pod=web`; an empty field: any.
@@ -487,14 +484,8 @@ impl Daemon {
     /// # Panics
     /// It does not end within 20 seconds.
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be asked") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
-            thread::sleep(Duration::from_millis(2)); // between two looks at another process
-        }
+        let status = found_within(LIMIT, || self.child.try_wait().expect("a child can be asked"));
+        status.unwrap_or_else(|| panic!("it does not end:\n{}", self.log()))
     }
 
     /// SIGKILL.

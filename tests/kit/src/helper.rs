@@ -11,9 +11,7 @@ use serde_json::Value;
 
 use crate::artefacts::kit_traffic;
 use crate::netns::Netns;
-
-/// How long anything here may take that only depends on this machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+use crate::wait::LIMIT;
 
 /// The process. It gets SIGKILL on drop.
 #[derive(Debug)]

@@ -12,10 +12,11 @@ use serde_json::Value;
 
 pub use self::told::{Workload, WorkloadState, ZdsMessage};
 use self::told::{events, is_ready, messages, workloads};
-use crate::helper::{Helper, LIMIT};
+use crate::helper::Helper;
 use crate::manifests::CREATED;
 use crate::node::Node;
 use crate::pod::{Pod, PodSandbox};
+use crate::wait::LIMIT;
 use crate::ztunnel::{APP, NAMESPACE, Relayed, manifest, relayed};
 
 /// What an in-pod ztunnel shall be like.

@@ -37,6 +37,7 @@ mod runtime;
 mod service;
 mod traffic;
 mod user_netns;
+mod wait;
 mod watch;
 mod ztunnel;
 
@@ -65,5 +66,6 @@ pub use traffic::{
     Client as TrafficClient, Echo, Failure, FailureKind, Proto, Seen, Serve, become_user, connect,
 };
 pub use user_netns::UserNetns;
+pub use wait::{Condition, found_within, until, until_within};
 pub use watch::{Counts, UplinkWatch};
 pub use ztunnel::{Relayed, Via, Ztunnel, ZtunnelOptions};

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::helper::{Helper, LIMIT};
+use crate::helper::Helper;
 use crate::netns::Netns;
 use crate::traffic::{Failure, Seen, outcome};
+use crate::wait::{LIMIT, found_within};
 
 /// How connections are kept busy.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,6 @@ pub struct LiveConnections {
     helper: Helper,
     next: u64,
     reports: u64,
-    every: Duration,
     stall: Duration,
 }
 
@@ -83,7 +82,7 @@ impl LiveConnections {
         let millis = |duration: Duration| duration.as_millis().to_string();
         let (every, stall) = (millis(live.every), millis(live.stall));
         let helper = Helper::start(netns, &["live", "--every-ms", &every, "--stall-ms", &stall]);
-        Self { helper, next: 1, reports: 0, every: live.every, stall: live.stall }
+        Self { helper, next: 1, reports: 0, stall: live.stall }
     }
 
     /// Opens connections to a server, and waits until it has answered on each.
@@ -145,17 +144,17 @@ impl LiveConnections {
     /// # Panics
     /// If they do not in 20 seconds, or in the time that [`Live::stall`] gives.
     pub fn wait_round(&mut self) {
-        let deadline = Instant::now() + LIMIT.max(self.stall * 2);
         let start = exchanges(&self.figures());
-        loop {
+        let mut hanging = None;
+        let passed = found_within(LIMIT.max(self.stall * 2), || {
             let (now, broken) = (exchanges(&self.figures()), self.broken());
             // One that was on its way when we came, and one more.
             let behind = |id: &u64| now.get(id).is_none_or(|done| *done < start[id] + 2);
             let mut rest = start.keys().filter(|id| broken.iter().all(|one| one.id != **id));
-            let Some(id) = rest.find(|id| behind(id)) else { return };
-            assert!(Instant::now() < deadline, "connection {id} hangs: {:?}", self.report());
-            thread::sleep(self.every);
-        }
+            hanging = rest.find(|id| behind(id)).copied();
+            hanging.is_none()
+        });
+        assert!(passed.is_some(), "connection {hanging:?} hangs: {:?}", self.report());
     }
 
     /// The state of things, while they go on.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use crate::artefacts::require_sandbox;
+use crate::wait::until;
 
 /// A network namespace with `lo` up, bound to `/run/netns/<name>` (so that `ip -n <name>` works, too).
 /// It is removed on drop.
@@ -138,27 +138,23 @@ impl Netns {
     /// up (`net/core/link_watch.c`); until then it drops what is sent, and a lost SYN costs a second.
     ///
     /// # Panics
-    /// If it takes longer than ten seconds.
+    /// If it takes longer than 20 seconds.
     pub fn wait_until_running(&self, link: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
         // UNKNOWN is what links without a carrier of their own say for as long as they are up.
         let running = |text: &str| text.contains("state UP") || text.contains("state UNKNOWN");
-        while !running(&self.sh(&format!("ip -oneline link show dev {link}"))) {
-            assert!(Instant::now() < deadline, "link {link} in {} never runs", self.name);
-            thread::sleep(Duration::from_millis(2));
-        }
+        until(format_args!("link {link} in {} runs", self.name), || {
+            running(&self.sh(&format!("ip -oneline link show dev {link}")))
+        });
     }
 
     /// Waits until the kernel has checked every address for duplicates: a worker does that when it gets the lock of all namespaces.
     ///
     /// # Panics
-    /// If it takes longer than ten seconds.
+    /// If it takes longer than 20 seconds.
     pub fn wait_until_addresses_are_usable(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.sh("ip -6 -oneline address show tentative").is_empty() {
-            assert!(Instant::now() < deadline, "an address in {} stays tentative", self.name);
-            thread::sleep(Duration::from_millis(2));
-        }
+        until(format_args!("no address in {} is tentative", self.name), || {
+            self.sh("ip -6 -oneline address show tentative").is_empty()
+        });
     }
 
     /// The defaults of a namespace depend on the machine's; tests shall not.

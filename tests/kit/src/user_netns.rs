@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
-use std::time::{Duration, Instant};
+
+use crate::wait::until;
 
 /// The users in it, from 0 on, are these of the node, from this one on.
 const FIRST_USER: u32 = 100_000;
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Both namespaces, held by a process, with a name below `/run/netns`. They go on drop.
 #[derive(Debug)]
@@ -30,11 +30,9 @@ impl UserNetns {
         let name = format!("{label}-{}", process.id());
         let made = Self { process, name };
         let proc = PathBuf::from(format!("/proc/{}", made.pid()));
-        let deadline = Instant::now() + LIMIT;
-        while fs::read_link(proc.join("ns/user")).is_ok_and(|now| now == own) {
-            assert!(Instant::now() < deadline, "unshare does not come to its namespaces");
-            thread::sleep(Duration::from_millis(2)); // between two looks at another process
-        }
+        until("unshare is in its namespaces", || {
+            fs::read_link(proc.join("ns/user")).map_or(true, |now| now != own)
+        });
         for map in ["uid_map", "gid_map"] {
             fs::write(proc.join(map), format!("0 {FIRST_USER} 65536")).expect("root maps users");
         }

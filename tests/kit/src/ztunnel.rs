@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::helper::{Helper, LIMIT};
+use crate::helper::Helper;
 use crate::manifests::status;
 use crate::node::Node;
 use crate::pod::{Pod, PodSandbox};
+use crate::wait::LIMIT;
 
 /// What a ztunnel shall be like.
 #[derive(Debug, Clone, Copy)]

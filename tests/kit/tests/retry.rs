@@ -335,7 +335,10 @@ fn times_are_those_from_the_start_of_a_test_to_its_end() {
     let record = record.unwrap().path();
     let stamped = fs::read_to_string(record.join("stamped")).unwrap();
     let ends: Vec<_> = stamped.lines().map(|line| line.split('\t').next().unwrap()).collect();
-    assert!(ends.len() == 3 && ends.iter().all(|end| end.parse::<f64>().is_ok_and(|end| end > 1e9)), "{stamped}");
+    assert!(
+        ends.len() == 3 && ends.iter().all(|end| end.parse::<f64>().is_ok_and(|end| end > 1e9)),
+        "{stamped}"
+    );
 
     fs::write(record.join("began"), "100.5\n").unwrap();
     fs::write(record.join("stamped"), "102.5\tok two\n102.8\tignored: a\tb three\n108.0\tok one\n").unwrap();

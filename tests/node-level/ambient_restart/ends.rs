@@ -31,20 +31,10 @@ impl Fixture {
     }
 
     fn wait_state(&self, wanted: &str, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let state = self.state();
-            if state == wanted {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{what}:\n{}\n{}",
-                difference(wanted, &state),
-                self.base.log()
-            );
-            std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
-        }
+        let described = std::fmt::from_fn(|f| {
+            write!(f, "{what}:\n{}\n{}", difference(wanted, &self.state()), self.base.log())
+        });
+        kit::until_within(Duration::from_secs(10), described, || self.state() == wanted);
     }
 
     /// Starts an agent that has no facts yet.

@@ -101,20 +101,11 @@ impl Fixture {
     }
 
     fn wait_state(&self, wanted: &str, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let state = self.state();
-            if state == wanted {
-                return;
-            }
-            let difference = difference(wanted, &state);
-            assert!(
-                Instant::now() < deadline,
-                "{what}: (- wanted, + found)\n{difference}\n{}",
-                self.base.log()
-            );
-            std::thread::sleep(Duration::from_millis(5)); // between two looks at the kernel
-        }
+        let described = std::fmt::from_fn(|f| {
+            let difference = difference(wanted, &self.state());
+            write!(f, "{what}: (- wanted, + found)\n{difference}\n{}", self.base.log())
+        });
+        kit::until_within(Duration::from_secs(10), described, || self.state() == wanted);
     }
 
     /// Makes a change, and tells where its plan could be cut off, and what it leads to.
@@ -123,9 +114,7 @@ impl Fixture {
         let tracer = Tracer::attach(self.base.daemon(), "agent", None);
         let mut end = PlanEnd::after(&self.base);
         change(self);
-        while !end.is_here(&self.base) {
-            std::thread::sleep(Duration::from_millis(5)); // between two looks at the log
-        }
+        kit::until("the plan has ended", || end.is_here(&self.base));
         let points = tracer.points();
         let steps = points.iter().filter(|point| point.between).count();
         println!("{name}: {steps} steps, {} points", points.len());

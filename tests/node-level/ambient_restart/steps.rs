@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::{Daemon, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,14 +52,12 @@ impl Tracer {
         command.args(["-p", &thread_of(daemon, name).to_string()]);
         let mut strace = command.stderr(Stdio::null()).spawn().expect("strace is installed");
         let traced = format!("/proc/{}/task/{}/status", daemon.pid(), thread_of(daemon, name));
-        let deadline = Instant::now() + Duration::from_secs(10);
         // Seized is not enough: from its first stop on every call is seen.
         let is_traced = || fs::read_to_string(&traced).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
-        while !is_traced() {
+        kit::until("strace has got hold of the thread", || {
             assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
-            assert!(Instant::now() < deadline, "strace does not get hold of the thread");
-            thread::sleep(Duration::from_millis(1)); // between two looks at another process
-        }
+            is_traced()
+        });
         thread::sleep(Duration::from_millis(5)); // it lets the thread go on after that
         Self { strace, files }
     }
@@ -86,18 +84,15 @@ impl Tracer {
 
     /// Waits until the kill has happened; false if the thread got by without that call.
     pub(crate) fn killed(mut self, mut is_over: impl FnMut() -> bool) -> bool {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if self.strace.try_wait().unwrap().is_some() {
-                return true;
-            }
-            if is_over() {
-                thread::sleep(Duration::from_millis(20)); // it may be just about to end
-                return self.strace.try_wait().unwrap().is_some();
-            }
-            assert!(Instant::now() < deadline, "neither killed nor done");
-            thread::sleep(Duration::from_millis(1)); // between two looks
+        let killed = kit::until("it is killed or done", || {
+            let has_ended = self.strace.try_wait().unwrap().is_some();
+            if has_ended { Some(true) } else { is_over().then_some(false) }
+        });
+        if killed {
+            return true;
         }
+        thread::sleep(Duration::from_millis(20)); // it may be just about to end
+        self.strace.try_wait().unwrap().is_some()
     }
 
     fn detach(&mut self) {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kit::TempDir;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -142,14 +142,10 @@ impl Browser {
 
     /// The same; before each look something is done once more, since somebody else undoes it.
     pub(crate) fn until_while(&self, expression: &str, again: impl Fn()) {
-        again();
-        let deadline = Instant::now() + PATIENCE;
-        while self.eval(expression) != json!(true) {
-            assert!(Instant::now() < deadline, "never true: {expression}");
-            // Nobody tells when a page has changed, and the page needs the processor for it.
-            thread::sleep(Duration::from_millis(50));
+        kit::until_within(PATIENCE, expression, || {
             again();
-        }
+            self.eval(expression) == json!(true)
+        });
     }
 
     /// Presses a key that types nothing.

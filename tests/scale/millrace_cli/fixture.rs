@@ -224,11 +224,7 @@ fn wait_until_granted(api: &ApiServer) {
         format!("/api/v1/namespaces/{AGENTS}/pods/agent-1/portforward?ports=9876"),
     ];
     for path in paths {
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while viewer.request("GET", &path, None).status == 403 {
-            assert!(std::time::Instant::now() < deadline, "{path} stays forbidden");
-            thread::yield_now();
-        }
+        kit::until(format_args!("{path} is allowed"), || viewer.request("GET", &path, None).status != 403);
     }
 }
 

@@ -1,9 +1,6 @@
 //! Everything in a network namespace that redirection could touch, as the host's own tools show it.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
 use firewall::{Backend, FirewallOptions, XtablesLock};
 use kit::Netns;
@@ -181,8 +178,7 @@ fn save(netns: &Netns, backend: Backend, family: Family) -> Save {
 /// Policy rules, routes of all tables and addresses, of both families. Waits for the kernel's own routes to IPv6
 /// addresses, which appear a moment after the address.
 pub(crate) fn network(netns: &Netns) -> String {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    kit::until("the kernel has made a route to each address", || {
         let mut lines = Vec::new();
         for family in ["-4", "-6"] {
             let batch = "rule show\nroute show table all\naddress show\n";
@@ -196,12 +192,9 @@ pub(crate) fn network(netns: &Netns) -> String {
         let text = lines.join("\n");
         let address = |line: &str| Some(line.split_once("inet6 ")?.1.split('/').next()?.to_owned());
         let routed = |ip: String| text.contains(&format!("local {ip} dev"));
-        if text.lines().filter_map(address).all(routed) {
-            return text;
-        }
-        assert!(Instant::now() < deadline, "the kernel makes no route to an address:\n{text}");
-        std::thread::yield_now();
-    }
+        let is_whole = text.lines().filter_map(address).all(routed);
+        is_whole.then_some(text)
+    })
 }
 
 /// Routes without the name of who made them.

@@ -1,9 +1,6 @@
 //! Invalid packets, virtual machines, and what is no business of redirection.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use firewall::Backend;
 use kit::{Netns, Proto, TrafficClient};
@@ -60,11 +57,7 @@ fn an_invalid_packet_passes(fixture: &Fixture, v6: bool) -> bool {
         iptables(&fixture.pod, fixture.backend, family(v6), &rule);
     }
     send_raw(&fixture.outside, (fixture.pod_ip(v6), 9).into());
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while packets(fixture, v6, "PREROUTING", "--sport 40000") == 0 {
-        assert!(Instant::now() < deadline, "the packet never came");
-        std::thread::yield_now();
-    }
+    kit::until("the packet has come", || packets(fixture, v6, "PREROUTING", "--sport 40000") > 0);
     // The packet went through the whole stack in one go: what did not count it by now never will.
     packets(fixture, v6, "INPUT", "--sport 40000") > 0
 }

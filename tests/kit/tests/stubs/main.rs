@@ -1,4 +1,4 @@
-//! What the kit stands in for: networks, runtimes, API servers, ztunnels and agents do what tests rely on.
+//! What the kit stands in for, and how it waits: networks, runtimes, API servers, ztunnels and agents do what tests rely on.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,4 +12,5 @@ mod api;
 mod inpod;
 mod network;
 mod runtime;
+mod waiting;
 mod ztunnel;

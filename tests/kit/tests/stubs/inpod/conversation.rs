@@ -1,12 +1,10 @@
 //! What the stub answers to an agent that keeps the rules.
 
 use std::os::fd::AsFd as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use kit::{InpodOptions, InpodZtunnel, Netns, Node, NodeOptions, Workload, WorkloadState, ZdsMessage};
 
-use super::agent::{Agent, DONE, LIMIT, SNAPSHOT, del, keep, open};
+use super::agent::{Agent, DONE, SNAPSHOT, del, keep, open};
 
 const PORTS: [u16; 3] = [15001, 15006, 15008];
 
@@ -21,15 +19,6 @@ pub(super) fn taken(netns: &Netns) -> Vec<u16> {
         })
     };
     PORTS.into_iter().filter(listening).collect()
-}
-
-/// For what nobody tells of.
-pub(super) fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn start(agent: &Agent) -> (Node, InpodZtunnel) {
@@ -135,7 +124,7 @@ fn a_namespace_is_held_by_nobody_when_its_pod_is_gone() {
     assert_eq!(held(), 1, "by the proxy's thread");
     assert_eq!(connection.ask(&del("a")), DONE);
     // A thread is gone for those who join it a little earlier than for the kernel.
-    wait_until("it is left", || held() == 0);
+    kit::until("it is left", || held() == 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kit::{Echo, InpodOptions, InpodZtunnel, Live, LiveConnections, Netns, Proto, connect};
 
 use super::agent::{DONE, LIMIT, SNAPSHOT, del};
-use super::conversation::{taken, wait_until};
+use super::conversation::taken;
 use super::fixture::{Fixture, INBOUND, OUTBOUND, fixture, fixture_with, outside};
 
 const QUICK: Live = Live { every: Duration::from_millis(2), stall: Duration::from_secs(10) };
@@ -27,7 +27,7 @@ fn after_sigterm_connections_go_on_for_a_while() {
     let stopped = Instant::now();
     fixture.ztunnel.stop();
     assert!(fixture.connection.receive().is_empty(), "the agent hears of it first");
-    wait_until("all listeners are closed", || taken(&fixture.pod.netns).is_empty());
+    kit::until("all listeners are closed", || taken(&fixture.pod.netns).is_empty());
     for live in [&mut outbound, &mut inbound] {
         live.wait_round();
         assert_eq!(live.broken(), []);
@@ -80,7 +80,7 @@ fn two_share_the_ports_of_a_pod_until_one_goes() {
         connect(&fixture.pod.netns, Proto::Tcp, target).expect("outside answers");
     }
     let both = || [&fixture.ztunnel, &second].map(|one| one.seen().len());
-    wait_until("all are told of", || both().iter().sum::<usize>() == 30);
+    kit::until("all are told of", || both().iter().sum::<usize>() == 30);
     let [first, rest] = both();
     assert!(first > 0 && rest > 0, "both get some: {first}, {rest}");
     fixture.ztunnel.stop();
@@ -116,7 +116,7 @@ fn all_of_it_goes_with_its_value() {
     assert_eq!(manifest["metadata"]["namespace"], "istio-system");
     assert_eq!(manifest["status"]["conditions"][1]["status"], "True");
     drop(connection);
-    wait_until("it is not ready without its agent", || !ztunnel.is_ready());
+    kit::until("it is not ready without its agent", || !ztunnel.is_ready());
     assert_eq!(ztunnel.manifest()["status"]["conditions"][1]["status"], "False");
     assert_eq!(manifest["spec"]["containers"][0]["env"][0]["value"], "true");
     let (process, netns) = (format!("/proc/{}", ztunnel.pid()), ztunnel.pod().netns.path());
