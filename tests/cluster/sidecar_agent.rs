@@ -163,7 +163,7 @@ impl Cluster {
 }
 
 fn is_redirected(netns: &Netns) -> bool {
-    netns.sh("iptables-save").contains("ISTIO_OUTPUT")
+    kit::plugin_rules::is_redirected(netns, "iptables-save")
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn without_a_kubeconfig_the_agent_is_the_only_source_and_is_waited_for() {
         assert!(refusal.msg.contains(words), "{outcome}");
     }
     assert!(outcome.wall() >= SUCCESSOR && outcome.wall() < SUCCESSOR + BUSY, "{outcome}");
-    assert!(!is_redirected(&netns));
+    assert!(kit::plugin_rules::is_bare(&netns, "iptables-save"));
     // Neither needs a source.
     let excluded = cluster.call("ADD", &netns, "one", &uid);
     excluded.kubernetes("exclude_namespaces", json!([cluster.fixture.name])).run().ok();

@@ -121,13 +121,11 @@ fn list_of(pods: &[Value], streamed: bool) -> impl Fn(&FakeRequest) -> FakeReply
     move |request| {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         match path {
-            "/api/v1/pods" if query.contains("sendInitialEvents") && streamed => {
-                FakeReply::Raw(stream.clone())
-            }
-            "/api/v1/pods" | "/api/v1/namespaces" if query.contains("sendInitialEvents") => {
+            "/api/v1/pods" if kit::is_streaming_list(query) && streamed => FakeReply::Raw(stream.clone()),
+            "/api/v1/pods" | "/api/v1/namespaces" if kit::is_streaming_list(query) => {
                 FakeReply::Json(422, invalid.clone())
             }
-            _ if query.contains("watch=true") => FakeReply::Hang,
+            _ if kit::is_watch(query) => FakeReply::Hang,
             "/api/v1/pods" => FakeReply::Raw(list.clone()),
             "/api/v1/namespaces" => FakeReply::Json(200, namespaces.clone()),
             _ => FakeReply::Json(404, json!({"kind": "Status", "status": "Failure", "code": 404})),

@@ -90,10 +90,10 @@ impl Store {
             "/api/v1/namespaces" => "Namespace",
             path => return self.single(&request.method, path),
         };
-        if query.contains("sendInitialEvents") {
+        if kit::is_streaming_list(query) {
             return FakeReply::Json(422, status(422));
         }
-        if query.contains("watch=true") {
+        if kit::is_watch(query) {
             return self.watched(kind);
         }
         let items = self.picture(kind);
@@ -315,7 +315,8 @@ fn a_first_list_without_our_own_pod_is_not_used() {
         assert!(fixture.is_captured(&one), "in the clear: {}", fixture.log());
         assert!(!fixture.daemon.as_ref().unwrap().is_ready());
     });
-    assert!(fixture.log().contains("lacks the agent's own pod"), "{}", fixture.log());
+    let stale = "the API server's list of pods lacks the agent's own pod; ignoring the stale list";
+    assert!(fixture.daemon().logged(stale, "pod=") > 0, "{}", fixture.log());
     store.tell_the_truth();
     fixture.daemon().wait_until_ready();
     assert!(fixture.is_captured(&one));

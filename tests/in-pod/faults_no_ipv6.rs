@@ -56,7 +56,8 @@ fn a_pod_with_a_sidecar_is_redirected() {
     let plugin = json!({"type": "istio-cni", "log_level": "debug", "kubernetes": {"kubeconfig": kubeconfig}});
     let sandbox = add(&node, plugin, Pod::new("shop", "web"));
     let rules = sandbox.netns.sh("iptables-save");
-    assert!(rules.contains("-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001"), "{rules}");
+    let redirect = "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001";
+    assert!(rules.lines().any(|rule| rule == redirect), "{rules}");
     assert!(!sandbox.netns.sh("ip6tables-nft-save").contains("ISTIO"));
     sandbox.check().unwrap_or_else(|error| panic!("{error}"));
 }

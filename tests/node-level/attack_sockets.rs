@@ -116,11 +116,17 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
     assert!(changed.status.success(), "over the Unix socket root may: {changed:?}");
     assert!(shown.lines().any(|line| line.starts_with("ambient    debug ")), "{shown}");
     assert_ne!(levels(&netns), before);
-    assert!(fixture.daemon().log().contains("log level of ambient: debug"), "{}", fixture.daemon().log());
+    assert!(
+        fixture.daemon().logged("log level of ambient: debug, on request", "") == 1,
+        "{}",
+        fixture.daemon().log()
+    );
     let wrong = fixture.container.exec(&["log-level", "nothing:debug"]);
     let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(wrong.status.code() == Some(2) && why.contains("unknown scope name: nothing"), "{wrong:?}");
 }
+
+const CLOSED: &str = "debug port closed; the debug state is served on the Unix socket only";
 
 /// Its port would be one of the node's, which every container with hostNetwork reaches.
 #[test]
@@ -131,7 +137,7 @@ fn on_the_nodes_network_the_debug_port_is_closed_unless_it_is_asked_for() {
     let netns = std::sync::Arc::clone(fixture.node.netns());
     let connected = netns.run(|| TcpStream::connect((Ipv4Addr::LOCALHOST, DEBUG)));
     assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
-    assert!(fixture.daemon().log().contains("debug port closed"), "{}", fixture.daemon().log());
+    assert!(fixture.daemon().logged(CLOSED, "socket=") == 1, "{}", fixture.daemon().log());
     let state = fixture.container.exec(&["state", "-o", "json"]);
     let state: Value = serde_json::from_slice(&state.stdout).unwrap();
     assert_eq!(state["observation"]["observer"], "agent", "the commands use the Unix socket: {state}");

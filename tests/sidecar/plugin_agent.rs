@@ -64,7 +64,7 @@ fn request(client: &UnixStream) -> Value {
 }
 
 fn is_redirected(netns: &Netns) -> bool {
-    netns.sh("iptables-save").contains("ISTIO_OUTPUT")
+    kit::plugin_rules::is_redirected(netns, "iptables-save")
 }
 
 /// Configured, and there is no such file: so it is with a generated entry and `WRITE_KUBECONFIG=false`.
@@ -120,7 +120,7 @@ fn alone_it_may_take_longer_and_the_error_says_so() {
     assert_eq!(refusal.code, 11, "{outcome}");
     assert!(refusal.msg.contains("within 10 s"), "{outcome}");
     assert!(outcome.wall() >= ALONE && outcome.wall() < ALONE + BUSY, "{outcome}");
-    assert!(!is_redirected(&netns));
+    assert!(kit::plugin_rules::is_bare(&netns, "iptables-save"));
     assert!(fixture.api.requests().is_empty());
 }
 

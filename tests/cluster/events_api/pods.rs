@@ -61,8 +61,7 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     cluster.label("none");
     let _ = event(&cluster.fixture, &new.pod.uid, "ReleasedFromMesh", 1);
     assert_eq!(events(&cluster.fixture, &new.pod.uid, "JoinedMesh").len(), 0);
-    let log = daemon.log();
-    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+    assert_published(&daemon.log());
 }
 
 /// A process of the pod has entered another pod's namespace, which has the pod's address.
@@ -86,8 +85,7 @@ fn a_pod_whose_namespace_cannot_be_determined_has_an_event() {
     assert_eq!(ambiguous["involvedObject"]["name"], "web");
     assert!(message(&ambiguous).contains("the node's routes lead to another one"), "{ambiguous}");
     assert_ne!(cluster.mark_of("web"), json!("enabled"));
-    let log = daemon.log();
-    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+    assert_published(&daemon.log());
 }
 
 #[test]
@@ -119,8 +117,7 @@ fn the_agents_own_pod_has_events_of_the_node() {
     let of_node = cluster.fixture.event("CNIConfigRefused");
     let of_pod = event(&cluster.fixture, &agent.uid, "CNIConfigRefused", 1);
     assert_eq!(of_node["message"], of_pod["message"]);
-    let log = daemon.log();
-    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+    assert_published(&daemon.log());
 }
 
 #[test]
@@ -145,8 +142,7 @@ fn a_running_pod_that_is_not_captured_has_an_event_that_says_why() {
     let _ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
     let _ = event(&cluster.fixture, &web.pod.uid, "JoinedMesh", 1);
     assert_eq!(events(&cluster.fixture, &lost.pod.uid, "JoinedMesh").len(), 0);
-    let log = daemon.log();
-    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+    assert_published(&daemon.log());
 }
 
 #[test]
@@ -179,7 +175,11 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
     for reason in ["CanBypassMesh", "CaptureOverruled"] {
         assert_eq!(events(&cluster.fixture, &web.pod.uid, reason).len(), 0, "{reason}");
     }
-    let log = daemon.log();
+    assert_published(&daemon.log());
+}
+
+/// The API server has refused nothing, and no Event was lost.
+fn assert_published(log: &str) {
     assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
 }
 

@@ -39,7 +39,7 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
     let answer = move |request: &FakeRequest| {
         let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
         match path {
-            "/api/v1/pods" if query.contains("sendInitialEvents") => {
+            "/api/v1/pods" if kit::is_streaming_list(query) => {
                 let mark =
                     json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
                 let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
@@ -52,14 +52,14 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
                 seen.fetch_add(1, Ordering::Relaxed);
                 endless(&[])
             }
-            _ if query.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
-            "/api/v1/namespaces" if query.contains("resourceVersion=5") => {
+            _ if kit::is_streaming_list(query) => FakeReply::Json(422, status(422, "Invalid")),
+            "/api/v1/namespaces" if kit::parameter(query, "resourceVersion").as_deref() == Some("5") => {
                 let _ = kit::found_within(Duration::from_secs(60), || seen.load(Ordering::Relaxed) >= 3);
                 watched(&[json!({"type": "MODIFIED", "object": mesh(12)})])
             }
-            "/api/v1/namespaces" if query.contains("watch=true") => FakeReply::Hang,
+            "/api/v1/namespaces" if kit::is_watch(query) => FakeReply::Hang,
             "/api/v1/namespaces" => list(5, &[mesh(4)]),
-            _ if query.contains("watch=true") => FakeReply::Hang,
+            _ if kit::is_watch(query) => FakeReply::Hang,
             _ => FakeReply::Json(404, status(404, "NotFound")),
         }
     };
@@ -73,7 +73,8 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
     fixture.start();
     let watched_on = || {
         api.requests().iter().any(|request| {
-            request.path.starts_with("/api/v1/namespaces?") && request.path.contains("resourceVersion=12")
+            request.path.starts_with("/api/v1/namespaces?")
+                && kit::parameter(&request.path, "resourceVersion").as_deref() == Some("12")
         })
     };
     fixture.daemon().wait_for("the other watch goes on", |_| watched_on());
@@ -89,17 +90,16 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
 fn a_server_that_ends_each_watch_at_once_is_asked_once_a_second() {
     for streamed in [true, false] {
         let (api, mut follower, _node) = start(move |request| match request.path.as_str() {
-            path if path.contains("sendInitialEvents") && !streamed => {
-                FakeReply::Json(422, status(422, "Invalid"))
-            }
-            path if path.contains("watch=true") => watched(&[]),
+            path if kit::is_streaming_list(path) && !streamed => FakeReply::Json(422, status(422, "Invalid")),
+            path if kit::is_watch(path) => watched(&[]),
             _ => list(5, &[]),
         });
         if !streamed {
             follower.wait_until("a list", |index| index.is_synced());
         }
         let began = Instant::now();
-        let asked = || api.requests().iter().filter(|request| request.path.contains("/pods?")).count();
+        let asked =
+            || api.requests().iter().filter(|request| kit::has_segment(&request.path, "pods")).count();
         kit::until(format_args!("streamed: {streamed}: six requests"), || asked() >= 6);
         let took = began.elapsed();
         assert!(took > Duration::from_millis(2500), "streamed: {streamed}: six requests in {took:?}");

@@ -37,9 +37,9 @@ pub(super) fn start(
         FakeApi::start(node.outside(), SocketAddr::from((node.outside_ip(false), 6443)), move |request| {
             match request.path.as_str() {
                 path if path.starts_with("/api/v1/pods") => answer(request),
-                path if path.contains("/pods/") => FakeReply::Json(404, status(404, "NotFound")),
-                path if path.contains("watch=true") && !path.contains("sendInitialEvents") => FakeReply::Hang,
-                path if path.contains("watch=true") => FakeReply::Json(422, status(422, "Invalid")),
+                path if kit::has_segment(path, "pods") => FakeReply::Json(404, status(404, "NotFound")),
+                path if kit::is_watch(path) && !kit::is_streaming_list(path) => FakeReply::Hang,
+                path if kit::is_watch(path) => FakeReply::Json(422, status(422, "Invalid")),
                 _ => list(1, &[json!({"metadata": {"name": "shop", "resourceVersion": "1"}})]),
             }
         });
@@ -53,21 +53,23 @@ pub(super) fn start(
 #[test]
 fn a_server_without_streaming_lists_is_asked_for_an_ordinary_one() {
     let (api, mut follower, _node) = start(|request| match request.path.as_str() {
-        path if path.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
-        path if path.contains("watch=true") && path.contains("resourceVersion=5") => watched(&[
-            json!({"type": "ADDED", "object": pod("b", 6)}),
-            json!({"type": "DELETED", "object": pod("a", 7)}),
-        ]),
-        path if path.contains("watch=true") => FakeReply::Hang,
+        path if kit::is_streaming_list(path) => FakeReply::Json(422, status(422, "Invalid")),
+        path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
+            watched(&[
+                json!({"type": "ADDED", "object": pod("b", 6)}),
+                json!({"type": "DELETED", "object": pod("a", 7)}),
+            ])
+        }
+        path if kit::is_watch(path) => FakeReply::Hang,
         _ => list(5, &[pod("a", 3)]),
     });
     follower.wait_for_pods("list and changes", &["b"]);
     assert_eq!(follower.lists(), 1);
     let paths: Vec<_> = api.requests().into_iter().map(|request| request.path).collect();
     let lists: Vec<_> =
-        paths.iter().filter(|path| !path.contains("watch=true") && path.contains("/pods")).collect();
+        paths.iter().filter(|path| !kit::is_watch(path) && kit::has_segment(path, "pods")).collect();
     assert!(
-        lists.len() == 1 && lists[0].contains("resourceVersion=0"),
+        lists.len() == 1 && kit::parameter(lists[0], "resourceVersion").as_deref() == Some("0"),
         "from the server's cache: {paths:#?}"
     );
 }
@@ -76,11 +78,11 @@ fn a_server_without_streaming_lists_is_asked_for_an_ordinary_one() {
 fn a_watch_that_is_too_old_begins_with_a_new_list() {
     let lists = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
-        path if path.contains("sendInitialEvents") => FakeReply::Json(422, status(422, "Invalid")),
-        path if path.contains("watch=true") && path.contains("resourceVersion=5") => {
+        path if kit::is_streaming_list(path) => FakeReply::Json(422, status(422, "Invalid")),
+        path if kit::is_watch(path) && kit::parameter(path, "resourceVersion").as_deref() == Some("5") => {
             watched(&[json!({"type": "ERROR", "object": status(410, "Expired")})])
         }
-        path if path.contains("watch=true") => FakeReply::Hang,
+        path if kit::is_watch(path) => FakeReply::Hang,
         _ if lists.fetch_add(1, Ordering::Relaxed) == 0 => list(5, &[pod("a", 3), pod("b", 4)]),
         _ => list(9, &[pod("b", 4), pod("c", 8)]),
     });
@@ -93,7 +95,7 @@ fn a_watch_that_is_too_old_begins_with_a_new_list() {
 fn a_stream_that_ends_within_its_list_tells_nothing_and_begins_anew() {
     let tries = AtomicUsize::new(0);
     let (_api, mut follower, _node) = start(move |request| match request.path.as_str() {
-        path if path.contains("sendInitialEvents") => {
+        path if kit::is_streaming_list(path) => {
             let mark = json!({"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}});
             let mark = json!({"kind": "Pod", "apiVersion": "v1", "metadata": mark});
             let a = json!({"type": "ADDED", "object": pod("a", 3)});

@@ -67,8 +67,9 @@ fn pods_of_this_node_are_told_from_first_to_last() {
 
     let mut seen = api.requests_to_pods("facts");
     seen.retain(|request| request.user == "system:serviceaccount:facts:agent");
-    let selected = |uri: &str| uri.contains("fieldSelector=spec.nodeName%3Dfacts-1");
-    assert!(seen.iter().all(|request| selected(&request.uri)), "{seen:?}");
+    let selector = Some("spec.nodeName=facts-1");
+    let is_selected = |request: &kit::Request| request.parameter("fieldSelector").as_deref() == selector;
+    assert!(seen.iter().all(is_selected), "{seen:?}");
     // With etcd before 3.5 the streaming list is followed by an ordinary one, and a watch.
     let lists = seen.iter().filter(|request| request.verb == "list").count();
     assert!(lists <= 1 && seen.len() == 1 + 2 * lists, "{seen:?}");

@@ -142,7 +142,9 @@ fn everything_goes_also_when_our_permissions_went_before_the_daemon_set() {
     fixture.wait_until_watched("daemonsets");
     remove_account(&fixture);
     fixture.api.admin().delete(&fixture.daemon_set());
-    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    daemon.wait_for("it sees that", |daemon| {
+        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
+    });
     assert_eq!(end(&fixture, daemon, false), "DaemonSet leave-kubectl/istio-cni-node has been deleted");
 }
 
@@ -162,7 +164,9 @@ fn everything_stays_when_a_deleted_daemon_set_is_there_again() {
     fixture.create_daemon_set(DAEMON_SET);
     let mut daemon = fixture.daemon_that_knows(DAEMON_SET);
     fixture.api.admin().delete(&fixture.daemon_set());
-    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    daemon.wait_for("it sees that", |daemon| {
+        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
+    });
     fixture.create_daemon_set(DAEMON_SET);
     let found = |daemon: &Daemon| daemon.logged("found the agent's DaemonSet", "leave-again/istio-cni-node");
     daemon.wait_for("it sees that, too", |daemon| found(daemon) == 2);

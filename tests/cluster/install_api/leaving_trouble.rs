@@ -65,12 +65,14 @@ fn slow(request: &FakeRequest) -> FakeReply {
     });
     let list = |items: Value| json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": items});
     match request.path.as_str() {
-        path if path.contains("watch=") => FakeReply::Hang,
-        path if path.contains("/daemonsets?") => FakeReply::Json(200, list(json!([daemon_set]))),
-        path if path.contains("/daemonsets/") => {
+        path if kit::is_watch(path) => FakeReply::Hang,
+        path if path.split('?').next().is_some_and(|path| path.ends_with("/daemonsets")) => {
+            FakeReply::Json(200, list(json!([daemon_set])))
+        }
+        path if kit::has_segment(path, "daemonsets") => {
             FakeReply::Late(Duration::from_millis(1300), Box::new(FakeReply::Json(200, daemon_set)))
         }
-        path if path.contains("/nodes/") => FakeReply::Hang,
+        path if kit::has_segment(path, "nodes") => FakeReply::Hang,
         _ => {
             FakeReply::Json(404, json!({"kind": "Status", "status": "Failure", "message": "no", "code": 404}))
         }

@@ -43,7 +43,7 @@ fn the_plugins_lines_are_in_the_daemons_log() {
     let Some(fixture) = fixture("lines-text") else { return };
     let mut daemon = fixture.daemon();
     let pod = pod(&fixture);
-    assert!(pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"), "it is captured");
+    assert!(kit::plugin_rules::is_redirected(&pod.netns, "iptables-save"), "it is captured");
     let stderr = pod.calls.last().unwrap().output.stderr_text();
     assert_eq!(stderr, "", "what the daemon has need not be said twice");
     let line = line(&mut daemon);

@@ -35,8 +35,9 @@ fn an_idle_daemon_asks_nothing_beyond_its_watches() {
         (("watch", "pods"), 2), // this API server does not stream lists
     ]);
     assert_eq!(counts, expected);
-    let named = |uri: &str| uri.contains("fieldSelector=metadata.name%3D") || uri.contains("/pods/");
-    let of_node = |uri: &str| uri.contains("fieldSelector=spec.nodeName%3Didle");
-    let is_narrow = |request: &kit::Request| named(&request.uri) || of_node(&request.uri);
+    let is_narrow = |request: &kit::Request| match request.parameter("fieldSelector") {
+        Some(selector) => selector.starts_with("metadata.name=") || selector == "spec.nodeName=idle",
+        None => request.verb == "get" && request.resource == "pods",
+    };
     assert!(before.iter().all(is_narrow), "one object each, or the pods of one node: {before:?}");
 }

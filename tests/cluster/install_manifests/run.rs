@@ -98,7 +98,14 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     assert_eq!(daemon.get(8000, "/healthz").unwrap().0, 200);
     confined(&daemon);
     let (status, log) = daemon.terminate();
-    assert!(log.contains("DaemonSet kube-system/istio-cni-node still selects this node"), "{status}: {log}");
+    assert!(
+        kit::logged(
+            &log,
+            "the plugin stays installed",
+            "reason=\"DaemonSet kube-system/istio-cni-node still selects this node"
+        ) == 1,
+        "{status}: {log}"
+    );
     assert_eq!(entry(&node)["type"], "istio-cni", "an upgrade");
 
     daemon = start(&container);
@@ -112,7 +119,9 @@ fn it_installs_follows_tells_and_uninstalls_in_the_image_with_no_more_than_the_m
     for document in &documents {
         api.admin().delete(&path(document));
     }
-    daemon.wait_for("it sees that", |daemon| daemon.log().contains("has been deleted or is being deleted"));
+    daemon.wait_for("it sees that", |daemon| {
+        daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
+    });
     let (status, log) = daemon.terminate();
     assert!(status.success(), "{status}: {log}");
     assert_eq!(

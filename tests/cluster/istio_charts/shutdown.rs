@@ -27,7 +27,10 @@ fn release(case: &str, name: &str) -> Option<(Release, kit::Daemon)> {
 fn a_restarted_container_keeps_everything_at_once() {
     let Some((release, daemon)) = release("1-20-8-default", "shutdown-restart") else { return };
     let (log, took) = release.stop(daemon);
-    assert!(log.contains("our own pod is not being deleted"), "{log}");
+    assert!(
+        kit::logged(&log, "the plugin stays installed", "reason=\"our own pod is not being deleted") == 1,
+        "{log}"
+    );
     assert!(release.is_installed() && took < Duration::from_secs(1), "{took:?}: {log}");
 }
 
@@ -36,7 +39,14 @@ fn a_deleted_pod_alone_keeps_everything() {
     let Some((release, daemon)) = release("1-20-8-default", "shutdown-upgrade") else { return };
     release.delete_pod();
     let (log, _) = release.stop(daemon);
-    assert!(log.contains("our own pod is being deleted and our permissions are in force"), "{log}");
+    assert!(
+        kit::logged(
+            &log,
+            "the plugin stays installed",
+            "reason=\"our own pod is being deleted and our permissions are in force"
+        ) == 1,
+        "{log}"
+    );
     assert!(release.is_installed(), "{log}");
 }
 
@@ -59,7 +69,11 @@ fn a_namespace_that_is_being_deleted_takes_everything_along() {
     release.api.admin().request("DELETE", "/api/v1/namespaces/shutdown-namespace", None);
     release.delete_pod();
     let (log, took) = release.stop(daemon);
-    assert!(log.contains("namespace shutdown-namespace is being deleted"), "{log}");
+    assert!(
+        kit::logged(&log, "the plugin is removed", "reason=\"namespace shutdown-namespace is being deleted")
+            == 1,
+        "{log}"
+    );
     assert!(release.left_behind().is_empty() && took < Duration::from_secs(2), "{took:?}: {log}");
 }
 
@@ -68,7 +82,10 @@ fn permissions_that_are_gone_take_everything_along_also_when_the_daemon_set_stay
     let Some((release, daemon)) = release("1-20-8-default", "shutdown-revoked") else { return };
     release.delete_rest();
     let (log, _) = release.stop(daemon);
-    assert!(log.contains("permissions that we had are gone"), "{log}");
+    assert!(
+        kit::logged(&log, "the plugin is removed", "reason=\"permissions that we had are gone") == 1,
+        "{log}"
+    );
     assert_eq!(release.left_behind(), Vec::<PathBuf>::new(), "{log}");
 }
 
@@ -80,7 +97,7 @@ fn an_api_server_that_cannot_be_reached_keeps_everything() {
     let (address, _) = kit::ApiServer::address();
     release.node.netns().sh(&format!("iptables -A OUTPUT -p tcp -d {address} -j DROP"));
     let (log, _) = release.stop(daemon);
-    assert!(release.is_installed() && log.contains("the plugin stays installed"), "{log}");
+    assert!(release.is_installed() && kit::logged(&log, "the plugin stays installed", "") == 1, "{log}");
 }
 
 #[test]
@@ -88,7 +105,14 @@ fn a_role_that_lets_it_get_the_daemon_set_decides_at_once() {
     let Some((release, daemon)) = release("1-29-1-ambient", "shutdown-get") else { return };
     release.delete_pod();
     let (log, took) = release.stop(daemon);
-    assert!(log.contains("DaemonSet shutdown-get/istio-cni-node still selects this node"), "{log}");
+    assert!(
+        kit::logged(
+            &log,
+            "the plugin stays installed",
+            "reason=\"DaemonSet shutdown-get/istio-cni-node still selects this node"
+        ) == 1,
+        "{log}"
+    );
     assert!(release.is_installed() && took < Duration::from_secs(2), "{took:?}: {log}");
 }
 
@@ -101,7 +125,14 @@ fn a_role_that_lets_it_get_the_daemon_set_shows_its_deletion() {
     release.delete_daemon_set();
     release.delete_pod();
     let (log, _) = release.stop(daemon);
-    assert!(log.contains("DaemonSet shutdown-gone/istio-cni-node has been deleted"), "{log}");
+    assert!(
+        kit::logged(
+            &log,
+            "the plugin is removed",
+            "reason=\"DaemonSet shutdown-gone/istio-cni-node has been deleted"
+        ) == 1,
+        "{log}"
+    );
     assert_eq!(release.left_behind(), Vec::<PathBuf>::new(), "{log}");
 }
 

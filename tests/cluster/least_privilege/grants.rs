@@ -1,6 +1,5 @@
 //! What a manifest and the policy give the account, for a namespace of a test's own, with or without one verb.
 
-
 use kit::{ApiServer, Auth, Client};
 use serde_json::{Value, json};
 

@@ -112,7 +112,9 @@ impl Life {
         fixture.create_daemon_set(DAEMON_SET);
         self.expects("its DaemonSet", || daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0);
         fixture.api.admin().delete(&fixture.daemon_set());
-        self.expects("its DaemonSet", || daemon.log().contains("has been deleted or is being deleted"));
+        self.expects("its DaemonSet", || {
+            daemon.logged("the agent's DaemonSet has been deleted or is being deleted", "daemon_set=") > 0
+        });
         fixture.create_daemon_set(DAEMON_SET);
         let level = || {
             let text = fs::read(fixture.conflist()).unwrap_or_default();
@@ -190,7 +192,9 @@ impl Life {
         let conflist: Value = serde_json::from_slice(&fs::read(fixture.conflist()).unwrap()).unwrap();
         match fixture.node.add_pod(&runtime, &conflist, Pod::from_object(&object)) {
             Ok(pod) => {
-                self.expects("a pod's start", || pod.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+                self.expects("a pod's start", || {
+                    kit::plugin_rules::is_redirected(&pod.netns, "iptables-save")
+                });
             }
             Err(error) => {
                 self.log += &error.to_string();
@@ -208,7 +212,7 @@ impl Life {
             daemon.is_ready() && daemon.logged("found the agent's DaemonSet", DAEMON_SET) > 0
         });
         let (_, log) = daemon.terminate();
-        if !log.contains("the plugin is removed") {
+        if kit::logged(&log, "the plugin is removed", "") == 0 {
             self.failed.insert("its cleanup");
         }
         self.log += &log;

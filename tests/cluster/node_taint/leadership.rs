@@ -8,7 +8,7 @@ use serde_json::json;
 use super::fixture::{Rights, TaintFixture, assert_allowed};
 
 fn leads(daemon: &Daemon) -> bool {
-    daemon.log().contains("this replica leads")
+    daemon.logged("this replica leads", "") > 0
 }
 
 /// The first leads, the second knows it.
@@ -16,7 +16,7 @@ fn two(fixture: &TaintFixture) -> (Daemon, Daemon) {
     let first = fixture.controller();
     kit::until("the first leads", || leads(&first));
     let second = fixture.controller();
-    kit::until("the second waits", || second.log().contains("another replica leads"));
+    kit::until("the second waits", || second.logged("another replica leads", "leader=") > 0);
     assert!(!leads(&second), "{}", second.log());
     (first, second)
 }

@@ -102,7 +102,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     let daemon = node.0.daemon();
     let late = own.add("late", 13, "Running", |_| {});
     wait_for_pass(&daemon, "a pass has ended", |daemon| rules(daemon, "success") == 1.0);
-    assert!(late.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+    assert!(kit::plugin_rules::is_redirected(&late.netns, "iptables-save"));
     assert_eq!(pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox)), before);
     assert_eq!(rules(&daemon, "fail"), 0.0);
     assert_allowed(&daemon);
@@ -162,7 +162,7 @@ fn a_pod_that_the_plugin_would_not_redirect_is_left_alone() {
     let wanted = own.add("wanted", 14, "Running", |_| {});
     let mut daemon = own.node.0.daemon();
     daemon.wait_for("the one with a sidecar is redirected", |daemon| rules(daemon, "success") == 1.0);
-    assert!(wanted.netns.sh("iptables-save").contains("ISTIO_OUTPUT"));
+    assert!(kit::plugin_rules::is_redirected(&wanted.netns, "iptables-save"));
     for sandbox in [plain, opted_out, by_itself] {
         assert_eq!(rules_of(&sandbox), Vec::<String>::new(), "{}", sandbox.pod.name);
     }

@@ -193,7 +193,7 @@ pub(crate) fn without_ztunnel(fixture: &mut Fixture, actors: &mut Actors, show: 
     let node = std::sync::Arc::clone(&fixture.node);
     let watch = UplinkWatch::start(&node, &addresses(actors));
     fixture.end_ztunnel(actors.ztunnel.take().unwrap());
-    fixture.daemon.wait_for("it is noticed", |daemon| daemon.log().contains("no ztunnel is ready"));
+    fixture.daemon.wait_for("it is noticed", |daemon| daemon.logged("no ztunnel is ready", "effect=") > 0);
     let outside = SocketAddr::new(fixture.node.outside_ip(false), WEB);
     let mut attempt = LiveConnections::start(&actors.one.sandbox.netns, Live::default());
     let began = Instant::now();

@@ -35,7 +35,7 @@ fn a_token_or_authority_that_cannot_be_read_is_told_and_used_when_it_is_there() 
             assert_eq!(fixture.read(FILE), NETWORK, "no entry without its credential");
             fixture.container.set_account("a.token.of-somebody", "a certificate");
         });
-        assert!(fixture.read(KUBECONFIG).contains("a.token.of-somebody"), "{name}");
+        assert_eq!(fixture.token(KUBECONFIG), "a.token.of-somebody", "{name}");
         assert_eq!(fixture.types(FILE), ["bridge", "istio-cni"]);
     });
 }
@@ -55,7 +55,7 @@ fn a_token_that_vanishes_leaves_the_kubeconfig_and_the_entry_in_place() {
             fixture.container.set_account("a.token.of-somebody", "a certificate");
         },
     );
-    assert!(fixture.read(KUBECONFIG).contains("a.token.of-somebody"));
+    assert_eq!(fixture.token(KUBECONFIG), "a.token.of-somebody");
 }
 
 #[test]

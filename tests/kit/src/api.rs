@@ -65,6 +65,48 @@ pub struct Request {
     pub uri: String,
 }
 
+impl Request {
+    /// A parameter of the query.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        parameter(&self.uri, name)
+    }
+}
+
+/// A parameter of a request's query, decoded; `request` is the path and the query, or the query alone.
+#[must_use]
+pub fn parameter(request: &str, name: &str) -> Option<String> {
+    let query = request.split_once('?').map_or(request, |(_, query)| query);
+    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    let mut parts = value.split('%');
+    let mut decoded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2).expect("an encoded character has two digits");
+        decoded.push(u8::from_str_radix(code, 16).expect("which are hexadecimal").into());
+        decoded.push_str(rest);
+    }
+    Some(decoded)
+}
+
+/// Whether the path of a request names this resource, such as `pods`: it is one of its parts.
+#[must_use]
+pub fn has_segment(request: &str, segment: &str) -> bool {
+    let path = request.split('?').next().unwrap_or_default();
+    path.split('/').any(|one| one == segment)
+}
+
+/// Whether a request, as for [`parameter`], is a watch.
+#[must_use]
+pub fn is_watch(request: &str) -> bool {
+    parameter(request, "watch").as_deref() == Some("true")
+}
+
+/// Whether a request, as for [`parameter`], is a watch that begins with a list.
+#[must_use]
+pub fn is_streaming_list(request: &str) -> bool {
+    is_watch(request) && parameter(request, "sendInitialEvents").as_deref() == Some("true")
+}
+
 /// What [`hack/envtest`](../../../hack/envtest) builds.
 const VERSION: &str = "v1.34.4";
 const PORT: u16 = 6443;

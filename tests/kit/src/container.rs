@@ -388,12 +388,10 @@ impl Daemon {
         assert!(held.is_some(), "never: {what}:\n{}\n{:?}", self.log(), self.get(8000, "/readyz"));
     }
 
-    /// How many lines of its log have this message and this field, such as `pod=web`; an empty field: any.
+    /// [`logged`] in its log.
     #[must_use]
     pub fn logged(&self, message: &str, field: &str) -> usize {
-        let log = self.log();
-        let is_one = |line: &&str| line.split('\t').any(|column| column == message) && line.contains(field);
-        log.lines().filter(is_one).count()
+        logged(&self.log(), message, field)
     }
 
     /// The value of a sample of `/metrics`, by its whole name, such as `istio_cni_installs_total{result="SUCCESS"}`.
@@ -505,4 +503,11 @@ impl Drop for Daemon {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// How many lines of a log have this message, whole, and this field, such as `pod=web`; an empty field: any.
+#[must_use]
+pub fn logged(log: &str, message: &str, field: &str) -> usize {
+    let is_one = |line: &&str| line.split('\t').any(|column| column == message) && line.contains(field);
+    log.lines().filter(is_one).count()
 }

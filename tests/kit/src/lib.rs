@@ -41,13 +41,13 @@ mod wait;
 mod watch;
 mod ztunnel;
 
-pub use api::{ApiServer, Auth, Request, kubeconfig};
+pub use api::{ApiServer, Auth, Request, has_segment, is_streaming_list, is_watch, kubeconfig, parameter};
 pub use artefacts::{
     binary, copy_program, has_other_users, sandboxed, skip, write_script, write_without_ipv6,
 };
 pub use attack::{HalfOpen, LegacyLock, LockHolder, fill_with_services};
 pub use client::{Answer, Client};
-pub use container::{Container, Daemon, NETWORK_CONFIG};
+pub use container::{Container, Daemon, NETWORK_CONFIG, logged};
 pub use fake_api::{FakeApi, FakeReply, FakeRequest};
 pub use inpod::{InpodOptions, InpodZtunnel, Workload, WorkloadState, ZdsMessage};
 pub use kubelet::{Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet};

@@ -134,6 +134,15 @@ impl Netns {
             .collect()
     }
 
+    /// Whether a tool such as `iptables-save` shows this rule, to the letter.
+    ///
+    /// # Panics
+    /// If the tool fails.
+    #[must_use]
+    pub fn has_rule(&self, save: &str, rule: &str) -> bool {
+        self.sh(save).lines().any(|line| line == rule)
+    }
+
     /// Waits until a link that was set up carries packets. The kernel gets to that a while after both ends are
     /// up (`net/core/link_watch.c`); until then it drops what is sent, and a lost SYN costs a second.
     ///

@@ -1,6 +1,20 @@
 //! Rule sets as versions of Istio's plugin leave them, by their structure: which chains there are, what leads to them, and
 //! where redirection happens.
 
+use crate::netns::Netns;
+
+/// Whether the jumps of an IPv4 pod with a sidecar are there, to the letter, as this tool shows them.
+#[must_use]
+pub fn is_redirected(netns: &Netns, save: &str) -> bool {
+    [INBOUND, OUTBOUND].iter().all(|rule| netns.has_rule(save, &format!("-A {rule}")))
+}
+
+/// Whether a namespace has none of a sidecar's chains, as this tool shows them: not even a part of what makes a pod redirected.
+#[must_use]
+pub fn is_bare(netns: &Netns, save: &str) -> bool {
+    !netns.sh(save).lines().any(|line| line.starts_with(":ISTIO_"))
+}
+
 /// Chains and rules of `nat` that every version of 1.18 to 1.31 has in iptables, with what differs between them.
 fn nat(chains: &[&str], hooks: &[&str], rules: &[&str]) -> String {
     let declared = ["ISTIO_INBOUND", "ISTIO_REDIRECT", "ISTIO_IN_REDIRECT", "ISTIO_OUTPUT"];

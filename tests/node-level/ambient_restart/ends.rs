@@ -42,7 +42,7 @@ impl Fixture {
         fs::rename(self.base.manifests.path(), self.hidden()).unwrap();
         self.base.daemon = Some(self.base.container.start_with(&self.base.arguments, &[]));
         self.base.daemon().wait_for("it looks", |daemon| {
-            daemon.get(8000, "/readyz").is_some() && daemon.log().contains("the plugin is installed")
+            daemon.get(8000, "/readyz").is_some() && daemon.logged("the plugin is installed", "") > 0
         });
     }
 

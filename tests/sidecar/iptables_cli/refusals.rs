@@ -120,5 +120,5 @@ fn no_tool_is_needed_for_nf_tables() {
     let ended = istio_iptables(&netns, &[("PATH", "/nonexistent")], &[]);
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(ended.stdout.contains("redirected (nft backend)"), "{ended:?}");
-    assert!(netns.sh("iptables-nft-save -t nat").contains("-A OUTPUT -p tcp -j ISTIO_OUTPUT"));
+    assert!(netns.has_rule("iptables-nft-save -t nat", "-A OUTPUT -p tcp -j ISTIO_OUTPUT"));
 }

@@ -41,7 +41,7 @@ fn a_pod_of_an_ambient_namespace_waits_for_the_agent_and_others_do_not() {
 
 #[test]
 fn both_requests_share_the_time() {
-    let fixture = PluginFixture::answering(|request| match request.path.contains("/pods/") {
+    let fixture = PluginFixture::answering(|request| match kit::has_segment(&request.path, "pods") {
         true => {
             let mut plain = injected(request);
             plain["metadata"]["annotations"] = json!({});

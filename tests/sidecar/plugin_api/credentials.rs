@@ -9,7 +9,7 @@ use kit::{Auth, NodeOptions, Pki, istio};
 use serde_json::json;
 
 use super::Cluster;
-use crate::fixtures::plugin::{V4, bare_pod, plugin_auth, saves, tables};
+use crate::fixtures::plugin::{V4, bare_pod, plugin_auth, tables};
 
 fn token(cluster: &Cluster) -> String {
     match plugin_auth(cluster.api) {
@@ -50,7 +50,7 @@ fn every_kind_of_credential_works() {
         let path = file("kubeconfig-tried", &kubeconfig);
         let outcome = cluster.add(&pod, "web").kubeconfig(&path).run();
         assert!(outcome.0.status.success(), "{name}: {outcome}");
-        assert!(saves(&pod).contains("ISTIO_INBOUND"), "{name}");
+        assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"), "{name}");
     }
 }
 
@@ -136,7 +136,7 @@ fn rotated(cluster: &Cluster, kubeconfig: &Path, file: &Path, right: &str) {
         outcome.ok();
         assert!(outcome.wall() > Duration::from_millis(500), "it waited: {:?}", outcome.wall());
     });
-    assert!(saves(&pod).contains("ISTIO_INBOUND"));
+    assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
 }
 
 #[test]

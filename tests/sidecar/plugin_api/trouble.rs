@@ -8,7 +8,7 @@ use kit::{FakeApi, FakeReply, NodeOptions, istio};
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::fixtures::plugin::{PluginFixture, Refusal, V4, bare_pod, injected, saves, tables, token};
+use crate::fixtures::plugin::{PluginFixture, Refusal, V4, bare_pod, injected, tables, token};
 
 /// ADD with a second for the API server: it fails within that, the rest of the call allowed for.
 fn refused_in_time(fixture: &PluginFixture) -> Refusal {
@@ -49,7 +49,7 @@ fn a_pod_that_is_missing_is_waited_for_a_little() {
         cluster.create("late", |pod| pod);
         add.join().unwrap().ok();
     });
-    assert!(saves(&pod).contains("ISTIO_INBOUND"));
+    assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_server_that_recovers_is_asked_again() {
     });
     let pod = bare_pod(V4);
     fixture.call("ADD", &pod).run().ok();
-    assert!(saves(&pod).contains("ISTIO_INBOUND"));
+    assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
     assert_eq!(fixture.api.requests().len(), 5);
 }
 

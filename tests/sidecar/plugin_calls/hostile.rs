@@ -233,7 +233,7 @@ fn a_link_to_a_pods_namespace_leads_there() {
     let link = fixture.node.dir().join("link");
     symlink(pod.path(), &link).unwrap();
     fixture.call("ADD", &pod).netns(&link).run().ok();
-    assert!(saves(&pod).contains("-A PREROUTING -p tcp -j ISTIO_INBOUND"));
+    assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
 }
 
 #[test]
@@ -317,7 +317,8 @@ fn interface_names_that_are_odd_and_legal_stay_one_word() {
     fixture.call("ADD", &pod).run().ok();
     let saved = saves(&pod);
     for name in ["eth0;reboot", "$(id)", "#x", "`y`", "a&b|c>d"] {
-        assert!(saved.contains(&format!("-A ISTIO_INBOUND -i {name} -j RETURN\n")), "{name}: {saved}");
+        let rule = format!("-A ISTIO_INBOUND -i {name} -j RETURN");
+        assert!(saved.lines().any(|line| line == rule), "{name}: {saved}");
     }
     fixture.call("CHECK", &pod).run().ok();
 }

@@ -28,7 +28,7 @@ fn a_result_of_the_configured_version_is_echoed_byte_by_byte() {
         .replace(r#"{"note":"plain"}"#, r#"{"sidecar.istio.io/status":"{}"}"#)
         .replacen('{', &format!(r#"{{"kubernetes":{{"kubeconfig":"{kubeconfig}"}},"#), 1);
     assert_eq!(call().stdin(redirected).run().ok(), ODD);
-    assert!(crate::fixtures::plugin::saves(&pod).contains("ISTIO_INBOUND"));
+    assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
     for version in ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.1.0"] {
         let empty = format!("{{ \"cniVersion\": \"{version}\"}}");
         assert_eq!(call().stdin(conf(version, &empty)).run().ok(), empty);

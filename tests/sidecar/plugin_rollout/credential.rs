@@ -9,7 +9,7 @@ use kit::{Auth, FakeReply, FakeRequest};
 use serde_json::json;
 
 use super::successor::{ambient, outside_of_the_mesh};
-use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected, saves};
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected};
 
 /// The API server accepts the successor's token alone.
 fn fixture(reply: fn(&FakeRequest) -> FakeReply) -> PluginFixture {
@@ -52,7 +52,7 @@ fn a_pod_with_a_sidecar_starts_as_soon_as_there_is_another_credential() {
         let fixture = fixture(sidecar);
         let pod = bare_pod(V4);
         add_renewed(&fixture, &fixture.call("ADD", &pod), late);
-        assert!(saves(&pod).contains("ISTIO_INBOUND"));
+        assert!(kit::plugin_rules::is_redirected(&pod, "iptables-save"));
     }
 }
 

@@ -126,3 +126,16 @@ fn fake_servers_misbehave_as_told() {
     let client = silent.client(&Auth::Anonymous).within(Duration::from_millis(300));
     node.netns().run(|| client.try_request("GET", "/x", None).unwrap_err());
 }
+
+#[test]
+fn requests_are_known_by_their_parameters_and_segments() {
+    let list = "/api/v1/pods?watch=true&sendInitialEvents=true&fieldSelector=spec.nodeName%3Da%2Cb&resourceVersion=12";
+    assert_eq!(kit::parameter(list, "fieldSelector").as_deref(), Some("spec.nodeName=a,b"));
+    assert_eq!(kit::parameter(list, "resourceVersion").as_deref(), Some("12"), "not 1, nor 2");
+    assert_eq!((kit::parameter(list, "Selector"), kit::parameter("/api/v1/watch", "watch")), (None, None));
+    assert!(kit::is_watch(list) && kit::is_streaming_list(list) && kit::is_watch("watch=true"));
+    assert!(!kit::is_watch("watch=false") && !kit::is_streaming_list("watch=true"));
+    let named = "/api/v1/namespaces/a/pods/pods-1?x=/nodes/";
+    assert!(kit::has_segment(named, "pods") && kit::has_segment(list, "pods"));
+    assert!(!kit::has_segment(named, "pod") && !kit::has_segment(named, "nodes"));
+}
