@@ -10,6 +10,8 @@
 
 mod commands;
 mod comments;
+mod examples;
+mod habits;
 mod links;
 mod markdown;
 mod prose;

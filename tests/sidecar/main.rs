@@ -13,6 +13,7 @@ mod fixtures;
 mod beside_istio;
 mod clean;
 mod engine;
+mod example;
 mod iptables_cli;
 mod native;
 mod plugin_agent;
