@@ -29,6 +29,8 @@ const APPLY: Run = ClusterOnly(
 const PUSH: Run = ClusterOnly("Docker and a registry; hack/image makes the image for hack/e2e");
 const RELEASE: Run =
     ByHand("needs a tag, and builds everything again; CI runs hack/build, hack/sbom and --check");
+/// That script runs every command of the section as it is written there.
+const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -174,9 +176,36 @@ const COMMANDS: &[(&str, Run)] = &[
     ("./hack/release --check", Script(".ci/run", "hack/release --check")),
     ("git checkout v0.1.0 && ./hack/release v0.1.0", RELEASE),
     ("./hack/release --twice v0.1.0", RELEASE),
+    ("openssl dgst -sha256 -verify millrace.pub -signature SHA256SUMS.sig SHA256SUMS", VERIFY),
+    ("sha256sum --check --ignore-missing SHA256SUMS", VERIFY),
     (
-        "sha256sum --check --ignore-missing SHA256SUMS",
-        ByHand("hack/release checks the sums of all files at its end, and runs at a tag only"),
+        "cosign verify-blob --key millrace.pub --insecure-ignore-tlog --bundle SHA256SUMS.sigstore.json SHA256SUMS",
+        VERIFY,
+    ),
+    (
+        "cosign verify-blob --key millrace.pub --insecure-ignore-tlog --bundle millrace-0.1.0-linux-amd64.tar.gz.sigstore.json millrace-0.1.0-linux-amd64.tar.gz",
+        VERIFY,
+    ),
+    ("cosign verify --key millrace.pub --insecure-ignore-tlog REGISTRY/install-cni:0.1.0", VERIFY),
+    ("cosign verify --key millrace.pub --insecure-ignore-tlog REGISTRY/charts/istio-cni:0.1.0", VERIFY),
+    (
+        "cosign verify-attestation --key millrace.pub --insecure-ignore-tlog --type slsaprovenance1 REGISTRY/install-cni:0.1.0 | jq --raw-output .payload | base64 --decode | jq .predicate",
+        VERIFY,
+    ),
+    (
+        "cosign verify-blob-attestation --key millrace.pub --insecure-ignore-tlog --type slsaprovenance1 --bundle provenance-0.1.0.sigstore.json millrace-0.1.0-linux-amd64.tar.gz",
+        VERIFY,
+    ),
+    ("oras discover --platform linux/amd64 REGISTRY/install-cni:0.1.0", VERIFY),
+    (
+        "oras pull REGISTRY/install-cni@$(oras discover --platform linux/amd64 --artifact-type application/vnd.cyclonedx+json --format go-template='{{(index .referrers 0).digest}}' REGISTRY/install-cni:0.1.0)",
+        VERIFY,
+    ),
+    ("./hack/publish REGISTRY", Script("hack/test-registry", "hack/publish \"$registry\"")),
+    ("cosign generate-key-pair", Script("hack/test-registry", "generate-key-pair")),
+    (
+        "helm upgrade --install istio-cni oci://REGISTRY/charts/istio-cni --version 0.1.0 -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY",
+        ClusterOnly("a registry and a cluster; hack/test-registry renders the same chart from a registry"),
     ),
     (
         "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni version -o yaml",
