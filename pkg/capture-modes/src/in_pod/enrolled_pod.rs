@@ -160,11 +160,14 @@ impl EnrolledPod {
         }
     }
 
-    /// Whether the generation of nf_tables' rules is enough for the next look at them: everything else is notified, except new legacy
-    /// tables. The pod itself cannot make any, and for those of a component on the node a full look follows a few of these.
+    /// Whether the generation of nf_tables' rules is enough for the next look at them: the last full look found everything in place,
+    /// and whatever changed since would be notified, except new legacy tables. The pod itself cannot make any, and for those of a
+    /// component on the node a full look follows a few of these.
     pub(super) fn can_look_quickly(&self) -> bool {
         let is_decisive = |seen: &Arc<PodRulesSnapshot>| seen.decisive_generation().is_some();
-        self.privilege < NetworkPrivilege::NetAdmin
+        self.lifecycle.rules() == RulesState::Verified
+            && self.lifecycle.trouble().is_none()
+            && self.privilege < NetworkPrivilege::NetAdmin
             && self.quick_looks < QUICK_LOOKS
             && self.disturbance.is_none()
             && self.seen.as_ref().is_some_and(is_decisive)
