@@ -23,6 +23,14 @@ pub(crate) struct Places {
     pub(crate) work: PathBuf,
 }
 
+impl Places {
+    /// Version of Kubernetes, as its programs report it: `Kubernetes v1.34.4`.
+    pub(crate) fn kubernetes(&self) -> String {
+        let output = Command::new(self.programs.join("kubelet")).arg("--version").output();
+        String::from_utf8_lossy(&output.expect("hack/e2e built it").stdout).trim().to_owned()
+    }
+}
+
 /// The running control plane.
 pub(crate) struct ControlPlane {
     pub(crate) admin: Client,

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     assert!(kit::sandboxed(), "run this as hack/e2e");
     let mut arguments = std::env::args().skip(1);
     let mut next = || PathBuf::from(arguments.next().expect("e2e PROGRAMS IMAGES [--all|PART...]"));
-    let places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
+    let mut places = Places { programs: next(), images: next(), work: "/run/e2e".into() };
     let words: Vec<String> = arguments.collect();
     let short = words.is_empty();
     let parts = match &words[..] {
@@ -56,7 +56,12 @@ fn main() -> ExitCode {
     let line = format!("address add {API}/32 dev lo");
     assert!(Command::new("ip").args(line.split(' ')).status().is_ok_and(|status| status.success()));
     let start = Instant::now();
-    let verdict = Verdict::new(&runs::play(&places, &parts, short, start));
+    let mut played = runs::play(&places, &parts, short, start);
+    if let Some(programs) = std::env::var_os("MILLRACE_SECOND_KUBERNETES") {
+        places.programs = programs.into();
+        played.extend(runs::play(&places, &[Part::Runtime(Runtime::Containerd2)], short, start));
+    }
+    let verdict = Verdict::new(&played);
     println!("\n{} s\n{verdict}", start.elapsed().as_secs());
     if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

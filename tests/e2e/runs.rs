@@ -159,6 +159,7 @@ impl Entry {
 /// `start`.
 pub(crate) fn play(places: &Places, parts: &[Part], short: bool, start: Instant) -> Vec<Played> {
     let (mut entries, mut played) = (Vec::new(), Vec::new());
+    let kubernetes = places.kubernetes();
     for part in parts {
         // Entries of a part that need the same node have one cluster, as long as all is well.
         let mut cluster: Option<Fixture> = None;
@@ -166,12 +167,12 @@ pub(crate) fn play(places: &Places, parts: &[Part], short: bool, start: Instant)
             cluster =
                 cluster.filter(|fixture| (fixture.machine.runtime, fixture.machine.network) == entry.node);
             let first = attempt(places, &entry, &mut cluster, start);
-            played.push(Played { name: entry.name.clone(), first, again: None });
+            played.push(Played { name: format!("{kubernetes}, {}", entry.name), first, again: None });
             entries.push(entry);
         }
     }
     for index in to_play_again(&played) {
-        Checks::new(start).chapter(format!("once more, alone: {}", entries[index].name));
+        Checks::new(start).chapter(format!("once more, alone: {}", played[index].name));
         played[index].again = Some(attempt(places, &entries[index], &mut None, start));
     }
     played
