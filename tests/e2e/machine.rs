@@ -243,17 +243,7 @@ fn kubelet(runtime: Runtime) -> Value {
 fn boot(disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
-    command.args([
-        "--net",
-        "--mount",
-        "--uts",
-        "--ipc",
-        "--cgroup",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]);
+    command.args(["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     // The sandbox's directory for temporary files is not on the node.
     command.env_remove("TMPDIR");
     command.arg(script).args([disk, programs, Path::new(runtime.process()), &runtime.directory(programs)]);
