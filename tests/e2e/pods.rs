@@ -65,6 +65,16 @@ pub(crate) fn injected_at_once(namespace: &str, name: &str) -> Value {
     pod
 }
 
+/// The same with the proxy as a sidecar container of Kubernetes: an init container that goes on, which starts after `first`.
+pub(crate) fn native(mut pod: Value) -> Value {
+    let mut proxy = pod["spec"]["containers"].as_array_mut().and_then(Vec::pop).expect("it is injected");
+    proxy["restartPolicy"] = json!("Always");
+    pod["spec"]["initContainers"].as_array_mut().expect("it is injected").push(proxy);
+    pod["metadata"]["annotations"]["sidecar.istio.io/status"] =
+        json!(r#"{"initContainers":["istio-validation","istio-proxy"],"containers":null}"#);
+    pod
+}
+
 /// The same with the init container that Istio's injector gives it where the CNI plugin is in use, as it is there but for the image.
 pub(crate) fn validated(namespace: &str, name: &str) -> Value {
     let mut pod = injected(namespace, name);

@@ -13,7 +13,7 @@ use crate::helm::Helm;
 use crate::kinds::{self, Expected};
 use crate::multus;
 use crate::network::Network;
-use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, on_host, plain};
+use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, native, on_host, plain};
 use crate::runtime::Runtime;
 use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
@@ -234,6 +234,7 @@ fn sidecars(fixture: &mut Fixture, places: &Places, agent: &Agent) {
 fn sidecar_pods() -> Pods {
     vec![
         (injected(SHOP, "sidecar"), Expected::Sidecar),
+        (native(injected(SHOP, "sidecar-native")), Expected::Sidecar),
         (plain(SHOP, "plain"), Expected::Direct),
         (on_host(plain(SHOP, "host")), Expected::Direct),
         (injected("kube-system", "excluded"), Expected::Direct),
@@ -247,6 +248,7 @@ fn ambient(fixture: &mut Fixture, places: &Places, agent: &Agent, capture: Captu
     ztunnel::deploy(fixture, capture);
     let mut pods = ambient_pods(capture);
     pods.push((injected(SHOP, "sidecar"), Expected::Sidecar));
+    pods.push((native(injected(SHOP, "sidecar-native")), Expected::Sidecar));
     pods.push((plain(SHOP, "plain"), Expected::Direct));
     if fixture.machine.runtime.has_user_namespaces() {
         pods.push((in_user_namespace(plain(MESH, "mesh-userns")), Expected::Ztunnel));
@@ -343,8 +345,8 @@ fn migrated(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     renew(fixture, places, clean);
 }
 
-/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is unavailable, and
-/// when it has been uninstalled.
+/// The container runtime restarts: when the agent has just come after Istio's plugin, while it is there, while it is unavailable, while
+/// the API server is, too, and when it has been uninstalled.
 fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     fixture.checks.chapter(format!("{}: restarts of {}", agent.name, fixture.machine.runtime.name()));
     let before = scenarios::install(fixture, agent);
@@ -368,6 +370,8 @@ fn restarted(fixture: &mut Fixture, places: &Places, agent: &Agent) {
     runtime_restart::withdraw(fixture, agent);
     runtime_restart::restart(fixture, &all, "without the agent");
     runtime_restart::check_traffic(fixture, &pods, "without the agent");
+    runtime_restart::restart_without_api(fixture, &all, "without the agent and the API server");
+    runtime_restart::check_traffic(fixture, &pods, "without the agent and the API server");
     runtime_restart::readmit(fixture, agent, &image);
     let clean = scenarios::uninstall(fixture, agent, &before, &pods);
     runtime_restart::restart(fixture, &all, "uninstalled");

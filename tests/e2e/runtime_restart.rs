@@ -2,6 +2,7 @@
 //! whether the agent is available or not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::agent::{Agent, path};
 use crate::fixture::{Fixture, place_of};
 use crate::kinds;
-use crate::pods::{injected_at_once, plain};
+use crate::pods::{injected_at_once, on_host, plain};
 use crate::scenarios::{Make, Pods};
 
 /// Pods of each kind.
@@ -78,11 +79,44 @@ pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let mark = fixture.machine.runtime_log().len();
     kill_runtime(fixture, pods, mark, situation);
     fixture.machine.kill("kubelet");
-    let sign = plain("default", "sign-of-life");
-    let lives = fixture.start_pod(&sign).is_some();
+    compare(fixture, pods, &before, mark, situation, &plain("default", "sign-of-life"));
+}
+
+/// The same while there is no API server, from which the kubelet would learn of its pods. It starts a pod from a file, so it works, and
+/// all is compared when the API server is back.
+pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situation: &str) {
+    let before = identities(fixture, pods);
+    let mark = fixture.machine.runtime_log().len();
+    fixture.control.kill_apiserver();
+    kill_runtime(fixture, pods, mark, situation);
+    fixture.machine.kill("kubelet");
+    let (name, file) = ("from-file", fixture.machine.path("/etc/kubernetes/manifests/from-file.json"));
+    fs::write(&file, on_host(plain("default", name)).to_string()).expect("the node is there");
+    let lives =
+        until(LIMIT, || Some(fixture.machine.logs_of("default", name, "app")).filter(|log| !log.is_empty()));
+    fixture
+        .checks
+        .check(lives.is_some(), format!("{situation}: the kubelet restarted, and a static pod starts"));
+    fs::remove_file(file).expect("it is there");
+    fixture.control.start_apiserver();
+    // On the node's network: the plugin's credential ends with the agent's pod, once the API server has forgotten that it was good.
+    compare(fixture, pods, &before, mark, situation, &on_host(plain("default", "sign-of-life")));
+}
+
+/// Checks, when the kubelet starts pods, that all pods are what they were before, and that no CHECK failed since so many bytes of the
+/// runtime's log.
+fn compare(
+    fixture: &mut Fixture,
+    pods: &[Value],
+    before: &BTreeMap<String, Identity>,
+    mark: usize,
+    situation: &str,
+    sign: &Value,
+) {
+    let lives = fixture.start_pod(sign).is_some();
     fixture.checks.check(lives, format!("{situation}: the kubelet restarted, and a pod starts"));
-    fixture.delete_pods(&[sign]);
-    let refused = refused(fixture, &before, mark);
+    fixture.delete_pods(std::slice::from_ref(sign));
+    let refused = refused(fixture, before, mark);
     fixture.checks.check(refused.is_empty(), format!("{situation}: no CHECK failed {refused:?}"));
     let after = identities(fixture, pods);
     let replaced: Vec<_> = before.iter().filter(|(name, was)| after.get(*name) != Some(*was)).collect();
