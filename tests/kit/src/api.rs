@@ -236,6 +236,16 @@ impl ApiServer {
             .collect()
     }
 
+    /// Whether it streams lists (`sendInitialEvents`): with an etcd before 3.5 it refuses, and clients have to list.
+    #[must_use]
+    pub fn streams_lists(&self) -> bool {
+        let query =
+            "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+        let path = format!("/api/v1/namespaces?{query}&timeoutSeconds=1");
+        let answer = self.admin.request("GET", &path, None);
+        answer.status == 200 && answer.body["type"] != "ERROR"
+    }
+
     /// Requests for pods by clients whose user agent starts with `user_agent`.
     #[must_use]
     pub fn requests_to_pods(&self, user_agent: &str) -> Vec<Request> {
