@@ -82,7 +82,7 @@ pub(crate) fn restart(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     compare(fixture, pods, &before, mark, situation, &plain("default", "sign-of-life"));
 }
 
-/// The same while there is no API server, from which the kubelet would learn of its pods. It starts a pod from a file, so it works, and
+/// As with an API server, which there is none of: from it the kubelet would learn of its pods. It starts a pod from a file, so it works, and
 /// all is compared when the API server is back.
 pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situation: &str) {
     let before = identities(fixture, pods);
@@ -93,7 +93,7 @@ pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situati
     let (name, file) = ("from-file", fixture.machine.path("/etc/kubernetes/manifests/from-file.json"));
     fs::write(&file, on_host(plain("default", name)).to_string()).expect("the node is there");
     let lives =
-        until(LIMIT, || Some(fixture.machine.logs_of("default", name, "app")).filter(|log| !log.is_empty()));
+        kit::found_within(LIMIT, || Some(fixture.machine.logs_of("default", name, "app")).filter(|log| !log.is_empty()));
     fixture
         .checks
         .check(lives.is_some(), format!("{situation}: the kubelet restarted, and a static pod starts"));
