@@ -92,8 +92,9 @@ pub(crate) fn restart_without_api(fixture: &mut Fixture, pods: &[Value], situati
     fixture.machine.kill("kubelet");
     let (name, file) = ("from-file", fixture.machine.path("/etc/kubernetes/manifests/from-file.json"));
     fs::write(&file, on_host(plain("default", name)).to_string()).expect("the node is there");
-    let lives =
-        kit::found_within(LIMIT, || Some(fixture.machine.logs_of("default", name, "app")).filter(|log| !log.is_empty()));
+    let lives = kit::found_within(LIMIT, || {
+        Some(fixture.machine.logs_of("default", name, "app")).filter(|log| !log.is_empty())
+    });
     fixture
         .checks
         .check(lives.is_some(), format!("{situation}: the kubelet restarted, and a static pod starts"));
