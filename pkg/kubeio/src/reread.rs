@@ -1,17 +1,19 @@
-//! What a file says, read again whenever it was touched.
+//! Contents of a file, read again each time that they are asked for.
 
 use std::{
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
-use hostfs::FileFingerprint;
 use tracing::warn;
 
 /// Larger than any token or bundle of certificates, in bytes.
-const MAX: usize = 1 << 20;
+const MAX: u64 = 1 << 20;
 
-/// A value that a file holds. Files of a service account are replaced while we use them.
+/// A value that a file holds. Files of a service account are replaced while we use them. Reading one costs less than the request
+/// that it is for, and it is parsed only if it says something else.
 #[derive(Debug)]
 pub(crate) struct ReloadedFile<T> {
     path: PathBuf,
@@ -22,8 +24,7 @@ pub(crate) struct ReloadedFile<T> {
 #[derive(Debug)]
 struct LastRead<T> {
     value: T,
-    /// Of the file, if a later touch would show in it.
-    settled: Option<FileFingerprint>,
+    content: Vec<u8>,
     /// Why it could not be read since; told once.
     trouble: Option<String>,
 }
@@ -34,32 +35,52 @@ impl<T: Clone> ReloadedFile<T> {
     /// # Errors
     /// In words: there is no such file, or nothing good in it.
     pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
-        let settled = hostfs::settled_fingerprint(path);
-        let last = Mutex::new(LastRead { value: read(path, parse)?, settled, trouble: None });
+        let content = read_file(path)?;
+        let value = parse_content(path, &content, parse)?;
+        let last = Mutex::new(LastRead { value, content, trouble: None });
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
     /// Returns the current value of the file, or the last one if the file cannot be read.
     pub(crate) fn now(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let settled = hostfs::settled_fingerprint(&self.path);
-        if settled.is_none() || settled != last.settled {
-            match read(&self.path, self.parse) {
-                Ok(value) => *last = LastRead { value, settled, trouble: None },
-                Err(why) if last.trouble.as_ref() == Some(&why) => {}
-                Err(why) => {
-                    warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
-                    last.trouble = Some(why);
-                }
+        match self.read_changed(&last.content) {
+            Ok(None) => last.trouble = None,
+            Ok(Some((value, content))) => *last = LastRead { value, content, trouble: None },
+            Err(why) if last.trouble.as_ref() == Some(&why) => {}
+            Err(why) => {
+                warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
+                last.trouble = Some(why);
             }
         }
         last.value.clone()
     }
+
+    /// `None`: it still says this.
+    fn read_changed(&self, known: &[u8]) -> Result<Option<(T, Vec<u8>)>, String> {
+        let content = read_file(&self.path)?;
+        if content == known {
+            return Ok(None);
+        }
+        Ok(Some((parse_content(&self.path, &content, self.parse)?, content)))
+    }
 }
 
-fn read<T>(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
-    let text = hostfs::read(path, MAX).map_err(|error| error.to_string())?;
-    parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let mut content = Vec::new();
+    let read = File::open(path).and_then(|file| match file.metadata()?.is_file() {
+        true => file.take(MAX + 1).read_to_end(&mut content),
+        false => Err(io::Error::other("it is no regular file")),
+    });
+    match read {
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+        Ok(bytes) if bytes as u64 > MAX => Err(format!("{} has more than {MAX} bytes", path.display())),
+        Ok(_) => Ok(content),
+    }
+}
+
+fn parse_content<T>(path: &Path, content: &[u8], parse: fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
+    parse(content).map_err(|why| format!("{}: {why}", path.display()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{self, IsTerminal as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     process::ExitCode,
     time::SystemTime,
 };
@@ -55,8 +54,7 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
         Some("-") => output::write(&archive)?,
         file => {
             let file = file.map_or_else(|| format!("{name}.tar.gz"), str::to_owned);
-            // Never over another file: it contains what only its maker may read.
-            let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+            let made = new_private_file().open(&file);
             made.and_then(|mut made| made.write_all(&archive))
                 .with_context(|| format!("cannot write {file}"))?;
             output::write(format!("{file}\n").as_bytes())?;
@@ -65,6 +63,15 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     let unanswered = cluster.unanswered();
     output::complain(&partial_text(&unanswered));
     Ok(if cluster.states().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+}
+
+/// For a file that only its maker may read, and never over another one. On Windows the directory decides who may.
+fn new_private_file() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// The last lines of each agent that answered, by node.
