@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Container, IfName, IpNet, Mark, Pod, PodName, Port, TableId, list_elements, parse_go_bool};
-use rules::sidecar::{
-    DnsCapture, InboundMode, LoopbackNet, MAX_SINGLE_PORTS, NetworkSelection, PortSelection, SidecarConfig,
-    port_matches,
-};
+use model::{Container, Mark, Pod, PodName, Port, TableId, parse_go_bool};
+use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig};
 
-use crate::{enrolment::SidecarRedirect, inpod::MAX_INTERFACES};
+use crate::{
+    enrolment::SidecarRedirect,
+    lists::{INTERFACES, NETWORKS, PORTS, excerpt, interfaces, network_list, networks, ports},
+};
 
 pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
 const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
@@ -23,12 +23,6 @@ const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
 const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
 const STATUS_PORT: &str = "status.sidecar.istio.io/port";
-
-/// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
-pub(crate) const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
-pub(crate) const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
-pub(crate) const INTERFACES: ListLimit =
-    ListLimit { bytes: crate::inpod::MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
 
 /// Annotations that are lists, and how many bytes of each can mean something.
 pub(crate) const LISTS: [(&str, usize); 9] = [
@@ -57,19 +51,6 @@ const MODE_ALLOWED: &str = "REDIRECT, TPROXY or NONE";
 const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
 /// Istio's TPROXY mark and routing table.
 const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
-
-/// How long a list may be.
-#[derive(Clone, Copy)]
-pub(crate) struct ListLimit {
-    pub(crate) bytes: usize,
-    elements: usize,
-}
-
-impl ListLimit {
-    fn holds(self, list: &str) -> bool {
-        list.len() <= self.bytes && list_elements(list).count() <= self.elements
-    }
-}
 
 /// An annotation that cannot be read; the pod must not start half captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -170,7 +151,7 @@ impl AnnotationReader<'_> {
 fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
     let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
     parse_go_bool(value).unwrap_or_else(|| {
-        let value = crate::inpod::excerpt(value);
+        let value = excerpt(value);
         warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
         false
     })
@@ -183,23 +164,10 @@ fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
         return LoopbackNet::default();
     };
     value.parse().unwrap_or_else(|error| {
-        let value = crate::inpod::excerpt(value);
+        let value = excerpt(value);
         warnings.push(format!("{LOOPBACK} of istio-proxy is {value:?}; {error}; taken as 127.0.0.1/32"));
         LoopbackNet::default()
     })
-}
-
-pub(crate) fn ports(text: &str) -> Option<PortSelection> {
-    if text.len() > PORTS.bytes {
-        return None;
-    }
-    let ports = text.parse().ok()?;
-    let is_short = |list: &[Port]| port_matches(list).len() <= PORTS.elements;
-    (!matches!(&ports, PortSelection::List(list) if !is_short(list))).then_some(ports)
-}
-
-fn networks(text: &str) -> Option<NetworkSelection> {
-    NETWORKS.holds(text).then(|| text.parse().ok())?
 }
 
 fn mode(text: &str) -> Option<InboundMode> {
@@ -212,14 +180,6 @@ fn mode(text: &str) -> Option<InboundMode> {
 
 fn list(ports: &[u16]) -> PortSelection {
     PortSelection::List(ports.iter().copied().map(Port).collect())
-}
-
-pub(crate) fn network_list(text: &str) -> Option<Vec<IpNet>> {
-    NETWORKS.holds(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
-}
-
-pub(crate) fn interfaces(text: &str) -> Option<Vec<IfName>> {
-    INTERFACES.holds(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 
 fn with_proxy_ports(excluded: PortSelection) -> PortSelection {

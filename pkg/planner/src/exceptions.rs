@@ -7,7 +7,7 @@ use model::{IpNet, Port, list_elements, parse_go_bool};
 use rules::inpod::{InPodRulesConfig, PodExceptions};
 use rules::sidecar::PortSelection;
 
-use crate::{annotations, inpod::excerpt};
+use crate::lists::{self, excerpt};
 
 /// A kind of exception. The administrator allows each for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,9 +61,9 @@ impl ExceptionKind {
     /// Bytes of a value that can mean something.
     pub(crate) const fn longest(self) -> usize {
         match self {
-            ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => annotations::PORTS.bytes,
-            ExceptionKind::OutboundNetworks => annotations::NETWORKS.bytes,
-            ExceptionKind::Interfaces => annotations::INTERFACES.bytes,
+            ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => lists::PORTS.bytes,
+            ExceptionKind::OutboundNetworks => lists::NETWORKS.bytes,
+            ExceptionKind::Interfaces => lists::INTERFACES.bytes,
             ExceptionKind::Dns => 16,
         }
     }
@@ -207,14 +207,14 @@ fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
             (!ports.iter().any(|port| of_ztunnel.contains(port))).then_some(ExceptionValue::Ports(ports))
         }
         ExceptionKind::OutboundNetworks => {
-            let networks = annotations::network_list(text)?;
+            let networks = lists::network_list(text)?;
             networks
                 .iter()
                 .all(|network| network.prefix_len() > 0)
                 .then_some(ExceptionValue::Networks(networks))
         }
         ExceptionKind::Interfaces => {
-            let interfaces = annotations::interfaces(text)?;
+            let interfaces = lists::interfaces(text)?;
             let has_loopback = interfaces.iter().any(|name| name.as_str() == "lo");
             (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
         }
@@ -224,7 +224,7 @@ fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
 
 /// Each port once, in order, so that two ways of writing a list are no change.
 fn ports(text: &str) -> Option<Vec<Port>> {
-    let PortSelection::List(ports) = annotations::ports(text)? else { return None };
+    let PortSelection::List(ports) = lists::ports(text)? else { return None };
     let ports: BTreeSet<Port> = ports.into_iter().collect();
     (!ports.contains(&Port(0))).then(|| ports.into_iter().collect())
 }

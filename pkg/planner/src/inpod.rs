@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use model::{ExistingConnections, IfName, Pod, list_elements, parse_go_bool};
 use rules::inpod;
 
-use crate::exceptions::{AllowedExceptions, EffectiveExceptions, RequestedExceptions};
+use crate::{
+    exceptions::{AllowedExceptions, EffectiveExceptions, RequestedExceptions},
+    lists::{MAX_INTERFACES, MAX_INTERFACES_BYTES, excerpt},
+};
 
 /// Pod annotation: whether ztunnel answers its DNS.
 pub const DNS_CAPTURE: &str = "ambient.istio.io/dns-capture";
@@ -15,13 +18,6 @@ pub const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
 pub const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 /// Pod annotation: what becomes of connections that it has when it joins the mesh, `keep` or `reset`. Not in Istio.
 pub const EXISTING_CONNECTIONS: &str = "cni.istio.io/existing-connections";
-/// How many of them a pod may name, and in how many bytes: each is several rules.
-pub const MAX_INTERFACES: usize = 32;
-pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
-
-/// Characters of a value that is shown to people.
-const SHOWN: usize = 64;
-
 /// The administrator's settings for the options of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodOptionPolicy {
@@ -132,11 +128,6 @@ fn virtual_interfaces(names: &str, warnings: &mut Vec<String>) -> Vec<IfName> {
         warn(format!("has {:?}, no interface name ({} such)", excerpt(first), invalid.len()));
     }
     interfaces
-}
-
-/// The beginning of a value that somebody else wrote, short enough for a log line.
-pub(crate) fn excerpt(value: &str) -> String {
-    value.chars().take(SHOWN).collect()
 }
 
 #[cfg(test)]

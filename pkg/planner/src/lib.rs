@@ -13,6 +13,7 @@ pub mod enrolment;
 pub mod exceptions;
 pub mod facts;
 pub mod inpod;
+mod lists;
 pub mod node;
 pub mod placement;
 pub mod reason;

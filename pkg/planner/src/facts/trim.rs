@@ -12,7 +12,8 @@ use crate::{
     annotations,
     enrolment::{INIT, INJECT, PROXY, STATUS},
     exceptions::ExceptionKind,
-    inpod::{BYPASS_INBOUND, DNS_CAPTURE, EXISTING_CONNECTIONS, MAX_INTERFACES_BYTES, VIRTUAL_INTERFACES},
+    inpod::{BYPASS_INBOUND, DNS_CAPTURE, EXISTING_CONNECTIONS, VIRTUAL_INTERFACES},
+    lists::MAX_INTERFACES_BYTES,
 };
 
 /// In bytes: longer than every single word that means something, and than what is shown of one that does not.

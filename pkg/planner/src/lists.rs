@@ -1,0 +1,55 @@
+//! Values of annotations that are lists, how long each may be, and how little of a value is shown to people.
+
+use model::{IfName, IpNet, Port, list_elements};
+use rules::sidecar::{MAX_SINGLE_PORTS, NetworkSelection, PortSelection, port_matches};
+
+/// How many interfaces a pod may name, and in how many bytes: each is several rules.
+pub(crate) const MAX_INTERFACES: usize = 32;
+pub(crate) const MAX_INTERFACES_BYTES: usize = 1024;
+
+/// Characters of a value that is shown to people.
+const SHOWN: usize = 64;
+
+/// How long a list may be, in bytes and in elements: each element is a rule or more, in each family. The API allows 256 kB.
+pub(crate) const PORTS: ListLimit = ListLimit { bytes: 16 * 1024, elements: MAX_SINGLE_PORTS };
+pub(crate) const NETWORKS: ListLimit = ListLimit { bytes: 16 * 1024, elements: 1024 };
+pub(crate) const INTERFACES: ListLimit = ListLimit { bytes: MAX_INTERFACES_BYTES, elements: MAX_INTERFACES };
+
+/// How long a list may be.
+#[derive(Clone, Copy)]
+pub(crate) struct ListLimit {
+    pub(crate) bytes: usize,
+    elements: usize,
+}
+
+impl ListLimit {
+    fn holds(self, list: &str) -> bool {
+        list.len() <= self.bytes && list_elements(list).count() <= self.elements
+    }
+}
+
+pub(crate) fn ports(text: &str) -> Option<PortSelection> {
+    if text.len() > PORTS.bytes {
+        return None;
+    }
+    let ports = text.parse().ok()?;
+    let is_short = |list: &[Port]| port_matches(list).len() <= PORTS.elements;
+    (!matches!(&ports, PortSelection::List(list) if !is_short(list))).then_some(ports)
+}
+
+pub(crate) fn networks(text: &str) -> Option<NetworkSelection> {
+    NETWORKS.holds(text).then(|| text.parse().ok())?
+}
+
+pub(crate) fn network_list(text: &str) -> Option<Vec<IpNet>> {
+    NETWORKS.holds(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
+}
+
+pub(crate) fn interfaces(text: &str) -> Option<Vec<IfName>> {
+    INTERFACES.holds(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
+}
+
+/// The beginning of a value that somebody else wrote, short enough for a log line.
+pub(crate) fn excerpt(value: &str) -> String {
+    value.chars().take(SHOWN).collect()
+}
