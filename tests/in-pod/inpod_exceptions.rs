@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use kit::{Echo, InpodOptions, InpodZtunnel, Netns, Pod, Proto, TrafficClient, Via};
-use report::{Explanation, PodState};
+use report::{Explanation, PodState, Proof, ProofResult};
 use serde_json::json;
 
 use crate::fixtures::ambient::{MESH, PORT, Peer};
@@ -94,6 +94,18 @@ impl Exceptions {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// The results of all packets that the agent sends in the pod.
+    fn proof(&self, peer: &Peer) -> Vec<ProofResult> {
+        let output = self.fixture.container.exec(&[
+            "prove",
+            &format!("{MESH}/{}", peer.sandbox.pod.name),
+            "-o",
+            "json",
+        ]);
+        let proof: Proof = serde_json::from_slice(&output.stdout).unwrap();
+        proof.paths.iter().map(|path| path.result).collect()
+    }
+
     fn wait_excepted(&mut self, pods: f64) {
         let metric = "istio_cni_ambient_excepted_pods";
         self.fixture.daemon().wait_for("it is counted", |daemon| daemon.metric(metric) == Some(pods));
@@ -149,12 +161,16 @@ fn what_is_excepted_goes_straight_and_everything_else_through_ztunnel() {
     let message = &shown.message;
     assert!(message.ends_with(&format!("; outside by intent: {intended}")), "{message}");
     mesh.wait_excepted(1.0);
+    assert!(mesh.proof(&web).iter().all(|result| *result == ProofResult::Proven));
 
     // Followed while the pod runs.
     let nets =
         FAMILIES.map(|v6| format!("{}/{}", mesh.fixture.node.outside_ip(v6), if v6 { 128 } else { 32 }));
-    mesh.annotate(&web, &[(NETWORKS, &nets.join(","))]);
+    // With those that packets which prove something are sent to.
+    let nets = [nets.join(","), "192.0.2.0/24,2001:db8::/32".to_owned()].join(",");
+    mesh.annotate(&web, &[(NETWORKS, &nets)]);
     mesh.wait_outbound(&web, PORT, true);
+    assert!(!mesh.proof(&web).contains(&ProofResult::Bypasses));
     mesh.annotate(&web, &[]);
     mesh.wait_outbound(&web, PORT, false);
     mesh.wait_outbound(&web, OUTBOUND, false);

@@ -33,6 +33,8 @@ pub(super) struct EnrolledPod {
     pub(super) options: rules::inpod::PodOptions,
     /// Exceptions that were asked for and are not applied, each in a sentence without a full stop.
     pub(super) refused_exceptions: Vec<String>,
+    /// Options that its annotations ask for, with the refused exceptions, until they are taken in.
+    pub(super) asked: Option<(rules::inpod::PodOptions, Vec<String>)>,
     /// Treatment of the connections that the pod has when it joins.
     pub(super) existing: ExistingConnections,
     /// The pod's privilege over its own network namespace.
@@ -82,6 +84,7 @@ impl EnrolledPod {
             ips: pod.status.ips(),
             options,
             refused_exceptions,
+            asked: None,
             existing,
             privilege: pod.network_privilege(),
             container: ContainerId::default(),
@@ -101,8 +104,13 @@ impl EnrolledPod {
         }
     }
 
-    /// Takes in its options, and the exceptions that are refused. Returns whether its rules are others now.
-    pub(super) fn choose(&mut self, (options, refused): (rules::inpod::PodOptions, Vec<String>)) -> bool {
+    /// Has the pod the options that its annotations ask for, unless it had others a moment ago. Returns whether its rules are others
+    /// now.
+    pub(super) fn choose_options(&mut self, now: AgentTime) -> bool {
+        if !self.lifecycle.may_change(now) {
+            return false;
+        }
+        let Some((options, refused)) = self.asked.take() else { return false };
         self.refused_exceptions = refused;
         let changed = self.options != options;
         self.options = options;

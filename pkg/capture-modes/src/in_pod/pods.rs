@@ -104,10 +104,10 @@ impl InPodCapture {
         if let Some(asked) = state.index.annotations(&enrolled_pod.name) {
             enrolled_pod.existing = asked.existing(existing);
         }
-        let may_change = enrolled_pod.lifecycle.may_change(now);
-        let asked = state.index.annotations(&enrolled_pod.name).filter(|_| may_change);
         let inherited = state.index.exceptions(&enrolled_pod.name.namespace);
-        let changed = asked.is_some_and(|asked| enrolled_pod.choose(asked.options(inherited, &policy)));
+        let asked = state.index.annotations(&enrolled_pod.name);
+        enrolled_pod.asked = asked.map(|asked| asked.options(inherited, &policy));
+        let changed = enrolled_pod.choose_options(now);
         if changed {
             state.metrics.event("update");
         }

@@ -239,8 +239,23 @@ impl InPodCapture {
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
 
+    /// Has the pods whose annotations changed twice within a moment the options that they ask for.
+    fn choose_deferred_options(&mut self) {
+        let now = self.now();
+        let chosen: Vec<PodUid> = self
+            .enrolled
+            .iter_mut()
+            .filter_map(|(uid, enrolled_pod)| enrolled_pod.choose_options(now).then(|| uid.clone()))
+            .collect();
+        for uid in chosen {
+            self.metrics.event("update");
+            self.handle(&uid, PodEvent::Joined { changed: true });
+        }
+    }
+
     /// Begins what can begin.
     fn work(&mut self) {
+        self.choose_deferred_options();
         let now = self.now();
         let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
             Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
