@@ -162,7 +162,7 @@ impl Machine {
 
     /// The ends of its logs.
     pub(crate) fn logs(&self) -> String {
-        ["import", self.runtime.process(), "kubelet"]
+        ["node", "import", self.runtime.process(), "kubelet"]
             .map(|name| {
                 format!("-- {name}\n{}", crate::control::tail(&self.disk.join(format!("log/{name}.log"))))
             })

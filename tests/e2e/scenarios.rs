@@ -509,6 +509,8 @@ pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
             fixture.explain(pod);
             let node = fixture.control.find("/api/v1/nodes/node-1").unwrap_or_default();
             fixture.checks.note(&node["status"]["conditions"]);
+            let logs = fixture.machine.logs();
+            fixture.checks.note(&Value::from(logs));
         }
     }
     for ((pod, expected), before) in pods.iter().zip(before) {
