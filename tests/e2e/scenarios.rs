@@ -510,7 +510,7 @@ pub(crate) fn reboot(fixture: &mut Fixture, agent: &Agent, pods: &Pods) {
             let node = fixture.control.find("/api/v1/nodes/node-1").unwrap_or_default();
             fixture.checks.note(&node["status"]["conditions"]);
             let logs = fixture.machine.logs();
-            fixture.checks.note(&Value::from(logs));
+            fixture.checks.note(logs);
         }
     }
     for ((pod, expected), before) in pods.iter().zip(before) {
