@@ -132,9 +132,7 @@ impl<K: Clone> ChangeWatcher<K> {
         }
         Ok(Some(self.0.watched().read(&events)))
     }
-}
 
-impl<K: Clone> ChangeWatcher<K> {
     /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
     /// none is entered. `None` where there is no answer, because the watch has ended or the kernel has no nf_tables, or where
     /// more notifications are pending than one [`ChangeWatcher::wait`] reads. Notifications that were pending are returned as

@@ -64,9 +64,11 @@ fn message(pod: &PodState, cause: String) -> String {
     let own =
         own.chain(pod.problem.as_deref().map(clause)).chain(pod.kernel.unobserved.as_deref().map(clause));
     let own: Vec<String> = own.collect();
-    match own.is_empty() {
-        true if pod.exceptions.is_empty() => cause,
-        true => format!("{cause}; outside by intent: {}", pod.exceptions.join("; ")),
-        false => own.join("; "),
+    if !own.is_empty() {
+        return own.join("; ");
+    }
+    match pod.exceptions.as_slice() {
+        [] => cause,
+        exceptions => format!("{cause}; outside by intent: {}", exceptions.join("; ")),
     }
 }

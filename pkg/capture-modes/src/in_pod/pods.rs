@@ -93,7 +93,10 @@ impl InPodCapture {
         let uid = &pod.metadata.uid;
         let is_new = !self.enrolled.contains_key(uid);
         let (existing, now) = (self.chosen.existing, self.now());
-        let policy = self.chosen.pods.clone();
+        let name = pod.name();
+        let annotations = state.index.annotations(&name);
+        let inherited = state.index.exceptions(&name.namespace);
+        let asked = annotations.map(|asked| asked.options(inherited, &self.chosen.pods));
         let enrolled_pod = self.enrolled_pod_of(state, pod);
         enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
@@ -101,12 +104,10 @@ impl InPodCapture {
         if !ips.is_empty() {
             enrolled_pod.ips = ips;
         }
-        if let Some(asked) = state.index.annotations(&enrolled_pod.name) {
+        if let Some(asked) = annotations {
             enrolled_pod.existing = asked.existing(existing);
         }
-        let inherited = state.index.exceptions(&enrolled_pod.name.namespace);
-        let asked = state.index.annotations(&enrolled_pod.name);
-        enrolled_pod.asked = asked.map(|asked| asked.options(inherited, &policy));
+        enrolled_pod.asked = asked;
         let changed = enrolled_pod.choose_options(now);
         if changed {
             state.metrics.event("update");
