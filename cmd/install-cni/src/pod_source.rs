@@ -11,7 +11,7 @@ use std::{
 use agent::{AgentHandle, FetchedPod, PodFetcher};
 use anyhow::Result;
 use daemon_settings::{DaemonSettings, PodSource};
-use facts::{follow_api, follow_dir, follow_pods};
+use facts::{find_in_dir, follow_api, follow_dir, follow_pods};
 use hostfs::DirectoryWatcher;
 use kubeio::ApiErrorKind;
 use model::{Pod, PodName, PodUid};
@@ -40,8 +40,11 @@ pub(crate) fn fetcher(
 ) -> PodFetcher {
     let is_ambient = settings.ambient.is_some();
     if let Some(PodSource::Directory(path)) = settings.ambient.as_ref().map(|ambient| &ambient.source) {
-        let path = path.display().to_string();
-        return Box::new(move |name, _, _| Err(format!("there is no pod {name} in {path}").into()));
+        let (path, node) = (path.clone(), settings.identity.node.clone());
+        return Box::new(move |name, _, _| {
+            let found = find_in_dir(&path, &node, name).map_err(|error| error.to_string())?;
+            found.ok_or_else(|| format!("there is no pod {name} in {}", path.display()).into())
+        });
     }
     Box::new(move |name, uid, deadline| {
         let fetched = runtime.block_on(fetch_pod(&cluster, name, uid, deadline, is_ambient));

@@ -15,7 +15,7 @@ use std::{
 };
 
 use hostfs::{DirectoryWatcher, FileFingerprint, Waker};
-use model::{Pod, PodName};
+use model::{Namespace, Pod, PodName};
 use planner::Fact;
 use retry::LastError;
 use tracing::{info, warn};
@@ -81,6 +81,33 @@ pub fn follow_dir(
     };
     let thread = thread::Builder::new().name("facts".to_owned()).spawn(run)?;
     Ok(ManifestFollower { stopped, waker, thread: Some(thread) })
+}
+
+/// Returns a pod of this node and its namespace from the manifests in a directory as they are now, which a follower may not
+/// have reported yet. A manifest that cannot be read has no objects here; its follower logs that. `None` if no
+/// manifest has the pod.
+///
+/// # Errors
+/// The directory cannot be listed.
+pub fn find_in_dir(
+    path: &Path,
+    node: &str,
+    name: &PodName,
+) -> Result<Option<(Pod, Option<Namespace>)>, hostfs::Error> {
+    let mut manifests = ManifestDirectory::new(path, node);
+    for name in hostfs::list(path)?.into_iter().filter(|name| document::is_manifest(Path::new(name))) {
+        let file = path.join(&name);
+        let content = hostfs::read(&file, MAX_FILE).map_err(|error| error.to_string());
+        if let Ok(objects) = content.and_then(|content| document::read(&file, &content)) {
+            manifests.files.insert(name, ManifestFile { objects, ..ManifestFile::default() });
+        }
+    }
+    let objects = || manifests.files.values().rev().map(|file| &file.objects);
+    let mut pods = objects().flat_map(|objects| objects.pods.iter().rev());
+    let Some(pod) = pods.find(|pod| pod.name() == *name && manifests.is_here(pod)) else { return Ok(None) };
+    let mut namespaces = objects().flat_map(|objects| objects.namespaces.iter().rev());
+    let namespace = namespaces.find(|namespace| namespace.metadata.name == name.namespace);
+    Ok(Some((pod.clone(), namespace.cloned())))
 }
 
 /// State of the directory of manifests.

@@ -11,5 +11,5 @@ mod slim;
 mod yaml;
 
 pub use api::{follow_api, follow_pods};
-pub use dir::{ManifestFollower, follow_dir};
+pub use dir::{ManifestFollower, find_in_dir, follow_dir};
 pub use yaml::parse as parse_yaml;

@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use facts::{ManifestFollower, follow_dir};
+use facts::{ManifestFollower, find_in_dir, follow_dir};
+use model::PodName;
 use planner::{Fact, FactIndex};
 use tempfile::TempDir;
 use tracing::{
@@ -86,6 +87,36 @@ fn pod(name: &str) -> String {
 }
 
 const SHOP: &str = "kind: Namespace\nmetadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}\n";
+
+/// A pod that starts is found at once, also while a watch waits for a burst of changes to end.
+#[test]
+fn a_pod_is_found_in_the_directory_as_it_is_now() {
+    let directory = tempfile::tempdir().unwrap();
+    let find = |name: &str| {
+        let name = PodName { namespace: "shop".to_owned(), name: name.to_owned() };
+        find_in_dir(directory.path(), "n1", &name).unwrap()
+    };
+    let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+    assert!(find("a").is_none());
+    let of_node = |node: &str, version: &str| {
+        format!("kind: Pod\nmetadata: {{name: a, namespace: shop, labels: {{v: \"{version}\"}}}}\nspec: {{nodeName: {node}}}\n")
+    };
+    write("1.yaml", &of_node("n1", "1"));
+    write("2.yaml", "kind: Pod\nmetadata: [");
+    write("3.txt", &of_node("n1", "3"));
+    let (pod, namespace) = find("a").unwrap();
+    assert_eq!((pod.metadata.labels["v"].as_str(), namespace), ("1", None));
+    // As with a follower, the last file counts, and only pods of this node.
+    write("4.yaml", &of_node("n1", "4"));
+    write("5.yaml", &of_node("n2", "5"));
+    write("6.yaml", SHOP);
+    let (pod, namespace) = find("a").unwrap();
+    assert_eq!(pod.metadata.labels["v"], "4");
+    assert_eq!(namespace.unwrap().metadata.labels["istio.io/dataplane-mode"], "ambient");
+    assert!(find("b").is_none());
+    let missing = PodName { namespace: String::new(), name: String::new() };
+    assert!(find_in_dir(&directory.path().join("missing"), "n1", &missing).is_err());
+}
 
 /// A change of one pod is told alone; what else can differ, or whose pod it is, is told as a list of all.
 #[test]
