@@ -5,6 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use kit::{InpodOptions, Netns, Pod};
 use serde_json::Value;
@@ -293,6 +295,27 @@ fn every_object_of_the_node_is_as_the_kernels_own_tools_show_it() {
     );
 }
 
+/// Runs a command again and again meanwhile. It fails where nothing was repaired.
+fn while_repeated<T>(netns: &Netns, command: &str, run: impl FnOnce() -> T) -> T {
+    struct Ended<'a>(&'a AtomicBool);
+    impl Drop for Ended<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let ended = AtomicBool::new(false);
+    let words: Vec<&str> = command.split(' ').collect();
+    thread::scope(|scope| {
+        let _ended = Ended(&ended);
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let _ = netns.output(Command::new(words[0]).args(&words[1..]));
+            }
+        });
+        run()
+    })
+}
+
 #[test]
 fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
     let mut fixture = Ambient::new(&[]);
@@ -314,17 +337,14 @@ fn what_somebody_took_away_is_a_difference_and_a_step_of_the_plan() {
         ("sysctls", "sysctl -qw net.ipv4.conf.istioin0.rp_filter=1".to_owned(), "rp_filter", "set-sysctl"),
     ];
     for (kind, damage, what, step) in damages {
-        // The agent looks by itself, too, and may be faster than the question.
-        let seen = (0..20).find_map(|_| {
-            // It fails where the damage is there already.
-            let words: Vec<&str> = damage.split(' ').collect();
-            let _ = fixture.node.netns().output(Command::new(words[0]).args(&words[1..]));
-            let seen = state(&fixture);
-            let differs =
-                seen["network"][kind]["differences"].as_array().is_some_and(|found| !found.is_empty());
-            differs.then_some(seen)
+        // The agent repairs it by itself, and faster than a question is answered, until that slows down.
+        let seen = while_repeated(fixture.node.netns(), &damage, || {
+            kit::until(format!("{damage} makes a difference"), || {
+                let seen = state(&fixture);
+                let differs = seen["network"][kind]["differences"] != Value::Array(Vec::new());
+                differs.then_some(seen)
+            })
         });
-        let seen = seen.unwrap_or_else(|| panic!("{damage} makes no difference"));
         let found = seen["network"][kind]["differences"].to_string();
         assert!(found.contains(what), "{damage}: {found}");
         let steps: Vec<String> =

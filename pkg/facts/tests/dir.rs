@@ -99,7 +99,9 @@ fn a_pod_is_found_in_the_directory_as_it_is_now() {
     let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
     assert!(find("a").is_none());
     let of_node = |node: &str, version: &str| {
-        format!("kind: Pod\nmetadata: {{name: a, namespace: shop, labels: {{v: \"{version}\"}}}}\nspec: {{nodeName: {node}}}\n")
+        format!(
+            "kind: Pod\nmetadata: {{name: a, namespace: shop, labels: {{v: \"{version}\"}}}}\nspec: {{nodeName: {node}}}\n"
+        )
     };
     write("1.yaml", &of_node("n1", "1"));
     write("2.yaml", "kind: Pod\nmetadata: [");
