@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use kit::{Echo, InpodOptions, InpodZtunnel, Netns, Pod, Proto, TrafficClient, Via};
+use kit::{
+    Echo, Failure, InpodOptions, InpodZtunnel, Live, LiveConnections, Netns, Pod, Proto, TrafficClient, Via,
+};
 use report::{Explanation, PodState, Proof, ProofResult};
 use serde_json::json;
 
@@ -21,6 +24,7 @@ const NETWORKS: &str = "cni.istio.io/excludeOutboundIPRanges";
 const INBOUND_PORTS: &str = "cni.istio.io/excludeInboundPorts";
 const INTERFACES: &str = "cni.istio.io/excludeInterfaces";
 const DNS: &str = "cni.istio.io/dnsCapture";
+const WITHOUT: &str = "cni.istio.io/withoutZtunnel";
 
 /// Addresses of the pod and of a server in a second network.
 const SECOND_OWN: [&str; 2] = ["10.99.0.1", "fd99::1"];
@@ -69,6 +73,11 @@ impl Exceptions {
 
     /// Whether the pod's connection to a server arrives there as it was made: ztunnel's own has another port.
     fn is_direct(&self, peer: &Peer, server: SocketAddr) -> bool {
+        self.try_direct(peer, server).unwrap()
+    }
+
+    /// The same where there may be no connection.
+    fn try_direct(&self, peer: &Peer, server: SocketAddr) -> Result<bool, Failure> {
         /// Below those that the kernel gives out by itself.
         static PORTS: AtomicU16 = AtomicU16::new(20_000);
         let is_second = SECOND.contains(&server.ip().to_string().as_str());
@@ -78,7 +87,7 @@ impl Exceptions {
         };
         let source = SocketAddr::new(own, PORTS.fetch_add(1, Ordering::Relaxed));
         let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(5));
-        client.connect(&peer.sandbox.netns, server).unwrap().peer == source
+        Ok(client.connect(&peer.sandbox.netns, server)?.peer == source)
     }
 
     /// Waits until connections to this port outside are made directly, or by ztunnel, in both families.
@@ -249,4 +258,69 @@ fn without_the_administrators_word_a_pod_is_captured_as_a_whole() {
     let strict = Exceptions { fixture, ztunnel, _servers: servers };
     let web = strict.pod("web", &[(OUTBOUND_PORTS, &outbound)]);
     assert!(!strict.is_direct(&web, strict.outside(false, OUTBOUND)));
+}
+
+#[test]
+fn a_pod_that_may_goes_on_without_ztunnel_and_is_captured_again_with_it() {
+    let mut mesh = Exceptions::new("without-ztunnel");
+    let (open, closed) = (mesh.pod("open", &[(WITHOUT, "open")]), mesh.pod("closed", &[(WITHOUT, "closed")]));
+    let host = Arc::clone(&mesh.fixture.node);
+    let node = host.outside();
+    let goes_on = |mesh: &Exceptions, peer: &Peer| {
+        FAMILIES.iter().all(|v6| {
+            let way_out = mesh.try_direct(peer, mesh.outside(*v6, PORT));
+            way_out.is_ok_and(|direct| direct) && kit::connect(node, Proto::Tcp, peer.at(*v6)).is_ok()
+        })
+    };
+    let is_cut_off = |mesh: &Exceptions, peer: &Peer| {
+        FAMILIES.iter().all(|v6| {
+            peer.tcp(mesh.outside(*v6, PORT)).is_err()
+                && kit::connect(node, Proto::Tcp, peer.at(*v6)).is_err()
+        })
+    };
+    mesh.wait_excepted(1.0);
+    for peer in [&open, &closed] {
+        mesh.wait_outbound(peer, PORT, false);
+    }
+    mesh.ztunnel.kill();
+    mesh.fixture.eventually("it goes on", |_| goes_on(&mesh, &open));
+    assert!(is_cut_off(&mesh, &closed));
+    let answer = mesh.explain(&open);
+    let expected = "Outside by intent, as annotations ask for it: everything while no ztunnel is connected.";
+    assert_eq!((answer.code.as_str(), said(&answer)), ("ztunnel-not-connected", vec![expected]), "{answer}");
+    assert_eq!(mesh.explain(&closed).code, "ztunnel-not-connected");
+    assert!(!mesh.proof(&open).contains(&ProofResult::Bypasses));
+    // Pods that start meanwhile, too.
+    let late = mesh.pod("late", &[(WITHOUT, "open")]);
+    assert!(goes_on(&mesh, &late));
+    let conflist = mesh.fixture.node.conflist(&[mesh.fixture.plugin()]);
+    assert!(mesh.fixture.add(Pod::new(MESH, "never"), &conflist).is_err());
+
+    // What is open when a ztunnel comes is kept, as by a pod that joins; everything later is captured.
+    let mut kept = LiveConnections::start(&open.sandbox.netns, Live::default());
+    drop(kept.open(mesh.outside(false, PORT), 5));
+    mesh.ztunnel.restart();
+    mesh.ztunnel.wait_for_snapshots(1);
+    for peer in [&open, &late] {
+        mesh.fixture.eventually("it is captured again", |_| mesh.explain(peer).code == "captured");
+        for v6 in FAMILIES {
+            assert!(!mesh.is_direct(peer, mesh.outside(v6, PORT)), "{v6}");
+            let _ = kit::connect(node, Proto::Tcp, peer.at(v6)).unwrap();
+            let _ = mesh.ztunnel.wait_seen(|one| one.via == Via::Inbound && one.dst == peer.at(v6));
+        }
+    }
+    kept.wait_round();
+    kept.report().assert_unbroken();
+
+    // A ztunnel that is gone for a moment only, as between two of them, opens nothing.
+    mesh.ztunnel.restart();
+    mesh.ztunnel.wait_for_snapshots(1);
+    assert!(FAMILIES.iter().all(|v6| !mesh.is_direct(&open, mesh.outside(*v6, PORT))));
+    // It is followed while there is none.
+    mesh.ztunnel.kill();
+    mesh.fixture.eventually("it goes on", |_| goes_on(&mesh, &open));
+    mesh.annotate(&open, &[]);
+    mesh.fixture.eventually("it is cut off", |_| is_cut_off(&mesh, &open));
+    mesh.annotate(&closed, &[(WITHOUT, "open")]);
+    mesh.fixture.eventually("the other one goes on", |_| goes_on(&mesh, &closed));
 }

@@ -61,6 +61,8 @@ pub(crate) use uninstall::uninstall;
 
 /// How long an ADD waits for ztunnel. The plugin, and its caller, wait a little longer.
 const PATIENCE: Duration = Duration::from_secs(7);
+/// A node without ztunnel for so long opens the pods that ask for it: longer than a ztunnel takes to connect again.
+const OPEN_AFTER: Duration = Duration::from_secs(5);
 
 /// Pods that are captured in-pod.
 pub(crate) struct InPodCapture {
@@ -99,6 +101,8 @@ pub(crate) struct InPodCapture {
     synced: usize,
     /// When the last one disconnected.
     disconnected: Option<Instant>,
+    /// Since when no ztunnel has acknowledged its snapshot; `None`: one has.
+    away: Option<Instant>,
     started: Instant,
     /// The rules for the node's probes.
     exemption: ProbeExemption,
@@ -168,6 +172,7 @@ impl InPodCapture {
             connections: 0,
             synced: 0,
             disconnected: None,
+            away: Some(now),
             started: now,
             exemption: ProbeExemption::default(),
             drift: NodeDrift::new(now),
@@ -281,14 +286,18 @@ impl CaptureMode for InPodCapture {
         let families = self.chosen.families();
         let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
         self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
-        let latest = Instant::now() + PATIENCE;
+        let (latest, is_away) = (Instant::now() + PATIENCE, self.is_ztunnel_away());
         let deadline = enrolment.deadline.min(latest);
         let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);
+        let opens = enrolled_pod.open_or_close(is_away);
         let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns, Witness::Add));
         state.ledger.added(&enrolment.container, enrolment.attachment);
+        if opens {
+            self.handle(&uid, PodEvent::Opened(is_away));
+        }
         let until = deadline.saturating_duration_since(self.started);
         self.handle(&uid, PodEvent::Added { netns, deadline: until });
         // There is nothing else to do before ztunnel has answered, or the time is up.

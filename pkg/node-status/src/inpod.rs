@@ -148,7 +148,12 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
         view.unobserved =
             Some(enrolled_pod.ambiguity.map_or_else(|| NO_NETNS.to_owned(), |why| why.to_string()));
     } else if enrolled_pod.verified {
-        view.observed.push("its rules and its policy route were in place".to_owned());
+        let observed = if enrolled_pod.options.open {
+            "it had no rules, as no ztunnel was connected, and its policy route was in place"
+        } else {
+            "its rules and its policy route were in place"
+        };
+        view.observed.push(observed.to_owned());
     } else if enrolled_pod.ruled {
         view.observed.push("its rules were applied, and will be verified".to_owned());
     }
@@ -191,9 +196,12 @@ pub(super) fn verify_rules(
             if seen.is_whole() {
                 let names: Vec<String> =
                     families.iter().map(|family| format!("IPv{}", number(*family))).collect();
-                pod.kernel
-                    .observed
-                    .push(format!("its rules and its policy route are in place ({})", names.join(", ")));
+                let observed = if enrolled_pod.options.open {
+                    "it has no rules, as no ztunnel is connected, and its policy route is in place"
+                } else {
+                    "its rules and its policy route are in place"
+                };
+                pod.kernel.observed.push(format!("{observed} ({})", names.join(", ")));
             }
             pod.kernel.bypassing_connections = outside_view(seen.outside());
             pod.kernel.preceding_rules = seen.bypasses().map(str::to_owned).collect();

@@ -22,16 +22,19 @@ pub enum ExceptionKind {
     Interfaces,
     /// Whether ztunnel answers DNS.
     Dns,
+    /// Traffic while the node has no ztunnel.
+    WithoutZtunnel,
 }
 
 impl ExceptionKind {
     /// All of them.
-    pub const ALL: [ExceptionKind; 5] = [
+    pub const ALL: [ExceptionKind; 6] = [
         ExceptionKind::OutboundPorts,
         ExceptionKind::OutboundNetworks,
         ExceptionKind::InboundPorts,
         ExceptionKind::Interfaces,
         ExceptionKind::Dns,
+        ExceptionKind::WithoutZtunnel,
     ];
 
     /// Returns its name in settings and metrics.
@@ -43,6 +46,7 @@ impl ExceptionKind {
             ExceptionKind::InboundPorts => "inbound-ports",
             ExceptionKind::Interfaces => "interfaces",
             ExceptionKind::Dns => "dns",
+            ExceptionKind::WithoutZtunnel => "without-ztunnel",
         }
     }
 
@@ -55,6 +59,7 @@ impl ExceptionKind {
             ExceptionKind::InboundPorts => "cni.istio.io/excludeInboundPorts",
             ExceptionKind::Interfaces => "cni.istio.io/excludeInterfaces",
             ExceptionKind::Dns => "cni.istio.io/dnsCapture",
+            ExceptionKind::WithoutZtunnel => "cni.istio.io/withoutZtunnel",
         }
     }
 
@@ -64,7 +69,7 @@ impl ExceptionKind {
             ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => lists::PORTS.bytes,
             ExceptionKind::OutboundNetworks => lists::NETWORKS.bytes,
             ExceptionKind::Interfaces => lists::INTERFACES.bytes,
-            ExceptionKind::Dns => 16,
+            ExceptionKind::Dns | ExceptionKind::WithoutZtunnel => 16,
         }
     }
 
@@ -79,6 +84,7 @@ impl ExceptionKind {
             }
             ExceptionKind::Interfaces => "a comma-separated list of interface names, without lo",
             ExceptionKind::Dns => "true or false",
+            ExceptionKind::WithoutZtunnel => "open or closed",
         }
     }
 }
@@ -190,6 +196,9 @@ impl EffectiveExceptions {
             ExceptionValue::Ports(ports) => self.traffic.outbound_ports = ports,
             ExceptionValue::Networks(networks) => self.traffic.outbound_networks = networks,
             ExceptionValue::Interfaces(interfaces) => self.traffic.interfaces = interfaces,
+            ExceptionValue::Switch(on) if kind == ExceptionKind::WithoutZtunnel => {
+                self.traffic.without_ztunnel = on;
+            }
             ExceptionValue::Switch(on) => self.dns = Some(on),
         }
     }
@@ -219,6 +228,11 @@ fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
             (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
         }
         ExceptionKind::Dns => parse_go_bool(text).map(ExceptionValue::Switch),
+        ExceptionKind::WithoutZtunnel => match text {
+            "open" => Some(ExceptionValue::Switch(true)),
+            "closed" => Some(ExceptionValue::Switch(false)),
+            _ => None,
+        },
     }
 }
 
@@ -293,6 +307,8 @@ mod tests {
             (InboundPorts, "9100"),
             (Interfaces, "net1,eth1"),
             (Dns, "False"),
+            (WithoutZtunnel, "open"),
+            (WithoutZtunnel, "closed"),
         ] {
             assert!(!is_refused(kind, value), "{value}");
         }
@@ -312,6 +328,8 @@ mod tests {
             (Interfaces, "a-name-that-is-too-long"),
             (Dns, "off"),
             (Dns, ""),
+            (WithoutZtunnel, "Open"),
+            (WithoutZtunnel, "true"),
         ] {
             assert!(is_refused(kind, value), "{value}");
         }
@@ -320,8 +338,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_written_only_what_is_allowed_applies(
-            values in prop::array::uniform5("[0-9a-z,./: *]{0,24}"),
-            allowed in prop::collection::btree_set(0_usize..5, 0..5),
+            values in prop::array::uniform6(prop_oneof!["[0-9a-z,./: *]{0,24}", Just("open".to_owned())]),
+            allowed in prop::collection::btree_set(0_usize..6, 0..6),
         ) {
             let pairs: Vec<_> = ExceptionKind::ALL.into_iter().zip(values.iter().map(String::as_str)).collect();
             let allowed = AllowedExceptions(allowed.into_iter().map(|at| ExceptionKind::ALL[at]).collect());
@@ -332,11 +350,12 @@ mod tests {
                 !traffic.inbound_ports.is_empty(),
                 !traffic.interfaces.is_empty(),
                 dns.is_some(),
+                traffic.without_ztunnel,
             ];
             for (kind, applies) in ExceptionKind::ALL.into_iter().zip(applied) {
                 prop_assert!(!applies || allowed.0.contains(&kind));
             }
-            prop_assert!(refused.len() >= 5 - allowed.0.len());
+            prop_assert!(refused.len() >= 6 - allowed.0.len());
         }
     }
 }

@@ -27,6 +27,15 @@ pub struct PodOptionPolicy {
     pub allowed: AllowedExceptions,
 }
 
+/// A pod's options, as far as the administrator allows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EffectiveOptions {
+    /// Options from which its rules follow.
+    pub options: inpod::PodOptions,
+    /// Refused requests, each in a sentence without a full stop.
+    pub refused: Vec<String>,
+}
+
 /// Options of in-pod capture that a pod's annotations ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InPodAnnotations {
@@ -53,13 +62,13 @@ impl InPodAnnotations {
         InPodAnnotations { dns, bypass_inbound, virtual_interfaces, existing, exceptions, warnings }
     }
 
-    /// Returns the pod's options, and what was asked for and is refused, each in a sentence. `namespace`: what its namespace asks for.
+    /// Returns the pod's options. `namespace`: what its namespace asks for.
     #[must_use]
     pub fn options(
         &self,
         namespace: Option<&RequestedExceptions>,
         policy: &PodOptionPolicy,
-    ) -> (inpod::PodOptions, Vec<String>) {
+    ) -> EffectiveOptions {
         let EffectiveExceptions { traffic, dns, refused } =
             self.exceptions.effective(namespace, &policy.allowed);
         let options = inpod::PodOptions {
@@ -67,8 +76,9 @@ impl InPodAnnotations {
             bypass_inbound: self.bypass_inbound,
             virtual_interfaces: self.virtual_interfaces.clone(),
             exceptions: traffic,
+            open: false,
         };
-        (options, refused)
+        EffectiveOptions { options, refused }
     }
 
     /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
@@ -140,7 +150,7 @@ mod tests {
         pod.metadata.annotations = pairs.collect();
         let asked = InPodAnnotations::read_from(&pod);
         let policy = PodOptionPolicy { dns_capture, ..PodOptionPolicy::default() };
-        (asked.options(None, &policy).0, asked.warnings.len())
+        (asked.options(None, &policy).options, asked.warnings.len())
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Lifecycle<N> {
     /// The namespace in which ztunnel serves it.
     served: Option<N>,
     refused: Option<Reason>,
+    /// Whether its rules let its traffic go on, because no ztunnel is there.
+    open: bool,
     /// The first deadline of the ADDs that wait.
     deadline: Option<AgentTime>,
     /// Since when searches have found no process of it.
@@ -104,6 +106,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             adopted: false,
             served: None,
             refused: None,
+            open: false,
             deadline: None,
             empty: None,
             changed: None,
@@ -172,13 +175,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 RulesState::Verified => RulesEvidence::Verified,
             },
             proxy: match () {
-                () if self.is_served() && connected => ProxyEvidence::Serves,
+                () if self.is_served() && connected && !self.open => ProxyEvidence::Serves,
                 () if self.is_served() => ProxyEvidence::Unavailable,
                 () if self.announced => ProxyEvidence::Announced,
                 () => ProxyEvidence::Absent,
             },
             overruled,
-            fails_open: false, // its own rules hold its traffic while no ztunnel is there
+            fails_open: self.open, // else its own rules hold its traffic while no ztunnel is there
             awaited: self.is_awaited(),
         }
     }

@@ -123,6 +123,8 @@ pub struct PodOptions {
     pub virtual_interfaces: Vec<IfName>,
     /// Traffic that stays outside of the mesh by intent.
     pub exceptions: PodExceptions,
+    /// Nothing is redirected for now: no ztunnel is there, and [`PodExceptions::without_ztunnel`] lets the pod's traffic go on.
+    pub open: bool,
 }
 
 /// Traffic of a captured pod that is not redirected. Its DNS is redirected or not whatever stands here, unless it takes an
@@ -137,13 +139,16 @@ pub struct PodExceptions {
     pub inbound_ports: Vec<Port>,
     /// Network interfaces of which nothing is redirected.
     pub interfaces: Vec<IfName>,
+    /// While no ztunnel is there, nothing is redirected.
+    pub without_ztunnel: bool,
 }
 
 impl PodExceptions {
     /// Returns each kind that there is, as text: "outbound TCP ports 5432, 6379".
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
-        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces } = self;
+        let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, without_ztunnel } =
+            self;
         let kinds = [
             ("outbound TCP ports", joined(outbound_ports.iter().map(|port| port.0))),
             ("outbound networks", joined(outbound_networks)),
@@ -151,7 +156,8 @@ impl PodExceptions {
             ("network interfaces", joined(interfaces)),
         ];
         let given = kinds.into_iter().filter(|(_, values)| !values.is_empty());
-        given.map(|(kind, values)| format!("{kind} {values}")).collect()
+        let given = given.map(|(kind, values)| format!("{kind} {values}"));
+        given.chain(without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned())).collect()
     }
 
     /// Whether a TCP connection with these ends is not redirected, whoever opened it. Its interface is not looked at.
@@ -171,10 +177,14 @@ fn joined(values: impl IntoIterator<Item: ToString>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The rule set of one family in a pod.
+/// The rule set of one family in a pod. An open pod has none: when there are rules again, its connections are those of a pod that
+/// joins.
 #[must_use]
 pub fn pod(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
+    if pod.open {
+        return rules;
+    }
     marks(config, &mut rules);
     inbound(config, pod, family, &mut rules);
     outbound(config, pod, family, &mut rules);

@@ -121,7 +121,12 @@ impl InPodCapture {
     fn note_captured(&self, state: &mut AgentState, uid: &PodUid, result: &Result<CaptureReport, Reason>) {
         let is_awaited =
             self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.lifecycle.is_awaited());
-        let cause = if is_awaited { "ADD" } else { "joined the mesh" };
+        let is_open = self.enrolled.get(uid).is_some_and(|enrolled_pod| enrolled_pod.options.open);
+        let cause = match is_awaited {
+            true => "ADD",
+            false if is_open => "no ztunnel",
+            false => "joined the mesh",
+        };
         match result {
             Ok(report) if report.differences.is_empty() => {}
             Ok(report) => {
@@ -206,6 +211,7 @@ impl InPodCapture {
             self.disconnected = Some(Instant::now());
             warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
+        self.away = if synced > 0 { None } else { self.away.or_else(|| Some(Instant::now())) };
         (self.connections, self.synced) = (number, synced);
         self.metrics.ztunnels(number, synced);
     }

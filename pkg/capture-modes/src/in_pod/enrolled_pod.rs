@@ -10,6 +10,7 @@ use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
+use planner::inpod::EffectiveOptions;
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,
@@ -33,8 +34,8 @@ pub(super) struct EnrolledPod {
     pub(super) options: rules::inpod::PodOptions,
     /// Exceptions that were asked for and are not applied, each in a sentence without a full stop.
     pub(super) refused_exceptions: Vec<String>,
-    /// Options that its annotations ask for, with the refused exceptions, until they are taken in.
-    pub(super) asked: Option<(rules::inpod::PodOptions, Vec<String>)>,
+    /// Options that its annotations ask for, until they are taken in.
+    pub(super) asked: Option<EffectiveOptions>,
     /// Treatment of the connections that the pod has when it joins.
     pub(super) existing: ExistingConnections,
     /// The pod's privilege over its own network namespace.
@@ -73,7 +74,7 @@ impl EnrolledPod {
     /// `annotation`: what the API shows as its redirection.
     pub(super) fn new(
         pod: &Pod,
-        (options, refused_exceptions): (rules::inpod::PodOptions, Vec<String>),
+        EffectiveOptions { options, refused }: EffectiveOptions,
         existing: ExistingConnections,
         annotation: Option<&str>,
         now: AgentTime,
@@ -83,7 +84,7 @@ impl EnrolledPod {
             service_account: pod.spec.service_account_name.clone(),
             ips: pod.status.ips(),
             options,
-            refused_exceptions,
+            refused_exceptions: refused,
             asked: None,
             existing,
             privilege: pod.network_privilege(),
@@ -110,10 +111,22 @@ impl EnrolledPod {
         if !self.lifecycle.may_change(now) {
             return false;
         }
-        let Some((options, refused)) = self.asked.take() else { return false };
+        let Some(EffectiveOptions { mut options, refused }) = self.asked.take() else { return false };
         self.refused_exceptions = refused;
+        options.open = self.options.open;
         let changed = self.options != options;
         self.options = options;
+        changed
+    }
+
+    /// Has the pod's traffic go on without ztunnel, or not, as its options say. `is_away`: no ztunnel has been there for long.
+    /// Returns whether that changed.
+    pub(super) fn open_or_close(&mut self, is_away: bool) -> bool {
+        let open = is_away && self.options.exceptions.without_ztunnel;
+        let changed = std::mem::replace(&mut self.options.open, open) != open;
+        if changed {
+            (self.seen, self.looked) = (None, None); // the other rules
+        }
         changed
     }
 

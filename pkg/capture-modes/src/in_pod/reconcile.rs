@@ -15,7 +15,7 @@ use pod_status::{
 use tracing::info;
 use zds::ZtunnelPod;
 
-use super::{EnrolledPod, InPodCapture, worker::CaptureJob};
+use super::{EnrolledPod, InPodCapture, OPEN_AFTER, worker::CaptureJob};
 use agent::{AgentState, ChangedPods, ReconcileScope, life};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
@@ -253,9 +253,30 @@ impl InPodCapture {
         }
     }
 
+    /// No ztunnel has been there for longer than pods wait for one.
+    pub(super) fn is_ztunnel_away(&self) -> bool {
+        self.away.is_some_and(|since| since.elapsed() >= OPEN_AFTER)
+    }
+
+    /// Lets the traffic of the pods go on that ask for it where no ztunnel is, and captures them again when one is there.
+    fn open_or_close(&mut self) {
+        let is_away = self.is_ztunnel_away();
+        let members = self.enrolled.iter_mut().filter(|(_, pod)| !pod.lifecycle.is_leaving());
+        let changed: Vec<PodUid> =
+            members.filter_map(|(uid, pod)| pod.open_or_close(is_away).then(|| uid.clone())).collect();
+        for uid in changed {
+            if let Some(enrolled_pod) = self.enrolled.get(&uid) {
+                let open = enrolled_pod.options.open;
+                enrolled_pod.log(if open { "pod opened" } else { "pod closed" }, Some("ztunnel"));
+                self.handle(&uid, PodEvent::Opened(open));
+            }
+        }
+    }
+
     /// Begins what can begin.
     fn work(&mut self) {
         self.choose_deferred_options();
+        self.open_or_close();
         let now = self.now();
         let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
             Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
@@ -350,7 +371,8 @@ impl InPodCapture {
         let now = Instant::now();
         let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
         let drift = self.drift.due().filter(|_| !self.exemption.busy);
-        pods.into_iter().chain(self.search_due()).chain(unsynced).chain(drift).min()
+        let opens = self.away.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
+        pods.into_iter().chain(self.search_due()).chain(unsynced).chain(drift).chain(opens).min()
     }
 }
 

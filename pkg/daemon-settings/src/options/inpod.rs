@@ -33,7 +33,7 @@ pub const AMBIENT_ALLOWED_EXCEPTIONS: Flag = Flag {
     long: "ambient-allowed-exceptions",
     env: &["AMBIENT_ALLOWED_EXCEPTIONS"],
     default: "none",
-    help: "traffic that annotations may leave outside of in-pod capture: none, all, or a list of outbound-ports, outbound-networks, inbound-ports, interfaces, dns",
+    help: "traffic that annotations may leave outside of in-pod capture: none, all, or a list of outbound-ports, outbound-networks, inbound-ports, interfaces, dns, without-ztunnel",
     ..Flag::VALUE
 };
 pub const EXISTING_CONNECTIONS: Flag = Flag {

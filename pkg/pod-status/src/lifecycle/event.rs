@@ -19,6 +19,8 @@ pub enum PodEvent<N> {
         /// Other rules than before.
         changed: bool,
     },
+    /// From now on its rules let its traffic go on because no ztunnel is there (`true`), or redirect it.
+    Opened(bool),
     /// The pod does not belong to the mesh any more, and why.
     Left(Reason),
     /// The pod is outside of the mesh, but rules of ours are in its namespace: it left while no agent was here.

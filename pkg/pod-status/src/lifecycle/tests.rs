@@ -52,6 +52,8 @@ fn each_event_leads_to_its_actions_and_its_state() {
     let no_member = || Err("it does not belong to the mesh: it has a sidecar".into());
     let leaves = PodEvent::Left("it has a sidecar".into());
     let left = then(&verified, leaves.clone());
+    let opened = then(&verified, PodEvent::Opened(true));
+    let closed = [PodEvent::Captured(HERE, Ok(true)), PodEvent::Opened(false)];
     let cases = [
         ("an ADD comes", vec![added(HERE)], vec![Capture], Pending),
         (
@@ -118,6 +120,29 @@ fn each_event_leads_to_its_actions_and_its_state() {
             Captured,
         ),
         ("nothing has changed", then(&verified, PodEvent::Joined { changed: false }), vec![], Captured),
+        ("no ztunnel is there, and it goes on", opened.clone(), vec![Capture], Bypassing),
+        ("its rules let it go on", then(&opened, PodEvent::Captured(HERE, Ok(true))), vec![Serve], Bypassing),
+        ("a ztunnel is there again", [&opened[..], &closed].concat(), vec![Capture], Bypassing),
+        (
+            "its rules redirect again",
+            [&opened[..], &closed, &[PodEvent::Captured(HERE, Ok(true))]].concat(),
+            vec![Serve],
+            Captured,
+        ),
+        ("nothing about ztunnel has changed", then(&verified, PodEvent::Opened(false)), vec![], Captured),
+        (
+            "an ADD while it may go on without ztunnel",
+            vec![PodEvent::Opened(true), added(HERE), PodEvent::Captured(HERE, Ok(true))],
+            vec![Serve, Answer(Ok(()))],
+            Bypassing,
+        ),
+        (
+            "it leaves while it goes on without ztunnel",
+            [&opened[..], &[PodEvent::Captured(HERE, Ok(true)), leaves.clone(), PodEvent::Opened(false)]]
+                .concat(),
+            vec![],
+            Leaving,
+        ),
         ("its rules were removed", then(&verified, removed.clone()), vec![], Captured),
         (
             "they were removed again",
@@ -307,8 +332,10 @@ fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
 /// A node with one pod: what is in its namespaces, and what is being done there.
 #[derive(Debug, Default)]
 struct World {
+    /// Whether there are rules that redirect.
     rules: [bool; 3],
-    job: Option<(PodAction, u8)>,
+    /// With the rules that are wanted when it begins.
+    job: Option<(PodAction, u8, bool)>,
     /// ADDs that wait.
     waiting: usize,
     forgotten: bool,
@@ -330,6 +357,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (proptest::option::of(netns.clone()), 1..9_u64)
             .prop_map(|(netns, time)| PodEvent::Added { netns, deadline: seconds(time * 20) }),
         any::<bool>().prop_map(|changed| PodEvent::Joined { changed }),
+        any::<bool>().prop_map(PodEvent::Opened),
         Just(PodEvent::Left("its label".into())),
         (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| PodEvent::Found { netns, captured }),
         any::<bool>().prop_map(|there| PodEvent::Searched { there }),
@@ -359,13 +387,13 @@ impl World {
         match action {
             PodAction::Capture | PodAction::Observe | PodAction::Release => {
                 assert!(self.job.is_none(), "one thing at a time");
-                self.job = Some((action, pod.netns.expect("where")));
+                self.job = Some((action, pod.netns.expect("where"), !pod.open));
             }
             PodAction::Answer(result) => {
                 assert!(self.waiting > 0, "somebody has asked");
                 assert!(
-                    result.is_err() || (pod.is_ruled() && pod.is_served()),
-                    "enrolled only if it is captured"
+                    result.is_err() || (pod.is_ruled() && (pod.is_served() || pod.open)),
+                    "enrolled only if it is captured, or goes on without ztunnel"
                 );
                 self.waiting = 0;
             }
@@ -377,16 +405,16 @@ impl World {
 
     /// What was begun ends. It works in the namespace that it was begun in.
     fn end(&mut self, pod: &mut Pod, failure: Option<Reason>, now: AgentTime) {
-        let Some((action, netns)) = self.job.take() else { return };
+        let Some((action, netns, wanted)) = self.job.take() else { return };
         let rules = &mut self.rules[usize::from(netns)];
         let event = match (action, failure) {
             (PodAction::Capture, None) => {
-                let changed = !std::mem::replace(rules, true);
+                let changed = std::mem::replace(rules, wanted) != wanted;
                 PodEvent::Captured(netns, Ok(changed))
             }
             (PodAction::Capture, Some(why)) => PodEvent::Captured(netns, Err(why)),
             (PodAction::Observe, None) => {
-                let repaired = !std::mem::replace(rules, true); // what is missing is restored
+                let repaired = std::mem::replace(rules, wanted) != wanted; // what is missing is restored
                 PodEvent::Observed(netns, Ok(repaired))
             }
             (PodAction::Observe, Some(why)) => PodEvent::Observed(netns, Err(why)),
@@ -467,6 +495,7 @@ proptest! {
             }
         }
         world.event(&mut pod, PodEvent::Joined { changed: false }, now);
+        world.event(&mut pod, PodEvent::Opened(false), now);
         world.event(&mut pod, PodEvent::Expired(failure()), now);
         if world.forgotten {
             return Ok(()); // its rules stay, so that nothing of it bypasses the mesh

@@ -29,6 +29,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 }
                 if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
             }
+            PodEvent::Opened(open) => {
+                if std::mem::replace(&mut self.open, open) == open {
+                    return Vec::new();
+                }
+                self.rules = RulesState::Absent; // those that are there are the other ones
+                if self.leaving { Vec::new() } else { self.capture() }
+            }
             PodEvent::Left(why) => self.left(why.as_str(), now),
             PodEvent::LeftMeanwhile => {
                 self.leaving = true;
@@ -199,12 +206,13 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     fn answer_served(&mut self) -> Vec<PodAction> {
-        if self.is_ruled() && self.is_served() { self.answer(Ok(())) } else { Vec::new() }
+        let is_done = self.is_ruled() && (self.is_served() || self.open);
+        if is_done { self.answer(Ok(())) } else { Vec::new() }
     }
 
     fn announce(&mut self) -> Vec<PodAction> {
         let is_certain = self.rules == RulesState::Verified && !self.is_unstable();
-        let captured = is_certain && self.is_served() && !self.leaving;
+        let captured = is_certain && self.is_served() && !self.leaving && !self.open;
         if captured && !std::mem::replace(&mut self.announce, true) {
             vec![PodAction::Announce]
         } else {
