@@ -36,6 +36,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "history",
             "simulate",
             "log-level",
+            "completion",
             "version",
         ],
     ),

@@ -54,7 +54,7 @@ fn wrong_calls_end_with_two_and_say_why() {
         ),
         (&["list", "--bypassing", "--state", "held"], "cannot be used together"),
         (&["list", "word"], "unexpected argument \"word\""),
-        (&["state", "-o", "xml"], "none of table, json and yaml"),
+        (&["state", "-o", "xml"], "none of table, wide, json and yaml"),
         (&["watch", "--for", "soon"], "no time such as"),
         (&["verify", "--nonsense"], "unknown flag: --nonsense"),
         (&["prove"], "which pod?"),
@@ -80,7 +80,6 @@ fn help_names_exit_statuses_and_flags() {
             "the agent's: {help}"
         );
     }
-    assert!(fixture.said(0, &["--help"]).contains("install-cni explain NAMESPACE/POD [flags]"));
     assert!(fixture.said(0, &["uninstall", "--help"]).contains("--dry-run"));
 }
 

@@ -28,7 +28,8 @@ fn help_names_every_flag_with_variable_and_default() {
     let help = said(&["--help"]);
     for part in [
         "install-cni [flags]",
-        "install-cni version [flags]",
+        "install-cni COMMAND [flags]",
+        "\n  version     print the version\n",
         "--cni-net-dir string\n        CNI configuration directory on the host (default /etc/cni/net.d) [CNI_NET_DIR]\n",
         "--chained-cni-plugin\n",
         "[ISTIO_OWNED_CNI_CONFIG_FILENAME, ISTIO_OWNED_CNI_CONF_FILENAME]",
@@ -79,8 +80,13 @@ fn what_it_does_not_know_is_refused_by_name() {
     for (arguments, words) in [
         (&["--nonsense"][..], &["unknown flag: --nonsense"][..]),
         (&["--nonsense=1", "word", "-z"], &["unknown flag: --nonsense", "\"word\"", "unknown flag: -z"]),
-        (&["completion", "bash"], &["completion is not provided"]),
-        (&["collateral"], &["collateral is not provided"]),
+        (
+            &["explian", "shop/web"],
+            &["unknown command \"explian\" (did you mean \"explain\"?); see install-cni help"],
+        ),
+        (&["collateral"], &["unknown command \"collateral\"; see install-cni help"]),
+        (&["help", "word"], &["unknown command \"word\""]),
+        (&["completion"], &["none of bash, zsh and fish"]),
         (&["version", "-o", "xml"], &["--output", "\"xml\"", "json", "yaml"]),
         (&["version", "--nonsense"], &["unknown flag: --nonsense"]),
         (&["--log-level"], &["--log-level"]),
@@ -90,6 +96,21 @@ fn what_it_does_not_know_is_refused_by_name() {
         assert!(complaint.starts_with("install-cni: "), "{complaint}");
         assert!(words.iter().all(|word| complaint.contains(word)), "{arguments:?}: {complaint}");
     }
+}
+
+#[test]
+fn help_is_there_for_all_commands_and_for_each() {
+    let all = said(&["help"]);
+    assert_eq!(all, said(&["--help"]));
+    let (_, commands) = all.split_once("\nCommands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    for line in commands.lines() {
+        let name = line.split_whitespace().next().unwrap();
+        let help = said(&["help", name]);
+        assert!(help.starts_with(&format!("install-cni {name} ")), "{help}");
+        assert_eq!(help, said(&[name, "--help"]));
+    }
+    assert!(said(&["completion", "bash"]).ends_with("complete -F _install_cni install-cni\n"));
 }
 
 /// Everything is checked before anything is opened.

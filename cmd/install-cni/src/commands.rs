@@ -3,6 +3,7 @@
 
 mod bundle;
 mod command_flags;
+pub(crate) mod completion;
 mod explain;
 mod history;
 mod invocation;
@@ -60,6 +61,10 @@ const STATE: &str =
 
 Usage: install-cni state [flags]
 
+Examples:
+  install-cni state
+  install-cni state -o json
+
 Exit status 0: shown; 2: the state could not be determined.";
 const EXPLAIN: &str = "install-cni explain says whether a pod is captured, by which capture mode, since when, why or why not, what
 the kernel shows now, and what to do about it.
@@ -67,6 +72,10 @@ the kernel shows now, and what to do about it.
 Usage: install-cni explain NAMESPACE/POD [flags]
        install-cni explain NAMESPACE POD [flags]
        install-cni explain POD [flags]        if only one namespace of the node has such a pod
+
+Examples:
+  install-cni explain shop/web
+  install-cni explain web -n shop -o json
 
 Exit status 0: it is captured, or outside of the mesh as it should be; 1: something is wrong, or not finished yet;
 2: the state could not be determined, or the call is wrong; 3: the node has no such pod.";
@@ -78,11 +87,20 @@ Usage: install-cni prove NAMESPACE/POD [flags]
        install-cni prove NAMESPACE POD [flags]
        install-cni prove --all [-n NAMESPACE] [flags]     every pod of the mesh on this node, one after the other
 
+Examples:
+  install-cni prove shop/web
+  install-cni prove --all -n shop
+
 Exit status 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or could not be tested,
 or the agent did not answer, or the call is wrong; 3: the node has no such pod.";
 const LIST: &str = "install-cni list shows the node's pods, the worst first.
 
 Usage: install-cni list [--bypassing] [--state STATE] [-n NAMESPACE] [flags]
+
+Examples:
+  install-cni list -o wide
+  install-cni list --bypassing
+  install-cni list --state held -n shop
 
 Exit status 0: shown, and with --bypassing there is none; 1: with --bypassing there are some;
 2: the state could not be determined, not even that there is none, or the call is wrong.";
@@ -90,11 +108,18 @@ const VERIFY: &str = "install-cni verify compares the desired with the observed 
 
 Usage: install-cni verify [flags]
 
+Examples:
+  install-cni verify
+  install-cni verify -o json
+
 Exit status 0: everything was observed and is as desired; 1: there are differences;
 2: there are none, but not everything could be observed, or the state could not be determined.";
 const PLAN: &str = "install-cni plan shows what the agent would do now, as steps and as operations.
 
 Usage: install-cni plan [flags]
+
+Examples:
+  install-cni plan
 
 Exit status 0: there is nothing to do; 1: there is; 2: the state could not be determined.";
 const BUNDLE: &str = "install-cni bundle writes one archive (tar.gz) for a bug report: state, explanations, the network's objects,
@@ -102,11 +127,19 @@ logs, versions. It contains names and addresses of pods, and no secrets.
 
 Usage: install-cni bundle [-f FILE|-] [flags]
 
+Examples:
+  install-cni bundle
+  install-cni bundle -f - > node.tar.gz
+
 Exit status 0: written; 2: it could not be written.";
 const WATCH: &str = "install-cni watch prints a line for each change of a pod, of differences and of the agent's history, until it
 is interrupted. It queries the agent once a second.
 
 Usage: install-cni watch [--for DURATION] [flags]
+
+Examples:
+  install-cni watch
+  install-cni watch --for 5m -o json
 
 Exit status 0: the time is up; 2: the agent never answered, or the call is wrong.";
 const HISTORY: &str = "install-cni history shows what was changed on the node and in its pods, the newest last: pods that joined or left
@@ -115,12 +148,20 @@ agents. It reads the file history.jsonl in the agent's run directory, and needs 
 
 Usage: install-cni history [NAMESPACE/POD] [-n NAMESPACE] [flags]
 
+Examples:
+  install-cni history
+  install-cni history shop/web
+
 Exit status 0: shown; 2: there is no history, it cannot be read, or the call is wrong.";
 const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels would bring into ambient mode or out of
 it, and changes nothing. The agent decides as it would after the change.
 
 Usage: install-cni simulate label namespace NAME KEY=VALUE|KEY- ... [flags]
        install-cni simulate label pod NAMESPACE/NAME KEY=VALUE|KEY- ... [flags]
+
+Examples:
+  install-cni simulate label namespace shop istio.io/dataplane-mode=ambient
+  install-cni simulate label pod shop/web istio.io/dataplane-mode-
 
 Exit status 0: shown; 2: the agent did not answer or has not read all pods yet, or the call is wrong.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
@@ -130,28 +171,51 @@ Usage: install-cni log-level [SCOPE:LEVEL[,...]] [flags]
 
 SCOPE is a scope that it shows, all, or one of Istio's cni-agent and cni-plugin; LEVEL is none, fatal, error, warn, info or debug.
 
+Examples:
+  install-cni log-level
+  install-cni log-level ambient:debug
+
 Exit status 0: shown and changed; 2: the agent did not answer, or the call is wrong.";
 
 /// Follows a command's own flags.
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
 
 impl CliCommand {
+    /// All of them, in the order of the help.
+    pub(crate) const ALL: [CliCommand; 11] = [
+        CliCommand::State,
+        CliCommand::List,
+        CliCommand::Explain,
+        CliCommand::Prove,
+        CliCommand::Simulate,
+        CliCommand::Verify,
+        CliCommand::Plan,
+        CliCommand::History,
+        CliCommand::Watch,
+        CliCommand::Bundle,
+        CliCommand::LogLevel,
+    ];
+
     /// By its name on the command line.
     pub(crate) fn from_word(word: &str) -> Option<CliCommand> {
-        Some(match word {
-            "state" => CliCommand::State,
-            "explain" => CliCommand::Explain,
-            "prove" => CliCommand::Prove,
-            "list" => CliCommand::List,
-            "verify" => CliCommand::Verify,
-            "plan" => CliCommand::Plan,
-            "bundle" => CliCommand::Bundle,
-            "watch" => CliCommand::Watch,
-            "history" => CliCommand::History,
-            "simulate" => CliCommand::Simulate,
-            "log-level" => CliCommand::LogLevel,
-            _ => return None,
-        })
+        CliCommand::ALL.into_iter().find(|command| command.summary().0 == word)
+    }
+
+    /// Returns its name on the command line, and one line for the help of all.
+    pub(crate) fn summary(self) -> (&'static str, &'static str) {
+        match self {
+            CliCommand::State => ("state", "show the node at one glance"),
+            CliCommand::List => ("list", "show the node's pods, the worst first"),
+            CliCommand::Explain => ("explain", "say whether a pod is captured, and why or why not"),
+            CliCommand::Prove => ("prove", "prove by packets how a pod's traffic is redirected"),
+            CliCommand::Simulate => ("simulate", "show which pods a label would bring into ambient mode"),
+            CliCommand::Verify => ("verify", "compare the desired with the observed state"),
+            CliCommand::Plan => ("plan", "show what the agent would do now"),
+            CliCommand::History => ("history", "show what was changed on the node and in its pods"),
+            CliCommand::Watch => ("watch", "print changes as they occur"),
+            CliCommand::Bundle => ("bundle", "write an archive for a bug report"),
+            CliCommand::LogLevel => ("log-level", "show or change the levels of the agent's log"),
+        }
     }
 
     /// Returns the usage text of the command.
@@ -172,7 +236,7 @@ impl CliCommand {
     }
 
     /// Returns the flags of the command itself, which come before those of the daemon.
-    fn flags(self) -> &'static [Flag] {
+    pub(crate) fn flags(self) -> &'static [Flag] {
         match self {
             CliCommand::State
             | CliCommand::Verify

@@ -29,28 +29,53 @@ mod version;
 use std::{
     env,
     ffi::OsString,
+    fmt::Write as _,
     io::{self, Write as _},
     process::ExitCode,
     sync::LazyLock,
 };
 
 use anyhow::{Result, bail};
+use commands::{
+    CliCommand,
+    completion::{self, Subcommand},
+};
 use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
 use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
 
-const USAGE: &str = "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
+/// The text of `--help` of the agent itself, without its flags.
+fn usage() -> String {
+    let mut commands = String::new();
+    for (name, summary, _) in subcommands() {
+        let _ = writeln!(commands, "  {name:<12}{summary}"); // into a String
+    }
+    format!(
+        "install-cni installs the CNI plugin istio-cni on this node, and keeps it installed.
 
-Usage: install-cni [flags]
-       install-cni uninstall [--dry-run] [flags]
-       install-cni state | list | verify | plan | bundle | watch [flags]
-       install-cni explain NAMESPACE/POD [flags]
-       install-cni prove NAMESPACE/POD [flags]
-       install-cni history [NAMESPACE/POD] [flags]
-       install-cni log-level [SCOPE:LEVEL] [flags]
-       install-cni version [flags]
+Usage: install-cni [flags]             run as the agent
+       install-cni COMMAND [flags]
+       install-cni help COMMAND        its flags, exit statuses and examples
 
-Each flag can also be given by the variable that is shown in brackets; the flag wins.";
+Commands:
+{commands}
+Each flag can also be given by the variable that is shown in brackets; the flag wins."
+    )
+}
+
+/// Every command with one line about it and its flags.
+fn subcommands() -> Vec<Subcommand> {
+    let shown = CliCommand::ALL.into_iter().map(|command| {
+        let (name, summary) = command.summary();
+        (name, summary, command.flags().to_vec())
+    });
+    let others = [
+        ("uninstall", "remove from the node what the agent has made", commands::REMOVAL.to_vec()),
+        ("completion", "print a script for bash, zsh or fish that completes commands and flags", Vec::new()),
+        ("version", "print the version", version::FLAGS.to_vec()),
+    ];
+    shown.chain(others).collect()
+}
 
 static UNINSTALL: LazyLock<Vec<Flag>> =
     LazyLock::new(|| [commands::REMOVAL.to_vec(), options::ALL.clone()].concat());
@@ -75,34 +100,56 @@ fn main() -> ExitCode {
 }
 
 fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
-    let word = arguments.first().and_then(|word| word.to_str());
-    if let Some(command) = word.and_then(commands::CliCommand::from_word) {
-        arguments.remove(0);
+    // A word that is no text is an unknown command, too.
+    let word = arguments.first().map(|word| word.to_string_lossy().into_owned());
+    let Some(word) = word.filter(|word| !word.starts_with('-')) else { return run_agent(arguments) };
+    arguments.remove(0);
+    if let Some(command) = CliCommand::from_word(&word) {
         return Ok(commands::run(command, arguments));
     }
-    match word {
-        Some("version") => {
-            arguments.remove(0);
+    match word.as_str() {
+        "help" => {
+            arguments.truncate(1);
+            run([arguments, vec!["--help".into()]].concat())
+        }
+        "version" => {
             let Some(values) = read(version::USAGE, version::FLAGS, arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let text = version::text(&values).map_err(anyhow::Error::msg)?;
             io::stdout().write_all(text.as_bytes())?;
-            return Ok(ExitCode::SUCCESS);
+            Ok(ExitCode::SUCCESS)
         }
-        Some("uninstall") => {
-            arguments.remove(0);
+        "uninstall" => {
             let Some(values) = read(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let is_dry = uninstall::is_dry(&values)?;
-            return if is_dry { uninstall::dry_run(values) } else { uninstall::run(values) };
+            if is_dry { uninstall::dry_run(values) } else { uninstall::run(values) }
         }
-        Some("help") => arguments = vec!["--help".into()],
-        Some(word @ ("completion" | "collateral")) => bail!("{word} is not provided; see --help"),
-        _ => {}
+        "completion" => {
+            let call = flags::parse_with_words(&[], options::STYLE, arguments, |_| None)?;
+            let text = match call {
+                ParseOutcome::Help => flags::help(completion::USAGE, &[]),
+                ParseOutcome::Run(values) => {
+                    completion::script(&values.positionals().join(" "), &subcommands())?
+                }
+            };
+            io::stdout().write_all(text.as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            let names = subcommands().into_iter().map(|(name, ..)| name);
+            let meant = flags::nearest(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
+            bail!("unknown command {word:?}{}; see install-cni help", meant.unwrap_or_default())
+        }
     }
-    let Some(values) = read(USAGE, options::ALL.as_slice(), arguments)? else { return Ok(ExitCode::SUCCESS) };
+}
+
+fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
+    let Some(values) = read(&usage(), options::ALL.as_slice(), arguments)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
     daemon::run(settings, log)
 }

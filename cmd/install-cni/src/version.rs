@@ -10,7 +10,8 @@ const OUTPUT: Flag = Flag { long: "output", short: Some('o'), help: "json or yam
 pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];
 
 /// Usage text that `--help` shows.
-pub(crate) const USAGE: &str = "Prints build version information.\n\nUsage: install-cni version [flags]";
+pub(crate) const USAGE: &str =
+    "install-cni version prints the version of this program.\n\nUsage: install-cni version [flags]";
 
 /// Of the programs.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");

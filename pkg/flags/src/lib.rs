@@ -24,6 +24,9 @@ pub use logging::{
     LOG_ROTATE_MAX_SIZE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING, VKLOG,
 };
 
+/// Longer than any name, with mistakes.
+const MAX_WORD: usize = 64;
+
 /// How a program takes its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagStyle {
@@ -40,9 +43,9 @@ pub enum FlagError {
     /// A word that is no flag.
     #[error("unexpected argument {0:?}")]
     Unexpected(String),
-    /// No such flag.
-    #[error("unknown flag: {0}")]
-    Unknown(String),
+    /// No such flag, and what was meant, if a name is similar.
+    #[error("unknown flag: {0}{hint}", hint = .1.map(|name| format!(" (did you mean --{name}?)")).unwrap_or_default())]
+    Unknown(String, Option<&'static str>),
     /// A value that is not text.
     #[error("the value of --{0} is not UTF-8")]
     NotText(&'static str),
@@ -203,6 +206,16 @@ fn from_environment(
     }
 }
 
+/// Returns the name that was most probably meant; `None`: none is similar.
+#[must_use]
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Nobody mistypes a name so that it becomes much longer.
+    let word = Some(word).filter(|word| word.len() <= MAX_WORD)?;
+    let distances = names.into_iter().map(|name| (strsim::damerau_levenshtein(word, name), name));
+    let similar = distances.filter(|(distance, name)| *distance <= (name.len() / 3).max(1));
+    similar.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
+
 enum NextArg {
     Flag,
     Word(String),
@@ -234,7 +247,9 @@ fn next(
     };
     let Some(known) = flag.or(ignored) else {
         parser.optional_value(); // else it would be a second mistake
-        return Err(FlagError::Unknown(shown));
+        let meant =
+            shown.strip_prefix("--").and_then(|name| nearest(name, table.iter().map(|flag| flag.long)));
+        return Err(FlagError::Unknown(shown, meant));
     };
     let value = match known.switch {
         true => parser.optional_value().unwrap_or_else(|| "true".into()),
@@ -313,6 +328,25 @@ mod tests {
         assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", ValueSource::Flag));
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
         assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
+    }
+
+    #[test]
+    fn a_mistyped_name_is_recognised_and_another_word_is_not() {
+        let names = ["state", "explain", "list", "log-level"];
+        for (word, meant) in [
+            ("explian", Some("explain")),
+            ("stat", Some("state")),
+            ("loglevel", Some("log-level")),
+            ("lsit", Some("list")),
+            ("uninstall", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, names), meant, "{word}");
+        }
+        assert_eq!(nearest(&"list".repeat(1000), names), None);
+        let error = values(&["--envoy-prot=1"], &[]).unwrap_err().to_string();
+        assert_eq!(error, "unknown flag: --envoy-prot (did you mean --envoy-port?)");
+        assert_eq!(values(&["--verbose"], &[]).unwrap_err().to_string(), "unknown flag: --verbose");
     }
 
     #[test]

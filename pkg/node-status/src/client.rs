@@ -27,7 +27,10 @@ const STATE: &str = "/debug/state";
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No agent runs.
-    #[error("no agent runs here: nothing serves {socket}", socket = .socket.display())]
+    #[error(
+        "no agent runs here: nothing serves {socket}; run this in the agent's container on the pod's node, or name its directory by --cni-agent-run-dir",
+        socket = .socket.display()
+    )]
     NoAgent {
         /// The agent's socket.
         socket: PathBuf,

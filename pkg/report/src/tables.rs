@@ -21,16 +21,18 @@ pub use summary::summary;
 /// Of an empty list that could not be determined.
 const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
 
-/// Pods of a node, one line each, the worst first and then by name.
+/// Pods of a node, one line each, the worst first and then by name. `wide`: with addresses, network namespace and UID.
 #[must_use]
-pub fn pods(state: &StateReport, pods: &[&PodState], colour: bool) -> String {
+pub fn pods(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
     if pods.is_empty() {
         return if state.knows_all_pods() { "No pods.\n" } else { UNKNOWN }.to_owned();
     }
     let mut pods = pods.to_vec();
     pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
-    let rows: Vec<Vec<Cell>> = pods.into_iter().map(pod_row).collect();
-    table(&["POD", "CAPTURE", "MODE", "SINCE", "WHY"], &rows, colour)
+    let more: &[&str] = if wide { &["IPS", "NETNS", "UID"] } else { &[] };
+    let titles = [&["POD", "CAPTURE", "MODE", "SINCE"], more, &["WHY"]].concat();
+    let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(pod, wide)).collect();
+    table(&titles, &rows, colour)
 }
 
 /// Pods of a node before and after a simulated change of labels, one line each: first those for which something would change.
@@ -82,14 +84,21 @@ pub fn rank(capture: CaptureState) -> usize {
     CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
-fn pod_row(pod: &PodState) -> Vec<Cell> {
-    vec![
+fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
+    let mut row = vec![
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-        Cell::plain(pod.mode.map_or("-", |way| way.word())),
+        Cell::plain(pod.mode.map_or("-", |mode| mode.word())),
         Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
-        Cell::plain(&pod.message),
-    ]
+    ];
+    if wide {
+        let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
+        let netns = pod.kernel.netns.map(|netns| format!("net:[{}]", netns.inode));
+        let cells = [ips.join(","), netns.unwrap_or_default(), pod.uid.to_string()];
+        row.extend(cells.iter().map(|text| Cell::plain(if text.is_empty() { "-" } else { text })));
+    }
+    row.push(Cell::plain(&pod.message));
+    row
 }
 
 /// The colour of a state.

@@ -87,7 +87,7 @@ fn every_pod_has_one_cause_and_the_message_of_the_command_line() {
             let is_well = cause.severity.is_none();
             assert!(cause.capture == pod.capture && (is_well || cause.code == explained.code), "{cause:?}");
             assert!(!cause.message.contains(&pod.title()), "{}", cause.message);
-            assert!(tables::pods(&state, &[pod], false).contains(&pod.message), "{}", pod.message);
+            assert!(tables::pods(&state, &[pod], false, false).contains(&pod.message), "{}", pod.message);
         }
     }
 }

@@ -2,8 +2,13 @@
 
 use flags::Flag;
 
-pub(crate) const OUTPUT: Flag =
-    Flag { long: "output", short: Some('o'), default: "table", help: "table, json or yaml", ..Flag::VALUE };
+pub(crate) const OUTPUT: Flag = Flag {
+    long: "output",
+    short: Some('o'),
+    default: "table",
+    help: "table, wide, json or yaml",
+    ..Flag::VALUE
+};
 pub(crate) const NO_COLOR: Flag = Flag {
     long: "no-color",
     help: "no colours, as with the variable NO_COLOR; only a terminal gets any",

@@ -17,6 +17,8 @@ use super::command_flags::{NO_COLOR, OUTPUT};
 pub(crate) enum OutputFormat {
     /// For people.
     Table,
+    /// For people, with more columns where there are any.
+    Wide,
     /// One JSON value.
     Json,
     /// One YAML document.
@@ -40,9 +42,10 @@ impl OutputOptions {
     pub(crate) fn read(values: &FlagValues) -> Result<OutputOptions> {
         let form = match values.text(&OUTPUT) {
             "table" | "" => OutputFormat::Table,
+            "wide" => OutputFormat::Wide,
             "json" => OutputFormat::Json,
             "yaml" => OutputFormat::Yaml,
-            other => bail!("--output: {other:?} is none of table, json and yaml"),
+            other => bail!("--output: {other:?} is none of table, wide, json and yaml"),
         };
         let unwanted =
             is_on(values, &NO_COLOR)? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -60,7 +63,7 @@ impl OutputOptions {
         table: impl FnOnce(bool) -> String,
     ) -> Result<()> {
         let text = match self.form {
-            OutputFormat::Table => table(self.colour),
+            OutputFormat::Table | OutputFormat::Wide => table(self.colour),
             OutputFormat::Json => {
                 format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)
             }

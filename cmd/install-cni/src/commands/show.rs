@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
-    output::is_on,
+    output::{OutputFormat, is_on},
 };
 
 pub(super) fn state(call: &CommandInvocation) -> Result<ExitCode> {
@@ -32,7 +32,8 @@ pub(super) fn list(call: &CommandInvocation) -> Result<ExitCode> {
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
         all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
-    call.output.print(&shown, |colour| tables::pods(&state, &shown, colour))?;
+    let is_wide = call.output.form == OutputFormat::Wide;
+    call.output.print(&shown, |colour| tables::pods(&state, &shown, is_wide, colour))?;
     let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,

@@ -3,18 +3,40 @@ use std::collections::BTreeSet;
 use super::*;
 use daemon_settings::options;
 
-const ALL: [&str; 9] =
-    ["state", "explain", "list", "verify", "plan", "bundle", "watch", "history", "log-level"];
-
 #[test]
 fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
-    for word in ALL {
-        let command = CliCommand::from_word(word).unwrap();
+    for command in CliCommand::ALL {
+        let (word, _) = command.summary();
+        assert_eq!(CliCommand::from_word(word), Some(command));
         assert!(command.usage().starts_with(&format!("install-cni {word} ")), "{word}");
-        assert!(command.usage().contains("Exit status 0: "), "{word}");
+        assert!(command.usage().contains("\n\nExit status 0: "), "{word}");
+        assert!(command.usage().contains(&format!("\n\nExamples:\n  install-cni {word}")), "{word}");
         let all = [command.flags(), options::ALL.as_slice()].concat();
         let names: BTreeSet<&str> = all.iter().map(|flag| flag.long).collect();
         assert_eq!(names.len(), all.len(), "{word}: a flag is there twice");
     }
     assert!(CliCommand::from_word("install").is_none() && CliCommand::from_word("uninstall").is_none());
+}
+
+/// Each shell that is there takes its script, and offers what was begun.
+#[test]
+fn shells_complete_commands_and_flags() {
+    let flag = |long| Flag { long, help: "what's \\ it", ..Flag::SWITCH };
+    let commands = [("state", "show", vec![flag("output"), flag("no-color")]), ("stop", "it", vec![])];
+    let bash = completion::script("bash", &commands).unwrap();
+    let offers = |words: &str, at: usize| {
+        let ask =
+            format!("{bash}\nCOMP_WORDS=({words}) COMP_CWORD={at}; _install_cni; echo \"${{COMPREPLY[*]}}\"");
+        let output = std::process::Command::new("bash").args(["-euc", &ask]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    };
+    assert_eq!(offers("install-cni st", 1), "state stop");
+    assert_eq!(offers("install-cni state --o", 2), "--output");
+    assert_eq!(offers("install-cni help sta", 2), "state");
+    assert_eq!(offers("install-cni explode x", 2), "");
+    assert!(completion::script("zsh", &commands).unwrap().ends_with(&bash));
+    let fish = completion::script("fish", &commands).unwrap();
+    assert!(fish.contains("-l output -d 'what\\'s \\\\ it'\n"), "{fish}");
+    assert!(completion::script("tcsh", &commands).is_err());
 }

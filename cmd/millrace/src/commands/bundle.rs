@@ -120,7 +120,7 @@ fn add_node(archive: &mut Archive, directory: &str, state: &StateReport) -> io::
     for (name, text) in [
         ("state.json", format!("{document:#}\n")),
         ("summary.txt", redact::text(&tables::summary(state, false))),
-        ("pods.txt", redact::text(&tables::pods(state, &pods, false))),
+        ("pods.txt", redact::text(&tables::pods(state, &pods, true, false))),
         ("differences.txt", redact::text(&tables::differences(state, false))),
     ] {
         archive.add(&format!("{directory}/{name}"), text.as_bytes())?;

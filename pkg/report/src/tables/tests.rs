@@ -64,13 +64,16 @@ shop/bad  bypassing  node  2026-11-21T01:00:00Z  a rule is missing; é\\u{1b}
 shop/a    captured   node  2026-11-21T01:00:00Z  its namespace is labelled
 shop/b    outside    -     -                     its namespace is labelled
 ";
-    assert_eq!(pods(&state, &all, false), expected);
-    let coloured = pods(&state, &all, true);
+    assert_eq!(pods(&state, &all, false, false), expected);
+    let wide = pods(&state, &all, true, false);
+    let titles: Vec<&str> = wide.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(titles, ["POD", "CAPTURE", "MODE", "SINCE", "IPS", "NETNS", "UID", "WHY"]);
+    let coloured = pods(&state, &all, false, true);
     assert!(
         coloured.contains("\x1b[31mbypassing\x1b[0m  node")
             && coloured.contains("\x1b[32mcaptured\x1b[0m   node")
     );
-    assert_eq!(pods(&StateReport::default(), &[], true), "No pods.\n");
+    assert_eq!(pods(&StateReport::default(), &[], false, true), "No pods.\n");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) fn files(state: &StateReport, settings: &DaemonSettings, time: &str) 
         ("README.txt".to_owned(), README.to_owned()),
         ("versions.txt".to_owned(), versions(state, time)),
         ("summary.txt".to_owned(), tables::summary(state, false)),
-        ("pods.txt".to_owned(), tables::pods(state, &pods, false)),
+        ("pods.txt".to_owned(), tables::pods(state, &pods, true, false)),
         ("explanations.txt".to_owned(), explanations),
         ("differences.txt".to_owned(), tables::differences(state, false)),
         ("plan.txt".to_owned(), tables::plan(state, false)),
