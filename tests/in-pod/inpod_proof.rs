@@ -136,6 +136,24 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
     assert!(proof.paths[0].message.contains("EPERM"), "{proof:#?}");
 }
 
+#[test]
+fn a_periodic_sample_counts_paths_and_logs_a_pod_that_bypasses_once() {
+    let mut fixture = InPod::new(&[("PROOF_INTERVAL", "1s")]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peers = ["app", "other"].map(|name| fixture.mesh_pod(name));
+    let paths = |result: &str| format!("istio_cni_proof_paths_total{{result=\"{result}\"}}");
+    let counted = |fixture: &InPod, result: &str| fixture.daemon.as_ref().unwrap().metric(&paths(result));
+    fixture.eventually("both are proven", |_| counted(&fixture, "proven") >= Some(8.0));
+    assert_eq!(counted(&fixture, "bypasses"), Some(0.0));
+    let evil = "table inet evil { chain out { type nat hook output priority -150; tcp dport 80 redirect to :9999; }; }";
+    drop(peers[1].sandbox.netns.pipe("nft -f -", evil));
+    // Two turns of each.
+    fixture.eventually("it bypasses", |_| counted(&fixture, "bypasses") >= Some(4.0));
+    assert_eq!(fixture.daemon().logged("a packet bypassed the proxy", "pod=other"), 1, "{}", fixture.log());
+    peers[1].sandbox.netns.sh("nft delete table inet evil");
+    fixture.wait_logged("packets no longer bypass the proxy", "namespace=mesh pod=other");
+}
+
 /// Without an agent, which would restore them at once.
 #[test]
 fn a_pod_without_its_rules_bypasses() {

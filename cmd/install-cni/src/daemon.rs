@@ -42,6 +42,7 @@ use crate::{
     node_lock::NodeLock,
     notices::{NOTICES, NoticeReceivers},
     pod_repair, pod_source,
+    proof_sampler::{ProofMetrics, ProofSampler},
     shutdown::{self, ShutdownVerdict},
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restart_on_panic},
@@ -114,6 +115,7 @@ fn start_parts(
     let plugin = PluginMetrics::register(&mut registry);
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
+    let proofs = settings.proof_interval.map(|interval| (interval, ProofMetrics::register(&mut registry)));
     let agent = node_agent::start(&settings, &mut registry, mesh_pods)?;
     let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
@@ -126,7 +128,7 @@ fn start_parts(
     let events = node_agent::serve(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
     let log_server = log_server.map(|server| (server, log_metrics));
     let daemon = Daemon { settings, cluster, status, registry: Arc::new(registry), logger, lock };
-    Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, log_server }))
+    Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server }))
 }
 
 /// Parts that were started, for the daemon to serve.
@@ -137,6 +139,8 @@ struct DaemonParts {
     notices: mpsc::Receiver<InstallerNotice>,
     checker: SidecarDriftChecker,
     repair: Option<RepairMetrics>,
+    /// How often a pod is proven, and what is counted then.
+    proofs: Option<(Duration, ProofMetrics)>,
     log_server: Option<(LogServer, LogMetrics)>,
 }
 
@@ -229,7 +233,7 @@ impl Daemon {
         owner: JoinHandle<()>,
         mut signals: TerminationSignals,
     ) -> Result<ExitCode> {
-        let DaemonParts { mut work, agent, events, notices, checker, repair, log_server } = parts;
+        let DaemonParts { mut work, agent, events, notices, checker, repair, proofs, log_server } = parts;
         let RunningAgent { handle, ended, marks, notices: agent_notices, status, inspector } = agent;
         let (stop, stopped) = watch::channel(());
         let (installer, is_ambient) = (Arc::clone(&self.status), self.settings.ambient.is_some());
@@ -250,6 +254,10 @@ impl Daemon {
             })
             .await;
         });
+        if let Some((interval, metrics)) = proofs {
+            let sampler = ProofSampler::new(Arc::clone(&collector), interval, metrics);
+            tokio::spawn(restart_on_panic("the periodic proof", sampler, |sampler| Box::pin(sampler.run())));
+        }
         self.serve_debug(collector, &stopped, &vital);
         let health = http::health_router(Arc::new(probe));
         let health = serve_http(HEALTH_PORT, health, shutdown_signal(stopped.clone()));

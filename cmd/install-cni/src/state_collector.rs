@@ -18,7 +18,8 @@ use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
-    CaptureState, KernelView, LabelChange, NodeSimulation, PartHealth, PodState, StateReason, StateReport,
+    CaptureState, KernelView, LabelChange, NodeSimulation, PartHealth, PodState, Proof, StateReason,
+    StateReport,
 };
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
@@ -157,14 +158,27 @@ impl StateCollector {
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, Reason> {
-        let alone = Arc::clone(&self.proving).lock_owned().await;
         let state = self.state().await?;
-        let collector = Arc::clone(self);
+        let proof = self.prove_in(state, &namespace, &name).await?;
+        serde_json::to_value(proof).map_err(|error| error.to_string().into())
+    }
+
+    /// Proves one pod of a state.
+    ///
+    /// # Errors
+    /// As [`StateCollector::state`].
+    pub(crate) async fn prove_in(
+        self: &Arc<StateCollector>,
+        state: Arc<StateReport>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Proof, Reason> {
+        let alone = Arc::clone(&self.proving).lock_owned().await;
+        let (collector, namespace, name) = (Arc::clone(self), namespace.to_owned(), name.to_owned());
         let proven = spawn_blocking(move || {
             let _alone = alone; // also when whoever asked has gone
             let records = collector.settings.records.read();
-            let proof = collector.inspector.prove(&state, &records, &namespace, &name)?;
-            serde_json::to_value(proof).map_err(|error| Reason::from(error.to_string()))
+            collector.inspector.prove(&state, &records, &namespace, &name)
         });
         proven.await.map_err(|error| error.to_string())?
     }

@@ -1,7 +1,7 @@
 //! The settings of `install-cni`: [`options`] its flags and variables, [`DaemonSettings`] their values, checked and typed,
 //! with every mistake reported at once.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc};
+use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use ::repair::RepairOptions;
 use agent::RecordIndex;
@@ -69,6 +69,8 @@ pub struct DaemonSettings {
     pub node_condition: bool,
     /// Pods of the mesh are counted by namespace, too.
     pub metrics_by_namespace: bool,
+    /// How often a pod is proven by packets; `None`: only if somebody asks for it.
+    pub proof_interval: Option<Duration>,
     /// Ambient mode; none when it is off.
     pub ambient: Option<AmbientOptions>,
     /// Where ambient mode leaves its traces, whether it is on or not: an uninstallation looks there.
@@ -175,6 +177,9 @@ struct SettingsReader<'a> {
     plugin_level: &'static str,
 }
 
+/// A proof may take as long.
+const LEAST_PROOF_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Name of the file whose lock keeps a second agent off the node, beside the sockets.
 const LOCK_FILE: &str = "agent.lock";
 
@@ -211,6 +216,20 @@ impl DaemonSettings {
 }
 
 impl SettingsReader<'_> {
+    /// Zero, which means never, or at least [`LEAST_PROOF_INTERVAL`]; the outer `None`: a mistake.
+    fn proof_interval(&mut self) -> Option<Option<Duration>> {
+        let text = self.text(&options::PROOF_INTERVAL);
+        match flags::duration_or_seconds(&text) {
+            Some(Duration::ZERO) => Some(None),
+            Some(interval) if interval >= LEAST_PROOF_INTERVAL => Some(Some(interval)),
+            _ => {
+                let why = format!("{text:?} is neither 0 nor a duration of at least 1s");
+                self.mistake(&options::PROOF_INTERVAL, why);
+                None
+            }
+        }
+    }
+
     /// Reads all settings. Returns `None` only after a mistake.
     fn settings(&mut self) -> Option<DaemonSettings> {
         let identity = self.identity();
@@ -222,6 +241,7 @@ impl SettingsReader<'_> {
         let monitoring_port = self.port(&options::MONITORING_PORT);
         let node_condition = self.boolean(&options::NODE_CONDITION);
         let metrics_by_namespace = self.boolean(&options::METRICS_BY_NAMESPACE);
+        let proof_interval = self.proof_interval();
         self.other_parts();
         let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
@@ -245,6 +265,7 @@ impl SettingsReader<'_> {
             cleanup: cleanup?,
             node_condition: node_condition?,
             metrics_by_namespace: metrics_by_namespace?,
+            proof_interval: proof_interval?,
             ambient: is_ambient.then(|| ambient_traces.clone()),
             ambient_traces,
             repair: repair?,

@@ -266,6 +266,14 @@ pub const METRICS_BY_NAMESPACE: Flag = Flag {
     help: "count pods of the mesh by namespace as well: metric istio_cni_mesh_pods_by_namespace",
     ..Flag::SWITCH
 };
+pub const PROOF_INTERVAL: Flag = Flag {
+    long: "proof-interval",
+    env: &["PROOF_INTERVAL"],
+    default: "0",
+    help: "prove by packets how the traffic of one pod after another is redirected, one pod each time, such as 10s: metric \
+           istio_cni_proof_paths; 0: never",
+    ..Flag::VALUE
+};
 pub const DRIFT_ATTRIBUTION: Flag = Flag {
     long: "drift-attribution",
     env: &["DRIFT_ATTRIBUTION"],
@@ -433,6 +441,7 @@ pub const FLAGS: &[Flag] = &[
     DAEMON_SET,
     NODE_CONDITION,
     METRICS_BY_NAMESPACE,
+    PROOF_INTERVAL,
     DRIFT_ATTRIBUTION,
     POD_NAMESPACE,
     POD_NAME,

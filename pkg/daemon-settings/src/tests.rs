@@ -120,6 +120,7 @@ const DOCUMENTED: &[(&str, &[&str], &str)] = &[
     ("daemon-set", &["DAEMON_SET"], ""),
     ("node-condition", &["NODE_CONDITION"], "false"),
     ("metrics-by-namespace", &["METRICS_BY_NAMESPACE"], "false"),
+    ("proof-interval", &["PROOF_INTERVAL"], "0"),
     ("drift-attribution", &["DRIFT_ATTRIBUTION"], ""),
     ("pod-namespace", &["POD_NAMESPACE"], ""),
     ("pod-name", &["POD_NAME"], ""),

@@ -27,6 +27,10 @@ pub enum ProofResult {
 }
 
 impl ProofResult {
+    /// All of them, the worst first.
+    pub const ALL: [ProofResult; 4] =
+        [ProofResult::Bypasses, ProofResult::Held, ProofResult::NotTestable, ProofResult::Proven];
+
     /// The word for it on every interface.
     #[must_use]
     pub fn word(self) -> &'static str {

@@ -38,6 +38,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.repairDryRun=true", "REPAIR_DRY_RUN", "true"),
     ("millrace.nodeCondition=true", "NODE_CONDITION", "true"),
     ("millrace.metricsByNamespace=true", "METRICS_BY_NAMESPACE", "true"),
+    ("millrace.proofInterval=10s", "PROOF_INTERVAL", "10s"),
 ];
 
 /// The container's environment, but for what refers to the pod.

@@ -68,6 +68,7 @@ NATIVE_NFTABLES: {{ .v.global.nativeNftables | quote }}
 {{- if .m.repairDryRun -}}{{- $_ := set $env "REPAIR_DRY_RUN" "true" -}}{{- end -}}
 {{- if .m.nodeCondition -}}{{- $_ := set $env "NODE_CONDITION" "true" -}}{{- end -}}
 {{- if .m.metricsByNamespace -}}{{- $_ := set $env "METRICS_BY_NAMESPACE" "true" -}}{{- end -}}
+{{- with .m.proofInterval -}}{{- $_ := set $env "PROOF_INTERVAL" . -}}{{- end -}}
 {{- range $name, $value := $env }}
 - name: {{ $name }}
   value: {{ $value | toString | toYaml }}

@@ -1,0 +1,124 @@
+//! A proof by packets of one pod after another, at an interval that the operator chooses.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use metrics::{Labelled, MetricRegistry as _};
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use report::{PodState, Proof, ProofResult, RedirectionMode};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::state_collector::StateCollector;
+
+/// Results of the sample; clones share their values.
+#[derive(Clone, Debug)]
+pub(crate) struct ProofMetrics(Labelled<Counter>);
+
+impl ProofMetrics {
+    /// Registers them, with all results, so that none begins with its first occurrence.
+    pub(crate) fn register(registry: &mut Registry) -> ProofMetrics {
+        let paths: Labelled<Counter> = registry.metric(
+            "istio_cni_proof_paths",
+            "Paths of pods' traffic that the packets of a periodic proof were sent on, by result: proven, bypasses, held, not-testable",
+        );
+        for result in ProofResult::ALL {
+            drop(paths.get_or_create(&[("result", result.word())]));
+        }
+        ProofMetrics(paths)
+    }
+
+    fn count(&self, proof: &Proof) {
+        for path in &proof.paths {
+            self.0.get_or_create(&[("result", path.result.word())]).inc();
+        }
+    }
+}
+
+/// A pod, as the sample remembers it: namespace and name.
+type PodKey = (String, String);
+
+/// Proves pods, one each time, in the order of their names, as long as it is polled.
+pub(crate) struct ProofSampler {
+    pub(crate) collector: Arc<StateCollector>,
+    pub(crate) interval: Duration,
+    pub(crate) metrics: ProofMetrics,
+    last: Option<PodKey>,
+    /// The pods that were logged as bypassing.
+    bypassing: BTreeSet<PodKey>,
+}
+
+impl ProofSampler {
+    pub(crate) fn new(
+        collector: Arc<StateCollector>,
+        interval: Duration,
+        metrics: ProofMetrics,
+    ) -> ProofSampler {
+        ProofSampler { collector, interval, metrics, last: None, bypassing: BTreeSet::new() }
+    }
+
+    pub(crate) async fn run(&mut self) {
+        loop {
+            sleep(self.interval).await;
+            self.prove_next().await;
+        }
+    }
+
+    /// Proves the next pod. Errors of the observation are reported by who else asks for it; the next one may succeed.
+    async fn prove_next(&mut self) {
+        let Ok(state) = self.collector.state().await else { return };
+        let pods = redirected(&state.pods);
+        self.bypassing.retain(|key| pods.contains(key));
+        let Some(key) = following(&pods, self.last.take()).cloned() else { return };
+        self.last = Some(key.clone());
+        let Ok(proof) = self.collector.prove_in(state, &key.0, &key.1).await else { return };
+        self.metrics.count(&proof);
+        self.report(&key, &proof);
+    }
+
+    fn report(&mut self, key: &PodKey, proof: &Proof) {
+        let (namespace, pod) = key;
+        match proof.paths.iter().find(|path| path.result == ProofResult::Bypasses) {
+            Some(path) if self.bypassing.insert(key.clone()) => {
+                warn!(target: "ambient", %namespace, %pod, path = path.name, destination = path.destination, error = path.message, "a packet bypassed the proxy");
+            }
+            None if self.bypassing.remove(key) => {
+                info!(target: "ambient", %namespace, %pod, "packets no longer bypass the proxy");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The pods in whose own network namespace something is redirected.
+fn redirected(pods: &[PodState]) -> BTreeSet<PodKey> {
+    let has_rules =
+        |pod: &&PodState| matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
+    let pods = pods.iter().filter(has_rules);
+    pods.map(|pod| (pod.namespace.clone(), pod.name.clone())).collect()
+}
+
+/// The one whose turn it is after another; after the last one the first.
+fn following(pods: &BTreeSet<PodKey>, last: Option<PodKey>) -> Option<&PodKey> {
+    let later = last.and_then(|last| pods.iter().find(|key| **key > last));
+    later.or_else(|| pods.first())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pod_has_its_turn_whoever_comes_and_goes() {
+        let key = |name: &str| ("shop".to_owned(), name.to_owned());
+        let pods = |names: &[&str]| names.iter().map(|name| key(name)).collect();
+        let next = |names: &[&str], last: Option<&str>| {
+            following(&pods(names), last.map(key)).map(|(_, name)| name.clone())
+        };
+        assert_eq!(next(&[], None), None);
+        assert_eq!(next(&["a", "b"], None).as_deref(), Some("a"));
+        assert_eq!(next(&["a", "b"], Some("a")).as_deref(), Some("b"));
+        assert_eq!(next(&["a", "b"], Some("b")).as_deref(), Some("a"));
+        assert_eq!(next(&["a", "c"], Some("b")).as_deref(), Some("c"), "its last one is gone");
+        assert_eq!(next(&[], Some("b")), None);
+    }
+}
