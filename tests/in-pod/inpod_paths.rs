@@ -45,6 +45,17 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
         let from = if v6 { "fd16:9254:7127:1337:ffff:ffff:ffff:ffff" } else { "169.254.7.127" };
         assert_eq!(probe.peer.ip().to_string(), from);
     }
+    let explained = |pod: &str| {
+        let output = fixture.container.exec(&["explain", pod, "-o", "json"]);
+        let explanation: report::Explanation = serde_json::from_slice(&output.stdout).unwrap();
+        let kernel =
+            explanation.details.into_iter().find(|detail| detail.starts_with("The kernel showed at "));
+        kernel.unwrap().rsplit("; ").next().unwrap().to_owned()
+    };
+    let sources = "169.254.7.127 or fd16:9254:7127:1337:ffff:ffff:ffff:ffff in the last two minutes";
+    for (pod, probed) in [("mesh/two", "probes have come from"), ("mesh/one", "no probe has come from")] {
+        assert_eq!(explained(pod), format!("{probed} {sources}."));
+    }
     assert!(ztunnel.seen().iter().all(|one| one.error.is_none() && one.via != Via::Dns));
     assert_eq!(ztunnel.protocol_error(), None);
 }

@@ -1,12 +1,17 @@
 //! In-pod redirection: the node's probes, and single pods.
 
-use std::{collections::BTreeMap, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::SystemTime,
+};
 
 use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, set};
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
+use conntrack::ConntrackHandle;
 use model::{Family, PodUid};
-use netns::NetnsId;
+use netns::{Netns, NetnsId};
 use planner::node::MemberAddresses;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
@@ -165,6 +170,24 @@ fn outside_view(found: &OutsideConnections) -> OutsideView {
     OutsideView { count: found.count, connections: connections.collect() }
 }
 
+/// Whether probes of the node came to the pod, from the source address by which its rules let them pass, as a clause. `None`:
+/// the kernel could not be asked.
+fn observed_probes(netns: &Netns, chosen: &InPodConfig) -> Option<String> {
+    let sources: Vec<IpAddr> =
+        chosen.families().into_iter().map(|family| chosen.rules.probes.address(family)).collect();
+    let tracked = netns.run_in(|| ConntrackHandle::list(None)).ok()?.ok()?;
+    let seen: BTreeSet<IpAddr> = tracked
+        .iter()
+        .map(|connection| connection.original.source.ip())
+        .filter(|source| sources.contains(source))
+        .collect();
+    // The kernel remembers a closed connection for two minutes.
+    let (verb, addresses) =
+        if seen.is_empty() { ("no probe has", sources) } else { ("probes have", seen.into_iter().collect()) };
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    Some(format!("{verb} come from {} in the last two minutes", addresses.join(" or ")))
+}
+
 /// Observes rule by rule.
 pub(super) fn verify_rules(
     enrolled_pod: &EnrolledPodView,
@@ -202,6 +225,8 @@ pub(super) fn verify_rules(
                     "its rules and its policy route are in place"
                 };
                 pod.kernel.observed.push(format!("{observed} ({})", names.join(", ")));
+                let has_rules = !enrolled_pod.options.open;
+                pod.kernel.observed.extend(has_rules.then(|| observed_probes(netns, chosen)).flatten());
             }
             pod.kernel.bypassing_connections = outside_view(seen.outside());
             pod.kernel.preceding_rules = seen.bypasses().map(str::to_owned).collect();
