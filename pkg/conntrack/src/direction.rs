@@ -4,6 +4,8 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 
 use sockdiag::{TcpSocket, TcpSockets, TcpState};
 
+use crate::{Error, held};
+
 /// Where `connect` takes local ports from, if the kernel does not say otherwise (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
@@ -22,6 +24,20 @@ impl LocalPorts {
             listeners: sockets.listeners.clone(),
             ephemeral: range.and_then(parse).unwrap_or(EPHEMERAL),
         }
+    }
+
+    /// Of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// Its sockets cannot be listed.
+    pub fn of_this_netns() -> Result<LocalPorts, Error> {
+        Ok(LocalPorts::of(&held::sockets()?))
+    }
+
+    /// Of the calling thread's namespace, which has these sockets.
+    pub(crate) fn of(sockets: &TcpSockets) -> LocalPorts {
+        let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
+        LocalPorts::new(sockets, range.as_deref())
     }
 
     /// The peer opened the connection. Certain where a socket listens at our end or the connection is just being opened; else

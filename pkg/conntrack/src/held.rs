@@ -97,8 +97,7 @@ impl<'a> HeldConnections<'a> {
 
     fn enter(&mut self, sockets: &TcpSockets) -> Result<(), Error> {
         self.is_truncated |= sockets.is_truncated;
-        let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
-        let ports = LocalPorts::new(sockets, range.as_deref());
+        let ports = LocalPorts::of(sockets);
         let new: Vec<&TcpSocket> =
             sockets.connected.iter().filter(|socket| self.seen.insert(ends(socket))).collect();
         let known = self.insert(&new, &ports)?;
@@ -178,7 +177,7 @@ pub(crate) fn count(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Erro
     Ok(sockets()?.connected.iter().filter(|socket| concerns(socket)).count())
 }
 
-fn sockets() -> Result<TcpSockets, Error> {
+pub(crate) fn sockets() -> Result<TcpSockets, Error> {
     TcpSockets::of_this_netns().map_err(Error::Sockets)
 }
 

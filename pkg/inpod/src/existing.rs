@@ -1,6 +1,7 @@
 //! Connections that are there when a pod is captured.
 
-use conntrack::TcpTuple;
+use conntrack::{LocalPorts, TcpTuple};
+use rules::inpod::PodExceptions;
 use sockdiag::TcpSocket;
 
 use crate::pod::PodRulesSpec;
@@ -28,11 +29,19 @@ impl OutsideConnections {
     }
 }
 
-/// Whether the rules would redirect the connection of a socket if it were opened now.
-pub(crate) fn concerns(wanted: &PodRulesSpec<'_>, socket: &TcpSocket) -> bool {
+/// Returns what says who opened a connection; `None` where no rule depends on it, or the kernel cannot be asked.
+pub(crate) fn local_ports(wanted: &PodRulesSpec<'_>) -> Option<LocalPorts> {
+    let has_exceptions = wanted.pod.exceptions != PodExceptions::default();
+    has_exceptions.then(LocalPorts::of_this_netns)?.ok()
+}
+
+/// Whether the rules would redirect the connection of a socket if it were opened now. `ports`: as [`local_ports`] has them.
+pub(crate) fn concerns(wanted: &PodRulesSpec<'_>, ports: Option<&LocalPorts>, socket: &TcpSocket) -> bool {
     let (proxy, probes) = (wanted.config.proxy, wanted.config.probes);
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
-    let is_excepted = wanted.pod.exceptions.cover(socket.local, socket.remote);
+    let is_excepted = ports.is_some_and(|ports| {
+        wanted.pod.exceptions.cover(socket.local, socket.remote, ports.was_accepted(socket))
+    });
     !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

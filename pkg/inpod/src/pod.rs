@@ -113,7 +113,8 @@ pub fn capture(
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
         let mut differences = deliver(wanted)?;
         let changes = changes(wanted, &observed);
-        let concerns = |socket: &TcpSocket| existing::concerns(wanted, socket);
+        let ports = existing::local_ports(wanted);
+        let concerns = |socket: &TcpSocket| existing::concerns(wanted, ports.as_ref(), socket);
         let connections = conntrack::apply(&firewall, &changes, waiting, wanted.existing, &concerns)?;
         differences.extend(changes.reason_texts());
         Ok::<_, Error>(CaptureReport { differences, connections, warning: None })

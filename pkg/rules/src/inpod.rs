@@ -160,12 +160,16 @@ impl PodExceptions {
         given.chain(without_ztunnel.then(|| "everything while no ztunnel is connected".to_owned())).collect()
     }
 
-    /// Whether a TCP connection with these ends is not redirected, whoever opened it. Its interface is not looked at.
+    /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface is not looked at.
     #[must_use]
-    pub fn cover(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        self.outbound_ports.contains(&Port(remote.port()))
-            || self.inbound_ports.contains(&Port(local.port()))
-            || self.outbound_networks.iter().any(|network| network.contains(&remote.ip()))
+    pub fn cover(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
+        match accepted {
+            true => self.inbound_ports.contains(&Port(local.port())),
+            false => {
+                self.outbound_ports.contains(&Port(remote.port()))
+                    || self.outbound_networks.iter().any(|network| network.contains(&remote.ip()))
+            }
+        }
     }
 
     fn networks(&self, family: Family) -> impl Iterator<Item = &IpNet> {

@@ -10,10 +10,10 @@ mod kernel;
 use std::{collections::BTreeSet, fs, path::Path};
 
 use kernel::Kernel;
-use model::{Family, IfName};
+use model::{Family, IfName, Port};
 use rules::{
     ChainSet, JumpPlace, RuleSet, SavedTables, Table,
-    inpod::{self, InPodRulesConfig, PodOptions},
+    inpod::{self, InPodRulesConfig, PodExceptions, PodOptions},
 };
 
 struct Case {
@@ -120,5 +120,28 @@ fn our_rules_come_first_and_nat_switches_on_last() {
             );
             assert_eq!(rules.tables.keys().next_back(), Some(&Table::Nat), "{}", case.name);
         }
+    }
+}
+
+/// Of a connection that is there already: an exception has the direction that the rules give it.
+#[test]
+fn an_exception_covers_connections_of_its_direction_only() {
+    let exceptions = PodExceptions {
+        outbound_ports: vec![Port(5432)],
+        outbound_networks: vec!["192.0.2.0/24".parse().unwrap()],
+        inbound_ports: vec![Port(9100)],
+        ..PodExceptions::default()
+    };
+    for (local, remote, accepted, covered) in [
+        ("10.0.0.2:40000", "10.0.0.9:5432", false, true),
+        ("10.0.0.2:40000", "192.0.2.7:80", false, true),
+        ("10.0.0.2:40000", "10.0.0.9:80", false, false),
+        ("10.0.0.2:9100", "10.0.0.9:80", false, false),
+        ("10.0.0.2:9100", "10.0.0.9:40000", true, true),
+        ("10.0.0.2:80", "10.0.0.9:5432", true, false),
+        ("10.0.0.2:80", "192.0.2.7:40000", true, false),
+    ] {
+        let [local_end, remote_end] = [local, remote].map(|end| end.parse().unwrap());
+        assert_eq!(exceptions.cover(local_end, remote_end, accepted), covered, "{local} {remote} {accepted}");
     }
 }
