@@ -30,6 +30,7 @@ mod runtime_restart;
 mod scenarios;
 mod tour;
 mod verdict;
+mod workplace;
 mod ztunnel;
 
 use std::path::PathBuf;

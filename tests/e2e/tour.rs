@@ -1,12 +1,7 @@
 //! `hack/demo --cluster`: the product from its chart, an application with sidecars and one in ambient mode, and what an operator asks
 //! about them; with a terminal, then a shell on the cluster.
 
-use std::fs;
 use std::io::{IsTerminal as _, stdin};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -15,14 +10,13 @@ use crate::control::Places;
 use crate::fixture::{Fixture, place_of};
 use crate::helm::Helm;
 use crate::kinds::{self, Expected};
-use crate::machine::{NAME, OUTSIDE};
+use crate::machine::OUTSIDE;
 use crate::pods::{PORT, injected_at_once, labelled, plain};
 use crate::runs::{MESH, MODE, SHOP};
 use crate::scenarios::Pods;
+use crate::workplace::Workplace;
 use crate::ztunnel::{self, CaptureState};
 
-/// For an answer that the cluster has to come to.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 const INTRODUCTION: &str = "
 The cluster is yours until you leave this shell (exit). For instance:
   kubectl millrace list
@@ -35,17 +29,9 @@ The cluster is yours until you leave this shell (exit). For instance:
   helm upgrade istio-cni $CHART -n istio-system --reuse-values --set ambient.dnsCapture=false
 $NODE_SHELL enters the node.";
 
-/// Programs and settings with which a person works on the cluster.
-struct Workplace {
-    bin: PathBuf,
-    kubeconfig: PathBuf,
-    home: PathBuf,
-    node_shell: String,
-}
-
 /// Shows all of it; each thing that is shown is also checked.
 pub(crate) fn tour(fixture: &mut Fixture, places: &Places, agent: &Agent) {
-    let workplace = Workplace::new(fixture, places);
+    let workplace = Workplace::new(fixture, places, &[]);
     fixture.checks.chapter("install the chart: helm install istio-cni deploy/charts/istio-cni");
     let helm = Helm::new(places, &fixture.control, agent.namespace());
     let values = [
@@ -117,62 +103,4 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, &format!("kubectl label namespace {SHOP} {MODE}=ambient"), &["labeled"]);
     workplace.ask(fixture, "kubectl millrace explain shop/batch", &["shop/batch: captured"]);
     workplace.ask(fixture, "kubectl millrace explain shop/web", &["shop/web: captured, mode sidecar"]);
-}
-
-impl Workplace {
-    fn new(fixture: &Fixture, places: &Places) -> Self {
-        let bin = places.work.join("bin");
-        let _ = fs::remove_dir_all(&bin);
-        fs::create_dir_all(&bin).expect("a directory of ours");
-        let from = |variable: &str| PathBuf::from(std::env::var_os(variable).expect("hack/e2e sets it"));
-        let millrace = Path::new("dist/millrace").canonicalize().expect("hack/build has built it");
-        let traffic = std::env::current_exe().expect("a path").with_file_name("kit-traffic");
-        for (name, program) in [
-            ("kubectl", from("MILLRACE_KUBECTL").join("kubectl")),
-            ("helm", from("MILLRACE_HELM")),
-            ("millrace", millrace.clone()),
-            ("kubectl-millrace", millrace),
-            ("kit-traffic", traffic),
-        ] {
-            symlink(program, bin.join(name)).expect("a link of ours");
-        }
-        Self {
-            bin,
-            kubeconfig: fixture.control.kubeconfig(),
-            home: places.work.clone(),
-            node_shell: fixture.machine.shell(),
-        }
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new(program);
-        command.env("PATH", format!("{}:{path}", self.bin.display())).env("KUBECONFIG", &self.kubeconfig);
-        command.env("HOME", &self.home).env("CHART", Agent::our_chart()).env("NODE_SHELL", &self.node_shell);
-        command
-    }
-
-    /// Shows a command line and its answer, which must succeed and have these words, at last.
-    fn ask(&self, fixture: &mut Fixture, line: &str, words: &[&str]) {
-        let ask = || self.command("sh").args(["-c", line]).output().expect("sh can be run");
-        let text = |output: &Output| {
-            let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-            String::from_utf8_lossy(&both).into_owned()
-        };
-        let is_expected = |output: &Output| {
-            let text = text(output);
-            output.status.success() && words.iter().all(|word| text.contains(word))
-        };
-        let answer = kit::found_within(ANSWER_LIMIT, || Some(ask()).filter(is_expected));
-        let holds = answer.is_some();
-        let answer = text(&answer.unwrap_or_else(ask));
-        println!("\n{NAME} $ {line}");
-        answer.lines().for_each(|line| fixture.checks.note(line));
-        fixture.checks.check(holds, format!("{line}: {}", words.join(", ")));
-    }
-
-    fn stay(&self) {
-        let prompt = "millrace cluster \\w # ";
-        drop(self.command("bash").args(["--norc", "-i"]).env("PS1", prompt).status());
-    }
 }
