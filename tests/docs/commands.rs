@@ -31,6 +31,8 @@ const RELEASE: Run =
     ByHand("needs a tag, and builds everything again; CI runs hack/build, hack/sbom and --check");
 /// That script runs every command of the section as it is written there.
 const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
+/// That function runs every command of its page as it is written there.
+const FOLLOWED: Run = Test("tests/e2e/registry.rs", "follow_page");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -211,6 +213,38 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni version -o yaml",
         Inside("tests/installer/install_cli.rs", "the_version_comes_in_the_shapes_of_istio"),
     ),
+    // From a registry.
+    ("REGISTRY=registry.example/mesh/millrace VERSION=0.1.0", FOLLOWED),
+    (r#"cosign login "${REGISTRY%%/*}" --username USER --password-stdin <password.txt"#, FOLLOWED),
+    (
+        r#"digest() { cosign verify --key millrace.pub --insecure-ignore-tlog "$1" | jq --exit-status --raw-output 'first(.[].critical | select(.type | endswith("/cosign/sign/v1")).image["docker-manifest-digest"])'; }"#,
+        FOLLOWED,
+    ),
+    (
+        r#"CHART=$(digest "$REGISTRY/charts/istio-cni:$VERSION") && IMAGE=$(digest "$REGISTRY/install-cni:$VERSION")"#,
+        FOLLOWED,
+    ),
+    (
+        r#"kubectl -n istio-system create secret docker-registry millrace-registry --docker-server="${REGISTRY%%/*}" --docker-username=USER --docker-password="$(cat password.txt)""#,
+        FOLLOWED,
+    ),
+    (
+        r#"helm upgrade --install istio-cni "oci://$REGISTRY/charts/istio-cni@$CHART" -n istio-system -f my-istio-values.yaml --set "image=$REGISTRY/install-cni@$IMAGE" --set "global.imagePullSecrets={millrace-registry}""#,
+        FOLLOWED,
+    ),
+    ("kubectl -n istio-system rollout status daemonset/istio-cni-node --timeout=5m", FOLLOWED),
+    (
+        r#"kubectl -n istio-system get pods -l k8s-app=istio-cni-node -o jsonpath='{range .items[*]}{.spec.nodeName} {.status.containerStatuses[0].imageID}{"\n"}{end}' | grep "$IMAGE""#,
+        FOLLOWED,
+    ),
+    ("kubectl millrace check --wait 1m", FOLLOWED),
+    ("kubectl millrace prove --all", FOLLOWED),
+    ("VERSION=0.2.0", FOLLOWED),
+    (
+        r#"helm upgrade istio-cni "oci://$REGISTRY/charts/istio-cni@$CHART" -n istio-system -f my-istio-values.yaml --set "image=$REGISTRY/install-cni@$IMAGE" --set "global.imagePullSecrets={millrace-registry}""#,
+        FOLLOWED,
+    ),
+    ("helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml", FOLLOWED),
     // Looking inside.
     ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
     (

@@ -23,6 +23,7 @@ mod machine;
 mod multus;
 mod network;
 mod pods;
+mod registry;
 mod running;
 mod runs;
 mod runtime;
@@ -77,6 +78,7 @@ fn part(word: &str) -> Part {
         "charts" => Part::Charts,
         "tour" => Part::Tour,
         "multus" => Part::Multus,
+        "registry" => Part::Registry,
         "chains" => Part::Chains,
         other => panic!("no part {other} here: see hack/e2e"),
     }

@@ -14,6 +14,7 @@ use crate::kinds::{self, Expected};
 use crate::multus;
 use crate::network::Network;
 use crate::pods::{in_user_namespace, injected, injected_at_once, labelled, native, on_host, plain};
+use crate::registry;
 use crate::runtime::Runtime;
 use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
@@ -36,6 +37,8 @@ pub(crate) enum Part {
     Charts,
     /// `hack/demo --cluster`.
     Tour,
+    /// Two releases from a registry, by the commands of the documentation.
+    Registry,
     /// Multus gives pods their networks.
     Multus,
     /// Plugins of other networks before ours.
@@ -44,16 +47,17 @@ pub(crate) enum Part {
 
 impl Part {
     /// Parts that the shortest path through everything takes.
-    pub(crate) const SHORT: [Self; 6] = [
+    pub(crate) const SHORT: [Self; 7] = [
         Self::Runtime(Runtime::Containerd1),
         Self::Runtime(Runtime::Containerd2),
         Self::Charts,
         Self::Restart(Runtime::Crio),
         Self::Multus,
+        Self::Registry,
         Self::Chains,
     ];
     /// All parts but the tour.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Runtime(Runtime::Containerd1),
         Self::Runtime(Runtime::Containerd2),
         Self::Charts,
@@ -61,6 +65,7 @@ impl Part {
         Self::Runtime(Runtime::CrioInfra),
         Self::Restart(Runtime::Crio),
         Self::Multus,
+        Self::Registry,
         Self::Chains,
     ];
 }
@@ -112,6 +117,7 @@ impl Part {
                 .extra(),
             ],
             Self::Tour => vec![entry(Agent::ours(&["profile=ambient"]), tour)],
+            Self::Registry => vec![entry(Agent::ours(&["profile=ambient"]), registry::follow_page)],
             Self::Charts => Agent::distinct_charts()
                 .into_iter()
                 .map(|(version, case)| {
@@ -126,6 +132,7 @@ impl Part {
         let (part, runtime) = match self {
             Self::Runtime(runtime) | Self::Restart(runtime) => (runtime.name(), runtime),
             Self::Tour => ("a cluster to try things on", Runtime::Containerd2),
+            Self::Registry => ("from a registry", Runtime::Containerd2),
             _ => ("DaemonSet of a chart", Runtime::Containerd2),
         };
         Entry {

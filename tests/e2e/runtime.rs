@@ -100,6 +100,7 @@ impl Runtime {
                 format!(
                     "version = 3\noom_score = 0\n[plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
                      [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{IMAGE}'\n\
+                     [plugins.'io.containerd.cri.v1.images'.registry]\nconfig_path = '/etc/containerd/certs.d'\n\
                      [plugins.'io.containerd.grpc.v1.cri']\ndisable_tcp_service = true\n"
                 ),
             )],

@@ -207,6 +207,7 @@ pub(crate) fn migrate(
         .check(upgraded.is_ok() && ready, format!("{what}: upgraded, and the agent is ready: {upgraded:?}"));
     if !is_well {
         fixture.checks.note(agent.logs(&fixture.control, &fixture.machine));
+        agent.pods(&fixture.control).iter().for_each(|pod| fixture.explain(pod));
     }
     installed(fixture);
     let restarted: Vec<_> = pods.iter().filter(|(pod, _)| restarts(fixture, pod) > 0).collect();

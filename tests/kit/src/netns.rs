@@ -43,6 +43,16 @@ impl Netns {
         netns
     }
 
+    /// The namespace at a path such as `/proc/PID/ns/net`, without a name: it is not removed on drop.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
+    #[must_use]
+    pub fn at(path: &str) -> Self {
+        let handle = File::open(path).unwrap_or_else(|e| panic!("cannot open {path}: {e}"));
+        Self { name: String::new(), handle }
+    }
+
     /// A second handle, which has no name and removes nothing on drop.
     #[must_use]
     pub fn second_handle(&self) -> Self {
