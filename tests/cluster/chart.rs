@@ -8,5 +8,6 @@ mod recorded;
 mod release;
 mod schema;
 mod settings;
+mod test_pod;
 mod unknown;
 mod values;

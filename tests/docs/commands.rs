@@ -134,6 +134,13 @@ const COMMANDS: &[(&str, Run)] = &[
         ),
     ),
     (
+        "helm test istio-cni -n istio-system --logs",
+        Test(
+            "tests/cluster/chart/release.rs",
+            "a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes",
+        ),
+    ),
+    (
         "helm upgrade istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml --set millrace.image.hub=REGISTRY --set millrace.image.tag=TAG --set updateStrategy.type=OnDelete",
         ClusterOnly(
             "a registry and a cluster; the_api_server_takes_every_object has a DaemonSet with this strategy",

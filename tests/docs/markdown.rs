@@ -81,11 +81,11 @@ pub(crate) fn anchors(page: &str) -> Vec<String> {
                 anchors.push(if *times == 0 { slug } else { format!("{slug}-{times}") });
                 *times += 1;
             }
-            Kind::Prose => {
+            Kind::Prose | Kind::Table => {
                 let ids = line.text.split("<a id=\"").skip(1).filter_map(|rest| rest.split_once('"'));
                 anchors.extend(ids.map(|(id, _)| id.to_owned()));
             }
-            Kind::Block(_) | Kind::Table => {}
+            Kind::Block(_) => {}
         }
     }
     anchors

@@ -19,7 +19,7 @@ pub(crate) fn template(chart: &Path, namespace: &str, set: &[&str]) -> String {
     let image = ["pullPolicy=Never", "millrace.image.hub=registry.invalid"];
     let values = set.iter().chain(&image).flat_map(|value| ["--set", *value]);
     let mut command = Command::new(program());
-    command.args(["template", RELEASE, "--namespace", namespace]).arg(chart).args(values);
+    command.args(["template", RELEASE, "--skip-tests", "--namespace", namespace]).arg(chart).args(values);
     let output = command.output().expect("helm can be run");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("YAML")

@@ -28,7 +28,7 @@ fn recorded(name: &str, objects: &[Value]) -> Chart {
     Chart::new(
         name,
         json!({
-            "configmaps": maps, "rbac": rbac,
+            "configmaps": maps, "rbac": rbac, "test": object(objects, "Pod", "istio-cni-test")["spec"],
             "daemonset": {
                 "name": "istio-cni-node", "containers": [container], "volumes": volumes,
                 "hostNetwork": spec["hostNetwork"] == true, "tolerations": spec["tolerations"],

@@ -47,6 +47,7 @@ const IDENTITY: &str = "the agent finds its own pod and DaemonSet by it";
 
 const ALLOWED: &[Allowed] = &[
     // Objects and rules.
+    allowed("+object/Pod istio-cni-test", ALL, "`helm test`"),
     allowed("+object/Role istio-cni", ALL, OWN_DAEMON_SET),
     allowed("+object/RoleBinding istio-cni", ALL, OWN_DAEMON_SET),
     allowed("+rule/apps daemonsets istio-cni-node *", ALL, OWN_DAEMON_SET),

@@ -71,6 +71,24 @@ impl Release<'_> {
         self.api.admin().get(&path)["spec"]["template"]["spec"]["containers"][0]["image"].clone()
     }
 
+    /// `helm test`, while what stands for the kubelet reports how the pod ended; whether Helm calls that a success.
+    fn test(&self, phase: &str) -> bool {
+        let kubeconfig = self.kubeconfig.to_str().unwrap();
+        let path = format!("/api/v1/namespaces/{}/pods/istio-cni-test", self.namespace);
+        let before = self.api.admin().request("GET", &path, None).body["metadata"]["uid"].clone();
+        std::thread::scope(|scope| {
+            let arguments =
+                ["test", "istio-cni", "-n", &self.namespace, "--kubeconfig", kubeconfig, "--timeout", "60s"];
+            let helm = scope.spawn(move || self.helm.run(&arguments));
+            kit::until("the pod of this test", || {
+                let pod = self.api.admin().request("GET", &path, None);
+                pod.status == 200 && pod.body["metadata"]["uid"] != before
+            });
+            self.api.admin().patch_status(&path, &json!({"phase": phase}));
+            helm.join().unwrap().status.success()
+        })
+    }
+
     fn is_there(&self, path: &str) -> bool {
         self.api.admin().request("GET", &path.replace("NAMESPACE", &self.namespace), None).status == 200
     }
@@ -99,6 +117,8 @@ fn a_release_of_istios_chart_becomes_ours_and_istios_again_and_goes() {
         release.upgrade(&chart(), &[&ours[..], &["millrace.image.tag=1", layout]].concat());
         assert_eq!(release.image(), "registry.example/mesh/install-cni:1", "{case}");
         assert!(release.is_there(role), "{case}");
+        assert!(release.test("Succeeded"), "{case}");
+        assert!(!release.test("Failed"), "{case}");
         release.upgrade(&chart(), &[&ours[..], &["millrace.image.tag=2"]].concat());
         assert_eq!(release.image(), "registry.example/mesh/install-cni:2", "{case}");
 

@@ -62,7 +62,7 @@ fn with(values: &Value, path: &str, value: &Value) -> Value {
 }
 
 /// Paths of all leaves below a node of the schema.
-fn leaves(node: &Value, path: &str) -> Vec<String> {
+pub(super) fn leaves(node: &Value, path: &str) -> Vec<String> {
     let mut all = Vec::new();
     for (key, below) in node["properties"].as_object().unwrap() {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -198,6 +198,32 @@ fn a_variable_may_come_from_a_field() {
     for wrong in [json!({"A": {}}), json!({"A": {"fieldref": {}}}), json!({"A": ["x"]})] {
         assert!(helm.template_values(&json!({"env": wrong})).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn metrics_name_their_node_and_alerts_lead_to_the_documentation() {
+    const PAGE: &str = "https://docs.example/alerts.html";
+    let Some(helm) = Helm::find() else { return };
+    let url = format!("millrace.alerts.runbookUrl={PAGE}");
+    let set = ["millrace.podMonitor.enabled=true", "millrace.alerts.enabled=true", &url];
+    let [with, without] = [&set[..], &set[..2]].map(|set| helm.template(set).unwrap());
+    let endpoint = &object(&with, "PodMonitor", "istio-cni")["spec"]["podMetricsEndpoints"][0];
+    let node = json!([{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]);
+    assert_eq!(endpoint["relabelings"], node);
+    let groups = |objects: &[Value]| object(objects, "PrometheusRule", "istio-cni")["spec"]["groups"].clone();
+    let mut groups_with = groups(&with);
+    let rows = fs::read_to_string(repository("docs/alerts.md")).unwrap();
+    for group in groups_with.as_array_mut().unwrap() {
+        for rule in group["rules"].as_array_mut().unwrap() {
+            let Some(alert) = rule["alert"].as_str().map(str::to_owned) else { continue };
+            let id = alert.to_lowercase();
+            let url = rule["annotations"].as_object_mut().unwrap().remove("runbook_url").unwrap();
+            assert_eq!(url, format!("{PAGE}#{id}"));
+            let row = format!("| <a id=\"{id}\"></a>`{alert}` | ");
+            assert!(rows.lines().any(|line| line.starts_with(&row)), "docs/alerts.md has no row {alert}");
+        }
+    }
+    assert_eq!(groups_with, groups(&without), "nothing else differs");
 }
 
 #[test]

@@ -42,6 +42,11 @@ impl Chart {
         &self.data["daemonset"]["containers"][0]
     }
 
+    /// The specification of the pod of `helm test`; null: the chart has none.
+    pub(super) fn test_pod(&self) -> &Value {
+        &self.data["test"]
+    }
+
     pub(super) fn is_host_network(&self) -> bool {
         self.data["daemonset"]["hostNetwork"] == true
     }
@@ -139,13 +144,17 @@ impl Chart {
         if context["privileged"] == true || needs_profile {
             return String::new();
         }
-        let capabilities = &context["capabilities"];
-        let dropped = strings(&capabilities["drop"]);
-        let kept = if dropped.iter().any(|name| name == "ALL") { Vec::new() } else { default_capabilities() };
-        let all = kept.into_iter().chain(strings(&capabilities["add"]));
-        let added: String = all.map(|name| format!(",+{}", name.to_lowercase())).collect();
-        format!("--bounding-set=-all{added} --inh-caps=-all")
+        capability_options(&context["capabilities"])
     }
+}
+
+/// Options of `setpriv` for the capabilities of a security context.
+pub(super) fn capability_options(capabilities: &Value) -> String {
+    let dropped = strings(&capabilities["drop"]);
+    let kept = if dropped.iter().any(|name| name == "ALL") { Vec::new() } else { default_capabilities() };
+    let all = kept.into_iter().chain(strings(&capabilities["add"]));
+    let added: String = all.map(|name| format!(",+{}", name.to_lowercase())).collect();
+    format!("--bounding-set=-all{added} --inh-caps=-all")
 }
 
 /// What container runtimes leave root when a manifest names no capabilities.
@@ -159,6 +168,6 @@ pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-fn strings(list: &Value) -> Vec<String> {
+pub(super) fn strings(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().map(text).collect()
 }

@@ -17,10 +17,12 @@ pub(crate) fn live(chart: Chart) -> Option<()> {
     release.create_pod();
     let daemon = release.start();
     release.answers_the_plugin();
+    release.test(true);
 
     // The container is restarted.
     let (log, _) = release.stop(daemon);
     assert!(release.is_installed(), "{name}: a restart removed the plugin: {log}");
+    release.test(false);
     let daemon = release.start();
 
     // The DaemonSet is updated.

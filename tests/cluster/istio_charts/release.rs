@@ -12,9 +12,23 @@ use std::time::Duration;
 use kit::{ApiServer, Container, Daemon, Netns, Node, NodeOptions, Pod, PodSandbox, TempDir};
 use serde_json::{Value, json};
 
-use super::chart::{Chart, text};
+use super::chart::{Chart, capability_options, strings, text};
 
 const DAY: Duration = Duration::from_hours(24);
+/// Becomes the container of `helm test`. `$1` is its directory, `$2` the node's directory at the path `$3`, `$4` are options of `setpriv`,
+/// and the rest are arguments.
+const ENTER_TEST: &str = r#"
+set -e
+cd "$1" && mount --bind . . && cd "$1"
+mkdir -p usr dev "./$3" && ln -sfn usr/lib lib && ln -sfn usr/lib64 lib64
+for name in usr dev; do mount --rbind "/$name" "$name"; done
+mount --bind "$2" "./$3"
+mount -o remount,bind,ro "./$3"
+shift 3
+options=$1
+shift
+exec chroot . setpriv $options --no-new-privs /install-cni "$@"
+"#;
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 /// What a kit's container has and these shall not have.
 const KIT_ENVIRONMENT: [&str; 5] =
@@ -190,6 +204,38 @@ impl Release {
         BufReader::new(stream).read_line(&mut answer).unwrap();
         let answer: Value = serde_json::from_str(&answer).unwrap();
         assert_eq!(&answer["pod"]["metadata"]["uid"], uid, "{}: {answer}", self.chart.name);
+    }
+
+    /// Runs what `helm test` runs, with what the chart gives it and no network, as long as the kubelet would start it again: whether it
+    /// succeeds is as expected. Charts without a test pass.
+    pub(super) fn test(&self, succeeds: bool) {
+        let pod = self.chart.test_pod();
+        if pod.is_null() {
+            return;
+        }
+        let (container, volume) = (&pod["containers"][0], &pod["volumes"][0]["hostPath"]["path"]);
+        assert_eq!(volume, "/var/run/istio-cni");
+        assert_eq!(container["volumeMounts"].as_array().unwrap().len(), 1, "{container}");
+        let root = TempDir::new().unwrap();
+        kit::copy_program(&kit::binary("install-cni"), &root.path().join("install-cni"));
+        let [program, arguments @ ..] = &strings(&container["command"])[..] else { panic!("{container}") };
+        assert_eq!(program, "install-cni");
+        let run = || {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "--net", "bash", "-c", ENTER_TEST, "enter"]).arg(root.path());
+            command.arg(self.node.run_dir()).arg(text(&container["volumeMounts"][0]["mountPath"]));
+            command.arg(capability_options(&container["securityContext"]["capabilities"])).args(arguments);
+            command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output().unwrap()
+        };
+        let name = &self.chart.name;
+        if succeeds {
+            let last = std::cell::RefCell::new(None);
+            let what = std::fmt::from_fn(|f| write!(f, "{name}: `helm test`: {:?}", last.borrow()));
+            kit::until(what, || last.borrow_mut().insert(run()).status.success());
+        } else {
+            let output = run();
+            assert_eq!(output.status.code(), Some(2), "{name}: {output:?}");
+        }
     }
 
     /// SIGTERM, and how the agent ended: its log, and how long it took by that. It ends well before SIGKILL.
