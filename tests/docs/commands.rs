@@ -210,6 +210,7 @@ const COMMANDS: &[(&str, Run)] = &[
         "oras pull REGISTRY/install-cni@$(oras discover --platform linux/amd64 --artifact-type application/vnd.cyclonedx+json --format go-template='{{(index .referrers 0).digest}}' REGISTRY/install-cni:0.1.0)",
         VERIFY,
     ),
+    ("./hack/site", Script(".ci/run", "hack/site")),
     ("./hack/publish REGISTRY", Script("hack/test-registry", "hack/publish \"$registry\"")),
     ("cosign generate-key-pair", Script("hack/test-registry", "generate-key-pair")),
     (

@@ -6,7 +6,7 @@ use crate::markdown::{Kind, anchors, lines, targets};
 use crate::{pages, read, report, repository};
 
 /// A path without `..`, as a browser resolves it.
-fn resolve(page: &str, target: &str) -> PathBuf {
+pub(crate) fn resolve(page: &str, target: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for component in Path::new(page).parent().unwrap().join(target).components() {
         match component {

@@ -16,6 +16,7 @@ mod links;
 mod markdown;
 mod prose;
 mod reference;
+mod site;
 
 use std::path::{Path, PathBuf};
 

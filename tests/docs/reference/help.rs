@@ -28,7 +28,8 @@ impl HelpFlag {
         let code =
             |names: &[String]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let default = self.default.as_ref().map(|value| format!("`{value}`")).unwrap_or_default();
-        let meaning = self.meaning.replace('|', "\\|");
+        // A placeholder in angle brackets would be an element of HTML.
+        let meaning = self.meaning.replace('|', "\\|").replace('<', "\\<");
         format!("| {} | {} | {default} | {meaning} |\n", code(&self.names), code(&self.variables))
     }
 }
