@@ -11,6 +11,7 @@
 mod commands;
 mod comments;
 mod examples;
+mod figures;
 mod habits;
 mod links;
 mod markdown;
