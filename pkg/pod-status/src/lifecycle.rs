@@ -1,7 +1,7 @@
 //! The life of a pod that is captured in-pod, from its enrolment to its end, as a state machine.
 //!
 //! What happens to the pod comes in as a [`PodEvent`], and what is to be done about it goes out as [`PodAction`]s, which somebody
-//! else carries out. Time is told with each event. The table of transitions is in docs/in-pod.md.
+//! else carries out. Time is told with each event. The table of transitions is in docs/in-pod-internals.md.
 
 mod event;
 mod stability;

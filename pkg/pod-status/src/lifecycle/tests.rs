@@ -1,4 +1,4 @@
-//! Each row of the table in docs/in-pod.md, and what holds whatever happens.
+//! Each row of the table in docs/in-pod-internals.md, and what holds whatever happens.
 
 use proptest::prelude::*;
 

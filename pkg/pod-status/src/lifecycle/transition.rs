@@ -1,4 +1,4 @@
-//! The transitions of a pod's life cycle: what each event changes in it, and which actions follow. docs/in-pod.md has them as
+//! The transitions of a pod's life cycle: what each event changes in it, and which actions follow. docs/in-pod-internals.md has them as
 //! a table.
 
 use model::Reason;
