@@ -50,7 +50,8 @@ pub fn write_script(path: &Path, text: &str) {
 /// Writes a script that runs a program and its children without sockets of IPv6, as on a kernel that was started with
 /// `ipv6.disable=1`.
 pub fn write_without_ipv6(path: &Path, program: &Path) {
-    let text = format!("#!/bin/sh\nexec {} no-ipv6 {} \"$@\"\n", kit_traffic().display(), program.display());
+    let text =
+        format!("#!/bin/sh\nexec {} refuse ipv6 {} \"$@\"\n", kit_traffic().display(), program.display());
     write_script(path, &text);
 }
 

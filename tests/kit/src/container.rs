@@ -29,8 +29,8 @@ pub struct Container {
     program: PathBuf,
     /// A file below `/proc/sys/user` and its value.
     limit: Option<(String, u32)>,
-    /// It sees a kernel without IPv6.
-    no_ipv6: bool,
+    /// What the kernel refuses to it.
+    refused: Option<&'static str>,
     /// Further directories of the node, and where they are in the container.
     mounts: Vec<(PathBuf, String)>,
 }
@@ -100,6 +100,7 @@ impl Container {
             "root/usr",
             "root/proc",
             "root/dev",
+            "root/sys/fs/cgroup",
             "root/tmp",
             "root/etc",
             "root/opt/cni/bin",
@@ -116,6 +117,7 @@ impl Container {
             symlink(target, at("root").join(link)).expect("cannot make a link");
         }
         fs::write(at("root/install-cni"), "").expect("cannot write a file"); // where the daemon is mounted
+        fs::write(at("root/sys/fs/cgroup/memory.max"), "536870912\n").expect("cannot write a file"); // as our manifests limit it
         fs::write(at("root/etc/hosts"), "127.0.0.1 localhost\n").expect("cannot write a file");
         let container = Self {
             net_d: node.net_d(),
@@ -124,7 +126,7 @@ impl Container {
             env: Vec::new(),
             program: binary("install-cni"),
             limit: None,
-            no_ipv6: false,
+            refused: None,
             mounts: Vec::new(),
             files,
         };
@@ -172,7 +174,12 @@ impl Container {
     /// The next daemon and its tools cannot make a socket of IPv6, as on a kernel that was started without; nothing else
     /// of such a kernel is imitated.
     pub fn set_without_ipv6(&mut self) {
-        self.no_ipv6 = true;
+        self.set_refused("ipv6");
+    }
+
+    /// The kernel refuses this to the next daemon and its tools: `ipv6`, `netfilter` or `netns`, see `kit-traffic refuse`.
+    pub fn set_refused(&mut self, what: &'static str) {
+        self.refused = Some(what);
     }
 
     /// Another daemon.
@@ -294,8 +301,8 @@ impl Container {
     }
 
     fn command(&self, arguments: &[&str], read_only: &[&str], started: &Path) -> Command {
-        let mut command = Command::new(if self.no_ipv6 { kit_traffic() } else { "unshare".into() });
-        command.args(if self.no_ipv6 { &["no-ipv6", "unshare"][..] } else { &[] });
+        let mut command = Command::new(self.refused.map_or("unshare".into(), |_| kit_traffic()));
+        command.args(self.refused.iter().flat_map(|what| ["refuse", what, "unshare"]));
         let limit = self.limit.as_ref().map(|(name, value)| format!("{name} {value}"));
         command.args(limit.iter().flat_map(|_| ["--user", "--map-root-user"]));
         command.args(["--mount", "--propagation", "slave", "bash", "-c", ENTER, "enter"]);

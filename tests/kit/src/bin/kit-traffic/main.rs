@@ -7,7 +7,7 @@
 //! kit-traffic inpod-ztunnel --socket PATH --name N [--dns] [--refuse UID]... [--mute] [--no-ipv6]
 //!             [--drain-ms N] [--timeout-ms N]
 //! kit-traffic live [--every-ms N] [--stall-ms N]
-//! kit-traffic no-ipv6 PROGRAM [ARGUMENTS]
+//! kit-traffic refuse ipv6|netfilter|netns PROGRAM [ARGUMENTS]
 //! ```
 //!
 //! The server writes `ready` when it listens, and answers with one line of JSON on what it saw; the client
@@ -22,8 +22,8 @@
 
 mod inpod;
 mod live;
-mod no_ipv6;
 mod poller;
+mod refuse;
 mod relay;
 mod relays;
 mod ztunnel;
@@ -40,8 +40,8 @@ use socket2::{Domain, SockRef, Socket, Type};
 fn main() {
     let mut words = std::env::args().skip(1);
     let verb = words.next().expect("serve, connect, ztunnel, inpod-ztunnel or live");
-    if verb == "no-ipv6" {
-        panic!("{}", no_ipv6::run(words));
+    if verb == "refuse" {
+        panic!("{}", refuse::run(words));
     }
     let proto = match verb.as_str() {
         "serve" | "connect" => words.next().expect("tcp or udp"),

@@ -1,5 +1,6 @@
-//! Becomes another program, for which and for whose children no socket of IPv6 can be made: `EAFNOSUPPORT`, as with a
-//! kernel that was started with `ipv6.disable=1`.
+//! Becomes another program, to which and to whose children the kernel refuses something: `ipv6`, sockets of IPv6, with
+//! `EAFNOSUPPORT`, as when it was started with `ipv6.disable=1`; `netfilter`, netlink sockets of netfilter, with
+//! `EPROTONOSUPPORT`, as when it has no nfnetlink; `netns`, new network namespaces, with `EPERM`, as without CAP_SYS_ADMIN.
 #![allow(unsafe_code, reason = "nothing that tests have offers seccomp")]
 
 use std::ffi::{c_int, c_ulong};
@@ -9,14 +10,18 @@ use std::process::Command;
 
 const PR_SET_SECCOMP: c_int = 22;
 const SECCOMP_MODE_FILTER: c_ulong = 2;
-/// `socket(2)`.
+/// `socket(2)` and `unshare(2)`.
 #[cfg(target_arch = "x86_64")]
-const SOCKET: u32 = 41;
+const CALLS: [u32; 2] = [41, 272];
 #[cfg(not(target_arch = "x86_64"))]
-const SOCKET: u32 = 198;
+const CALLS: [u32; 2] = [198, 97];
 const AF_INET6: u32 = 10;
+const NETLINK_NETFILTER: u32 = 12;
+const CLONE_NEWNET: u32 = 0x4000_0000;
 const ALLOW: u32 = 0x7fff_0000;
-const REFUSE: u32 = 0x0005_0000 | 97;
+const REFUSE: u32 = 0x0005_0000;
+/// In `struct seccomp_data`, the number of the call is at 0, and its arguments follow from here, 8 bytes each (little endian).
+const ARGUMENTS: u32 = 16;
 /// `BPF_LD | BPF_W | BPF_ABS`, `BPF_JMP | BPF_JEQ | BPF_K`, `BPF_RET | BPF_K`.
 const LOAD: u16 = 0x20;
 const IF_EQUAL: u16 = 0x15;
@@ -42,16 +47,27 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
 }
 
+/// The call, the number and the value of an argument, and the error.
+fn refused(what: &str) -> (u32, u32, u32, u32) {
+    let [socket, unshare] = CALLS;
+    match what {
+        "ipv6" => (socket, 0, AF_INET6, 97),
+        "netfilter" => (socket, 2, NETLINK_NETFILTER, 93),
+        "netns" => (unshare, 0, CLONE_NEWNET, 1),
+        other => panic!("{other:?} cannot be refused"),
+    }
+}
+
 /// Never returns but with the reason why not.
 pub(crate) fn run(mut words: impl Iterator<Item = String>) -> io::Error {
+    let (call, argument, value, errno) = refused(&words.next().expect("something to refuse"));
     let step = |code, then, or_else, value| Instruction { code, then, or_else, value };
-    // `struct seccomp_data`: the number of the call is at 0, the first argument at 16 (little endian).
     let filter = [
         step(LOAD, 0, 0, 0),
-        step(IF_EQUAL, 0, 3, SOCKET),
-        step(LOAD, 0, 0, 16),
-        step(IF_EQUAL, 0, 1, AF_INET6),
-        step(RETURN, 0, 0, REFUSE),
+        step(IF_EQUAL, 0, 3, call),
+        step(LOAD, 0, 0, ARGUMENTS + 8 * argument),
+        step(IF_EQUAL, 0, 1, value),
+        step(RETURN, 0, 0, REFUSE | errno),
         step(RETURN, 0, 0, ALLOW),
     ];
     let program = Program { length: 6, instructions: filter.as_ptr() };
