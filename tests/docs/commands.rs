@@ -256,6 +256,13 @@ const COMMANDS: &[(&str, Run)] = &[
     // Looking inside.
     ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
     (
+        "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni check",
+        Inside(
+            "tests/in-pod/inpod_preflight.rs",
+            "a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes",
+        ),
+    ),
+    (
         "kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni prove shop/web",
         Inside(
             "tests/in-pod/inpod_proof.rs",

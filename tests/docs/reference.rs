@@ -25,6 +25,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
         &[
             "",
             "uninstall",
+            "check",
             "state",
             "explain",
             "prove",

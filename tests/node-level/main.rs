@@ -15,6 +15,7 @@ mod ambient_drift;
 mod ambient_enrolment;
 mod ambient_paths;
 mod ambient_policies;
+mod ambient_preflight;
 mod ambient_restart;
 mod ambient_reuse;
 mod ambient_rollout;

@@ -2,6 +2,7 @@
 //! is on the node, and shows the same document in its own way. None changes anything but `log-level`; `prove` sends packets.
 
 mod bundle;
+mod check;
 mod command_flags;
 pub(crate) mod completion;
 mod explain;
@@ -17,10 +18,12 @@ mod watch;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use flags::{Flag, FlagValues, ParseOutcome};
 
-use command_flags::{ALL, BYPASSING, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE};
+use command_flags::{
+    ALL, BYPASSING, CHECK_OUTPUT, FAIL_ON, FILE, FOR, NAMESPACE, NO_COLOR, OUTPUT, POD_NAMESPACE, WITH_STATE,
+};
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 use history::HistoryQuery;
@@ -32,6 +35,8 @@ use telemetry::logging::LogOptions;
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CliCommand {
+    /// The node before anything is captured.
+    Check,
     /// The node at one glance.
     State,
     /// One pod.
@@ -56,6 +61,16 @@ pub(crate) enum CliCommand {
     LogLevel,
 }
 
+const CHECK: &str = "install-cni check shows what would keep the agent from capturing pods on this node, with or without an agent.
+Kernel features are tried in network namespaces of their own; nothing of the node is changed.
+
+Usage: install-cni check [flags]
+
+Examples:
+  install-cni check --fail-on warning     in a script that prepares nodes
+  install-cni check -o junit              for a build server
+
+Exit status 0: nothing is as bad as --fail-on; 1: something is; 2: not everything could be determined, or the call is wrong.";
 const STATE: &str =
     "install-cni state shows the node at one glance; with -o json everything that the agent knows of it.
 
@@ -182,7 +197,8 @@ const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted
 
 impl CliCommand {
     /// All of them, in the order of the help.
-    pub(crate) const ALL: [CliCommand; 11] = [
+    pub(crate) const ALL: [CliCommand; 12] = [
+        CliCommand::Check,
         CliCommand::State,
         CliCommand::List,
         CliCommand::Explain,
@@ -204,6 +220,7 @@ impl CliCommand {
     /// Returns its name on the command line, and one line for the help of all.
     pub(crate) fn summary(self) -> (&'static str, &'static str) {
         match self {
+            CliCommand::Check => ("check", "show what would keep the agent from capturing pods here"),
             CliCommand::State => ("state", "show the node at one glance"),
             CliCommand::List => ("list", "show the node's pods, the worst first"),
             CliCommand::Explain => ("explain", "say whether a pod is captured, and why or why not"),
@@ -221,6 +238,7 @@ impl CliCommand {
     /// Returns the usage text of the command.
     fn usage(self) -> &'static str {
         match self {
+            CliCommand::Check => CHECK,
             CliCommand::State => STATE,
             CliCommand::Explain => EXPLAIN,
             CliCommand::Prove => PROVE,
@@ -238,6 +256,7 @@ impl CliCommand {
     /// Returns the flags of the command itself, which come before those of the daemon.
     pub(crate) fn flags(self) -> &'static [Flag] {
         match self {
+            CliCommand::Check => &[FAIL_ON, CHECK_OUTPUT, NO_COLOR],
             CliCommand::State
             | CliCommand::Verify
             | CliCommand::Plan
@@ -286,8 +305,11 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     };
     let (settings, _) = settings(&values)?;
     let output = OutputOptions::read(&values)?;
+    let is_check = command == CliCommand::Check;
+    ensure!(is_check || output.form != output::OutputFormat::Junit, "-o junit is a form of check alone");
     let call = CommandInvocation { values, settings, output };
     match command {
+        CliCommand::Check => check::run(&call),
         CliCommand::State => show::state(&call),
         CliCommand::Explain => explain::run(&call),
         CliCommand::Prove => prove::run(&call),

@@ -14,6 +14,7 @@ use model::Reason;
 use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
 use prometheus_client::registry::Registry;
 use repair::RepairMetrics;
+use report::{Observed, PreflightCheck};
 use retry::LastError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::{
@@ -42,6 +43,7 @@ use crate::{
     node_lock::NodeLock,
     notices::{NOTICES, NoticeReceivers},
     pod_repair, pod_source,
+    preflight::{self, PreflightOutcome},
     proof_sampler::{ProofMetrics, ProofSampler},
     shutdown::{self, ShutdownVerdict},
     state_collector::{self, StateCollector},
@@ -75,6 +77,8 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     let lock = NodeLock::acquire(&settings.lock_file())?;
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
     drop(fs::remove_file(settings.refused_credential()));
+    // Before the agent listens itself.
+    let ports = node_status::taken_ports(&agent_ports(&settings));
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
     let (settings, cluster) = (Arc::new(settings), Arc::new(ClusterAccess::default()));
@@ -82,7 +86,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
         let signals = TerminationSignals::listen()?;
         // Before everything that takes time: what a SIGTERM means is decided by what is known of our own pod.
         let owner = tokio::spawn(cluster::follow_owner(Arc::clone(&settings), Arc::clone(&cluster)));
-        let (daemon, parts) = spawn_blocking(move || start_parts(settings, cluster, logger, lock))
+        let (daemon, parts) = spawn_blocking(move || start_parts(settings, ports, cluster, logger, lock))
             .await
             .context("the start has panicked")??;
         daemon.serve(parts, owner, signals).await
@@ -100,13 +104,21 @@ fn allow_many_files() {
     }
 }
 
+/// The ports that the agent listens on.
+fn agent_ports(settings: &DaemonSettings) -> Vec<u16> {
+    let debug = settings.debug.as_ref().map(|debug| debug.port);
+    [Some(HEALTH_PORT), settings.monitoring_port, debug].into_iter().flatten().collect()
+}
+
 /// Opens everything and starts the threads, from within the runtime.
 fn start_parts(
     settings: Arc<DaemonSettings>,
+    ports: Observed<Vec<u16>>,
     cluster: Arc<ClusterAccess>,
     logger: Logger,
     lock: NodeLock,
 ) -> Result<(Daemon, DaemonParts)> {
+    let preflight = preflight::start(&settings, ports)?;
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
@@ -127,7 +139,7 @@ fn start_parts(
     let runtime = runtime::Handle::current();
     let events = node_agent::serve(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
     let log_server = log_server.map(|server| (server, log_metrics));
-    let daemon = Daemon { settings, cluster, status, registry: Arc::new(registry), logger, lock };
+    let daemon = Daemon { settings, cluster, status, preflight, registry: Arc::new(registry), logger, lock };
     Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server }))
 }
 
@@ -170,6 +182,7 @@ struct Daemon {
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     status: Arc<InstallerStatus>,
+    preflight: Arc<PreflightOutcome>,
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
@@ -180,6 +193,7 @@ struct Daemon {
 pub(crate) struct HealthProbe {
     installer: Arc<InstallerStatus>,
     agent: Arc<AgentStatus>,
+    preflight: Arc<PreflightOutcome>,
     /// Without ambient mode the agent must be alive, and nothing waits for it to be ready.
     is_ambient: bool,
 }
@@ -197,11 +211,16 @@ impl HealthProbe {
 
     /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
     pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
-        self.is_ambient.then(|| self.agent.live().and_then(|()| self.agent.ready()))
+        self.is_ambient.then(|| self.agent.live().and_then(|()| self.agent_ready()))
+    }
+
+    /// Checks of the node at the start.
+    pub(crate) fn preflight(&self) -> Vec<PreflightCheck> {
+        self.preflight.checks()
     }
 
     fn agent_ready(&self) -> Result<(), Reason> {
-        if self.is_ambient { self.agent.ready() } else { Ok(()) }
+        if self.is_ambient { self.preflight.ready().and_then(|()| self.agent.ready()) } else { Ok(()) }
     }
 }
 
@@ -237,7 +256,8 @@ impl Daemon {
         let RunningAgent { handle, ended, marks, notices: agent_notices, status, inspector } = agent;
         let (stop, stopped) = watch::channel(());
         let (installer, is_ambient) = (Arc::clone(&self.status), self.settings.ambient.is_some());
-        let probe = HealthProbe { installer, agent: status, is_ambient };
+        let preflight = Arc::clone(&self.preflight);
+        let probe = HealthProbe { installer, agent: status, preflight, is_ambient };
         let condition = self.follow_condition(probe.clone());
         let (tell, drift_notices) = mpsc::channel(NOTICES);
         let (tell_repairs, repairs) = mpsc::channel(NOTICES);

@@ -19,6 +19,7 @@ mod node_lock;
 mod notices;
 mod pod_repair;
 mod pod_source;
+mod preflight;
 mod proof_sampler;
 mod shutdown;
 mod state_collector;

@@ -239,6 +239,7 @@ impl StateCollector {
         // Listed only while something is wrong: it is no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
+        state.preflight = self.probe.preflight();
         node_status::complete(&mut state, &self.settings);
         state.conclude();
         Ok(Arc::new(state))

@@ -62,11 +62,17 @@ impl InPodConfig {
     }
 
     /// Returns the settings without IPv6 where the kernel has none (`ipv6.disable=1`): the legacy tools refuse its tables there.
-    pub(crate) fn within_kernel(&self) -> InPodConfig {
-        let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-        let has_ipv6 = !matches!(asked, Err(Errno::AFNOSUPPORT));
-        InPodConfig { ipv6: self.ipv6 && has_ipv6, ..self.clone() }
+    #[must_use]
+    pub fn within_kernel(&self) -> InPodConfig {
+        InPodConfig { ipv6: self.ipv6 && kernel_has_ipv6(), ..self.clone() }
     }
+}
+
+/// Whether the kernel has IPv6.
+#[must_use]
+pub fn kernel_has_ipv6() -> bool {
+    let asked = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    !matches!(asked, Err(Errno::AFNOSUPPORT))
 }
 
 /// The operator's settings for capture, and the paths that capture uses.

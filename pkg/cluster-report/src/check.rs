@@ -8,7 +8,7 @@ mod mesh_pods;
 mod nodes;
 mod policies;
 
-use report::CaptureState;
+use report::{CaptureState, exit_status};
 use serde::Serialize;
 
 pub(crate) use basis::Missing;
@@ -39,16 +39,6 @@ impl CheckReport {
     #[must_use]
     pub fn status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|line| line.severity).max(), least)
-    }
-}
-
-/// The exit status for the worst that was found.
-pub(crate) fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
-    match worst {
-        Some(worst) if worst < least => 0,
-        Some(Severity::Unknown) => 2,
-        Some(_) => 1,
-        None => 0,
     }
 }
 

@@ -131,6 +131,9 @@ codes! {
     /// The node's agent cannot capture pods.
     NodeDegraded "node-degraded" Nodes Error "every node can capture pods"
         "Run millrace explain on one of its pods: it says what to do."
+    /// A check of the agent at its start found something.
+    NodePreflight "node-preflight" Nodes Warning "every node passed the check at its agent's start"
+        "Run install-cni check in the agent's container."
     /// Ambient mode, and no ztunnel is ready on the node.
     ZtunnelNotReady "ztunnel-not-ready" Nodes Error "every node of ambient mode has a ready ztunnel"
         "Look at the node's ztunnel pod."

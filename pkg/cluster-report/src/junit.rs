@@ -1,47 +1,23 @@
-//! Checks as a test report in the form of JUnit, which build servers show.
+//! Checks as a test report in the form of JUnit.
 
-use std::fmt::Write as _;
+use report::JunitCase;
 
 use crate::{
     check::CheckLine,
     finding::{Finding, Severity},
 };
 
-/// Returns a report with a test case for each check. One that is as bad as `least` has failed, or if it could not be determined, has an
-/// error; one that is not as bad is skipped.
+/// Returns a report with a test case for each check, as [`report::junit`].
 #[must_use]
 pub fn junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
-    let of = |severity: Severity| checks.iter().filter(move |line| line.severity == Some(severity)).count();
-    let counted = |severity: Severity| if severity >= least { of(severity) } else { 0 };
-    let failures = counted(Severity::Error) + counted(Severity::Warning);
-    let errors = counted(Severity::Unknown);
-    let skipped = checks.iter().filter(|line| line.severity.is_some()).count() - failures - errors;
-    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\">",
-        escape(suite),
-        checks.len()
-    );
-    for line in checks {
-        let (class, title) = (escape(line.section.title()), escape(line.title));
-        let _ = write!(text, "  <testcase classname=\"{class}\" name=\"{title}\"");
-        match line.severity {
-            None => text.push_str("/>\n"),
-            Some(severity) => {
-                let element = match severity {
-                    severity if severity < least => "skipped",
-                    Severity::Unknown => "error",
-                    Severity::Error | Severity::Warning => "failure",
-                };
-                let (code, message) = (line.code.word(), escape(&message(line, findings)));
-                let _ = writeln!(text, "><{element} type=\"{code}\" message=\"{message}\"/></testcase>");
-            }
-        }
-    }
-    text.push_str("</testsuite>\n");
-    text
+    let case = |line: &CheckLine| JunitCase {
+        class: line.section.title().to_owned(),
+        name: line.title.to_owned(),
+        failed: line
+            .severity
+            .map(|severity| (severity, line.code.word().to_owned(), message(line, findings))),
+    };
+    report::junit(suite, &checks.iter().map(case).collect::<Vec<_>>(), least)
 }
 
 /// Returns the findings of a check and the parts that are missing, on one line.
@@ -53,23 +29,6 @@ fn message(line: &CheckLine, findings: &[Finding]) -> String {
     });
     let unknown = line.unknown.iter().map(|why| format!("unknown: {why}"));
     found.chain(unknown).collect::<Vec<_>>().join("; ")
-}
-
-/// Escapes what has a meaning in XML; characters that it cannot contain become `?`.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => escaped.push('?'),
-            c if c.is_control() => escaped.push('?'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

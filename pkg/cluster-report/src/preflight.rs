@@ -7,10 +7,11 @@ mod networks;
 use std::collections::BTreeMap;
 
 use model::{DaemonSet, Node, null_is_empty};
+use report::exit_status;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    check::{CheckLine, Missing, Verdict, exit_status, lines, policy_findings, verdict},
+    check::{CheckLine, Missing, Verdict, lines, policy_findings, verdict},
     cluster::Cluster,
     finding::{Code, Finding, ObjectName, Severity},
     objects::is_schedulable_linux,

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use report::{LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedPod, StateReason};
+use report::{
+    LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedPod, StateReason, exit_status,
+};
 use serde::Serialize;
 
 use crate::{
-    check::{Lookup, exit_status, label_findings, policy_findings},
+    check::{Lookup, label_findings, policy_findings},
     cluster::{Cluster, Unanswered, mesh_membership},
     finding::{Code, Finding, ObjectName, Severity},
     objects::Pod,

@@ -26,6 +26,7 @@ pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
 pub use debug::DebugAddress;
 use debug::{TEMPLATE, config};
 pub use in_cluster::in_cluster;
+pub use token::token_times;
 
 /// Where the kubelet mounts the service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -1,12 +1,18 @@
 //! What the service account's token says about the pod that it was issued for.
 
+use std::{fs, io};
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Deserialize;
 
-/// The claims that Kubernetes adds to a bound token (KEP 1205); of those, the pod's name.
+use crate::SERVICE_ACCOUNT;
+
+/// The times of a token (RFC 7519), and the claims that Kubernetes adds to a bound one (KEP 1205); of those, the pod's name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TokenClaims {
+    iat: Option<i64>,
+    exp: Option<i64>,
     #[serde(rename = "kubernetes.io")]
     kubernetes: KubernetesClaims,
 }
@@ -26,10 +32,21 @@ struct BoundPod {
 /// Name of the pod that a token is bound to; `None` for a token that is bound to no pod, or is no JWT. The signature is
 /// not checked: the token is our own, and the kubelet's.
 pub(super) fn pod_of(token: &str) -> Option<String> {
+    Some(claims_of(token)?.kubernetes.pod.name).filter(|name| !name.is_empty())
+}
+
+/// When the service account's token was issued, and when it expires, in seconds since 1970; `None`: it has no such times.
+///
+/// # Errors
+/// The token cannot be read.
+pub fn token_times() -> io::Result<Option<(i64, i64)>> {
+    let token = fs::read_to_string(format!("{SERVICE_ACCOUNT}/token"))?;
+    Ok(claims_of(&token).and_then(|claims| Some((claims.iat?, claims.exp?))))
+}
+
+fn claims_of(token: &str) -> Option<TokenClaims> {
     let payload = token.trim().split('.').nth(1)?;
-    let claims = URL_SAFE_NO_PAD.decode(payload).ok()?;
-    let claims: TokenClaims = serde_json::from_slice(&claims).ok()?;
-    Some(claims.kubernetes.pod.name).filter(|name| !name.is_empty())
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod foreign;
 #[doc(hidden)]
 pub mod fuzzing;
 mod glance;
+mod in_use;
 mod inside;
 mod presence;
 
@@ -32,5 +33,6 @@ pub use firewall::{
 };
 pub use foreign::foreign;
 pub use glance::RulesSnapshot;
+pub use in_use::{has_legacy_tool, legacy_chains};
 pub use inside::inside;
 pub use iptables_legacy::{XtablesLock, become_tool};

@@ -117,7 +117,7 @@ pub(crate) fn plan(
     }
 }
 
-fn search(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
+pub(crate) fn search(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
     match name {
         Some(name) => network::named(&settings.conf_dir, name, &settings.own_name),
         None => network::first(&settings.conf_dir, &settings.own_name),

@@ -29,7 +29,7 @@ mod verify;
 pub use cni_types::Json;
 pub use error::{Error, InstallStep};
 pub use kubeconfig::{KubeconfigSettings, ServerAuthority};
-pub use look::inspect_installation;
+pub use look::{inspect_installation, inspect_network};
 pub use metrics::InstallerMetrics;
 pub use run::{Installer, InstallerHandle, InstallerNotice};
 pub use settings::{Chaining, EntryTemplate, InstallerSettings};

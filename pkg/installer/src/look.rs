@@ -6,11 +6,11 @@ use cni_types::{FileForm, check_standalone, without_entry};
 use report::InstalledFile;
 
 use crate::{
-    Error, InstallerSettings,
+    Chaining, Error, InstallerSettings,
     binaries::{self, is_copy},
     conf::{self, ConfPlan},
     entry::{EntryCache, TemplateUpdate},
-    network::{self, NetworkConf},
+    network::{self, NetworkConf, NetworkSearch},
     pass::is_good,
 };
 
@@ -23,6 +23,27 @@ pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) 
     files.extend(kubeconfig(settings));
     files.push(if template_known { entry(settings) } else { any_entry(settings) });
     files
+}
+
+/// Finds the network that our entry is to be part of, and says whether it is; the inner error: why there is none. `None`: our
+/// plugin is called by its own network.
+///
+/// # Errors
+/// The directory of network configurations cannot be read.
+pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<String, String>>, Error> {
+    let name = match &settings.chaining {
+        Chaining::Primary { name } => name,
+        Chaining::Own { primary } => primary,
+        Chaining::Standalone { .. } => return Ok(None),
+    };
+    Ok(Some(match conf::search(settings, name.as_deref())? {
+        NetworkSearch::None(why) => Err(why),
+        NetworkSearch::Found(network) => {
+            let has_entry = matches!(without_entry(&network.content), Ok(Some(_)));
+            let entry = if has_entry { "our entry is in it" } else { "our entry is not in it" };
+            Ok(format!("{}; {entry}", network.path.display()))
+        }
+    }))
 }
 
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {

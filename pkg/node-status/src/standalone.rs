@@ -47,6 +47,7 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
         state.observation.unobserved.push(Unobserved::new(StatePart::Desired, why));
     }
     state.health.clear();
+    state.preflight.clear();
     judge_files(settings, &mut state);
     local::complete(&mut state, settings);
     state.node.ambient_enabled = is_ambient;

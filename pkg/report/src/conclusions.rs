@@ -7,6 +7,7 @@ use crate::{
     explain::{self, of_unobserved},
     findings::{NodeFinding, Severity, StateCause},
     pod::PodState,
+    preflight,
     state::StateReport,
     tables,
     text::clause,
@@ -31,7 +32,10 @@ fn findings(state: &StateReport) -> Vec<NodeFinding> {
     let unobserved = of_unobserved(state).into_iter();
     let unobserved =
         unobserved.map(|message| of(Severity::Unknown, "unobserved".to_owned(), message, Vec::new()));
-    faults.chain(unobserved).collect()
+    let mut all: Vec<NodeFinding> =
+        faults.chain(unobserved).chain(preflight::findings_of(&state.preflight)).collect();
+    all.sort_by_key(|finding| Reverse(finding.severity)); // stable
+    all
 }
 
 /// Every pod of the node: the worst state first, and in each the cause of most pods.

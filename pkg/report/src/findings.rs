@@ -30,6 +30,18 @@ impl Severity {
     }
 }
 
+/// The exit status for the worst that was found: 0 if it is not as bad as `least`; else 2 if it could not be determined, and 1
+/// in every other case.
+#[must_use]
+pub fn exit_status(worst: Option<Severity>, least: Severity) -> u8 {
+    match worst {
+        Some(worst) if worst < least => 0,
+        Some(Severity::Unknown) => 2,
+        Some(_) => 1,
+        None => 0,
+    }
+}
+
 /// Something about the node that is not as it should be, or is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -62,4 +74,25 @@ pub struct StateCause {
     pub advice: Vec<String>,
     /// The pods, each as `NAMESPACE/NAME`.
     pub pods: Vec<String>,
+}
+
+/// A check of the node at the agent's start, with its outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PreflightCheck {
+    /// A short, stable name.
+    pub code: String,
+    /// The condition that holds if the check passed.
+    pub title: String,
+    /// How bad it is; `None`: it passed, or a severity that this version does not know.
+    #[serde(deserialize_with = "known_value")]
+    pub severity: Option<Severity>,
+    /// Description of what was found; empty: nothing beside that it passed.
+    pub message: String,
+    /// The consequence; empty if it passed.
+    pub consequence: String,
+    /// The recommended action; empty if it passed.
+    pub advice: String,
+    /// Where to read on.
+    pub link: String,
 }

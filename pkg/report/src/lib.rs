@@ -10,8 +10,10 @@ mod conclusions;
 mod document;
 mod explain;
 mod findings;
+mod junit;
 mod network;
 mod pod;
+mod preflight;
 mod proof;
 mod simulation;
 mod state;
@@ -23,12 +25,17 @@ pub use changes::{StateChange, changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use document::DocumentError;
 pub use explain::{Explanation, PodVerdict, explain};
-pub use findings::{NodeFinding, Severity, StateCause};
+pub use findings::{NodeFinding, PreflightCheck, Severity, StateCause, exit_status};
+pub use junit::{JunitCase, junit};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
+pub use preflight::{
+    NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, TablesInUse, TokenTimes, Trial,
+    judge_preflight, preflight_error,
+};
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use simulation::{
     LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     document::known_value,
-    findings::{NodeFinding, StateCause},
+    findings::{NodeFinding, PreflightCheck, StateCause},
     network::NetworkState,
     pod::PodState,
 };
@@ -39,6 +39,8 @@ pub struct StateReport {
     pub causes: Vec<StateCause>,
     /// Answers to probes, part by part.
     pub health: Vec<PartHealth>,
+    /// Checks of the node at the agent's start; empty until they are done, and without an agent.
+    pub preflight: Vec<PreflightCheck>,
     /// Files of ours on the node, and whether they are as they should be.
     pub installation: Vec<InstalledFile>,
     /// The node's ztunnel pods.

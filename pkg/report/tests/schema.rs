@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use report::{PodState, StatePart, StateReport, Unobserved};
+use report::{PodState, PreflightFact, StatePart, StateReport, Unobserved, judge_preflight};
 use serde_json::Value;
 
 /// What the fixtures leave out, so that each member has a value in one of them.
@@ -19,6 +19,7 @@ fn whole() -> Vec<StateReport> {
     let mut state = fixtures::well();
     state.node.problem = Some("words".into());
     state.observation.unobserved = vec![Unobserved::new(StatePart::Network, "words")];
+    state.preflight = judge_preflight(&[PreflightFact::Memory(Err("words".into()))]);
     let pod: &mut PodState = &mut state.pods[0];
     pod.problem = Some("words".into());
     pod.kernel.unobserved = Some("words".into());

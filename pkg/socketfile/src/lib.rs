@@ -119,6 +119,15 @@ pub fn bind_type(
     Ok((listener, file))
 }
 
+/// Whether a process listens at a path, so that [`bind`] would refuse it.
+///
+/// # Errors
+/// Who listens there cannot be asked.
+pub fn is_in_use(path: &Path) -> Result<bool, SocketError> {
+    let at = SocketLocation { path, mode: Mode::empty(), socket_type: SocketType::STREAM };
+    at.is_in_use(&at.system("use this path", SocketAddrUnix::new(path))?)
+}
+
 /// Unlike any other agent's, even of one that has the same process id in its own namespace.
 fn temporary_name() -> OsString {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -182,14 +191,19 @@ impl SocketLocation<'_> {
                 }
             }
         }
+        match self.is_in_use(address)? {
+            false => Ok(()),
+            true => Err(SocketError::InUse { path: self.path.into() }),
+        }
+    }
+
+    fn is_in_use(&self, address: &SocketAddrUnix) -> Result<bool, SocketError> {
         match self.connect(address) {
             // Nobody listens, or it is gone by now.
-            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
             // Busy, or a socket of another type: somebody's in any case.
-            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => {
-                Err(SocketError::InUse { path: self.path.into() })
-            }
-            error => self.system("ask who listens", error),
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
+            error => self.system("ask who listens", error).map(|()| false),
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use kit::Daemon;
+use kit::{Daemon, until};
 
 use crate::fixtures::install::{InstallFixture, installs};
 
@@ -72,6 +72,7 @@ pub(super) fn heals(daemon: &mut Daemon) {
 
 /// Neither works nor logs for a while.
 pub(super) fn stays_quiet(daemon: &Daemon) {
+    until("the node is checked", || daemon.logged("node checked", "") > 0);
     let (worked, log) = (daemon.cpu_time(), daemon.log());
     sleep(WATCHED); // that nothing happens shows only in time
     let worked = daemon.cpu_time() - worked;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use kit::{ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedKubelet, TempDir, binary};
 use report::{
     CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeSimulation, NodeState,
-    PartHealth, PodState, RedirectionMode, SCHEMA, SimulatedPod, StateDifference, StateReason, StateReport,
-    ZtunnelState, explain,
+    PartHealth, PodState, PreflightFact, RedirectionMode, SCHEMA, SimulatedPod, StateDifference, StateReason,
+    StateReport, ZtunnelState, explain, judge_preflight,
 };
 use serde_json::{Value, json};
 
@@ -291,6 +291,7 @@ fn state(at: usize) -> StateReport {
             synced: true,
             ..NodeState::default()
         },
+        preflight: judge_preflight(&[PreflightFact::Files(None)]),
         ztunnels: vec![ZtunnelState {
             namespace: "istio-system".to_owned(),
             name: format!("ztunnel-{at}"),

@@ -9,6 +9,15 @@ pub(crate) const OUTPUT: Flag = Flag {
     help: "table, wide, json or yaml",
     ..Flag::VALUE
 };
+/// Of `check`.
+pub(crate) const CHECK_OUTPUT: Flag =
+    Flag { help: "table, json, yaml, or junit: a test report for build servers", ..OUTPUT };
+pub(crate) const FAIL_ON: Flag = Flag {
+    long: "fail-on",
+    default: "unknown",
+    help: "what makes the exit status other than 0, with everything that is worse: error, unknown or warning",
+    ..Flag::VALUE
+};
 pub(crate) const NO_COLOR: Flag = Flag {
     long: "no-color",
     help: "no colours, as with the variable NO_COLOR; only a terminal gets any",

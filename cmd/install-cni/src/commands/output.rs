@@ -23,6 +23,8 @@ pub(crate) enum OutputFormat {
     Json,
     /// One YAML document.
     Yaml,
+    /// A test report for build servers; of `check` alone.
+    Junit,
 }
 
 /// How to print.
@@ -45,6 +47,7 @@ impl OutputOptions {
             "wide" => OutputFormat::Wide,
             "json" => OutputFormat::Json,
             "yaml" => OutputFormat::Yaml,
+            "junit" => OutputFormat::Junit,
             other => bail!("--output: {other:?} is none of table, wide, json and yaml"),
         };
         let unwanted =
@@ -63,7 +66,7 @@ impl OutputOptions {
         table: impl FnOnce(bool) -> String,
     ) -> Result<()> {
         let text = match self.form {
-            OutputFormat::Table | OutputFormat::Wide => table(self.colour),
+            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit => table(self.colour),
             OutputFormat::Json => {
                 format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)
             }

@@ -39,6 +39,7 @@ fn bases(code: Code) -> &'static [Basis] {
         | Code::NotSynced
         | Code::NotObserved
         | Code::NoRecords
+        | Code::NodePreflight
         | Code::InstallationDamaged => &[Agents, Answers],
         Code::NodeWithoutAgent | Code::NodeTainted => &[NODES, Agents],
         Code::MeshWithoutAgent => &[PODS, NAMESPACES, NODES, Agents],

@@ -7,7 +7,7 @@ use report::StateReport;
 
 use super::lookup::{Lookup, shortened};
 use crate::{
-    finding::{Code, Finding, ObjectName},
+    finding::{Code, Finding, ObjectName, Severity},
     objects::{Pod, is_schedulable_linux},
 };
 
@@ -68,6 +68,11 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
         })
         .collect();
     all.extend(state.node.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
+    all.extend(of_preflight(state).map(|(severity, message, hint)| {
+        let finding = finding(Code::NodePreflight, message);
+        let hint = hint.unwrap_or_else(|| finding.hint.clone());
+        Finding { severity, hint, ..finding }
+    }));
     if state.node.ambient_enabled && state.node.synced && !state.ztunnels.iter().any(|ztunnel| ztunnel.ready)
     {
         let names: Vec<String> = state.ztunnels.iter().map(|ztunnel| ztunnel.name.clone()).collect();
@@ -84,4 +89,16 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     }
     all.extend(state.network.foreign.iter().map(|what| finding(Code::ForeignObjects, what.clone())));
     all
+}
+
+/// Findings of the agent at its start: severity, message, and what to do.
+fn of_preflight(state: &StateReport) -> impl Iterator<Item = (Severity, String, Option<String>)> {
+    let unchecked = state.preflight.is_empty().then(|| {
+        let why = "its agent has not checked the node yet, or is of a version that does not";
+        (Severity::Unknown, why.to_owned(), None)
+    });
+    let failed = state.preflight.iter().filter_map(|check| {
+        Some((check.severity?, format!("{} ({})", check.message, check.code), Some(check.advice.clone())))
+    });
+    unchecked.into_iter().chain(failed)
 }

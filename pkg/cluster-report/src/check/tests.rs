@@ -51,6 +51,7 @@ fn healthy() -> Cluster {
         pods: vec![pod_state("web", CaptureState::Captured)],
         ztunnels: vec![ZtunnelState { name: "ztunnel-1".into(), ready: true, ..ZtunnelState::default() }],
         network: report::NetworkState::unwanted(),
+        preflight: report::judge_preflight(&[report::PreflightFact::Files(None)]),
         ..StateReport::default()
     };
     state.node.ambient_enabled = true;
@@ -217,6 +218,12 @@ fn each_finding_has_its_cause() {
             },
             "node n1",
             "it is missing",
+        ),
+        (
+            Code::NodePreflight,
+            |c| state(c).preflight = report::judge_preflight(&[report::PreflightFact::Ports(Ok(vec![8000]))]),
+            "node n1",
+            "another process listens on TCP port 8000 (port-taken)",
         ),
         (
             Code::NodeDegraded,
@@ -444,6 +451,31 @@ fn what_is_no_fault_is_not_reported() {
         change(&mut cluster);
         assert_eq!(check(&cluster).findings, Vec::new(), "{why}");
     }
+}
+
+#[test]
+fn a_node_that_was_not_checked_is_not_good() {
+    let mut cluster = healthy();
+    state(&mut cluster).preflight.clear();
+    let report = check(&cluster);
+    let found: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
+    assert_eq!(found, [(Code::NodePreflight, Severity::Unknown)]);
+}
+
+#[test]
+fn each_finding_of_a_nodes_preflight_is_one_with_its_own_severity_and_hint() {
+    let mut cluster = healthy();
+    state(&mut cluster).preflight = report::judge_preflight(&[
+        report::PreflightFact::Files(None),
+        report::PreflightFact::Ports(Ok(vec![8000])),
+        report::PreflightFact::Memory(Err("no control group".to_owned())),
+    ]);
+    let report = check(&cluster);
+    let found: Vec<_> = report.findings.iter().map(|finding| (finding.code, finding.severity)).collect();
+    assert_eq!(found, [(Code::NodePreflight, Severity::Warning), (Code::NodePreflight, Severity::Unknown)]);
+    assert_eq!(report.findings[0].message, "another process listens on TCP port 8000 (port-taken)");
+    assert_eq!(report.findings[0].hint, report::PreflightCode::PortTaken.advice());
+    assert_eq!(report.status(Severity::Unknown), 2);
 }
 
 /// Agents and nodes stay: what is wrong with them concerns every namespace's pods.

@@ -69,6 +69,7 @@ pub(crate) fn well() -> StateReport {
         health: ["installer", "agent"]
             .map(|part| PartHealth { component: part.into(), healthy: true, message: String::new() })
             .into(),
+        preflight: Vec::new(),
         installation: installation(),
         ztunnels: vec![ztunnel("ztunnel-7x2kq", 0, true)],
         network: network(&pods),

@@ -1,0 +1,83 @@
+//! The check of the node at the agent's start: on a thread of its own, so that nothing waits for it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use daemon_settings::DaemonSettings;
+use model::Reason;
+use report::{Observed, PreflightCheck, Severity, preflight_error};
+use tracing::{info, warn};
+
+/// While capture is impossible, the node is checked again after this time: a module may have been loaded.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Outcome of the checks; empty until they are done.
+#[derive(Debug, Default)]
+pub(crate) struct PreflightOutcome(Mutex<Vec<PreflightCheck>>);
+
+impl PreflightOutcome {
+    /// The checks.
+    pub(crate) fn checks(&self) -> Vec<PreflightCheck> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether capture is possible, as far as is known.
+    ///
+    /// # Errors
+    /// It is impossible, and why.
+    pub(crate) fn ready(&self) -> Result<(), Reason> {
+        let error = preflight_error(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        error.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    fn replace(&self, checks: Vec<PreflightCheck>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = checks;
+    }
+}
+
+/// Checks the node until nothing makes capture impossible. `ports`: those of the agent that were taken before it listened.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn start(
+    settings: &Arc<DaemonSettings>,
+    ports: Observed<Vec<u16>>,
+) -> Result<Arc<PreflightOutcome>> {
+    let outcome = Arc::new(PreflightOutcome::default());
+    let (settings, ours) = (Arc::clone(settings), Arc::clone(&outcome));
+    let body = move || {
+        let mut logged = Vec::new();
+        loop {
+            let checks = node_status::preflight_of_agent(&settings, ports.clone());
+            log_findings(&checks, &mut logged);
+            ours.replace(checks);
+            info!(target: "install", findings = logged.len(), "node checked");
+            if ours.ready().is_ok() {
+                return;
+            }
+            thread::sleep(AGAIN);
+        }
+    };
+    thread::Builder::new().name("preflight".to_owned()).spawn(body).context("cannot start a thread")?;
+    Ok(outcome)
+}
+
+/// Logs each finding once. What could not be determined keeps nobody from working.
+fn log_findings(checks: &[PreflightCheck], logged: &mut Vec<PreflightCheck>) {
+    for check in checks.iter().filter(|check| check.severity.is_some()) {
+        if logged.contains(check) {
+            continue;
+        }
+        let PreflightCheck { code, message, advice, link, .. } = check;
+        if check.severity == Some(Severity::Unknown) {
+            info!(target: "install", code, reason = message, "check of the node: unknown");
+        } else {
+            warn!(target: "install", code, error = message, advice, link, "check of the node failed");
+        }
+        logged.push(check.clone());
+    }
+}

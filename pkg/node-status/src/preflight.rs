@@ -1,0 +1,217 @@
+//! What would keep the agent from capturing pods on this node: reads the facts, which [`report::judge_preflight`] judges.
+//! Nothing of the node is changed: what is tried is tried in network namespaces of its own.
+
+mod trial;
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use capture_modes::{CaptureConfig, CaptureSettings, open_path};
+use daemon_settings::{AmbientOptions, DaemonSettings, token_times};
+use hostnet::RtnetlinkHandle;
+use report::{
+    NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCheck, PreflightCode, PreflightFact, TablesInUse,
+    TokenTimes, judge_preflight,
+};
+use rules::inpod::ProbeAddresses;
+use rustix::{
+    fs::inotify,
+    process::{Resource, getrlimit},
+};
+
+use crate::{client, client::FetchError, standalone::open_node};
+
+/// Files of control groups of version 2 and 1.
+const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+/// Limits from here on are none: control groups of version 1 have no other word for it.
+const NO_LIMIT: u64 = 1 << 60;
+/// Checks that only the agent's own process can make.
+const OF_AGENT: [PreflightCode; 3] =
+    [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
+
+/// Returns the ports of these on which somebody listens in the calling thread's network namespace. For the agent: before it listens
+/// itself.
+///
+/// # Errors
+/// The kernel does not list listeners.
+pub fn taken_ports(ports: &[u16]) -> Observed<Vec<u16>> {
+    let listeners = sockdiag::tcp_listeners().map_err(|error| error.to_string())?;
+    let listeners = listeners.ok_or("there are too many listeners")?;
+    let is_taken = |port: &&u16| listeners.iter().any(|listener| listener.port() == **port);
+    Ok(ports.iter().filter(is_taken).copied().collect())
+}
+
+/// Checks the node at the agent's start. `ports`: those of the agent that were taken. Blocks, for as long as the kernel and tools
+/// take.
+#[must_use]
+pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) -> Vec<PreflightCheck> {
+    let mut facts = settings.ambient.iter().flat_map(ambient_facts).collect::<Vec<_>>();
+    facts.extend([
+        PreflightFact::Ports(ports),
+        PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
+        PreflightFact::Memory(memory_limit()),
+        PreflightFact::Inotify(Ok(watch_directory())),
+    ]);
+    facts.extend(clock_fact());
+    judge_preflight(&facts)
+}
+
+/// Checks the node for `install-cni check`, whether or not an agent runs. What only the agent's process can know is as the agent
+/// found it at its start.
+#[must_use]
+pub fn preflight(settings: &DaemonSettings) -> NodePreflight {
+    let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
+    let mut facts: Vec<PreflightFact> = settings.ambient.iter().flat_map(ambient_facts).collect();
+    let tools = settings.ambient_traces.agent.tools.clone();
+    facts.extend(trial::try_sidecars(&tools));
+    facts.extend(settings.ambient.iter().filter_map(numbers_fact));
+    facts.extend([
+        PreflightFact::Inotify(Ok(watch_directory())),
+        PreflightFact::Sockets(match &agent {
+            Ok(_) => Ok(Vec::new()), // its own
+            Err(error) if is_without_agent(error) => served_sockets(settings),
+            Err(error) => Err(client::error_text(error)),
+        }),
+        PreflightFact::Directories(read_only_directories(settings)),
+    ]);
+    facts.extend(network_fact(settings));
+    facts.extend(clock_fact());
+    let is_of_agent = |check: &&PreflightCheck| OF_AGENT.iter().any(|code| code.word() == check.code);
+    let of_agent = agent.iter().flat_map(|agent| &agent.preflight).filter(is_of_agent).cloned();
+    let mut checks = judge_preflight(&facts);
+    checks.extend(of_agent);
+    let place = |check: &PreflightCheck| PreflightCode::ALL.iter().position(|code| code.word() == check.code);
+    checks.sort_by_key(place);
+    NodePreflight { schema: PREFLIGHT_SCHEMA, node: settings.identity.node.clone(), checks }
+}
+
+fn is_without_agent(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(FetchError::NoAgent { .. }))
+}
+
+fn ambient_facts(ambient: &AmbientOptions) -> Vec<PreflightFact> {
+    let mut facts = trial::try_ambient(&ambient.agent);
+    facts.push(PreflightFact::Tables(in_node(ambient, || {
+        let legacy_chains = firewall::legacy_chains().map_err(|error| error.to_string())?;
+        let legacy_chains = legacy_chains.into_iter().collect();
+        Ok(TablesInUse { legacy_chains, has_legacy_tool: firewall::has_legacy_tool() })
+    })));
+    if let Some(chosen) = ambient.agent.capture.in_pod() {
+        facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
+    }
+    facts
+}
+
+/// Observes in the node's network namespace.
+fn in_node<T: Send>(ambient: &AmbientOptions, observe: impl FnOnce() -> Observed<T> + Send) -> Observed<T> {
+    match open_node(ambient).map_err(|error| format!("{error:#}"))? {
+        None => observe(),
+        Some(node) => node.run_in(observe).map_err(|error| error.to_string())?,
+    }
+}
+
+/// Whoever chose another address may have chosen one that the node has.
+fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
+    let (chosen, defaults) = (probes, ProbeAddresses::default());
+    let mut probes = Vec::new();
+    probes.extend((chosen.v4 == defaults.v4).then_some(IpAddr::V4(chosen.v4)));
+    probes.extend((chosen.v6 == defaults.v6).then_some(IpAddr::V6(chosen.v6)));
+    let find = || {
+        let mut handle = RtnetlinkHandle::open()?;
+        let links = handle.links()?;
+        let taken = handle.addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
+        let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+        Ok(taken.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
+    };
+    find().map_err(|error: hostnet::Error| error.to_string())
+}
+
+/// Of node-level capture.
+fn numbers_fact(ambient: &AmbientOptions) -> Option<PreflightFact> {
+    let settings: &CaptureSettings = &ambient.agent;
+    let is_node = matches!(settings.capture, CaptureConfig::Node);
+    let observe = || {
+        let observed = open_path(settings).and_then(|mut path| path.observe_network());
+        observed.map(|observed| observed.foreign).map_err(|error| error.to_string())
+    };
+    is_node.then(|| PreflightFact::Numbers(in_node(ambient, observe)))
+}
+
+/// Sockets of the agent that a process serves.
+fn served_sockets(settings: &DaemonSettings) -> Observed<Vec<String>> {
+    let ambient = settings.ambient.as_ref();
+    let events = ambient.and_then(|ambient| Some(ambient.events.as_ref()?.socket.as_path()));
+    let ztunnel = ambient.and_then(|ambient| Some(ambient.agent.capture.in_pod()?.socket.as_path()));
+    let log = settings.log_socket.as_deref();
+    let sockets = [Some(settings.agent_socket.as_path()), log, events, ztunnel].into_iter().flatten();
+    let mut served = Vec::new();
+    for socket in sockets {
+        if socketfile::is_in_use(socket).map_err(|error| error.to_string())? {
+            served.push(format!("a process serves {}", socket.display()));
+        }
+    }
+    Ok(served)
+}
+
+/// In a shell on the node the directories are at other paths than in the agent's container.
+fn read_only_directories(settings: &DaemonSettings) -> Observed<Vec<String>> {
+    let installer = &settings.installer;
+    is_container(&installer.conf_dir)?;
+    let refusal = |directory: &Path| Some(hostfs::check_writable(directory).err()?.to_string());
+    let targets: Vec<Option<String>> = installer.targets.iter().map(|target| refusal(target)).collect();
+    // One that can be written to suffices.
+    let targets = if targets.contains(&None) { Vec::new() } else { targets };
+    let others = [Some(installer.conf_dir.as_path()), settings.agent_socket.parent()];
+    Ok(targets.into_iter().chain(others.into_iter().flatten().map(refusal)).flatten().collect())
+}
+
+fn network_fact(settings: &DaemonSettings) -> Option<PreflightFact> {
+    let directory = &settings.installer.conf_dir;
+    let found = is_container(directory)
+        .and_then(|()| installer::inspect_network(&settings.installer).map_err(|error| error.to_string()));
+    found.transpose().map(PreflightFact::Network)
+}
+
+fn is_container(directory: &Path) -> Observed<()> {
+    let why = || format!("{} is not there, so this is not the agent's container", directory.display());
+    if directory.is_dir() { Ok(()) } else { Err(why()) }
+}
+
+/// Why a directory cannot be watched.
+fn watch_directory() -> Result<(), String> {
+    let watch = || {
+        let events = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&events, "/", inotify::WatchFlags::DELETE_SELF)
+    };
+    watch().map(drop).map_err(|error| format!("a directory cannot be watched: {error}"))
+}
+
+fn memory_limit() -> Observed<Option<u64>> {
+    for file in MEMORY_LIMITS {
+        match fs::read_to_string(file) {
+            Ok(text) if text.trim() == "max" => return Ok(None),
+            Ok(text) => {
+                let limit: u64 = text.trim().parse().map_err(|_| format!("{file} is no number"))?;
+                return Ok(Some(limit).filter(|limit| *limit < NO_LIMIT));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("cannot read {file}: {error}")),
+        }
+    }
+    Err("no memory control group is visible here".to_owned())
+}
+
+/// `None`: the token has no times.
+fn clock_fact() -> Option<PreflightFact> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let times = match token_times() {
+        Ok(times) => Ok(times.map(|(issued, expires)| TokenTimes { issued, expires })?),
+        Err(error) => Err(format!("the service account's token cannot be read: {error}")),
+    };
+    Some(PreflightFact::Clock(times, now))
+}

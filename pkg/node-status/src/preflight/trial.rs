@@ -1,0 +1,194 @@
+//! What the kernel takes, found out by doing it: rules, sets and routes as the agent makes them, in network namespaces that are
+//! made for it and end with it.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, kernel_has_ipv6};
+use conntrack::{ConntrackHandle, TcpTuple};
+use firewall::{Firewall, FirewallOptions, NativeTables};
+use hostnet::{LocalDelivery, RtnetlinkHandle};
+use ipset::{IpsetHandle, SetName, SetSpec};
+use model::{Family, Mark, PodUid, TableId};
+use netlink::Errno;
+use netns::Netns;
+use planner::node::{DesiredState, NodeConfig, ObservedState, wanted};
+use report::{PreflightCode, PreflightFact, Trial};
+use rules::{
+    ChainSet, RuleSet, inpod,
+    sidecar::{InboundMode, NetworkSelection, PortSelection, SidecarConfig},
+};
+
+/// Why something could not be done.
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// How the kernel says that it does not have something.
+const ABSENT: [Errno; 6] =
+    [Errno::NOENT, Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, FIND_TYPE];
+/// `IPSET_ERR_FIND_TYPE`: the kernel lacks the type of set.
+const FIND_TYPE: Errno = Errno(4098);
+
+/// Tries what ambient mode needs.
+pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
+    // Which of the two modes is used with `auto`, ztunnel decides: one may be impossible.
+    let is_only = !matches!(settings.capture, CaptureConfig::Auto(_));
+    let mut facts = Vec::new();
+    let mut note = |code, required, trial| facts.push(PreflightFact::Kernel(code, trial, required));
+    if let Some(chosen) = settings.capture.in_pod().map(InPodConfig::within_kernel) {
+        let (rules, families) = (&chosen.rules, &chosen.families());
+        let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
+        let options = FirewallOptions { is_pod: true, ..settings.tools.clone() };
+        let wanted =
+            |family| RuleSet::if_redirected(families, family, |family| inpod::pod(rules, &pod, family));
+        note(PreflightCode::PodRules, is_only, run_trial(|| try_rules(ChainSet::IN_POD, &options, wanted)));
+        note(PreflightCode::PolicyRules, is_only, run_trial(|| try_delivery(rules, families)));
+        note(PreflightCode::Tracking, false, run_trial(ask_tracking));
+    }
+    note(PreflightCode::AddressSets, true, run_trial(|| make_sets(settings).map(drop)));
+    note(PreflightCode::NodeRules, is_only, run_trial(|| try_node(settings)));
+    facts
+}
+
+/// Tries what pods with a sidecar need.
+pub(super) fn try_sidecars(options: &FirewallOptions) -> Vec<PreflightFact> {
+    let families = kernel_families();
+    let options = FirewallOptions { is_pod: true, ..options.clone() };
+    let tproxy = InboundMode::Tproxy { mark: Mark { value: 1337, mask: u32::MAX }, table: TableId(133) };
+    [(PreflightCode::SidecarRules, InboundMode::Redirect), (PreflightCode::Tproxy, tproxy)]
+        .map(|(code, inbound_mode)| {
+            let config = SidecarConfig { inbound_mode, ..every_port() };
+            let wanted = |family| {
+                RuleSet::if_redirected(&families, family, |family| rules::sidecar::rule_set(&config, family))
+            };
+            // Which tools the plugin finds on the node is not known here.
+            PreflightFact::Kernel(code, run_trial(|| try_rules(ChainSet::SIDECAR, &options, wanted)), false)
+        })
+        .into()
+}
+
+fn kernel_families() -> Vec<Family> {
+    Family::BOTH.into_iter().filter(|family| *family == Family::V4 || kernel_has_ipv6()).collect()
+}
+
+fn every_port() -> SidecarConfig {
+    let mut config = SidecarConfig { include_inbound: PortSelection::All, ..SidecarConfig::default() };
+    config.include_networks = NetworkSelection::All;
+    config
+}
+
+/// Does something in a new network namespace that has a loopback link and nothing else.
+fn run_trial(act: impl FnOnce() -> Result<(), Failure> + Send) -> Trial {
+    let netns = match Netns::create() {
+        Ok(netns) => netns,
+        Err(error) => return Trial::NotTested(format!("no network namespace to try it in: {error}")),
+    };
+    let done = netns.run_in(|| {
+        let mut handle = RtnetlinkHandle::open()?;
+        let lo = handle.loopback()?;
+        let _ = handle.set_link_up(lo)?;
+        act()
+    });
+    match done {
+        Ok(Ok(())) => Trial::Accepted,
+        Ok(Err(error)) if is_impossible(&*error) => Trial::Refused(error.to_string()),
+        Ok(Err(error)) => Trial::NotTested(error.to_string()),
+        Err(error) => Trial::NotTested(error.to_string()),
+    }
+}
+
+/// Whether the kernel lacks something, or there is no tool. Every other error says nothing about that: no permission, no memory, no
+/// time.
+fn is_impossible(error: &(dyn Error + 'static)) -> bool {
+    use firewall::Error as Firewall;
+    let is_without_tool = matches!(
+        error.downcast_ref::<Firewall>(),
+        Some(Firewall::Tool(iptables_legacy::Error::NoTool { .. } | iptables_legacy::Error::NoIptables(_)))
+    );
+    is_without_tool || is_absent(error) || error.source().is_some_and(is_impossible)
+}
+
+fn is_absent(cause: &(dyn Error + 'static)) -> bool {
+    let of_netlink = cause.downcast_ref::<netlink::Error>().and_then(netlink::Error::errno);
+    let of_sets = cause.downcast_ref::<ipset::IpsetCause>().and_then(ipset::IpsetCause::errno);
+    let of_system = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    let of_system = of_system.and_then(|number| u16::try_from(number).ok()).map(Errno);
+    of_netlink.or(of_sets).or(of_system).is_some_and(|errno| ABSENT.contains(&errno))
+}
+
+fn try_rules(
+    owner: ChainSet,
+    options: &FirewallOptions,
+    wanted: impl Fn(Family) -> RuleSet,
+) -> Result<(), Failure> {
+    let (firewall, observed) = Firewall::open(options)?;
+    firewall.apply(&observed.changes(owner, wanted), Vec::new())?;
+    Ok(())
+}
+
+fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result<(), Failure> {
+    let local = config.local_route();
+    let wanted = LocalDelivery { mark: local.mark, table: local.table, priority: Some(inpod::PRIORITY) };
+    let mut handle = RtnetlinkHandle::open()?;
+    let lo = handle.loopback()?;
+    for family in families {
+        drop(handle.ensure_local_delivery(*family, lo, &wanted)?);
+    }
+    Ok(())
+}
+
+/// The connection does not exist, which the kernel can say only if it lists connections.
+fn ask_tracking() -> Result<(), Failure> {
+    let end = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let _ = ConntrackHandle::open()?.find(TcpTuple { source: end, dest: end })?;
+    Ok(())
+}
+
+fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
+    let mut handle = IpsetHandle::open()?;
+    for family in kernel_families() {
+        let names = [inpod_set(settings, family), node_set(settings, family)];
+        for name in names.into_iter().flatten() {
+            let _ = handle.create(&SetSpec::new(SetName::new(name)?, family).with_comments())?;
+        }
+    }
+    Ok(())
+}
+
+fn inpod_set(settings: &CaptureSettings, family: Family) -> Option<&'static str> {
+    settings.capture.in_pod().map(|_| ::inpod::set(family))
+}
+
+fn node_set(settings: &CaptureSettings, family: Family) -> Option<&str> {
+    (!matches!(settings.capture, CaptureConfig::InPod(_))).then(|| settings.node.set(family))
+}
+
+/// The rules of the node, of each mode that may be used, with the sets that they ask.
+fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
+    make_sets(settings)?;
+    let options = FirewallOptions { native: NativeTables::Never, is_pod: true, ..settings.tools.clone() };
+    if let Some(chosen) = settings.capture.in_pod().map(InPodConfig::within_kernel) {
+        let families = chosen.families();
+        let host = |family| inpod::host(&chosen.rules, ::inpod::set(family), family);
+        try_rules(ChainSet::PROBES, &options, |family| RuleSet::if_redirected(&families, family, host))?;
+    }
+    if !matches!(settings.capture, CaptureConfig::InPod(_)) {
+        let rules = node_rules(&settings.node);
+        try_rules(ChainSet::NODE, &options, |family| rules.get(&family).cloned().unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// As with one enrolled pod, and no ztunnel.
+fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
+    let address = |family| match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let members = kernel_families().into_iter().map(|family| (address(family), PodUid::default())).collect();
+    let desired = DesiredState { members, ..DesiredState::default() };
+    wanted(config, &desired, &ObservedState::default()).firewall
+}

@@ -1,0 +1,70 @@
+//! Checks as a test report in the form of JUnit, which build servers show.
+
+use std::fmt::Write as _;
+
+use crate::findings::Severity;
+
+/// A check.
+#[derive(Clone, Debug)]
+pub struct JunitCase {
+    /// The part that it belongs to.
+    pub class: String,
+    /// The condition that holds if it passed.
+    pub name: String,
+    /// Severity, code and message of what was found; `None`: it passed.
+    pub failed: Option<(Severity, String, String)>,
+}
+
+/// Returns a report with a test case for each check. One that is as bad as `least` has failed, or if it could not be determined, has an
+/// error; one that is not as bad is skipped.
+#[must_use]
+pub fn junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
+    let severities = || cases.iter().filter_map(|case| Some(case.failed.as_ref()?.0));
+    let counted = |severity| severities().filter(|found| *found == severity && severity >= least).count();
+    let failures = counted(Severity::Error) + counted(Severity::Warning);
+    let errors = counted(Severity::Unknown);
+    let skipped = severities().count() - failures - errors;
+    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\">",
+        escape(suite),
+        cases.len()
+    );
+    for case in cases {
+        let (class, name) = (escape(&case.class), escape(&case.name));
+        let _ = write!(text, "  <testcase classname=\"{class}\" name=\"{name}\"");
+        match &case.failed {
+            None => text.push_str("/>\n"),
+            Some((severity, code, message)) => {
+                let element = match severity {
+                    severity if *severity < least => "skipped",
+                    Severity::Unknown => "error",
+                    Severity::Error | Severity::Warning => "failure",
+                };
+                let (code, message) = (escape(code), escape(message));
+                let _ = writeln!(text, "><{element} type=\"{code}\" message=\"{message}\"/></testcase>");
+            }
+        }
+    }
+    text.push_str("</testsuite>\n");
+    text
+}
+
+/// Escapes what has a meaning in XML; characters that it cannot contain become `?`.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\u{fffe}' | '\u{ffff}' => escaped.push('?'),
+            c if c.is_control() => escaped.push('?'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

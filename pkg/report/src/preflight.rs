@@ -1,0 +1,446 @@
+//! `install-cni check`: from facts about a node to what would keep the agent from capturing pods there. The same judgement is
+//! made at the agent's start, and stands in the document.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::{
+    findings::{NodeFinding, PreflightCheck, Severity, exit_status},
+    junit::{JunitCase, junit},
+    tables::{Cell, Colour, table},
+    text::{clean, count, sentence},
+};
+
+/// Name and version of the form of `install-cni check -o json`.
+pub const PREFLIGHT_SCHEMA: &str = "millrace.node-preflight/v1";
+/// The page that describes each code below an anchor of the same name.
+const DOCS: &str = "docs/preflight.md";
+/// Least number of files that the agent may need to open: for the 110 pods that the kubelet allows by default, and itself.
+const FILES: u64 = 512;
+/// Least memory, in MiB: several times what the agent needs with 250 pods (docs/sizing.md), without tools.
+const MEMORY: u64 = 32;
+/// Advice for what could not be determined.
+const ASK_AGAIN: &str = "Run install-cni check in the agent's container, with the agent's permissions.";
+/// By how much clocks may differ, in seconds.
+const SKEW: i64 = 60;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident $word:literal $check:literal $why:literal $advice:literal)*) => {
+        /// A kind of finding about a node.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum PreflightCode { $($(#[$doc])* $name),* }
+
+        impl PreflightCode {
+            /// All, in the order of the output.
+            pub const ALL: &[PreflightCode] = &[$(PreflightCode::$name),*];
+
+            /// Returns the stable name of the code.
+            #[must_use]
+            pub fn word(self) -> &'static str { match self { $(PreflightCode::$name => $word),* } }
+
+            /// Returns the condition that holds if there is no such finding.
+            #[must_use]
+            pub fn check(self) -> &'static str { match self { $(PreflightCode::$name => $check),* } }
+
+            /// Returns the consequence, in a sentence.
+            #[must_use]
+            pub fn consequence(self) -> &'static str { match self { $(PreflightCode::$name => $why),* } }
+
+            /// Returns the recommended action, in a sentence.
+            #[must_use]
+            pub fn advice(self) -> &'static str { match self { $(PreflightCode::$name => $advice),* } }
+        }
+    };
+}
+
+codes! {
+    /// The kernel refuses the rules of a captured pod.
+    PodRules "pod-rules" "the kernel takes the rules of a captured pod"
+        "No pod can be captured by in-pod redirection."
+        "Load the modules nf_tables, nft_compat, nf_nat, xt_REDIRECT, xt_connmark and xt_mark, or use a kernel that has them."
+    /// The kernel refuses policy rules by mark.
+    PolicyRules "policy-rules" "the kernel delivers packets by their mark"
+        "Answers to connections under a client's address would leave the pod."
+        "Use a kernel with CONFIG_IP_MULTIPLE_TABLES, and CONFIG_IPV6_MULTIPLE_TABLES for IPv6."
+    /// The kernel refuses sets of addresses.
+    AddressSets "address-sets" "the kernel has sets of addresses"
+        "Probes of captured pods could not be told from other traffic."
+        "Load the modules ip_set and ip_set_hash_ip, or use a kernel that has them."
+    /// The kernel refuses the rules of the node.
+    NodeRules "node-rules" "the kernel takes the node's rules"
+        "Probes of captured pods would fail; with node-level capture, no pod can be captured."
+        "Load the modules nft_compat, xt_set, xt_socket, xt_mark, xt_connmark and nf_nat, or use a kernel that has them."
+    /// The kernel does not list tracked connections.
+    Tracking "connection-tracking" "the kernel shows tracked connections"
+        "Open connections of a pod that joins the mesh break, and prove cannot tell where packets were led."
+        "Load the module nf_conntrack_netlink."
+    /// The kernel refuses the rules of pods with a sidecar.
+    SidecarRules "sidecar-rules" "the kernel takes the rules of a pod with a sidecar"
+        "Pods with a sidecar would not start."
+        "Load the modules nf_tables, nft_compat, nf_nat, xt_REDIRECT and xt_owner, or use a kernel that has them."
+    /// The kernel refuses TPROXY.
+    Tproxy "tproxy" "the kernel has TPROXY"
+        "Pods with a sidecar in the interception mode TPROXY would not start; others do."
+        "Load the modules xt_TPROXY and xt_socket, or use the mode REDIRECT."
+    /// Legacy tables are in use, which the agent cannot change.
+    LegacyTables "legacy-tables" "every kind of tables that is in use can be changed"
+        "Pods whose tables are legacy ones cannot be captured, and rules of the node stand beside those of the other kind."
+        "Use the image with -ambient, which has the iptables tools."
+    /// Numbers of the node path are taken.
+    NumbersTaken "numbers-taken" "priorities, tables and networks of the node path are free"
+        "The other component's policy rules or routes take packets that are meant for ztunnel."
+        "Choose others by AMBIENT_TABLES and AMBIENT_RULE_PRIORITY, or change the other component's."
+    /// Another component has the probe address.
+    ProbeAddressTaken "probe-address-taken" "the address of the node's probes is free"
+        "Captured pods accept everything from this address as a probe, past ztunnel and its policies."
+        "Remove the address from the link, or set HOST_PROBE_SNAT_IP and HOST_PROBE_SNAT_IPV6."
+    /// Another process listens on a port of the agent.
+    PortTaken "port-taken" "the agent's ports are free"
+        "The kubelet's probes, or Prometheus, reach another process."
+        "Stop the other process, or give the agent a network namespace of its own; --monitoring-port and --ctrlz_port move two of the ports."
+    /// Another process serves a socket of the agent.
+    SocketTaken "socket-taken" "no other agent serves the sockets"
+        "The agent does not start: it would take the other agent's clients."
+        "Remove the other agent from the node: Istio's as docs/migrate.md says, or Cilium's ztunnel."
+    /// There are no inotify instances or watches left.
+    NoInotify "no-inotify" "the kernel reports changes of directories"
+        "The agent polls its directories four times a second, which costs CPU."
+        "Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches on the node."
+    /// The agent may open too few files.
+    FewFiles "few-files" "the agent may open enough files"
+        "ADDs of pods fail when none are left, and drift in pods is found more slowly."
+        "Raise the container runtime's limit of open files (LimitNOFILE) to 4096 or more."
+    /// The agent has too little memory.
+    LittleMemory "little-memory" "the agent has enough memory"
+        "The kernel ends the agent when it needs more."
+        "Raise the container's memory limit: docs/sizing.md."
+    /// The clock contradicts the service account's token.
+    Clock "clock" "the node's clock agrees with the service account's token"
+        "The API server refuses the token, or its certificate counts as invalid."
+        "Synchronize the node's clock."
+    /// There is no network into which our entry can be chained.
+    NoNetwork "no-network" "the container runtime has a network that our entry can be part of"
+        "The plugin is not installed until there is one, and the agent is not ready."
+        "Install the primary CNI plugin, or correct CNI_NET_DIR and CNI_CONF_NAME: docs/install-cni.md."
+    /// A directory of the node cannot be written to.
+    ReadOnly "read-only" "the node's directories can be written to"
+        "The agent cannot install the plugin, or keep it installed."
+        "Correct the mount of the directory; where SELinux confines containers, set seLinuxOptions: docs/platforms.md."
+}
+
+/// Result of doing something in a network namespace that is made for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// The kernel accepted it.
+    Accepted,
+    /// The kernel, or the lack of a tool, makes it impossible; why.
+    Refused(String),
+    /// Whether it is possible is not known; why.
+    NotTested(String),
+}
+
+/// Backends that hold rules on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TablesInUse {
+    /// Chains with rules in legacy tables.
+    pub legacy_chains: Vec<String>,
+    /// The agent can change legacy tables.
+    pub has_legacy_tool: bool,
+}
+
+/// Times of the service account's token, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenTimes {
+    /// Issued at that time.
+    pub issued: i64,
+    /// Valid until then.
+    pub expires: i64,
+}
+
+/// A result of an observation, or why it could not be made.
+pub type Observed<T> = Result<T, String>;
+
+/// Something that was observed on the node. What does not concern an agent with its settings is not observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PreflightFact {
+    /// A trial, and whether no pod can be captured, as configured, if it is refused.
+    Kernel(PreflightCode, Trial, bool),
+    /// Backends in use.
+    Tables(Observed<TablesInUse>),
+    /// Foreign policy rules and routes in the way of the node path.
+    Numbers(Observed<Vec<String>>),
+    /// Probe addresses that a link of the node has, with its name.
+    ProbeAddresses(Observed<Vec<(IpAddr, String)>>),
+    /// Ports of the agent on which another process listens.
+    Ports(Observed<Vec<u16>>),
+    /// Sockets that another process serves.
+    Sockets(Observed<Vec<String>>),
+    /// Watching a directory.
+    Inotify(Observed<Result<(), String>>),
+    /// Number of files that the agent may open; `None`: any.
+    Files(Option<u64>),
+    /// Memory limit of the container in bytes; `None`: there is none.
+    Memory(Observed<Option<u64>>),
+    /// Times of the token, and the present time.
+    Clock(Observed<TokenTimes>, i64),
+    /// The network that the runtime takes, or why there is none.
+    Network(Observed<Result<String, String>>),
+    /// Directories that cannot be written to, with the reason.
+    Directories(Observed<Vec<String>>),
+}
+
+/// The answer of `install-cni check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePreflight {
+    /// [`PREFLIGHT_SCHEMA`].
+    pub schema: &'static str,
+    /// Name of the node.
+    pub node: String,
+    /// Every check that concerns this node and these settings.
+    pub checks: Vec<PreflightCheck>,
+}
+
+/// Outcome of a check: severity and message, or what was found if it passed.
+type Outcome = Result<String, (Severity, String)>;
+
+/// Judges what was observed.
+#[must_use]
+pub fn judge_preflight(facts: &[PreflightFact]) -> Vec<PreflightCheck> {
+    let judged = facts.iter().map(|fact| {
+        let (code, outcome) = judge(fact);
+        (code, check(code, outcome))
+    });
+    let mut judged: Vec<_> = judged.collect();
+    judged.sort_by_key(|(code, _)| *code);
+    judged.into_iter().map(|(_, check)| check).collect()
+}
+
+fn check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
+    let (severity, message) = match outcome {
+        Ok(message) => (None, message),
+        Err((severity, message)) => (Some(severity), message),
+    };
+    let (consequence, advice) = match severity {
+        None => (String::new(), ""),
+        Some(Severity::Unknown) => (format!("Whether {} could not be determined.", code.check()), ASK_AGAIN),
+        Some(_) => (code.consequence().to_owned(), code.advice()),
+    };
+    PreflightCheck {
+        code: code.word().to_owned(),
+        title: code.check().to_owned(),
+        severity,
+        message: clean(&message),
+        consequence,
+        advice: advice.to_owned(),
+        link: format!("{DOCS}#{}", code.word()),
+    }
+}
+
+fn judge(fact: &PreflightFact) -> (PreflightCode, Outcome) {
+    use PreflightCode as Code;
+    match fact {
+        PreflightFact::Kernel(code, trial, required) => (*code, judge_trial(trial, *required)),
+        PreflightFact::Tables(tables) => (Code::LegacyTables, observed(tables, judge_tables)),
+        PreflightFact::Numbers(found) => (Code::NumbersTaken, none_of(found, Severity::Error)),
+        PreflightFact::ProbeAddresses(found) => {
+            let texts = |found: &Vec<(IpAddr, String)>| {
+                found.iter().map(|(ip, link)| format!("{ip} is an address of {link}")).collect()
+            };
+            (
+                Code::ProbeAddressTaken,
+                none_of(&found.as_ref().map(texts).map_err(Clone::clone), Severity::Warning),
+            )
+        }
+        PreflightFact::Ports(found) => {
+            let texts = |found: &Vec<u16>| {
+                found.iter().map(|port| format!("another process listens on TCP port {port}")).collect()
+            };
+            (Code::PortTaken, none_of(&found.as_ref().map(texts).map_err(Clone::clone), Severity::Warning))
+        }
+        PreflightFact::Sockets(found) => (Code::SocketTaken, none_of(found, Severity::Error)),
+        PreflightFact::Inotify(found) => (
+            Code::NoInotify,
+            observed(found, |watched| match watched {
+                Ok(()) => Ok(String::new()),
+                Err(why) => Err((Severity::Warning, why.clone())),
+            }),
+        ),
+        PreflightFact::Files(most) => (
+            Code::FewFiles,
+            match most {
+                Some(most) if *most < FILES => {
+                    Err((Severity::Warning, format!("at most {most} files can be open")))
+                }
+                Some(most) => Ok(format!("at most {most} files can be open")),
+                None => Ok("any number".to_owned()),
+            },
+        ),
+        PreflightFact::Memory(limit) => (Code::LittleMemory, observed(limit, judge_memory)),
+        PreflightFact::Clock(times, now) => (Code::Clock, observed(times, |times| judge_clock(*times, *now))),
+        PreflightFact::Network(found) => (
+            Code::NoNetwork,
+            observed(found, |network| network.clone().map_err(|why| (Severity::Warning, why))),
+        ),
+        PreflightFact::Directories(found) => (Code::ReadOnly, none_of(found, Severity::Warning)),
+    }
+}
+
+/// Judges an observation; one that could not be made is unknown.
+fn observed<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
+    match found {
+        Ok(found) => judge(found),
+        Err(why) => Err((Severity::Unknown, why.clone())),
+    }
+}
+
+/// Passes if there is nothing.
+fn none_of(found: &Observed<Vec<String>>, severity: Severity) -> Outcome {
+    observed(
+        found,
+        |found| if found.is_empty() { Ok(String::new()) } else { Err((severity, found.join("; "))) },
+    )
+}
+
+fn judge_trial(trial: &Trial, required: bool) -> Outcome {
+    match trial {
+        Trial::Accepted => Ok(String::new()),
+        Trial::Refused(why) if required => Err((Severity::Error, why.clone())),
+        Trial::Refused(why) => Err((Severity::Warning, why.clone())),
+        Trial::NotTested(why) => Err((Severity::Unknown, why.clone())),
+    }
+}
+
+/// Beginnings of the names of chains, and whose they are.
+const OWNERS: [(&str, &str); 9] = [
+    ("KUBE-", "kube-proxy or the kubelet"),
+    ("cali", "Calico"),
+    ("CILIUM_", "Cilium"),
+    ("CNI-", "CNI plugins"),
+    ("FLANNEL-", "Flannel"),
+    ("DOCKER", "Docker"),
+    ("ANTREA-", "Antrea"),
+    ("ISTIO_", "Istio or Millrace"),
+    ("ztunnel-", "Istio or Millrace"),
+];
+
+fn judge_tables(tables: &TablesInUse) -> Outcome {
+    if tables.legacy_chains.is_empty() {
+        return Ok("no legacy tables with rules".to_owned());
+    }
+    let owner =
+        |chain: &String| OWNERS.iter().find(|(start, _)| chain.starts_with(start)).map(|(_, name)| *name);
+    let mut owners: Vec<&str> = tables.legacy_chains.iter().filter_map(owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let number = count(tables.legacy_chains.len(), "chain");
+    let by =
+        if owners.is_empty() { String::new() } else { format!(", by their names of {}", owners.join(", ")) };
+    let message = format!("legacy tables hold rules in {number}{by}");
+    if tables.has_legacy_tool {
+        return Ok(message);
+    }
+    Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here")))
+}
+
+fn judge_memory(limit: &Option<u64>) -> Outcome {
+    match limit.map(|limit| limit >> 20) {
+        None => Ok("no limit".to_owned()),
+        Some(limit) if limit < MEMORY => Err((Severity::Warning, format!("the memory limit is {limit} MiB"))),
+        Some(limit) => Ok(format!("the memory limit is {limit} MiB")),
+    }
+}
+
+fn judge_clock(times: TokenTimes, now: i64) -> Outcome {
+    let early = times.issued.saturating_sub(now);
+    let late = now.saturating_sub(times.expires);
+    let warning = |message| Err((Severity::Warning, message));
+    if early > SKEW {
+        return warning(format!(
+            "the clock is at least {early} s behind the time at which the token was issued"
+        ));
+    }
+    if late > SKEW {
+        return warning(format!(
+            "the token expired {late} s ago: the clock is ahead, or the kubelet does not renew the token"
+        ));
+    }
+    Ok(String::new())
+}
+
+/// Returns what the checks found, as findings of the node: errors first.
+pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = NodeFinding> {
+    checks.iter().filter(|check| check.severity.is_some()).map(|check| NodeFinding {
+        severity: check.severity,
+        code: check.code.clone(),
+        message: format!("{} {}", sentence(&check.message), check.consequence),
+        advice: vec![check.advice.clone(), format!("See {}.", check.link)],
+    })
+}
+
+/// Returns why no pod can be captured on this node, as configured; `None`: nothing is known that makes it impossible.
+#[must_use]
+pub fn preflight_error(checks: &[PreflightCheck]) -> Option<String> {
+    let errors = checks.iter().filter(|check| check.severity == Some(Severity::Error));
+    let errors: Vec<String> = errors.map(|check| format!("{} ({})", check.message, check.code)).collect();
+    (!errors.is_empty()).then(|| format!("capture is impossible on this node: {}", errors.join("; ")))
+}
+
+impl NodePreflight {
+    /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
+    /// an error, and 1 in every other case.
+    #[must_use]
+    pub fn status(&self, least: Severity) -> u8 {
+        exit_status(self.checks.iter().filter_map(|check| check.severity).max(), least)
+    }
+
+    /// A table with a line for each check, then what follows from the findings.
+    #[must_use]
+    pub fn text(&self, colour: bool) -> String {
+        let row = |check: &PreflightCheck| {
+            let (word, shade) = word_of(check.severity);
+            vec![
+                Cell::plain(&check.code),
+                Cell::coloured(word, shade),
+                Cell::plain(match check.message.as_str() {
+                    "" => &check.title,
+                    message => message,
+                }),
+            ]
+        };
+        let rows: Vec<Vec<Cell>> = self.checks.iter().map(row).collect();
+        let mut text = table(&["CODE", "SEVERITY", "FOUND"], &rows, colour);
+        for check in self.checks.iter().filter(|check| check.severity.is_some()) {
+            let lines = format!(
+                "\n{}\n    {}\n    {}\n    see {} for hints\n",
+                check.code, check.consequence, check.advice, check.link
+            );
+            text.push_str(&lines);
+        }
+        text
+    }
+
+    /// A test report in the form of JUnit.
+    #[must_use]
+    pub fn junit(&self, least: Severity) -> String {
+        let case = |check: &PreflightCheck| JunitCase {
+            class: "node".to_owned(),
+            name: check.title.clone(),
+            failed: check.severity.map(|severity| (severity, check.code.clone(), check.message.clone())),
+        };
+        junit("install-cni check", &self.checks.iter().map(case).collect::<Vec<_>>(), least)
+    }
+}
+
+fn word_of(severity: Option<Severity>) -> (&'static str, Colour) {
+    match severity {
+        None => ("ok", Colour::Green),
+        Some(Severity::Warning) => ("warning", Colour::Yellow),
+        Some(Severity::Unknown) => ("unknown", Colour::Yellow),
+        Some(Severity::Error) => ("error", Colour::Red),
+    }
+}
+
+#[cfg(test)]
+mod tests;

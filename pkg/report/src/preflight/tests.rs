@@ -1,0 +1,215 @@
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::*;
+
+fn unknown<T>() -> Observed<T> {
+    Err("no permission".to_owned())
+}
+
+fn tables(chains: &[&str], has_legacy_tool: bool) -> PreflightFact {
+    let legacy_chains = chains.iter().map(|chain| (*chain).to_owned()).collect();
+    PreflightFact::Tables(Ok(TablesInUse { legacy_chains, has_legacy_tool }))
+}
+
+fn clock(issued: i64, expires: i64, now: i64) -> PreflightFact {
+    PreflightFact::Clock(Ok(TokenTimes { issued, expires }), now)
+}
+
+/// A fact, the code that it is about, the severity, and the message.
+type Case = (PreflightFact, PreflightCode, Option<Severity>, &'static str);
+
+fn kernel_cases() -> Vec<Case> {
+    use PreflightCode::{AddressSets, NodeRules, PodRules, PolicyRules, SidecarRules, Tproxy, Tracking};
+    let mut cases = Vec::new();
+    for code in [PodRules, PolicyRules, AddressSets, NodeRules, Tracking, SidecarRules, Tproxy] {
+        let refused = || Trial::Refused("kernel says: no".to_owned());
+        let untried = || Trial::NotTested("no permission".to_owned());
+        cases.extend([
+            (PreflightFact::Kernel(code, Trial::Accepted, true), code, None, ""),
+            (PreflightFact::Kernel(code, refused(), true), code, Some(Severity::Error), "kernel says: no"),
+            (PreflightFact::Kernel(code, refused(), false), code, Some(Severity::Warning), "kernel says: no"),
+            // Never good, and never an error.
+            (PreflightFact::Kernel(code, untried(), true), code, Some(Severity::Unknown), "no permission"),
+            (PreflightFact::Kernel(code, untried(), false), code, Some(Severity::Unknown), "no permission"),
+        ]);
+    }
+    cases
+}
+
+fn other_cases() -> Vec<Case> {
+    use PreflightCode as Code;
+    use PreflightFact as Fact;
+    let (warning, error, not_known) =
+        (Some(Severity::Warning), Some(Severity::Error), Some(Severity::Unknown));
+    let one = |text: &str| Ok(vec![text.to_owned()]);
+    let address = (IpAddr::from([169, 254, 7, 127]), "br0".to_owned());
+    let kube = "legacy tables hold rules in 2 chains, by their names of kube-proxy or the kubelet";
+    vec![
+        (tables(&[], false), Code::LegacyTables, None, "no legacy tables with rules"),
+        (tables(&["KUBE-A", "KUBE-B"], true), Code::LegacyTables, None, kube),
+        (
+            tables(&["INPUT"], false),
+            Code::LegacyTables,
+            warning,
+            "legacy tables hold rules in 1 chain, and there is no iptables-legacy here",
+        ),
+        (Fact::Numbers(Ok(Vec::new())), Code::NumbersTaken, None, ""),
+        (
+            Fact::Numbers(one("rule 20003: from all lookup 7")),
+            Code::NumbersTaken,
+            error,
+            "rule 20003: from all lookup 7",
+        ),
+        (Fact::ProbeAddresses(Ok(Vec::new())), Code::ProbeAddressTaken, None, ""),
+        (
+            Fact::ProbeAddresses(Ok(vec![address])),
+            Code::ProbeAddressTaken,
+            warning,
+            "169.254.7.127 is an address of br0",
+        ),
+        (Fact::Ports(Ok(Vec::new())), Code::PortTaken, None, ""),
+        (
+            Fact::Ports(Ok(vec![8000, 9876])),
+            Code::PortTaken,
+            warning,
+            "another process listens on TCP port 8000; another process listens on TCP port 9876",
+        ),
+        (Fact::Sockets(Ok(Vec::new())), Code::SocketTaken, None, ""),
+        (Fact::Sockets(one("a process serves /a")), Code::SocketTaken, error, "a process serves /a"),
+        (Fact::Inotify(Ok(Ok(()))), Code::NoInotify, None, ""),
+        (Fact::Inotify(Ok(Err("full".to_owned()))), Code::NoInotify, warning, "full"),
+        (Fact::Files(None), Code::FewFiles, None, "any number"),
+        (Fact::Files(Some(FILES)), Code::FewFiles, None, "at most 512 files can be open"),
+        (Fact::Files(Some(FILES - 1)), Code::FewFiles, warning, "at most 511 files can be open"),
+        (Fact::Memory(Ok(None)), Code::LittleMemory, None, "no limit"),
+        (Fact::Memory(Ok(Some(MEMORY << 20))), Code::LittleMemory, None, "the memory limit is 32 MiB"),
+        (
+            Fact::Memory(Ok(Some((MEMORY << 20) - 1))),
+            Code::LittleMemory,
+            warning,
+            "the memory limit is 31 MiB",
+        ),
+        (clock(1000, 4600, 1000), Code::Clock, None, ""),
+        (clock(1000, 4600, 1000 - SKEW), Code::Clock, None, ""),
+        (
+            clock(1000, 4600, 1000 - SKEW - 1),
+            Code::Clock,
+            warning,
+            "the clock is at least 61 s behind the time at which the token was issued",
+        ),
+        (
+            clock(1000, 4600, 4600 + SKEW + 1),
+            Code::Clock,
+            warning,
+            "the token expired 61 s ago: the clock is ahead, or the kubelet does not renew the token",
+        ),
+        (
+            clock(i64::MAX, i64::MIN, 0),
+            Code::Clock,
+            warning,
+            "the clock is at least 9223372036854775807 s behind the time at which the token was issued",
+        ),
+        (
+            Fact::Network(Ok(Ok("/a; our entry is in it".to_owned()))),
+            Code::NoNetwork,
+            None,
+            "/a; our entry is in it",
+        ),
+        (Fact::Network(Ok(Err("none yet".to_owned()))), Code::NoNetwork, warning, "none yet"),
+        (Fact::Directories(Ok(Vec::new())), Code::ReadOnly, None, ""),
+        (Fact::Directories(one("cannot put files in /a")), Code::ReadOnly, warning, "cannot put files in /a"),
+        // What could not be looked at is unknown.
+        (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
+        (Fact::Numbers(unknown()), Code::NumbersTaken, not_known, "no permission"),
+        (Fact::ProbeAddresses(unknown()), Code::ProbeAddressTaken, not_known, "no permission"),
+        (Fact::Ports(unknown()), Code::PortTaken, not_known, "no permission"),
+        (Fact::Sockets(unknown()), Code::SocketTaken, not_known, "no permission"),
+        (Fact::Inotify(unknown()), Code::NoInotify, not_known, "no permission"),
+        (Fact::Memory(unknown()), Code::LittleMemory, not_known, "no permission"),
+        (Fact::Clock(unknown(), 0), Code::Clock, not_known, "no permission"),
+        (Fact::Network(unknown()), Code::NoNetwork, not_known, "no permission"),
+        (Fact::Directories(unknown()), Code::ReadOnly, not_known, "no permission"),
+    ]
+}
+
+#[test]
+fn every_code_follows_from_facts_and_from_these_alone() {
+    let cases = [kernel_cases(), other_cases()].concat();
+    for (fact, code, severity, message) in &cases {
+        let [check] = judge_preflight(std::slice::from_ref(fact)).try_into().unwrap();
+        assert_eq!(
+            (check.code.as_str(), check.severity, check.message.as_str()),
+            (code.word(), *severity, *message),
+            "{fact:?}"
+        );
+        let explains = !check.consequence.is_empty() && !check.advice.is_empty();
+        assert_eq!(explains, severity.is_some(), "{fact:?}");
+        let is_of_code = check.consequence == code.consequence() && check.advice == code.advice();
+        assert_eq!(is_of_code, severity.is_some_and(|severity| severity != Severity::Unknown), "{fact:?}");
+        assert_eq!(check.link, format!("docs/preflight.md#{}", code.word()));
+    }
+    let failing: BTreeSet<_> =
+        cases.iter().filter(|(.., severity, _)| severity.is_some()).map(|(_, code, ..)| *code).collect();
+    assert_eq!(
+        failing,
+        PreflightCode::ALL.iter().copied().collect(),
+        "each code has a case in which it is found"
+    );
+}
+
+#[test]
+fn exit_status_readiness_and_findings_follow_from_the_worst() {
+    let of = |facts: &[PreflightFact]| {
+        let checks = judge_preflight(facts);
+        let findings: Vec<_> = findings_of(&checks).map(|finding| finding.code).collect();
+        let error = preflight_error(&checks);
+        let all = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
+        let statuses = [Severity::Warning, Severity::Unknown, Severity::Error].map(|least| all.status(least));
+        (statuses, error, findings.len())
+    };
+    let (warning, not_known) = (PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Memory(unknown()));
+    let error =
+        PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel says: no".to_owned()), true);
+    assert_eq!(of(&[PreflightFact::Files(None)]), ([0, 0, 0], None, 0));
+    assert_eq!(of(std::slice::from_ref(&warning)), ([1, 0, 0], None, 1));
+    assert_eq!(of(&[warning.clone(), not_known.clone()]), ([2, 2, 0], None, 2));
+    let why = "capture is impossible on this node: kernel says: no (pod-rules)";
+    assert_eq!(of(&[warning, not_known, error]), ([1, 1, 1], Some(why.to_owned()), 3));
+}
+
+#[test]
+fn the_table_has_a_line_for_each_check_and_hints_for_what_was_found() {
+    let checks =
+        judge_preflight(&[PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Files(None), clock(0, 1, 0)]);
+    let preflight = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
+    assert_eq!(
+        preflight.text(false),
+        "CODE        SEVERITY  FOUND\n\
+         port-taken  warning   another process listens on TCP port 8000\n\
+         few-files   ok        any number\n\
+         clock       ok        the node's clock agrees with the service account's token\n\
+         \n\
+         port-taken\n    The kubelet's probes, or Prometheus, reach another process.\n    Stop the other process, or give the agent a \
+         network namespace of its own; --monitoring-port and --ctrlz_port move two of the ports.\n    see \
+         docs/preflight.md#port-taken for hints\n"
+    );
+    let suite =
+        "<testsuite name=\"install-cni check\" tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"0\">";
+    assert_eq!(preflight.junit(Severity::Warning).lines().nth(1), Some(suite));
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test of a pure crate may read the documentation")]
+fn each_code_has_a_section_of_the_page() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(DOCS);
+    let page = fs::read_to_string(page).unwrap();
+    let sections: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+    let codes: Vec<&str> = PreflightCode::ALL.iter().map(|code| code.word()).collect();
+    assert_eq!(sections, codes);
+    for code in PreflightCode::ALL {
+        for text in [code.consequence(), code.advice()] {
+            assert!(page.lines().any(|line| line == text), "{}: {text}", code.word());
+        }
+    }
+}

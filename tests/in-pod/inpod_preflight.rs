@@ -1,0 +1,218 @@
+//! `install-cni check`, and the same at the agent's start: nothing is found on a healthy node, and what is taken or refused is found
+//! for what it is. What could not be tried is never good.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+
+use kit::{NodeOptions, TempDir};
+use serde_json::{Value, json};
+
+use crate::fixtures::ambient::Ambient;
+use crate::fixtures::inpod::InPod;
+
+/// Severity of each check by its code; `ok` for one that passed.
+type Checks = BTreeMap<String, (String, String)>;
+
+fn checks_of(all: &Value) -> Checks {
+    let check = |check: &Value| {
+        let text = |member: &str| check[member].as_str().unwrap_or("ok").to_owned();
+        (text("code"), (text("severity"), text("message")))
+    };
+    all.as_array().unwrap().iter().map(check).collect()
+}
+
+/// Exit status and checks.
+fn check(fixture: &InPod, arguments: &[&str]) -> (i32, Checks) {
+    let output = fixture.container.exec(&[&["check", "-o", "json"], arguments].concat());
+    let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else { panic!("{output:?}") };
+    assert_eq!(answer["schema"], "millrace.node-preflight/v1");
+    (output.status.code().unwrap(), checks_of(&answer["checks"]))
+}
+
+/// Those that did not pass.
+fn failed(checks: &Checks) -> Vec<(&str, &str)> {
+    let severities = checks.iter().map(|(code, (severity, _))| (code.as_str(), severity.as_str()));
+    severities.filter(|(_, severity)| *severity != "ok").collect()
+}
+
+/// What the agent found at its start, when it has.
+fn of_agent(fixture: &mut InPod) -> Checks {
+    fixture.eventually("the agent has checked the node", |fixture| !state_checks(fixture).is_empty());
+    state_checks(fixture)
+}
+
+fn state_checks(fixture: &Ambient) -> Checks {
+    let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+    checks_of(&serde_json::from_slice::<Value>(&state).unwrap()["preflight"])
+}
+
+/// A token as the API server issues them.
+fn set_token(fixture: &InPod, issued: i64, expires: i64) {
+    let claims = json!({"iat": issued, "exp": expires}).to_string();
+    let mut encoded = String::new();
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    for three in claims.as_bytes().chunks(3) {
+        let bits =
+            three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        let letters = (0..=three.len()).map(|at| LETTERS[(bits >> (18 - 6 * at)) as usize & 63] as char);
+        encoded.extend(letters);
+    }
+    fixture.container.set_account(&format!("e30.{encoded}.c2ln"), "no certificate");
+}
+
+fn now() -> i64 {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    i64::try_from(since.as_secs()).unwrap()
+}
+
+/// Everything that the agent needs to make on the node: tables, sets, policy rules, routes.
+fn objects(fixture: &InPod) -> String {
+    let netns = fixture.node.netns();
+    ["nft list ruleset", "ipset list -n", "ip rule", "ip -6 rule", "ip address", "ip route show table all"]
+        .map(|command| netns.sh(command))
+        .concat()
+}
+
+#[test]
+fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    set_token(&fixture, now() - 10, now() + 3600);
+    let before = objects(&fixture);
+    let (status, found) = check(&fixture, &["--fail-on", "warning"]);
+    assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
+    for code in
+        ["pod-rules", "policy-rules", "address-sets", "node-rules", "sidecar-rules", "tproxy", "clock"]
+    {
+        assert!(found.contains_key(code), "{code}: {found:#?}");
+    }
+    assert!(found["no-network"].1.ends_with("10-kit.conflist; our entry is not in it"), "{found:#?}");
+    assert_eq!(objects(&fixture), before);
+    fixture.start();
+    let started = of_agent(&mut fixture);
+    assert_eq!(failed(&started), vec![], "{started:#?}\n{}", fixture.log());
+    let (status, found) = check(&fixture, &["--fail-on", "warning"]);
+    assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
+    // What only the agent's process knows comes from there.
+    for code in ["port-taken", "few-files", "little-memory"] {
+        assert_eq!(found.get(code), started.get(code), "{code}");
+        assert!(found.contains_key(code), "{code}");
+    }
+    assert!(found["no-network"].1.ends_with("10-kit.conflist; our entry is in it"), "{found:#?}");
+    let output = fixture.container.exec(&["check", "-o", "junit"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let head = format!(
+        "<testsuite name=\"install-cni check\" tests=\"{}\" failures=\"0\" errors=\"0\" skipped=\"0\">",
+        found.len()
+    );
+    assert!(text.lines().any(|line| line == head), "{text}");
+}
+
+#[test]
+fn addresses_ports_and_the_clock_that_contradict_are_found_at_the_start() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let netns = std::sync::Arc::clone(fixture.node.netns());
+    netns.sh("ip address add 169.254.7.127/32 dev lo");
+    let _listener = netns.run(|| TcpListener::bind("127.0.0.1:15014").unwrap());
+    set_token(&fixture, now() + 600, now() + 3600);
+    fixture.start();
+    let found = of_agent(&mut fixture);
+    let expected = vec![("clock", "warning"), ("port-taken", "warning"), ("probe-address-taken", "warning")];
+    assert_eq!(failed(&found), expected, "{found:#?}");
+    assert_eq!(found["probe-address-taken"].1, "169.254.7.127 is an address of lo");
+    assert_eq!(found["port-taken"].1, "another process listens on TCP port 15014");
+    assert_eq!(check(&fixture, &[]).0, 0, "nothing of it keeps pods from being captured");
+    assert_eq!(check(&fixture, &["--fail-on", "warning"]).0, 1);
+    // The page and the commands show it.
+    let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+    let state: Value = serde_json::from_slice(&state).unwrap();
+    let codes: Vec<&str> = state["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["code"].as_str().unwrap())
+        .collect();
+    assert!(
+        ["clock", "port-taken", "probe-address-taken"].iter().all(|code| codes.contains(code)),
+        "{codes:?}"
+    );
+    assert_eq!(fixture.daemon().logged("check of the node failed", "code=port-taken"), 1);
+}
+
+#[test]
+fn an_address_that_was_chosen_may_be_the_nodes_own() {
+    let fixture = InPod::stopped(NodeOptions::default(), &[("HOST_PROBE_SNAT_IP", "169.254.9.9")]);
+    fixture.node.netns().sh("ip address add 169.254.9.9/32 dev lo");
+    let (_, found) = check(&fixture, &[]);
+    assert_eq!(found["probe-address-taken"].0, "ok", "{found:#?}");
+}
+
+#[test]
+fn another_agents_socket_and_rules_in_legacy_tables_are_found() {
+    let fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let run_dir = fixture.node.run_dir();
+    let listener = UnixListener::bind(run_dir.join("pluginevent.sock")).unwrap();
+    fixture.node.netns().sh("iptables-legacy -t nat -N KUBE-POSTROUTING");
+    fixture.node.netns().sh("iptables-legacy -t nat -A KUBE-POSTROUTING -j ACCEPT");
+    let (status, found) = check(&fixture, &[]);
+    assert_eq!((status, failed(&found)), (1, vec![("socket-taken", "error")]), "{found:#?}");
+    assert_eq!(found["socket-taken"].1, "a process serves /var/run/istio-cni/pluginevent.sock");
+    let tables = "legacy tables hold rules in 1 chain, by their names of kube-proxy or the kubelet";
+    assert_eq!(found["legacy-tables"].1, tables);
+    // Left by an agent that has ended.
+    drop(listener);
+    let (status, found) = check(&fixture, &[]);
+    assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
+}
+
+/// Legacy tables are to be used, and the image has no tools: no pod can be captured.
+#[test]
+fn an_error_keeps_the_agent_not_ready_while_the_installer_goes_on() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[("FORCE_IPTABLES_BINARY", "legacy")]);
+    let empty = TempDir::new().unwrap();
+    fixture.container.add_mount(empty.path(), "/usr/sbin");
+    let (status, found) = check(&fixture, &[]);
+    let expected = vec![
+        ("node-rules", "error"),
+        ("pod-rules", "error"),
+        ("sidecar-rules", "warning"),
+        ("tproxy", "warning"),
+    ];
+    assert_eq!((status, failed(&found)), (1, expected), "{found:#?}");
+    let arguments = fixture.arguments.clone();
+    fixture.daemon = Some(fixture.container.start_with(&arguments, &[]));
+    let installed = fixture.container.bin_dir().join("istio-cni");
+    fixture.daemon().wait_for("the plugin is installed", |_| installed.exists());
+    let found = of_agent(&mut fixture);
+    assert_eq!(failed(&found), vec![("node-rules", "error"), ("pod-rules", "error")], "{found:#?}");
+    let network = fixture.container.net_d().join("10-kit.conflist");
+    fixture.daemon().wait_for("our entry is in the network", |_| {
+        let network: Option<Value> = serde_json::from_slice(&fs::read(&network).unwrap()).ok();
+        network.is_some_and(|network| {
+            network["plugins"].as_array().unwrap().last().unwrap()["type"] == "istio-cni"
+        })
+    });
+    let why = |code: &str| format!("{} ({code})", found[code].1);
+    let why = format!("capture is impossible on this node: {}; {}", why("pod-rules"), why("node-rules"));
+    fixture.daemon().wait_for("nothing but that keeps it from being ready", |daemon| {
+        daemon.get(8000, "/readyz").is_some_and(|(status, body)| status == 503 && body.trim() == why)
+    });
+    assert_eq!(fixture.daemon().get(8000, "/healthz").unwrap().0, 200);
+}
+
+#[test]
+fn a_kernel_without_netfilter_and_one_that_cannot_be_asked_differ() {
+    for (refused, status, code, severity) in
+        [("netfilter", 1, "address-sets", "error"), ("netns", 2, "pod-rules", "unknown")]
+    {
+        let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+        fixture.container.set_refused(refused);
+        let (found_status, found) = check(&fixture, &[]);
+        assert_eq!((found_status, found[code].0.as_str()), (status, severity), "{refused}: {found:#?}");
+        let tried =
+            ["pod-rules", "address-sets", "node-rules", "sidecar-rules", "tproxy", "connection-tracking"];
+        let good: Vec<_> = tried.iter().filter(|code| found[**code].0 == "ok").collect();
+        assert!(good.is_empty(), "{refused}: {good:?} {found:#?}");
+    }
+}

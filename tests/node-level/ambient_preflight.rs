@@ -1,0 +1,43 @@
+//! `install-cni check` for node-level capture: nothing is found on a healthy node, and numbers that another component has are.
+
+use std::collections::BTreeMap;
+
+use kit::NodeOptions;
+use serde_json::Value;
+
+use crate::fixtures::ambient::Ambient;
+
+/// Exit status, and severity and message of the checks that did not pass, by code.
+fn check(fixture: &Ambient) -> (i32, BTreeMap<String, (String, String)>) {
+    let output = fixture.container.exec(&["check", "-o", "json", "--fail-on", "warning"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = answer["checks"].as_array().unwrap().iter().filter_map(|check| {
+        let text = |member: &str| Some(check[member].as_str()?.to_owned());
+        Some((text("code")?, (text("severity")?, text("message")?)))
+    });
+    // The token of the tests has no times, which is no finding.
+    (output.status.code().unwrap(), failed.collect())
+}
+
+#[test]
+fn a_priority_and_a_table_that_are_taken_are_found_with_and_without_an_agent() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
+    assert_eq!(check(&fixture), (0, BTreeMap::new()));
+    fixture.start();
+    assert_eq!(check(&fixture), (0, BTreeMap::new()));
+    fixture.node.netns().sh("ip rule add priority 102 fwmark 0x100/0x100 lookup 7");
+    let (status, failed) = check(&fixture);
+    let found = "rule 102: from all fwmark 0x100/0x100 lookup 7";
+    let expected = ("error".to_owned(), found.to_owned());
+    assert_eq!((status, failed), (1, BTreeMap::from([("numbers-taken".to_owned(), expected)])));
+}
+
+#[test]
+fn legacy_tables_in_use_without_a_tool_for_them_are_found() {
+    let mut fixture = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
+    fixture.node.netns().sh("iptables-legacy -t nat -A POSTROUTING -j ACCEPT");
+    let empty = kit::TempDir::new().unwrap();
+    fixture.mount(empty.path(), "/usr/sbin");
+    let (status, failed) = check(&fixture);
+    assert_eq!((status, failed["legacy-tables"].0.as_str()), (1, "warning"), "{failed:?}");
+}
