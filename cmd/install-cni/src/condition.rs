@@ -11,7 +11,7 @@ use retry::{Backoff, LastError};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::{cluster::ClusterAccess, daemon::HealthProbe};
+use crate::{cluster::ClusterAccess, health::HealthProbe};
 
 /// Type of the condition.
 const KIND: &str = "IstioCNIReady";

@@ -5,21 +5,19 @@ use std::{
     time::Duration,
 };
 
-use agent::{AgentStatus, MeshPodMetrics, PluginMetrics};
+use agent::{MeshPodMetrics, PluginMetrics};
 use anyhow::{Context as _, Result, bail};
 use axum::Router;
 use daemon_settings::{DaemonSettings, DebugAddress};
 use installer::{Installer, InstallerHandle, InstallerMetrics, InstallerNotice, InstallerStatus};
-use model::Reason;
 use node_status::{SidecarDriftChecker, SidecarDriftMetrics};
 use prometheus_client::registry::Registry;
 use repair::RepairMetrics;
-use report::{Observed, PreflightCheck};
+use report::Observed;
 use retry::LastError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use telemetry::{
-    debug,
-    http::{self, HealthCheck},
+    debug, http,
     local::RootServer,
     log_server::{LogMetrics, LogServer},
     logging::{self, LogOptions, Logger},
@@ -39,6 +37,7 @@ use crate::{
     cluster::{self, ClusterAccess},
     condition,
     events::EventServer,
+    health::HealthProbe,
     node_agent::{self, RunningAgent},
     node_lock::NodeLock,
     notices::{NOTICES, NoticeReceivers},
@@ -186,63 +185,6 @@ struct Daemon {
     registry: Arc<Registry>,
     logger: Logger,
     lock: NodeLock,
-}
-
-/// Health of installer and agent, for probes.
-#[derive(Clone)]
-pub(crate) struct HealthProbe {
-    installer: Arc<InstallerStatus>,
-    agent: Arc<AgentStatus>,
-    preflight: Arc<PreflightOutcome>,
-    /// Without ambient mode the agent must be alive, and nothing waits for it to be ready.
-    is_ambient: bool,
-}
-
-impl HealthProbe {
-    /// Whether the plugin's files are as they should be, and looked after.
-    pub(crate) fn installer(&self) -> Result<(), Reason> {
-        self.installer.live().and_then(|()| self.installer.ready())
-    }
-
-    /// How often something has changed that people are shown of the node's network.
-    pub(crate) fn changes(&self) -> u64 {
-        self.agent.changes()
-    }
-
-    /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
-    pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
-        self.is_ambient.then(|| self.agent.live().and_then(|()| self.agent_ready()))
-    }
-
-    /// Checks of the node at the start.
-    pub(crate) fn preflight(&self) -> Vec<PreflightCheck> {
-        self.preflight.checks()
-    }
-
-    fn agent_ready(&self) -> Result<(), Reason> {
-        if self.is_ambient { self.preflight.ready().and_then(|()| self.agent.ready()) } else { Ok(()) }
-    }
-}
-
-impl HealthCheck for HealthProbe {
-    fn live(&self) -> Result<(), Reason> {
-        self.installer.live().and_then(|()| self.agent.live())
-    }
-
-    fn ready(&self) -> Result<(), Reason> {
-        match (self.installer.ready(), self.agent_ready()) {
-            (Err(installer), Err(agent)) => Err(format!("{installer}; {agent}").into()),
-            (installer, agent) => installer.and(agent),
-        }
-    }
-
-    fn reason(&self) -> &'static str {
-        match (self.installer.ready(), self.agent_ready()) {
-            (Err(_), _) => condition::NOT_INSTALLED,
-            (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
-            (Ok(()), Ok(())) => "",
-        }
-    }
 }
 
 impl Daemon {

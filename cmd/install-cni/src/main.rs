@@ -14,6 +14,7 @@ mod condition;
 mod console;
 mod daemon;
 mod events;
+mod health;
 mod node_agent;
 mod node_lock;
 mod notices;

@@ -8,7 +8,7 @@ use repair::{AddRecords, InPlaceRepair, RepairController, RepairEvent, RepairMet
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
-use crate::{cluster, daemon::HealthProbe, supervise::restart_on_panic};
+use crate::{cluster, health::HealthProbe, supervise::restart_on_panic};
 
 /// Repairs for as long as the process lives, if somebody wants it.
 pub(crate) fn start(

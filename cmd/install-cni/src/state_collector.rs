@@ -30,7 +30,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::daemon::HealthProbe;
+use crate::health::HealthProbe;
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
 const REST: u32 = 3;
