@@ -71,6 +71,8 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     fixture.checks.chapter("what an operator asks");
     workplace.ask(fixture, "kubectl get pods --all-namespaces", &["shop", "web", "Running"]);
     workplace.ask(fixture, "kubectl millrace check --wait 1m", &["√"]);
+    let test = "helm test istio-cni -n istio-system --logs";
+    workplace.ask(fixture, test, &["Succeeded", "The kernel and the files are as they should be."]);
     workplace.ask(fixture, "kubectl millrace list", &["mesh/ledger", "shop/web", "captured"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
     for place in ["mesh/ledger", "shop/web"] {
