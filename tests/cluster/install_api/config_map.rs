@@ -24,7 +24,8 @@ fn an_edit_of_the_config_map_is_on_the_node_a_moment_later_without_a_restart() {
     });
     // The machine may be busy; a delay of the daemon's own would be in each of them.
     assert!(edits.iter().min().unwrap() < &Duration::from_secs(1), "{edits:?}");
-    assert_eq!(daemon.metric(APPLIED), Some(4.0));
+    // It is counted when the file is there.
+    daemon.wait_for("each is counted", |daemon| daemon.metric(APPLIED) == Some(4.0));
     assert_eq!(daemon.metric(r#"istio_cni_restores_total{cause="entry_changed"}"#), None, "nobody broke it");
     daemon.wait_until_ready();
     assert_eq!(fixture.events("CNIConfigRefused"), Vec::<Value>::new());
