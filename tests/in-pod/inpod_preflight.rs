@@ -10,7 +10,7 @@ use kit::{NodeOptions, TempDir};
 use serde_json::{Value, json};
 
 use crate::fixtures::ambient::Ambient;
-use crate::fixtures::inpod::InPod;
+use crate::fixtures::inpod::{IPTABLES, InPod};
 
 /// Severity of each check by its code; `ok` for one that passed.
 type Checks = BTreeMap<String, (String, String)>;
@@ -201,12 +201,13 @@ fn an_error_keeps_the_agent_not_ready_while_the_installer_goes_on() {
     assert_eq!(fixture.daemon().get(8000, "/healthz").unwrap().0, 200);
 }
 
+/// Legacy tables are changed without a netfilter socket.
 #[test]
 fn a_kernel_without_netfilter_and_one_that_cannot_be_asked_differ() {
     for (refused, status, code, severity) in
         [("netfilter", 1, "address-sets", "error"), ("netns", 2, "pod-rules", "unknown")]
     {
-        let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+        let mut fixture = InPod::stopped(NodeOptions::default(), &[IPTABLES]);
         fixture.container.set_refused(refused);
         let (found_status, found) = check(&fixture, &[]);
         assert_eq!((found_status, found[code].0.as_str()), (status, severity), "{refused}: {found:#?}");
