@@ -39,9 +39,9 @@ type PodKey = (String, String);
 
 /// Proves pods, one each time, in the order of their names, as long as it is polled.
 pub(crate) struct ProofSampler {
-    pub(crate) collector: Arc<StateCollector>,
-    pub(crate) interval: Duration,
-    pub(crate) metrics: ProofMetrics,
+    collector: Arc<StateCollector>,
+    interval: Duration,
+    metrics: ProofMetrics,
     last: Option<PodKey>,
     /// The pods that were logged as bypassing.
     bypassing: BTreeSet<PodKey>,
