@@ -29,7 +29,7 @@ fn entries(summary: &str) -> Vec<(String, String, String)> {
     entries
 }
 
-/// What is wrong with a summary of these pages, each with its title.
+/// Returns the mistakes of a summary of these pages, each with its title.
 fn findings(summary: &str, pages: &BTreeMap<String, String>) -> Vec<String> {
     let entries = entries(summary);
     let mut findings = Vec::new();

@@ -76,7 +76,7 @@ impl Exceptions {
         self.try_direct(peer, server).unwrap()
     }
 
-    /// The same where there may be no connection.
+    /// Like `is_direct`, where there may be no connection.
     fn try_direct(&self, peer: &Peer, server: SocketAddr) -> Result<bool, Failure> {
         /// Below those that the kernel gives out by itself.
         static PORTS: AtomicU16 = AtomicU16::new(20_000);

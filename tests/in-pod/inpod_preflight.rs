@@ -37,7 +37,7 @@ fn failed(checks: &Checks) -> Vec<(&str, &str)> {
     severities.filter(|(_, severity)| *severity != "ok").collect()
 }
 
-/// What the agent found at its start, when it has.
+/// Waits for the findings of the agent at its start.
 fn of_agent(fixture: &mut InPod) -> Checks {
     fixture.eventually("the agent has checked the node", |fixture| !state_checks(fixture).is_empty());
     state_checks(fixture)

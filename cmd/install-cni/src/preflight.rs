@@ -28,7 +28,7 @@ impl PreflightOutcome {
     /// Whether capture is possible, as far as is known.
     ///
     /// # Errors
-    /// It is impossible, and why.
+    /// Capture is impossible; the reason says why.
     pub(crate) fn ready(&self) -> Result<(), Reason> {
         let error = preflight_error(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         error.map_or(Ok(()), |why| Err(why.into()))

@@ -65,12 +65,13 @@ impl ProofSampler {
 
     /// Proves the next pod. Errors of the observation are reported by who else asks for it; the next one may succeed.
     async fn prove_next(&mut self) {
+        let alone = self.collector.wait_turn().await;
         let Ok(state) = self.collector.state().await else { return };
         let pods = redirected(&state.pods);
         self.bypassing.retain(|key| pods.contains(key));
         let Some(key) = following(&pods, self.last.take()).cloned() else { return };
         self.last = Some(key.clone());
-        let Ok(proof) = self.collector.prove_in(state, &key.0, &key.1).await else { return };
+        let Ok(proof) = self.collector.prove_in(alone, state, &key.0, &key.1).await else { return };
         self.metrics.count(&proof);
         self.report(&key, &proof);
     }

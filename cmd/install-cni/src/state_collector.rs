@@ -24,7 +24,7 @@ use report::{
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{OwnedMutexGuard, mpsc, oneshot},
     task::spawn_blocking,
     time::sleep,
 };
@@ -158,22 +158,28 @@ impl StateCollector {
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, Reason> {
+        let alone = self.wait_turn().await;
         let state = self.state().await?;
-        let proof = self.prove_in(state, &namespace, &name).await?;
+        let proof = self.prove_in(alone, state, &namespace, &name).await?;
         serde_json::to_value(proof).map_err(|error| error.to_string().into())
     }
 
-    /// Proves one pod of a state.
+    /// Waits until no other proof is being made. A state that is observed then is as the proof finds it.
+    pub(crate) async fn wait_turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.proving).lock_owned().await
+    }
+
+    /// Proves one pod of a state, which was observed after [`StateCollector::wait_turn`].
     ///
     /// # Errors
     /// As [`StateCollector::state`].
     pub(crate) async fn prove_in(
         self: &Arc<StateCollector>,
+        alone: OwnedMutexGuard<()>,
         state: Arc<StateReport>,
         namespace: &str,
         name: &str,
     ) -> Result<Proof, Reason> {
-        let alone = Arc::clone(&self.proving).lock_owned().await;
         let (collector, namespace, name) = (Arc::clone(self), namespace.to_owned(), name.to_owned());
         let proven = spawn_blocking(move || {
             let _alone = alone; // also when whoever asked has gone

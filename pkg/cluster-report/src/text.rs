@@ -86,12 +86,13 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
 
 /// The mark of a result, and its colour.
 fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
-    match failed {
-        None => ("√", Colour::Green),
-        Some(Severity::Error) => ("×", Colour::Red),
-        Some(Severity::Warning) => ("‼", Colour::Yellow),
-        Some(Severity::Unknown) => ("?", Colour::Yellow),
-    }
+    let mark = match failed {
+        None => "√",
+        Some(Severity::Error) => "×",
+        Some(Severity::Warning) => "‼",
+        Some(Severity::Unknown) => "?",
+    };
+    (mark, Colour::of_severity(failed))
 }
 
 /// `millrace simulate`: one line for each pod, then what would be wrong. `all` shows every pod.

@@ -1,4 +1,4 @@
-//! What would keep the agent from capturing pods on this node: reads the facts, which [`report::judge_preflight`] judges.
+//! Facts that would keep the agent from capturing pods on this node, read for [`report::judge_preflight`].
 //! Nothing of the node is changed: what is tried is tried in network namespaces of its own.
 
 mod trial;

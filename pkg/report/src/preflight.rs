@@ -399,10 +399,9 @@ impl NodePreflight {
     #[must_use]
     pub fn text(&self, colour: bool) -> String {
         let row = |check: &PreflightCheck| {
-            let (word, shade) = word_of(check.severity);
             vec![
                 Cell::plain(&check.code),
-                Cell::coloured(word, shade),
+                Cell::coloured(word_of(check.severity), Colour::of_severity(check.severity)),
                 Cell::plain(match check.message.as_str() {
                     "" => &check.title,
                     message => message,
@@ -433,12 +432,12 @@ impl NodePreflight {
     }
 }
 
-fn word_of(severity: Option<Severity>) -> (&'static str, Colour) {
+fn word_of(severity: Option<Severity>) -> &'static str {
     match severity {
-        None => ("ok", Colour::Green),
-        Some(Severity::Warning) => ("warning", Colour::Yellow),
-        Some(Severity::Unknown) => ("unknown", Colour::Yellow),
-        Some(Severity::Error) => ("error", Colour::Red),
+        None => "ok",
+        Some(Severity::Warning) => "warning",
+        Some(Severity::Unknown) => "unknown",
+        Some(Severity::Error) => "error",
     }
 }
 

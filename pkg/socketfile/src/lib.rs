@@ -122,7 +122,7 @@ pub fn bind_type(
 /// Whether a process listens at a path, so that [`bind`] would refuse it.
 ///
 /// # Errors
-/// Who listens there cannot be asked.
+/// The kernel cannot be asked for listeners there.
 pub fn is_in_use(path: &Path) -> Result<bool, SocketError> {
     let at = SocketLocation { path, mode: Mode::empty(), socket_type: SocketType::STREAM };
     at.is_in_use(&at.system("use this path", SocketAddrUnix::new(path))?)

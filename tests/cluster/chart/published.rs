@@ -46,7 +46,7 @@ fn described(helm: &Helm, variables: &[(&str, &str)]) -> Value {
     serde_saphyr::from_str(&String::from_utf8(shown.stdout).unwrap()).unwrap()
 }
 
-/// What is in an annotation, which is YAML itself.
+/// Returns the content of an annotation, which is YAML itself.
 fn annotation(described: &Value, name: &str) -> Value {
     match described["annotations"][format!("artifacthub.io/{name}")].as_str() {
         Some(text) => serde_saphyr::from_str(text).unwrap(),

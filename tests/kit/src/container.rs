@@ -29,7 +29,7 @@ pub struct Container {
     program: PathBuf,
     /// A file below `/proc/sys/user` and its value.
     limit: Option<(String, u32)>,
-    /// What the kernel refuses to it.
+    /// Feature that the kernel refuses to it.
     refused: Option<&'static str>,
     /// Further directories of the node, and where they are in the container.
     mounts: Vec<(PathBuf, String)>,

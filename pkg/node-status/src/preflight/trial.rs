@@ -1,4 +1,4 @@
-//! What the kernel takes, found out by doing it: rules, sets and routes as the agent makes them, in network namespaces that are
+//! Trials of what the kernel takes, by doing it: rules, sets and routes as the agent makes them, in network namespaces that are
 //! made for it and end with it.
 
 use std::{

@@ -1,6 +1,6 @@
 //! Columns.
 
-use crate::text::clean;
+use crate::{findings::Severity, text::clean};
 
 /// Colours that a terminal of any background shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,18 @@ pub enum Colour {
     Dim,
     /// A title.
     Bold,
+}
+
+impl Colour {
+    /// Returns the colour of a finding; `None`: a check that has passed.
+    #[must_use]
+    pub fn of_severity(severity: Option<Severity>) -> Colour {
+        match severity {
+            None => Colour::Green,
+            Some(Severity::Warning | Severity::Unknown) => Colour::Yellow,
+            Some(Severity::Error) => Colour::Red,
+        }
+    }
 }
 
 /// One cell.
