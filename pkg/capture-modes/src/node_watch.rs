@@ -18,6 +18,7 @@ use std::{
 
 use firewall::RulesSnapshot;
 use ipset::{IpsetHandle, SetName};
+use netlink::{NetlinkProtocol, StandingQuestions};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
@@ -200,6 +201,8 @@ struct NodeObserver {
     objects: NodeObjects,
     handle: IpsetHandle,
     reader: GenerationReader,
+    /// Generation and sets, to which the answers are the same most of the time. `None`: there are many sets, or it failed once.
+    questions: Option<StandingQuestions>,
     /// `None`: no notifications are read.
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be asked, or has no nf_tables.
@@ -217,10 +220,14 @@ impl NodeObserver {
     fn new(objects: NodeObjects) -> io::Result<NodeObserver> {
         let has_use = objects.network || objects.attributed;
         let notifications = if has_use { Some(watch_node(objects.attributed)?) } else { None };
+        let handle = IpsetHandle::open().map_err(io::Error::other)?;
+        let (generation, list) = (nftables::generation_request(), handle.headers_request());
+        let questions = StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list);
         Ok(NodeObserver {
             objects,
-            handle: IpsetHandle::open().map_err(io::Error::other)?,
+            handle,
             reader: GenerationReader::open().map_err(io::Error::other)?,
+            questions: Some(questions.map_err(io::Error::other)?),
             notifications,
             generation: None,
             rules: None,
@@ -239,11 +246,13 @@ impl NodeObserver {
                 return;
             }
             let (network_changed, writer) = self.read_notifications();
-            if self.rules_changed() {
-                report(NodeNotice { change: NodeChange::Rules, writer });
-            }
-            if self.sets_changed() || self.members_changed() {
-                report(NodeChange::Sets.into());
+            if !self.is_as_before() {
+                if self.rules_changed() {
+                    report(NodeNotice { change: NodeChange::Rules, writer });
+                }
+                if self.sets_changed() || self.members_changed() {
+                    report(NodeChange::Sets.into());
+                }
             }
             if network_changed {
                 report(NodeChange::Network.into());
@@ -251,6 +260,16 @@ impl NodeObserver {
             let before = std::mem::replace(&mut worked, processor_time());
             pause = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_PAUSE);
         }
+    }
+
+    /// Whether the kernel counts the same changes of rules and members of sets as at the last look, and nothing is to be listed.
+    fn is_as_before(&mut self) -> bool {
+        let Some(questions) = &mut self.questions else { return false };
+        let same = questions.have_same_answers();
+        if same.is_err() || self.handle.has_many_sets() {
+            self.questions = None;
+        }
+        same.unwrap_or(false) && Instant::now() < self.legacy_due.min(self.members_due)
     }
 
     fn rules_changed(&mut self) -> bool {

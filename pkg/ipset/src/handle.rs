@@ -1,6 +1,6 @@
 //! The handle, and what it does with whole sets.
 
-use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReplyMessages, Socket};
+use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
 
 use crate::message::{self, RequestBuilder, attr};
 use crate::own_members::{MemberSum, OwnMembers};
@@ -85,6 +85,18 @@ impl IpsetHandle {
         sets.map_err(|malformed: netlink::Malformed| listing(malformed.into()))
     }
 
+    /// Returns the request for a list of all sets without their members.
+    #[must_use]
+    pub fn headers_request(&self) -> NetlinkRequest {
+        self.requests.headers(None)
+    }
+
+    /// Whether [`IpsetHandle::members_of_others`] has found more than sixteen sets, so that a list of them is no small one.
+    #[must_use]
+    pub fn has_many_sets(&self) -> bool {
+        self.has_many_sets
+    }
+
     /// Returns how many members each of these sets has, without those that this process has added by then, and with those that it
     /// has removed. The number is negative where others removed members; where there is no set, it has none. While it stays the
     /// same, most probably nobody else has changed the set.
@@ -115,11 +127,22 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// As [`IpsetHandle::list`].
+    /// [`Error::List`].
     pub fn hash_of_others(&mut self, set: &SetName) -> Result<u64, Error> {
         let own = OwnMembers::lock();
         let mut all = MemberSum::default();
-        self.list(set)?.iter().flatten().for_each(|member| all.add(member.ip));
+        let mut malformed = None;
+        let mut add = |part: &ReceivedMessage<'_>| {
+            malformed = reply::parse_addresses(part, |ip| all.add(ip)).err().or(malformed);
+        };
+        let failed = |source| Error::List { set: set.clone(), source };
+        match self.socket.dump_each(&self.requests.list(set), &mut add) {
+            Err(error) if error.errno() != Some(Errno::NOENT) => return Err(failed(error.into())),
+            _ => {}
+        }
+        if let Some(malformed) = malformed {
+            return Err(failed(malformed.into()));
+        }
         Ok(all.hashes.wrapping_sub(own.sum(set).hashes))
     }
 

@@ -52,17 +52,39 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
 /// If the reply does not follow ipset's format, or a member is not an address.
 pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<SetEntry>, Malformed> {
     let mut members = Vec::new();
-    for attribute in listed(reply)?.unwrap_or(Attributes::new(&[])) {
-        let attribute = attribute?;
-        if attribute.kind != attr::ADT {
-            continue;
-        }
-        for member in attribute.nested() {
-            members.push(entry(member?.nested())?);
-        }
-    }
+    each_member(reply, |member| {
+        members.push(entry(member)?);
+        Ok(())
+    })?;
     Ok(members)
 }
+
+/// Like [`parse_members`], but hands over the addresses as they come.
+pub(crate) fn parse_addresses(
+    reply: &ReceivedMessage<'_>,
+    mut each: impl FnMut(IpAddr),
+) -> Result<(), Malformed> {
+    each_member(reply, |member| {
+        let address = member.find(data::IP).ok_or(WITHOUT_ADDRESS)?;
+        each(ip(&address)?);
+        Ok(())
+    })
+}
+
+fn each_member<'a>(
+    reply: &ReceivedMessage<'a>,
+    mut each: impl FnMut(Attributes<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    for attribute in listed(reply)?.unwrap_or(Attributes::new(&[])) {
+        let attribute = attribute?;
+        if attribute.kind == attr::ADT {
+            attribute.nested().try_for_each(|member| each(member?.nested()))?;
+        }
+    }
+    Ok(())
+}
+
+const WITHOUT_ADDRESS: Malformed = Malformed("member of a set without its address");
 
 fn entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
     let (mut address, mut comment) = (None, None);
@@ -74,7 +96,7 @@ fn entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
             _ => {}
         }
     }
-    Ok(SetEntry { ip: address.ok_or(Malformed("member of a set without its address"))?, comment })
+    Ok(SetEntry { ip: address.ok_or(WITHOUT_ADDRESS)?, comment })
 }
 
 fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {

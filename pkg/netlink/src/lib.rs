@@ -24,7 +24,9 @@ pub use error::{Error, Malformed};
 pub use list_bounds::ListBounds;
 pub use message::{MessageFlags, NetlinkRequest};
 pub use parse::{Attribute, Attributes, MessageIter, ReceivedMessage};
-pub use socket::{DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ReplyMessages, Socket};
+pub use socket::{
+    DEFAULT_TIMEOUT, NetlinkProtocol, NotificationSocket, ReplyMessages, Socket, StandingQuestions,
+};
 
 /// Size of `struct nlmsghdr`.
 const MESSAGE_HEADER: usize = 16;

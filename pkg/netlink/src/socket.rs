@@ -20,9 +20,11 @@ mod list;
 mod notifications;
 mod options;
 mod replies;
+mod standing;
 
 pub use notifications::NotificationSocket;
 pub use replies::ReplyMessages;
+pub use standing::StandingQuestions;
 
 /// How long the kernel may be silent before a request fails. It answers within microseconds, unless another holder
 /// of its configuration lock (rtnl) keeps it; seconds of that happen on nodes with thousands of interfaces.

@@ -29,5 +29,5 @@ mod xt;
 pub use commit::{Unsupported, commit, transaction};
 pub use decode::{DecodedRule, prefix_of};
 pub use error::Error;
-pub use listing::{GenerationReader, generation, listing};
+pub use listing::{GenerationReader, generation, generation_request, listing};
 pub use xt::XtablesDecoder;

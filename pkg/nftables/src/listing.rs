@@ -91,8 +91,14 @@ pub(crate) fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
     Ok(Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds))
 }
 
+/// Asks for a number that changes whenever rules of the namespace do; the kernel answers with one message.
+#[must_use]
+pub fn generation_request() -> NetlinkRequest {
+    NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4])
+}
+
 fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
-    let replies = socket.get_first(NetlinkRequest::new(GET_GENERATION, MessageFlags::NONE, &[0; 4]))?;
+    let replies = socket.get_first(generation_request())?;
     let number = replies.iter().find_map(|reply| {
         let (_, attributes) = reply.header::<4>().ok()?;
         attributes.find(GENERATION_ID)?.be32().ok()

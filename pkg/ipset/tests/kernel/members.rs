@@ -1,6 +1,7 @@
 //! One member at a time.
 
 use ipset::{Comment, Error, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
+use netlink::{MessageFlags, NetlinkProtocol, NetlinkRequest, StandingQuestions};
 
 use crate::{
     AddOne as _, AddOutcome, addresses, in_fresh_netns, is_busy, is_full, is_missing_set, made, name, noted,
@@ -67,6 +68,36 @@ fn changes_of_others_are_told_from_our_own() {
             assert_eq!(counted(handle), 0);
         });
     }
+}
+
+#[test]
+fn standing_questions_show_that_others_changed_the_number_of_members_and_a_hash_that_they_replaced_one() {
+    in_fresh_netns(|handle| {
+        let generation = NetlinkRequest::new(0x0a10, MessageFlags::NONE, &[0; 4]); // NFT_MSG_GETGEN
+        let list = handle.headers_request();
+        let mut questions = StandingQuestions::open(NetlinkProtocol::Netfilter, generation, list).unwrap();
+        let spec = made(handle, SetSpec::new(name("watched"), Family::V6).with_comments());
+        let empty = handle.hash_of_others(&spec.name).unwrap();
+        assert_eq!(handle.hash_of_others(&name("none")).unwrap(), empty);
+        let mut changed = || !questions.have_same_answers().unwrap();
+        assert!(changed() && !changed() && !changed());
+        let _ = shown("ipset add watched fd00::1 comment x");
+        assert!(changed() && !changed());
+        let one = handle.hash_of_others(&spec.name).unwrap();
+        let _ = shown("ipset del watched fd00::1");
+        let _ = shown("ipset add watched fd00::2 comment y");
+        assert!(!changed(), "as many members as before");
+        assert_ne!(handle.hash_of_others(&spec.name).unwrap(), one);
+        for command in [
+            "ipset add watched fd00::3",
+            "ipset create t hash:net",
+            "ipset destroy watched",
+            "nft add table ip t",
+        ] {
+            let _ = shown(command);
+            assert!(changed() && !changed(), "{command}");
+        }
+    });
 }
 
 #[test]
