@@ -1,5 +1,6 @@
-//! Node-level capture: drift on the node is repaired at once.
+//! Node-level capture: drift on the node, and in a ztunnel's network namespace, is repaired at once.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::fixtures::ambient::{Ambient, MESH};
@@ -19,25 +20,31 @@ fn assert_repaired(tool: &str) {
     let ztunnel = fixture.ztunnel("ztunnel-a");
     let pod = fixture.pod(MESH, "web");
     fixture.settle();
-    let node = fixture.node.netns().clone();
+    let (node, inside) = (fixture.node.netns().clone(), &ztunnel.pod().netns);
     let before = fixture.state(&[&ztunnel]);
     let (ip, rules_limit) = (pod.ip(true), if tool == "nft" { SOON } else { LATER });
     let damages = [
-        (format!("iptables-{tool} -t mangle -F ztunnel-PREROUTING"), rules_limit),
-        (format!("ip6tables-{tool} -t mangle -D PREROUTING -j ztunnel-PREROUTING"), rules_limit),
-        ("ipset flush ztunnel-pods-ips".to_owned(), SOON),
-        (format!("ipset del ztunnel-pods-ips-v6 {ip}"), SOON),
-        ("ipset add ztunnel-pods-ips 10.99.99.99".to_owned(), SOON),
+        (&*node, format!("iptables-{tool} -t mangle -F ztunnel-PREROUTING"), rules_limit),
+        (&node, format!("ip6tables-{tool} -t mangle -D PREROUTING -j ztunnel-PREROUTING"), rules_limit),
+        (&node, "ipset flush ztunnel-pods-ips".to_owned(), SOON),
+        (&node, format!("ipset del ztunnel-pods-ips-v6 {ip}"), SOON),
+        (&node, "ipset add ztunnel-pods-ips 10.99.99.99".to_owned(), SOON),
         // The number of members stays.
-        (format!("del ztunnel-pods-ips-v6 {ip}\nadd ztunnel-pods-ips-v6 fd99::99"), SOON),
-        ("ip -6 rule del pref 100".to_owned(), SOON),
-        ("ip route flush table 101".to_owned(), SOON),
-        ("ip link set istioin0 down".to_owned(), SOON),
-        ("ip link del istioout0".to_owned(), SOON),
+        (&node, format!("del ztunnel-pods-ips-v6 {ip}\nadd ztunnel-pods-ips-v6 fd99::99"), SOON),
+        (&node, "ip -6 rule del pref 100".to_owned(), SOON),
+        (&node, "ip route flush table 101".to_owned(), SOON),
+        (&node, "ip link set istioin0 down".to_owned(), SOON),
+        (&node, "ip link del istioout0".to_owned(), SOON),
+        (inside, format!("iptables-{tool} -t mangle -F"), rules_limit),
+        (inside, format!("ip6tables-{tool} -t mangle -F"), rules_limit),
+        (inside, "ip -6 rule del pref 20000".to_owned(), SOON),
+        (inside, "ip route flush table 100".to_owned(), SOON),
+        (inside, "ip link set pistioin down".to_owned(), SOON),
+        (inside, "ip -4 address flush dev pistioout".to_owned(), SOON),
     ];
     let mut repairs = 0.0;
-    for (damage, limit) in &damages {
-        damage_by(&node, damage);
+    for (netns, damage, limit) in &damages {
+        damage_by(netns, damage);
         let began = Instant::now();
         repairs += 1.0;
         let is_repaired = |fixture: &mut Ambient| {
@@ -65,6 +72,20 @@ fn drift_on_the_node_is_repaired_at_once() {
 #[test]
 fn drift_on_the_node_is_repaired_with_legacy_tables_too_whose_rules_take_longer() {
     assert_repaired("legacy");
+}
+
+#[test]
+fn a_watched_namespace_ends_with_its_ztunnel_and_takes_the_links_along() {
+    let mut fixture = Ambient::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a");
+    fixture.settle();
+    // It can only be noticed by the kernel: nobody tells the agent that the pod has ended.
+    ztunnel.delete();
+    let is_there = |fixture: &Ambient| {
+        let found = fixture.node.netns().output(Command::new("ip").args(["link", "show", "istioin0"]));
+        found.status.success()
+    };
+    fixture.within(SOON, "the link is gone", |fixture| !is_there(fixture));
 }
 
 /// Whether the history names the process; once the rules are back.

@@ -256,6 +256,7 @@ fn watch_node(
         sets: rules.set_names()?,
         rules: ChainSet::PROBES,
         network: probes.has_branches(),
+        ztunnels: None,
         attributed,
     };
     Ok(NodeWatch::start_or_warn(objects, move |change| results.send(JobResult::NodeChanged(change))))

@@ -17,7 +17,7 @@ use std::{
 };
 
 use model::{Family, PodUid};
-use nodepath::{EnrolledMembers, NodePath};
+use nodepath::{EnrolledMembers, NodePath, ZtunnelWatcher};
 use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 use rules::ChainSet;
@@ -42,6 +42,7 @@ struct VerifiedState {
 pub(crate) struct NodeCapture {
     settings: Arc<CaptureSettings>,
     path: NodePath,
+    ztunnels: ZtunnelWatcher,
     members: EnrolledMembers,
     fallback: ZtunnelFallback,
     /// The desired state that was applied last: whatever differs from it was changed by another component.
@@ -78,15 +79,19 @@ impl NodeCapture {
                 owner.work_completed();
             }
         };
+        let mut path = open_path(settings)?;
+        let ztunnels = path.watch_ztunnels().map_err(nodepath::Error::Watch)?;
         let objects = NodeObjects {
             rules: ChainSet::NODE,
             sets: nodepath::set_names(&settings.node)?,
             network: true,
+            ztunnels: Some(ztunnels.clone()),
             attributed: settings.drift_attribution,
         };
         Ok(NodeCapture {
             settings: Arc::clone(settings),
-            path: open_path(settings)?,
+            path,
+            ztunnels,
             members: EnrolledMembers::open(settings.node.clone())?,
             fallback: settings.fallback,
             applied: None,

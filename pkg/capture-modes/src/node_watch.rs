@@ -22,6 +22,7 @@ use netlink::{NetlinkProtocol, StandingQuestions};
 use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
+use nodepath::ZtunnelWatcher;
 use retry::{ChangePace, LAST_PAUSE};
 use rules::ChainSet;
 use rustix::time::{ClockId, clock_gettime};
@@ -47,6 +48,8 @@ pub(crate) enum NodeChange {
     Sets,
     /// Policy rules, routes, addresses or links, of anybody.
     Network,
+    /// Anything but settings of the kernel, in the network namespace of a ztunnel.
+    Ztunnel,
 }
 
 impl NodeChange {
@@ -55,7 +58,7 @@ impl NodeChange {
         match self {
             NodeChange::Rules => "firewall",
             NodeChange::Sets => "sets",
-            NodeChange::Network => "network",
+            NodeChange::Network | NodeChange::Ztunnel => "network",
         }
     }
 }
@@ -82,6 +85,8 @@ pub(crate) struct NodeObjects {
     pub(crate) sets: Vec<SetName>,
     /// Policy rules, routes or links are ours, too.
     pub(crate) network: bool,
+    /// What is ours in ztunnels' namespaces; `None`: nothing.
+    pub(crate) ztunnels: Option<ZtunnelWatcher>,
     /// Whether the process that changes rules is to be named, at the cost of others' transactions.
     pub(crate) attributed: bool,
 }
@@ -256,6 +261,9 @@ impl NodeObserver {
             }
             if network_changed {
                 report(NodeChange::Network.into());
+            }
+            if self.objects.ztunnels.as_ref().is_some_and(ZtunnelWatcher::take_changes) {
+                report(NodeChange::Ztunnel.into());
             }
             let before = std::mem::replace(&mut worked, processor_time());
             pause = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_PAUSE);

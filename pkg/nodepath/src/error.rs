@@ -49,6 +49,9 @@ pub enum Error {
         /// Where it was looked for.
         directory: String,
     },
+    /// Changes in namespaces of ztunnels cannot be watched.
+    #[error("cannot watch the network namespaces of ztunnels: {0}")]
+    Watch(#[source] std::io::Error),
     /// A link that a step needs is gone.
     #[error("there is no link {0}")]
     NoLink(String),

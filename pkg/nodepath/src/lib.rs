@@ -11,9 +11,11 @@ mod locate;
 mod members;
 mod observe;
 mod restore;
+mod ztunnel_watcher;
 
 pub use error::Error;
 pub use locate::LocatedPod;
 pub use members::{EnrolledMembers, set_names};
 pub use observe::NodePath;
 pub use restore::PendingRestores;
+pub use ztunnel_watcher::ZtunnelWatcher;

@@ -21,6 +21,8 @@ pub struct LocatedPod {
     pub uplink: String,
     /// The pod's network namespace.
     pub netns: Netns,
+    /// The file on which the container runtime has bound it.
+    pub(crate) place: PathBuf,
     /// A connection to that namespace's network.
     pub net: RtnetlinkHandle,
     /// Backend of the pod's tables, as last observed.
@@ -40,11 +42,11 @@ pub(crate) fn locate(
     }
     let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
     let number = link.peer_netns.ok_or_else(missing)?;
-    let netns = netns_of_number(net, number, directory)?.ok_or_else(missing)?;
+    let (place, netns) = netns_of_number(net, number, directory)?.ok_or_else(missing)?;
     let mut inside = netns.run_in(RtnetlinkHandle::open)??;
     let peer = link.peer.map(|peer| inside.link_by_index(peer)).transpose()?.flatten();
     let uplink = peer.ok_or_else(missing)?.name;
-    Ok(LocatedPod { veth: link.name.clone(), uplink, netns, net: inside, firewall: None })
+    Ok(LocatedPod { veth: link.name.clone(), uplink, netns, place, net: inside, firewall: None })
 }
 
 /// The link over which the main table leads to one of the addresses, and to nothing else.
@@ -57,12 +59,16 @@ fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
     net.link_by_index(index)?.ok_or_else(not_routed)
 }
 
-fn netns_of_number(net: &mut RtnetlinkHandle, number: i32, directory: &Path) -> Result<Option<Netns>, Error> {
+fn netns_of_number(
+    net: &mut RtnetlinkHandle,
+    number: i32,
+    directory: &Path,
+) -> Result<Option<(PathBuf, Netns)>, Error> {
     use std::os::fd::AsFd as _;
     let bound: Vec<(PathBuf, Netns)> = Netns::list(directory)?;
-    for (_, netns) in bound {
+    for (place, netns) in bound {
         if net.netns_number(netns.as_fd())? == Some(number) {
-            return Ok(Some(netns));
+            return Ok(Some((place, netns)));
         }
     }
     Ok(None)

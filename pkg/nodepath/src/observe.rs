@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -15,7 +16,7 @@ use planner::node::{
     is_our_rule, pairs, watched_sysctls,
 };
 
-use crate::{Error, LocatedPod, convert, convert::LinkNames, inside, locate, members};
+use crate::{Error, LocatedPod, ZtunnelWatcher, convert, convert::LinkNames, inside, locate, members};
 
 /// The node's network namespace, seen from a thread in it, and those of its ztunnels.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct NodePath {
     pub(crate) located: BTreeMap<PodUid, LocatedPod>,
     pub(crate) slots: [Option<ZtunnelInstance>; 2],
     netns_directory: PathBuf,
+    /// `None`: nobody is to know of changes.
+    watcher: Option<ZtunnelWatcher>,
 }
 
 impl NodePath {
@@ -55,7 +58,18 @@ impl NodePath {
             located: BTreeMap::new(),
             slots: [None, None],
             netns_directory: netns_directory.to_owned(),
+            watcher: None,
         })
+    }
+
+    /// Has the namespaces of ztunnels watched, from when they are located until they are gone.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn watch_ztunnels(&mut self) -> io::Result<ZtunnelWatcher> {
+        let watcher = ZtunnelWatcher::new()?;
+        self.watcher = Some(watcher.clone());
+        Ok(watcher)
     }
 
     /// Finds a ztunnel pod, anew each time: its namespace may have been replaced.
@@ -64,6 +78,9 @@ impl NodePath {
     /// It is not there, or hangs on the node in a way that cannot be captured.
     pub fn locate(&mut self, uid: &PodUid, ips: &[IpAddr], dns: bool) -> Result<ZtunnelInstance, Error> {
         let located = locate::locate(&mut self.net, ips, &self.netns_directory)?;
+        if let Some(watcher) = &self.watcher {
+            watcher.watch(&located.place, &located.netns);
+        }
         let generation = ZtunnelInstance {
             uid: uid.clone(),
             veth: located.veth.clone(),
@@ -82,10 +99,14 @@ impl NodePath {
     /// The journal cannot be written.
     pub fn let_go(&mut self) -> Result<(), Error> {
         let located = std::mem::take(&mut self.located);
-        if located.is_empty() {
-            return Ok(()); // nothing was located this time
+        let is_whole = self.slots.iter().flatten().all(|slot| located.contains_key(&slot.uid));
+        if located.is_empty() || !is_whole {
+            return Ok(()); // what was not located this time may be there
         }
         let ids: Vec<_> = located.values().map(|located| located.netns.id()).collect();
+        if let Some(watcher) = &self.watcher {
+            watcher.keep_only(&ids);
+        }
         Ok(self.journal.keep_only(&ids)?)
     }
 

@@ -23,9 +23,10 @@ impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         let began = processor_time();
         let disturbance = self.drift.take_due(Instant::now());
-        // Rules are read only by a whole pass.
-        let rules_changed = disturbance.as_ref().is_some_and(|changes| changes.concerns(NodeChange::Rules));
-        let scope = if rules_changed { ReconcileScope::Full } else { scope };
+        // Rules, and what is in ztunnels' namespaces, are read only by a whole pass.
+        let whole = [NodeChange::Rules, NodeChange::Ztunnel];
+        let needs_whole = |changes: &NodeDisturbance| whole.into_iter().any(|kind| changes.concerns(kind));
+        let scope = if disturbance.as_ref().is_some_and(needs_whole) { ReconcileScope::Full } else { scope };
         if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::cause) {
             state.history.because(|| cause);
         }

@@ -54,6 +54,8 @@ impl NodeCapture {
         if !steps.is_empty() {
             self.apply(state, &steps, &desired)?;
             self.applied = Some(desired.clone());
+            // Our own, and those of others are observed next.
+            let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
             observed = self.path.observe_network().map_err(words)?;
             self.complete(scope, &mut observed, &desired)?;
             let left = plan(&self.settings.node, Some(&desired), &observed);

@@ -1,0 +1,74 @@
+//! Notices that somebody changed the network namespace of a ztunnel.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use netns::{Netns, NetnsId};
+use netns_changes::{ChangeWatcher, NetnsWatch};
+
+/// Watches the network namespaces of the ztunnels that a [`NodePath`](crate::NodePath) has located. All clones are the same
+/// watcher, and may be used from any thread.
+#[derive(Clone, Debug)]
+pub struct ZtunnelWatcher {
+    watcher: ChangeWatcher<()>,
+    watched: Arc<Mutex<BTreeMap<NetnsId, WatchedNetns>>>,
+}
+
+/// A watched namespace, and the file on which the container runtime has bound it.
+#[derive(Debug)]
+struct WatchedNetns {
+    place: PathBuf,
+    _watch: NetnsWatch<()>,
+}
+
+impl ZtunnelWatcher {
+    /// Makes a watcher of no namespace.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn new() -> io::Result<ZtunnelWatcher> {
+        Ok(ZtunnelWatcher { watcher: ChangeWatcher::new()?, watched: Arc::default() })
+    }
+
+    /// Watches a namespace from now on, unless it is watched. Whatever changes in it before this returns is to be observed after it.
+    /// One that cannot be watched is left to regular observations.
+    pub(crate) fn watch(&self, place: &Path, netns: &Netns) {
+        let mut watched = self.watched();
+        if watched.contains_key(&netns.id()) {
+            return;
+        }
+        if let Ok(watch) = self.watcher.watch((), netns) {
+            watched.insert(netns.id(), WatchedNetns { place: place.to_owned(), _watch: watch });
+        }
+    }
+
+    /// Ends the watches of all other namespaces.
+    pub(crate) fn keep_only(&self, ids: &[NetnsId]) {
+        self.watched().retain(|id, _| ids.contains(id));
+    }
+
+    /// Returns whether something changed in one of the namespaces since the last call. It does not wait.
+    ///
+    /// A watch keeps its namespace alive, and with it the links that lead there, over which traffic goes to a ztunnel that has
+    /// ended. So a watch ends here if the runtime has removed the namespace: call this several times a second.
+    #[must_use]
+    pub fn take_changes(&self) -> bool {
+        self.watched().retain(|id, netns| is_bound(*id, &netns.place));
+        self.watcher.wait(Some(Duration::ZERO)).ok().flatten().is_some_and(|changes| !changes.is_empty())
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<NetnsId, WatchedNetns>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the file at this path is still the namespace.
+fn is_bound(id: NetnsId, place: &Path) -> bool {
+    place.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (id.dev, id.ino))
+}
