@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use kit::{Echo, Live, LiveConnections, Netns, Pod};
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, RELAYED};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer, RELAYED};
 
 const MODE: &str = "istio.io/dataplane-mode";
 
@@ -246,4 +246,27 @@ fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
     fixture.daemon.take().unwrap().kill();
     // The agent's own pod would never start on a node that is not ready for want of it.
     runtime.status(&chain).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn an_exception_that_a_pod_asks_for_is_refused_and_the_pod_is_captured_as_a_whole() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let _outside = Echo::tcp(fixture.node.outside(), PORT);
+    let annotation = "cni.istio.io/excludeOutboundPorts";
+    let pod = fixture.starting(Pod::new(MESH, "web").annotation(annotation, &PORT.to_string()));
+    fixture.manifests.put_pod(&pod.sandbox.manifest());
+    let plain = fixture.pod(MESH, "plain");
+    let refused = |fixture: &Ambient, peer: &Peer| {
+        let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+        let state: Value = serde_json::from_slice(&state).unwrap_or_default();
+        let pods = state["pods"].as_array().cloned().unwrap_or_default();
+        let shown = pods.iter().find(|shown| shown["uid"] == peer.sandbox.pod.uid.as_str());
+        shown.map(|shown| shown["refusedExceptions"].clone()).unwrap_or_default()
+    };
+    let why = "has no effect: node-level capture has no exceptions";
+    let expected = json!([format!("annotation {annotation} of the pod {why}")]);
+    fixture.eventually("it is refused", |fixture| refused(fixture, &pod) == expected);
+    assert!(refused(&fixture, &plain).as_array().is_none_or(Vec::is_empty));
+    assert!(fixture.is_captured(&pod) && fixture.is_captured(&plain));
 }

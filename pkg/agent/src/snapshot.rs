@@ -64,6 +64,8 @@ pub enum CaptureSnapshot {
         desired: Option<DesiredState>,
         /// Treatment of enrolled pods' TCP while no ztunnel is ready.
         fallback: ZtunnelFallback,
+        /// Exceptions that pods ask for and that are not applied, each in a sentence without a full stop.
+        refused_exceptions: BTreeMap<PodUid, Vec<String>>,
     },
     /// In-pod redirection.
     InPod {

@@ -58,6 +58,8 @@ pub(crate) struct NodeCapture {
     fresh: BTreeSet<IpAddr>,
     /// When the next pass is to verify them.
     look: Option<Instant>,
+    /// Exceptions that pods ask for: none is applied here.
+    refused_exceptions: BTreeMap<PodUid, Vec<String>>,
     /// Reports changes of the node's objects until it is dropped.
     _watch: Option<NodeWatch>,
     /// Changes that the watch reported.
@@ -101,6 +103,7 @@ impl NodeCapture {
             joining: Vec::new(),
             fresh: BTreeSet::new(),
             look: None,
+            refused_exceptions: BTreeMap::new(),
             _watch: NodeWatch::start_or_warn(objects, report),
             changes,
             drift: NodeDrift::new(Instant::now()),
@@ -158,6 +161,26 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
     for family in Family::BOTH {
         state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
     }
+}
+
+/// Reports the exceptions that enrolled pods ask for, which node-level capture does not have, and returns them.
+fn report_refused_exceptions(
+    state: &mut AgentState,
+    desired: &DesiredState,
+) -> BTreeMap<PodUid, Vec<String>> {
+    let enrolled: BTreeSet<&PodUid> = desired.members.values().collect();
+    let mut all = BTreeMap::new();
+    for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
+        let name = pod.name();
+        let Some(asked) = state.index.annotations(&name) else { continue };
+        let refused = asked.refused_on_node(state.index.exceptions(&name.namespace));
+        state.notices.refused_exceptions(&name, &pod.metadata.uid, &refused);
+        if !refused.is_empty() {
+            all.insert(pod.metadata.uid.clone(), refused);
+        }
+    }
+    state.notices.forget_bypasses(|uid| all.contains_key(uid));
+    all
 }
 
 /// The pass has just verified all rules and routes: only the sets are left to compare.

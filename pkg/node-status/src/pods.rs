@@ -65,7 +65,10 @@ impl PodContext<'_> {
         }
         let is_in_pod = shown.mode == Some(RedirectionMode::InPod);
         match &self.snapshot.way {
-            CaptureSnapshot::Node { .. } => {
+            CaptureSnapshot::Node { refused_exceptions, .. } => {
+                shown
+                    .refused_exceptions
+                    .extend(refused_exceptions.get(&shown.uid).into_iter().flatten().cloned());
                 judge_on_node(&self.network, self.is_open(), &mut shown, &mut evidence);
             }
             CaptureSnapshot::InPod { enrolled, .. } => match enrolled.get(&known.pod.metadata.uid) {

@@ -166,10 +166,7 @@ impl RequestedExceptions {
         allowed: &AllowedExceptions,
     ) -> EffectiveExceptions {
         let mut all = EffectiveExceptions::default();
-        for kind in ExceptionKind::ALL {
-            let inherited = || Some(("its namespace", namespace?.0.get(&kind)?));
-            let own = self.0.get(&kind).map(|value| ("the pod", value));
-            let Some((whose, value)) = own.or_else(inherited) else { continue };
+        for (kind, whose, value) in self.with_inherited(namespace) {
             let annotation = kind.annotation();
             match value {
                 _ if !allowed.0.contains(&kind) => all.refused.push(format!(
@@ -184,6 +181,34 @@ impl RequestedExceptions {
             }
         }
         all
+    }
+
+    /// Returns the requests of a pod that is captured on the node, where none is applied, each in a sentence without a full stop.
+    #[must_use]
+    pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
+        let requests = self.with_inherited(namespace).filter(|(kind, _, value)| {
+            let mut applied = EffectiveExceptions::default();
+            value.iter().for_each(|value| applied.apply(*kind, value.clone()));
+            value.is_err() || applied != EffectiveExceptions::default()
+        });
+        let sentence = |(kind, whose, _): (ExceptionKind, _, _)| {
+            format!(
+                "annotation {} of {whose} has no effect: node-level capture has no exceptions",
+                kind.annotation()
+            )
+        };
+        requests.map(sentence).collect()
+    }
+
+    /// Returns what is asked for, by whom: of each kind the pod's own value, or else that of its namespace.
+    fn with_inherited<'a>(
+        &'a self,
+        namespace: Option<&'a RequestedExceptions>,
+    ) -> impl Iterator<Item = (ExceptionKind, &'static str, &'a Result<ExceptionValue, String>)> {
+        ExceptionKind::ALL.into_iter().filter_map(move |kind| {
+            let inherited = || Some((kind, "its namespace", namespace?.0.get(&kind)?));
+            self.0.get(&kind).map(|value| (kind, "the pod", value)).or_else(inherited)
+        })
     }
 }
 
@@ -273,6 +298,22 @@ mod tests {
         );
         let one = asked.effective(None, &"dns".parse().unwrap());
         assert_eq!((one.traffic, one.dns, one.refused.len()), (PodExceptions::default(), Some(false), 1));
+    }
+
+    #[test]
+    fn a_pod_that_is_captured_on_the_node_is_told_of_each_request_that_would_change_something() {
+        use ExceptionKind::*;
+        let namespace =
+            requested(&[(OutboundPorts, "5432"), (InboundPorts, "9100"), (WithoutZtunnel, "closed")]);
+        let pod = requested(&[(InboundPorts, ""), (Dns, "false"), (Interfaces, "lo")]);
+        let why = "has no effect: node-level capture has no exceptions";
+        let expected = [
+            format!("annotation cni.istio.io/excludeOutboundPorts of its namespace {why}"),
+            format!("annotation cni.istio.io/excludeInterfaces of the pod {why}"),
+            format!("annotation cni.istio.io/dnsCapture of the pod {why}"),
+        ];
+        assert_eq!(pod.refused_on_node(Some(&namespace)), expected);
+        assert!(RequestedExceptions::default().refused_on_node(None).is_empty());
     }
 
     #[test]

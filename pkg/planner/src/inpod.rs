@@ -81,6 +81,12 @@ impl InPodAnnotations {
         EffectiveOptions { options, refused }
     }
 
+    /// Returns the exceptions that the pod asks for, which node-level capture does not have, each in a sentence.
+    #[must_use]
+    pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
+        self.exceptions.refused_on_node(namespace)
+    }
+
     /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
     #[must_use]
     pub fn existing(&self, default: ExistingConnections) -> ExistingConnections {

@@ -113,7 +113,11 @@ impl CaptureMode for NodeCapture {
     }
 
     fn snapshot(&self) -> CaptureSnapshot {
-        CaptureSnapshot::Node { desired: self.wanted.clone(), fallback: self.fallback }
+        CaptureSnapshot::Node {
+            desired: self.wanted.clone(),
+            fallback: self.fallback,
+            refused_exceptions: self.refused_exceptions.clone(),
+        }
     }
 
     fn due(&self) -> Option<Instant> {

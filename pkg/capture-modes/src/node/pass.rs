@@ -12,7 +12,7 @@ use planner::{
 };
 use tracing::{debug, info, warn};
 
-use super::{NodeCapture, VerifiedState, report_status, shared};
+use super::{NodeCapture, VerifiedState, report_refused_exceptions, report_status, shared};
 use crate::node_watch::NodeChange;
 use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
 
@@ -78,6 +78,7 @@ impl NodeCapture {
         }
         state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
         report_status(state, &desired, &observed);
+        self.refused_exceptions = report_refused_exceptions(state, &desired);
         shared::write(&self.settings, &desired)?;
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, seen: observed });
