@@ -33,6 +33,7 @@ const RELEASE: Run =
 const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
 /// That function runs every command of its page as it is written there.
 const FOLLOWED: Run = Test("tests/e2e/registry.rs", "follow_page");
+const CILIUM: Run = ClusterOnly("Cilium, which no test installs; docs/cilium.md says so");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -253,6 +254,14 @@ const COMMANDS: &[(&str, Run)] = &[
         FOLLOWED,
     ),
     ("helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml", FOLLOWED),
+    // Beside Cilium.
+    ("helm upgrade cilium cilium/cilium -n kube-system --reuse-values -f cilium-values.yaml", CILIUM),
+    ("kubectl -n kube-system rollout restart daemonset/cilium", CILIUM),
+    ("kubectl -n kube-system rollout status daemonset/cilium --timeout=10m", CILIUM),
+    (
+        "kubectl -n kube-system get configmap cilium-config -o yaml | grep -E 'cni-exclusive|bpf-lb-sock|enable-host-legacy-routing|enable-bpf-masquerade|kube-proxy-replacement|enable-ztunnel'",
+        ClusterOnly("kubectl and Cilium; before_an_installation reads the same ConfigMap with these keys"),
+    ),
     // Looking inside.
     ("kubectl -n kube-system exec istio-cni-node-x7k2p -- install-cni explain shop/web", EXPLAIN),
     (
