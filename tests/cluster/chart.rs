@@ -4,6 +4,7 @@ mod agent;
 mod api;
 mod helm;
 mod image;
+mod migrate;
 mod published;
 mod recorded;
 mod release;

@@ -33,6 +33,12 @@ const RELEASE: Run =
 const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
 /// That function runs every command of its page as it is written there.
 const FOLLOWED: Run = Test("tests/e2e/registry.rs", "follow_page");
+const ISTIOCTL: Run = ClusterOnly(
+    "istioctl and a cluster; docs/migrate.md says what was run by hand, and a test renders the manifest's values",
+);
+const OPERATOR: Run = ClusterOnly("the Sail operator, which no test runs; docs/migrate.md says so");
+const ARGO: Run = ClusterOnly("Argo CD, which no test runs; a test renders the manifest's values");
+const FLUX: Run = ClusterOnly("Flux, which no test runs; a test renders the manifest's values");
 const CILIUM: Run = ClusterOnly("Cilium, which no test installs; docs/cilium.md says so");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
@@ -254,6 +260,43 @@ const COMMANDS: &[(&str, Run)] = &[
         FOLLOWED,
     ),
     ("helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml", FOLLOWED),
+    // Migrating.
+    ("istioctl manifest generate -f istio.yaml | grep 'image: .*/install-cni'", ISTIOCTL),
+    ("istioctl install -f istio.yaml", ISTIOCTL),
+    (
+        r#"helm upgrade --install istio-cni "oci://$REGISTRY/charts/istio-cni@$CHART" -n istio-system -f my-istio-values.yaml --set "image=$REGISTRY/install-cni@$IMAGE" --take-ownership"#,
+        ISTIOCTL,
+    ),
+    (
+        "kubectl -n istio-system label daemonset,configmap,serviceaccount,role,rolebinding,resourcequota -l operator.istio.io/component=Cni operator.istio.io/component-",
+        ISTIOCTL,
+    ),
+    (
+        "kubectl label clusterrole,clusterrolebinding -l operator.istio.io/component=Cni operator.istio.io/component-",
+        ISTIOCTL,
+    ),
+    ("kubectl -n istio-system delete secret -l owner=helm,name=istio-cni", ISTIOCTL),
+    (
+        r#"helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml --set "image=$REGISTRY/install-cni@$IMAGE""#,
+        ClusterOnly(
+            "Istio's repository of charts; tests/cluster/istio_charts.rs sets the same value in its recorded charts",
+        ),
+    ),
+    (
+        r#"kubectl patch istiocni default --type=merge -p "{\"spec\":{\"values\":{\"cni\":{\"image\":\"$REGISTRY/install-cni@$IMAGE\"}}}}""#,
+        OPERATOR,
+    ),
+    ("kubectl -n istio-cni rollout status daemonset/istio-cni-node --timeout=5m", OPERATOR),
+    (
+        r#"kubectl patch istiocni default --type=merge -p '{"spec":{"values":{"cni":{"image":null}}}}'"#,
+        OPERATOR,
+    ),
+    ("argocd app diff istio-cni", ARGO),
+    ("argocd app sync istio-cni", ARGO),
+    ("argocd app wait istio-cni --health --timeout 300", ARGO),
+    ("kubectl -n istio-system create secret generic millrace-key --from-file=millrace.pub", FLUX),
+    ("flux reconcile helmrelease istio-cni -n istio-system --with-source", FLUX),
+    ("flux get helmrelease istio-cni -n istio-system", FLUX),
     // Beside Cilium.
     ("helm upgrade cilium cilium/cilium -n kube-system --reuse-values -f cilium-values.yaml", CILIUM),
     ("kubectl -n kube-system rollout restart daemonset/cilium", CILIUM),
