@@ -217,6 +217,12 @@ const COMMANDS: &[(&str, Run)] = &[
         "oras pull REGISTRY/install-cni@$(oras discover --platform linux/amd64 --artifact-type application/vnd.cyclonedx+json --format go-template='{{(index .referrers 0).digest}}' REGISTRY/install-cni:0.1.0)",
         VERIFY,
     ),
+    ("helm verify --keyring millrace.gpg istio-cni-0.1.0.tgz", VERIFY),
+    (
+        r#"gpg --quick-generate-key "Millrace releases <ADDRESS>" rsa4096 sign 2y"#,
+        Script("hack/test-registry", "--quick-generate-key"),
+    ),
+    ("gpg --armor --export ADDRESS >millrace.asc", Script("hack/test-registry", "--export >")),
     ("./hack/site", Script(".ci/run", "hack/site")),
     ("./hack/publish REGISTRY", Script("hack/test-registry", "hack/publish \"$registry\"")),
     ("cosign generate-key-pair", Script("hack/test-registry", "generate-key-pair")),
