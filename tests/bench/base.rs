@@ -18,6 +18,8 @@ pub(crate) struct BenchNode {
     /// Of a service account that may do what the daemon does.
     pub(crate) token: String,
     entry: Value,
+    /// Where Istio's plugin of newer versions finds its kubeconfig.
+    peer_run_dir: PathBuf,
     /// Pods that the API server knows.
     pub(crate) sidecar: Pod,
     pub(crate) dual: Pod,
@@ -44,11 +46,14 @@ impl BenchNode {
         api.admin().create("/api/v1/namespaces/kube-system/configmaps", &template);
         let token = api.service_account("kube-system", "istio-cni", &rules());
         let kubeconfig = istio::write_kubeconfig(&node, api, &Auth::Token(token.clone()));
+        let peer_run_dir = node.dir().join("peer");
+        std::fs::create_dir(&peer_run_dir).unwrap();
+        std::fs::copy(&kubeconfig, peer_run_dir.join("istio-cni-kubeconfig")).unwrap();
         let mut entry = istio::plugin_entry(&kubeconfig);
         entry["cniVersion"] = json!("1.0.0");
         entry["log_level"] = json!("error");
         let (restore, commands) = sidecar_rules(&node);
-        Some(BenchNode { token, sidecar, dual, plain, node, api, entry, restore, commands })
+        Some(BenchNode { token, sidecar, dual, plain, node, api, entry, peer_run_dir, restore, commands })
     }
 
     /// A network namespace with an address of each family, as a pod has when our plugin is called.
@@ -90,6 +95,16 @@ impl BenchNode {
         if annotations {
             stdin["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": pod.annotations});
         }
+        (variables, stdin.to_string())
+    }
+
+    /// The same for Istio's plugin, with the keys of older and of newer versions; each ignores the others.
+    pub(crate) fn istio_call(&self, pod: &Pod, netns: &Netns) -> (Vec<(String, String)>, String) {
+        let (variables, stdin) = self.call(pod, netns, true, None);
+        let mut stdin: Value = serde_json::from_str(&stdin).unwrap();
+        stdin["cni_agent_run_dir"] = json!(self.peer_run_dir);
+        stdin["plugin_log_level"] = json!("error");
+        stdin["exclude_namespaces"] = stdin["kubernetes"]["exclude_namespaces"].clone();
         (variables, stdin.to_string())
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     ambient::spread,
     base::{BenchNode, NODE},
     measure::{self, Cost},
+    peer::{ISTIO, Peer},
 };
 
 /// One row of the table.
@@ -27,6 +28,8 @@ pub(crate) struct Contest {
 enum Input {
     /// A call of a plugin for this pod, with or without its annotations, and with an agent at this socket, if there is one.
     Plugin(Pod, bool, Option<PathBuf>),
+    /// A call of Istio's plugin for this pod.
+    Istio(Pod),
     /// This text, in a fresh pod's namespace.
     Text(String),
 }
@@ -42,7 +45,7 @@ pub(crate) struct Results {
 }
 
 /// All contests; the first is the floor.
-pub(crate) fn all(base: &BenchNode, against: Option<&Path>) -> Vec<Contest> {
+pub(crate) fn all(base: &BenchNode, against: Option<&Path>, peer: Option<&Peer>) -> Vec<Contest> {
     let text = |name: &str, command: &[&str], input: &str| Contest {
         name: name.to_owned(),
         command: command.iter().map(|word| (*word).to_owned()).collect(),
@@ -53,6 +56,7 @@ pub(crate) fn all(base: &BenchNode, against: Option<&Path>) -> Vec<Contest> {
     let mut contests = vec![text("an empty static program", &[&empty], "")];
     contests.extend(plugin(base, "istio-cni", &kit::binary("istio-cni")));
     contests.extend(against.into_iter().flat_map(|path| plugin(base, "against", path)));
+    contests.extend(peer.into_iter().flat_map(|peer| beside(base, peer)));
     contests.push(text(
         "iptables-nft-restore, the same rules",
         &["iptables-nft-restore", "--noflush"],
@@ -85,32 +89,55 @@ fn plugin(base: &BenchNode, who: &str, path: &Path) -> Vec<Contest> {
     calls.map(|call| contest(call, None)).into_iter().chain(answered).collect()
 }
 
+/// Istio's programs, each row by the name of ours after [`ISTIO`], and our tool, which is measured only beside Istio's.
+fn beside(base: &BenchNode, peer: &Peer) -> Vec<Contest> {
+    let plugin = [
+        ("istio-cni ADD, excluded namespace", Pod::new("kube-system", "dns")),
+        ("istio-cni ADD, plain pod, no annotations", base.plain.clone()),
+        ("istio-cni ADD, sidecar pod", base.sidecar.clone()),
+        ("istio-cni ADD, sidecar pod, dual stack", base.dual.clone()),
+    ];
+    let plugin = plugin.map(|(name, pod)| Contest {
+        name: format!("{ISTIO}{name}"),
+        command: vec![peer.plugin.to_string_lossy().into_owned()],
+        input: Input::Istio(pod),
+    });
+    let tool = |whose: &str, path: &Path| Contest {
+        name: format!("{whose}istio-iptables, the rules of a sidecar pod"),
+        command: [&path.to_string_lossy(), "-p", "15001", "-z", "15006", "-u", "1337", "-g", "1337"]
+            .into_iter()
+            .chain(["-m", "REDIRECT", "-b", "*", "-d", "15020,15021,15090", "-i", "*", "-o", "15020"])
+            .map(str::to_owned)
+            .collect(),
+        input: Input::Text(String::new()),
+    };
+    let tools = [tool("", &kit::binary("istio-iptables")), tool(ISTIO, &peer.tool)];
+    plugin.into_iter().chain(tools).collect()
+}
+
 /// How many pods start at once.
 const AT_ONCE: usize = 20;
 /// Until the last of so many ADDs of Istio 1.20.8 was done, measured apart.
 const UPSTREAM_AT_ONCE: f64 = 680.0;
 
 /// Sidecar pods that start at the same time, whom the agent answers.
-pub(crate) fn at_once(base: &BenchNode, rounds: usize) {
+pub(crate) fn at_once(base: &BenchNode, peer: Option<&Peer>, rounds: usize) {
     let plugin = kit::binary("istio-cni").to_string_lossy().into_owned();
     let empty = kit::binary("empty").to_string_lossy().into_owned();
     let idle = vec![vec![empty]; AT_ONCE].join(&[measure::BESIDE.to_owned()][..]);
     let (mut floor, mut last, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut istio, mut istio_cpu) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let pods: Vec<Netns> = (0..AT_ONCE).map(|_| base.pod_netns()).collect();
-        let mut input = String::new();
-        let calls = pods.iter().map(|netns| {
-            let (env, stdin) = base.call(&base.sidecar, netns, true, Some(&socket(base)));
-            input = stdin; // the same for all
-            let variables = env.into_iter().map(|(key, value)| format!("{key}={value}"));
-            variables.chain([plugin.clone()]).collect()
-        });
-        let calls: Vec<Vec<String>> = calls.collect();
-        let cost =
-            measure::run(base.node.netns(), &calls.join(&[measure::BESIDE.to_owned()][..]), &[], &input);
+        let cost = crowd(base, &plugin, |netns| base.call(&base.sidecar, netns, true, Some(&socket(base))));
         last.push(cost.wall);
         cpu.push(cost.cpu / AT_ONCE as f64);
         floor.push(measure::run(base.node.netns(), &idle, &[], "").wall);
+        if let Some(peer) = peer {
+            let plugin = peer.plugin.to_string_lossy();
+            let cost = crowd(base, &plugin, |netns| base.istio_call(&base.sidecar, netns));
+            istio.push(cost.wall);
+            istio_cpu.push(cost.cpu / AT_ONCE as f64);
+        }
     }
     let [(last, least, most), (cpu, ..), (floor, ..)] = [&last, &cpu, &floor].map(|values| spread(values));
     println!(
@@ -118,6 +145,29 @@ pub(crate) fn at_once(base: &BenchNode, rounds: usize) {
          1/{:.0} of Istio 1.20.8's {UPSTREAM_AT_ONCE} (bound 1/10); {cpu:.2} ms of CPU each; {AT_ONCE} empty programs: {floor:.1} ms\n",
         UPSTREAM_AT_ONCE / last
     );
+    if !istio.is_empty() {
+        let [(wall, least, most), (its_cpu, ..)] = [&istio, &istio_cpu].map(|values| spread(values));
+        println!(
+            "the same by Istio's, which asks the API server: {wall:.1} ms ({least:.1}, {most:.1}), {:.1} times as long; \
+             {its_cpu:.2} ms of CPU each, {:.1} times as much\n",
+            wall / last,
+            its_cpu / cpu
+        );
+    }
+}
+
+/// Calls a plugin for many pods at the same time, each with what is made for its namespace.
+fn crowd(base: &BenchNode, plugin: &str, call: impl Fn(&Netns) -> (Vec<(String, String)>, String)) -> Cost {
+    let pods: Vec<Netns> = (0..AT_ONCE).map(|_| base.pod_netns()).collect();
+    let mut input = String::new();
+    let calls = pods.iter().map(|netns| {
+        let (env, stdin) = call(netns);
+        input = stdin; // the same for all
+        let variables = env.into_iter().map(|(key, value)| format!("{key}={value}"));
+        variables.chain([plugin.to_owned()]).collect()
+    });
+    let calls: Vec<Vec<String>> = calls.collect();
+    measure::run(base.node.netns(), &calls.join(&[measure::BESIDE.to_owned()][..]), &[], &input)
 }
 
 fn socket(base: &BenchNode) -> PathBuf {
@@ -182,6 +232,10 @@ impl Contest {
                 let (env, stdin) = base.call(subject, pod, *annotations, agent.as_deref());
                 measure::run(base.node.netns(), &self.command, &env, &stdin)
             }
+            Input::Istio(subject) => {
+                let (env, stdin) = base.istio_call(subject, pod);
+                measure::run(base.node.netns(), &self.command, &env, &stdin)
+            }
         }
     }
 
@@ -207,6 +261,7 @@ impl Input {
         match self {
             Input::Text(text) => Input::Text(text.clone()),
             Input::Plugin(pod, annotations, agent) => Input::Plugin(pod.clone(), *annotations, agent.clone()),
+            Input::Istio(pod) => Input::Istio(pod.clone()),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 use kit::{Container, Daemon, Node, NodeOptions};
 
 use crate::base::BenchNode;
+use crate::peer::Peer;
 
 /// What one daemon took.
 struct Results {
@@ -25,10 +26,11 @@ struct Results {
     idle_cpu: f64,
 }
 
-/// Measures ours, and another one in turn with it.
-pub(crate) fn run(base: &BenchNode, other: Option<&Path>, rounds: usize) {
+/// Measures ours, and others in turn with it.
+pub(crate) fn run(base: &BenchNode, other: Option<&Path>, peer: Option<&Peer>, rounds: usize) {
     let ours = kit::binary("install-cni");
-    let programs: Vec<&Path> = [Some(ours.as_path()), other].into_iter().flatten().collect();
+    let peer = peer.map(|peer| peer.daemon.as_path());
+    let programs: Vec<&Path> = [Some(ours.as_path()), other, peer].into_iter().flatten().collect();
     let mut results: Vec<Results> = programs.iter().map(|program| Results::of(program)).collect();
     for _ in 0..rounds {
         for (program, result) in programs.iter().zip(&mut results) {
@@ -42,6 +44,23 @@ pub(crate) fn run(base: &BenchNode, other: Option<&Path>, rounds: usize) {
         result.rest(base, program);
     }
     print(&results, rounds);
+    if let (Some(ours), Some(theirs), true) = (results.first(), results.last(), peer.is_some()) {
+        print_ratio(theirs, ours);
+    }
+}
+
+/// How many times as much one takes as another one: ratios of medians of the same run.
+fn print_ratio(theirs: &Results, ours: &Results) {
+    let ready = |of: fn(&Results) -> &[f64]| numbers(of(theirs)).0 / numbers(of(ours)).0;
+    println!(
+        "Istio's takes {:.1} times as long for a first installation, {:.1} times with nothing to do; \
+         {:.1} times the memory ({:.1} anonymous); its program is {:.1} times as large\n",
+        ready(|results| &results.first),
+        ready(|results| &results.again),
+        theirs.resident_kib as f64 / ours.resident_kib as f64,
+        theirs.anonymous_kib as f64 / ours.anonymous_kib as f64,
+        theirs.bytes as f64 / ours.bytes as f64
+    );
 }
 
 fn container(base: &BenchNode, node: &Node, program: &Path) -> Container {
@@ -81,7 +100,8 @@ impl Results {
 
     fn rest(&mut self, base: &BenchNode, program: &Path) {
         let node = Node::new(NodeOptions::default());
-        let (daemon, _) = start(&container(base, &node, program));
+        let container = container(base, &node, program);
+        let (daemon, _) = start(&container);
         thread::sleep(Duration::from_secs(2)); // until it has connected to the API server
         let (before, began) = (daemon.cpu_time(), Instant::now());
         thread::sleep(REST); // the measurement itself
@@ -94,7 +114,8 @@ impl Results {
 
 fn memory(daemon: &Daemon, line: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-    let value = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
+    let value = status.lines().find_map(|found| found.strip_prefix(line));
+    let value = value.unwrap_or_else(|| panic!("the daemon has ended: {}", daemon.log()));
     value.trim().trim_end_matches(" kB").parse().unwrap()
 }
 

@@ -20,6 +20,7 @@ mod debug;
 mod drift;
 mod inpod;
 mod measure;
+mod peer;
 mod sidecar_node;
 mod table;
 
@@ -30,6 +31,7 @@ use std::{
 };
 
 use base::BenchNode;
+use peer::Peer;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -39,15 +41,17 @@ fn main() -> ExitCode {
     }
     let mut rounds = 30;
     let mut against = None;
+    let mut peer = None;
     let mut only: Vec<String> = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
             ("--rounds", Some(count)) => rounds = count.parse().expect("--rounds takes a number"),
             ("--against", Some(path)) => against = Some(PathBuf::from(path)),
+            ("--peer", Some(directory)) => peer = Some(Peer::found_in(Path::new(directory))),
             ("--only", Some(part)) if is_part(part) => only.push(part.clone()),
             _ => panic!(
-                "usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON] [--only PART]; parts: {}",
+                "usage: hack/bench [--rounds N] [--against PLUGIN_OR_DAEMON] [--peer DIRECTORY] [--only PART]; parts: {}",
                 parts()
             ),
         }
@@ -67,14 +71,14 @@ fn main() -> ExitCode {
         other => (None, other),
     };
     if let (true, Some(base)) = (wanted("daemon"), &base) {
-        daemon::run(base, other.as_deref(), rounds);
+        daemon::run(base, other.as_deref(), peer.as_ref(), rounds);
     }
     if let (true, Some(base)) = (wanted("add"), &base) {
-        let contests = contest::all(base, plugin.as_deref());
+        let contests = contest::all(base, plugin.as_deref(), peer.as_ref());
         let _agent = contest::agent(base);
         let results = contest::run(base, &contests, rounds);
         table::print(&results, rounds);
-        contest::at_once(base, rounds);
+        contest::at_once(base, peer.as_ref(), rounds);
     }
     if ambient::PARTS.into_iter().any(wanted) {
         ambient::run(base.as_ref(), rounds, wanted);

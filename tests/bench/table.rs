@@ -1,11 +1,12 @@
 //! The table: medians, and each row against the floor.
 
-use crate::{contest::Results, measure::Cost};
+use crate::{contest::Results, measure::Cost, peer::ISTIO};
 
 /// Prints one row per contest, and differences between them.
 pub(crate) fn print(results: &[Results], rounds: usize) {
     print_rows(results, rounds);
     differences(results);
+    ratios(results);
 }
 
 /// Prints one row per contest.
@@ -55,6 +56,29 @@ fn differences(results: &[Results]) {
         rounds.sort_by(f64::total_cmp);
         println!("{what:<74} {:>6.2} ms", rounds[rounds.len() / 2]);
     }
+}
+
+/// How many times as much Istio's programs take as ours, if they were measured: ratios of medians of the same run.
+fn ratios(results: &[Results]) {
+    let pairs = results.iter().filter_map(|theirs| {
+        let name = theirs.name.strip_prefix(ISTIO)?;
+        Some((theirs, results.iter().find(|ours| ours.name == name)?))
+    });
+    for (index, (theirs, ours)) in pairs.enumerate() {
+        if index == 0 {
+            println!("\nIstio's programs take, as a multiple of what ours take:");
+        }
+        let ratio = |of: fn(&Cost) -> f64| numbers(theirs, of).0 / numbers(ours, of).0;
+        println!(
+            "{:<52} {:>7.1} times as long, {:>7.1} times the CPU; {} children instead of {}",
+            ours.name,
+            ratio(|cost| cost.wall),
+            ratio(|cost| cost.cpu),
+            theirs.children,
+            ours.children
+        );
+    }
+    println!();
 }
 
 const FLOOR: &str = "an empty static program";

@@ -266,6 +266,15 @@ const COMMANDS: &[(&str, Run)] = &[
         FOLLOWED,
     ),
     ("helm upgrade istio-cni istio/cni --version 1.29.1 -n istio-system -f my-istio-values.yaml", FOLLOWED),
+    // Costs.
+    (
+        "git clone --depth 1 --branch 1.29.1 https://github.com/istio/istio istio-1.29.1",
+        ByHand("Istio's sources; CI takes those that Go has in its cache"),
+    ),
+    (
+        "./hack/peers --source istio-1.29.1",
+        ByHand("takes half an hour; CI runs hack/peers --source DIRECTORY --check"),
+    ),
     // Migrating.
     ("istioctl manifest generate -f istio.yaml | grep 'image: .*/install-cni'", ISTIOCTL),
     ("istioctl install -f istio.yaml", ISTIOCTL),
