@@ -217,6 +217,10 @@ const COMMANDS: &[(&str, Run)] = &[
         "oras pull REGISTRY/install-cni@$(oras discover --platform linux/amd64 --artifact-type application/vnd.cyclonedx+json --format go-template='{{(index .referrers 0).digest}}' REGISTRY/install-cni:0.1.0)",
         VERIFY,
     ),
+    (
+        "hack/desktop darwin-amd64 darwin-arm64",
+        ByHand("needs a Mac; CI compiles for it with hack/check-platforms"),
+    ),
     ("helm verify --keyring millrace.gpg istio-cni-0.1.0.tgz", VERIFY),
     (
         r#"gpg --quick-generate-key "Millrace releases <ADDRESS>" rsa4096 sign 2y"#,
