@@ -85,7 +85,7 @@ pub(crate) struct NodeObjects {
     pub(crate) sets: Vec<SetName>,
     /// Policy rules, routes or links are ours, too.
     pub(crate) network: bool,
-    /// What is ours in ztunnels' namespaces; `None`: nothing.
+    /// Watches the network namespaces of ztunnels; `None`: nothing in there is ours.
     pub(crate) ztunnels: Option<ZtunnelWatcher>,
     /// Whether the process that changes rules is to be named, at the cost of others' transactions.
     pub(crate) attributed: bool,

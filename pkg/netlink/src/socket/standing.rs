@@ -61,6 +61,6 @@ impl StandingQuestions {
     }
 }
 
-/// The same numbers each time, so that the same answers have the same bytes.
+/// Numbers of the questions. They stay, so that the same answers have the same bytes.
 const FIRST: u32 = 1;
 const LIST: u32 = 2;
