@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use model::{Family, IfName, Port};
 use report::{ProofPath, ProofResult};
-use rules::{Match, OutgoingPacket, OutgoingVerdict, RuleSet, TransportProtocol};
+use rules::{FirstPacket, Match, PacketVerdict, RuleSet, TransportProtocol};
 
 use crate::{ProofSpec, ProxyIdentity};
 
@@ -34,10 +34,10 @@ const INTERFACE: IfName = IfName::known("eth0");
 pub(crate) struct PlannedPath {
     pub(crate) name: &'static str,
     /// As the rules see it.
-    pub(crate) packet: OutgoingPacket,
+    pub(crate) packet: FirstPacket,
     /// User and group on the node that send it.
     pub(crate) sender: (u32, u32),
-    pub(crate) expected: OutgoingVerdict,
+    pub(crate) expected: PacketVerdict,
 }
 
 impl PlannedPath {
@@ -78,7 +78,7 @@ fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Res
         ("application-dns-tcp", "proxy-dns-tcp", dns_tcp),
     ] {
         let Some((packet, port)) = found else { continue };
-        let expected = OutgoingVerdict::Redirected(port);
+        let expected = PacketVerdict::Redirected(port);
         let path = PlannedPath { name, sender: (packet.uid, packet.gid), packet, expected };
         let own = proxy_path(as_proxy, &path, proxy, rules);
         paths.push(Ok(path));
@@ -107,9 +107,9 @@ fn proxy_path(
     rules: &RuleSet,
 ) -> Option<Result<PlannedPath, ProofPath>> {
     let (packet, sender) = match proxy {
-        ProxyIdentity::Mark(mark) => (OutgoingPacket { mark: mark.value, ..of.packet.clone() }, of.sender),
+        ProxyIdentity::Mark(mark) => (FirstPacket { mark: mark.value, ..of.packet.clone() }, of.sender),
         ProxyIdentity::Owner { uid, gid, on_node: Some(sender) } => {
-            (OutgoingPacket { uid, gid, ..of.packet.clone() }, sender)
+            (FirstPacket { uid, gid, ..of.packet.clone() }, sender)
         }
         ProxyIdentity::Owner { on_node: None, .. } => {
             let path = PlannedPath { name, ..of.clone() };
@@ -119,11 +119,11 @@ fn proxy_path(
     };
     let expected = rules.verdict_on(&packet);
     let path = PlannedPath { name, packet, sender, expected };
-    (expected == OutgoingVerdict::Untouched).then_some(Ok(path))
+    (expected == PacketVerdict::Untouched).then_some(Ok(path))
 }
 
 /// A packet that is redirected, and the port to which.
-type RedirectedPacket = (OutgoingPacket, Port);
+type RedirectedPacket = (FirstPacket, Port);
 
 /// Packets among which one is chosen that is not excluded.
 struct Candidates {
@@ -163,7 +163,7 @@ impl Candidates {
     ) -> Option<RedirectedPacket> {
         let packets = self.owners.iter().flat_map(|(uid, gid)| {
             self.addresses.iter().flat_map(move |ip| {
-                ports.iter().map(move |port| OutgoingPacket {
+                ports.iter().map(move |port| FirstPacket {
                     dest: SocketAddr::new(*ip, *port),
                     protocol,
                     output: INTERFACE,
@@ -174,7 +174,7 @@ impl Candidates {
             })
         });
         packets.into_iter().find_map(|packet| match rules.verdict_on(&packet) {
-            OutgoingVerdict::Redirected(port) => Some((packet, port)),
+            PacketVerdict::Redirected(port) => Some((packet, port)),
             _ => None,
         })
     }

@@ -11,7 +11,7 @@ use std::{
 
 use conntrack::{ConntrackHandle, FlowKey, TcpTuple, TrackedProtocol};
 use nix::sys::socket::{setsockopt, sockopt::Mark};
-use rules::{OutgoingPacket, OutgoingVerdict, TransportProtocol};
+use rules::{FirstPacket, PacketVerdict, TransportProtocol};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt},
@@ -80,7 +80,7 @@ impl Prober {
         }
         forget(conntrack, &keys)?;
         let Some(to) = to else { return Ok(Observation::Untracked) };
-        let is_redirected = matches!(path.expected, OutgoingVerdict::Redirected(_)) && to != packet.dest;
+        let is_redirected = matches!(path.expected, PacketVerdict::Redirected(_)) && to != packet.dest;
         let listens = if is_redirected { listens_at(to, packet.protocol) } else { None };
         Ok(Observation::Tracked { to, listens })
     }
@@ -100,7 +100,7 @@ fn forget(conntrack: &mut ConntrackHandle, keys: &[FlowKey]) -> Result<(), Obser
 }
 
 /// A raw socket, to whose packets the kernel adds the header of IP.
-fn open_socket(packet: &OutgoingPacket) -> Result<OwnedFd, Observation> {
+fn open_socket(packet: &FirstPacket) -> Result<OwnedFd, Observation> {
     let family = if packet.dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let protocol = match packet.protocol {
         TransportProtocol::Tcp => ipproto::TCP,

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr};
 
 use report::{ProofPath, ProofResult};
-use rules::OutgoingVerdict;
+use rules::PacketVerdict;
 
 use crate::plan::PlannedPath;
 
@@ -30,8 +30,8 @@ pub(crate) enum Observation {
 /// Returns the row of a path.
 pub(crate) fn judge(path: &PlannedPath, observed: &Observation) -> ProofPath {
     let (result, message) = match path.expected {
-        OutgoingVerdict::Redirected(port) => redirected(path.packet.dest, port.0, observed),
-        OutgoingVerdict::Untouched | OutgoingVerdict::Dropped => untouched(path.packet.dest, observed),
+        PacketVerdict::Redirected(port) => redirected(path.packet.dest, port.0, observed),
+        PacketVerdict::Untouched | PacketVerdict::Dropped => untouched(path.packet.dest, observed),
     };
     path.row(result, message)
 }
@@ -93,14 +93,14 @@ fn unsent(observed: &Observation) -> (ProofResult, String) {
 #[cfg(test)]
 mod tests {
     use model::{IfName, Port};
-    use rules::{OutgoingPacket, TransportProtocol};
+    use rules::{FirstPacket, TransportProtocol};
 
     use super::*;
 
     const DEST: &str = "192.0.2.1:80";
 
-    fn judged(expected: OutgoingVerdict, observed: &Observation) -> ProofPath {
-        let packet = OutgoingPacket {
+    fn judged(expected: PacketVerdict, observed: &Observation) -> ProofPath {
+        let packet = FirstPacket {
             dest: DEST.parse().unwrap(),
             protocol: TransportProtocol::Tcp,
             output: IfName::known("eth0"),
@@ -135,7 +135,7 @@ mod tests {
             (unroutable(), NotTestable),
             (Observation::Failed("the agent lacks CAP_NET_RAW".to_owned()), NotTestable),
         ] {
-            let found = judged(OutgoingVerdict::Redirected(Port(15001)), &observed);
+            let found = judged(PacketVerdict::Redirected(Port(15001)), &observed);
             assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
             assert_eq!((found.destination.as_str(), found.family), (DEST, 4));
         }
@@ -151,7 +151,7 @@ mod tests {
             (Observation::Refused, Held),
             (unroutable(), NotTestable),
         ] {
-            let found = judged(OutgoingVerdict::Untouched, &observed);
+            let found = judged(PacketVerdict::Untouched, &observed);
             assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
         }
     }

@@ -14,19 +14,19 @@ pub mod ir;
 mod list;
 pub mod native;
 pub mod node;
-mod outgoing;
 pub mod parse;
 pub mod plan;
 pub mod print;
 mod recorded;
 pub mod sidecar;
+mod verdict;
 
 pub use ir::{
     AddressSide, Chain, CtStates, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, PortRange, Rule,
     RuleSet, Table, TableRules, Target, TransportProtocol,
 };
 pub use list::{RuleLine, SeenLine};
-pub use outgoing::{OutgoingPacket, OutgoingVerdict};
 pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};
 pub use plan::{AddedRule, ChainSet, RuleChange, RulePlace, TableEdit};
 pub use recorded::{RecordedRules, UnknownRecordedRule};
+pub use verdict::{FirstPacket, PacketVerdict};

@@ -10,7 +10,7 @@ fn planned(rules: RuleSet, proxy: ProxyIdentity) -> Vec<(String, String, u16)> {
     let row = |path: Result<PlannedPath, ProofPath>| match path {
         Ok(path) => {
             let port = match path.expected {
-                OutgoingVerdict::Redirected(port) => port.0,
+                PacketVerdict::Redirected(port) => port.0,
                 _ => 0,
             };
             (path.name.to_owned(), path.packet.dest.to_string(), port)

@@ -14,7 +14,7 @@ const DEPTH: usize = 16;
 /// The first packet of a connection that a process of the host opens. Its source address is one of the host's own, which no
 /// rule of ours names; its connection has no mark yet, and its addresses are in no set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutgoingPacket {
+pub struct FirstPacket {
     /// Where it goes.
     pub dest: SocketAddr,
     /// Transport protocol of the packet.
@@ -31,7 +31,7 @@ pub struct OutgoingPacket {
 
 /// The verdict on such a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutgoingVerdict {
+pub enum PacketVerdict {
     /// To this port of the host itself.
     Redirected(Port),
     /// Discarded.
@@ -41,22 +41,22 @@ pub enum OutgoingVerdict {
 }
 
 /// The outcome of a chain: a verdict, or `None` if the packet returns to where the chain was jumped to from.
-type ChainOutcome = Option<OutgoingVerdict>;
+type ChainOutcome = Option<PacketVerdict>;
 
 impl RuleSet {
     /// Returns the verdict on a packet. Only `nat` is asked: no rule set of ours discards what a host sends.
     #[must_use]
-    pub fn verdict_on(&self, packet: &OutgoingPacket) -> OutgoingVerdict {
-        let Some(nat) = self.tables.get(&Table::Nat) else { return OutgoingVerdict::Untouched };
+    pub fn verdict_on(&self, packet: &FirstPacket) -> PacketVerdict {
+        let Some(nat) = self.tables.get(&Table::Nat) else { return PacketVerdict::Untouched };
         let jumps = nat.jumps.iter().filter(|jump| jump.hook == Hook::Output).map(|jump| &jump.rule);
-        walk(nat, jumps, packet, DEPTH).unwrap_or(OutgoingVerdict::Untouched)
+        walk(nat, jumps, packet, DEPTH).unwrap_or(PacketVerdict::Untouched)
     }
 }
 
 fn walk<'a>(
     table: &'a TableRules,
     rules: impl IntoIterator<Item = &'a Rule>,
-    packet: &OutgoingPacket,
+    packet: &FirstPacket,
     depth: usize,
 ) -> ChainOutcome {
     let depth = depth.checked_sub(1)?;
@@ -64,8 +64,8 @@ fn walk<'a>(
     for rule in rules.into_iter().filter(|rule| fits(rule, packet)) {
         match &rule.target {
             Target::Return => return None,
-            Target::Drop => return Some(OutgoingVerdict::Dropped),
-            Target::Redirect(port) => return Some(OutgoingVerdict::Redirected(*port)),
+            Target::Drop => return Some(PacketVerdict::Dropped),
+            Target::Redirect(port) => return Some(PacketVerdict::Redirected(*port)),
             Target::Goto(chain) => return enter(chain),
             Target::Jump(chain) => {
                 if let Some(verdict) = enter(chain) {
@@ -74,7 +74,7 @@ fn walk<'a>(
             }
             // No rule for packets that a host sends has `Dnat`.
             Target::Accept | Target::Dnat { .. } | Target::Snat(_) | Target::Tproxy { .. } => {
-                return Some(OutgoingVerdict::Untouched);
+                return Some(PacketVerdict::Untouched);
             }
             Target::SetMark(_)
             | Target::SaveMark
@@ -87,7 +87,7 @@ fn walk<'a>(
     None
 }
 
-fn fits(rule: &Rule, packet: &OutgoingPacket) -> bool {
+fn fits(rule: &Rule, packet: &FirstPacket) -> bool {
     let is_to = |net: &IpNet| net.contains(&packet.dest.ip());
     holds(rule.source.as_ref(), |_| false)
         && holds(rule.dest.as_ref(), is_to)
@@ -97,7 +97,7 @@ fn fits(rule: &Rule, packet: &OutgoingPacket) -> bool {
         && rule.matches.iter().all(|condition| is_met(condition, packet))
 }
 
-fn is_met(condition: &Match, packet: &OutgoingPacket) -> bool {
+fn is_met(condition: &Match, packet: &FirstPacket) -> bool {
     let port = Port(packet.dest.port());
     match condition {
         Match::SourcePort(value) => holds(Some(value), |_| false),
@@ -140,14 +140,14 @@ mod tests {
         sidecar::{DnsCapture, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig, rule_set},
     };
 
-    fn to(dest: &str, protocol: TransportProtocol) -> OutgoingPacket {
+    fn to(dest: &str, protocol: TransportProtocol) -> FirstPacket {
         let output = IfName::known("eth0");
-        OutgoingPacket { dest: dest.parse().unwrap(), protocol, output, uid: 0, gid: 0, mark: 0 }
+        FirstPacket { dest: dest.parse().unwrap(), protocol, output, uid: 0, gid: 0, mark: 0 }
     }
 
     #[test]
     fn in_pod_rules_redirect_what_has_no_mark_of_the_proxy() {
-        use OutgoingVerdict::{Redirected, Untouched};
+        use PacketVerdict::{Redirected, Untouched};
         let config = InPodRulesConfig::default();
         let with = PodOptions { dns: true, ..PodOptions::default() };
         let (tcp, udp) = (TransportProtocol::Tcp, TransportProtocol::Udp);
@@ -165,14 +165,14 @@ mod tests {
             let packet = to(dest, protocol);
             let rules = crate::inpod::pod(&config, options, Family::of_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{dest} {protocol:?}");
-            let by_proxy = OutgoingPacket { mark: 0xf539, ..packet };
+            let by_proxy = FirstPacket { mark: 0xf539, ..packet };
             assert_eq!(rules.verdict_on(&by_proxy), Untouched, "{dest} {protocol:?}");
         }
     }
 
     #[test]
     fn rules_of_a_sidecar_exempt_the_proxy_and_what_is_excluded() {
-        use OutgoingVerdict::{Redirected, Untouched};
+        use PacketVerdict::{Redirected, Untouched};
         let config = SidecarConfig {
             include_networks: NetworkSelection::All,
             exclude_networks: vec!["192.0.2.0/25".parse().unwrap()],
@@ -192,9 +192,9 @@ mod tests {
         for excluded in [
             to("192.0.2.1:443", TransportProtocol::Tcp),
             to("192.0.2.200:80", TransportProtocol::Tcp),
-            OutgoingPacket { gid: 7, ..captured.clone() },
-            OutgoingPacket { uid: 1337, ..captured.clone() },
-            OutgoingPacket { output: IfName::known("net1"), ..captured },
+            FirstPacket { gid: 7, ..captured.clone() },
+            FirstPacket { uid: 1337, ..captured.clone() },
+            FirstPacket { output: IfName::known("net1"), ..captured },
         ] {
             assert_eq!(verdict(excluded.clone()), Untouched, "{excluded:?}");
         }
