@@ -235,15 +235,24 @@ fn prove_each(cluster: &Cluster, pods: &[PodSandbox]) {
         (output.status.code().unwrap(), results, proof)
     };
     let both = |application, proxy| {
-        [("application-tcp".to_owned(), application), ("proxy-tcp".to_owned(), proxy)].to_vec()
+        let results = [
+            ("application-tcp", application),
+            ("proxy-tcp", proxy),
+            ("inbound-tcp", application),
+            ("inbound-excluded", ProofResult::Proven),
+        ];
+        results.map(|(name, result)| (name.to_owned(), result)).to_vec()
     };
     let (status, results, proof) = prove("whole");
     assert_eq!((status, results), (2, both(ProofResult::Held, ProofResult::Proven)), "{proof:#?}");
-    let listener = pods[0].netns.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 15001)).unwrap());
+    let listen = |port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
+    let listeners = pods[0].netns.run(|| [15001, 15006].map(listen));
     let (status, results, proof) = prove("whole");
     assert_eq!((status, results), (0, both(ProofResult::Proven, ProofResult::Proven)), "{proof:#?}");
-    listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "the proxy sees no connection");
+    for listener in listeners {
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "the proxy sees no connection");
+    }
     let (status, results, proof) = prove("bare");
     assert_eq!((status, results), (1, both(ProofResult::Bypasses, ProofResult::Proven)), "{proof:#?}");
     let (status, results, proof) = prove("plain");

@@ -1,16 +1,16 @@
 //! Proof by a packet: what the agent finds out of a pod by packets that it sends there, and that nobody else sees them.
 
-use kit::{InpodOptions, Pod};
+use kit::{Echo, InpodOptions, Pod, Proto};
 use model::Family;
-use proof::{ProofSpec, ProxyIdentity};
+use proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use report::{Proof, ProofPath, ProofResult};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
-use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer};
-use crate::fixtures::inpod::InPod;
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
+use crate::fixtures::inpod::{InPod, wait_relayed};
 use crate::fixtures::tables::Tables;
 
-/// Counts packets for documentation addresses that come to the node, and those that it would forward.
+/// Counts packets for documentation addresses and the probes' source that come to the node, and those that it would forward.
 const COUNTERS: &str = "table inet proof {
     counter arrived {}
     counter forwarded {}
@@ -18,6 +18,8 @@ const COUNTERS: &str = "table inet proof {
         type filter hook prerouting priority -450
         ip daddr 192.0.2.0/24 counter name arrived
         ip6 daddr 2001:db8::/32 counter name arrived
+        ip daddr 169.254.7.127 counter name arrived
+        ip6 daddr fd16:9254:7127:1337:ffff:ffff:ffff:ffff counter name arrived
     }
     chain on {
         type filter hook forward priority -450
@@ -41,6 +43,11 @@ fn result(paths: &[ProofPath], name: &str) -> ProofResult {
     let [v4, v6] = [4, 6].map(|family| found(family).unwrap_or_else(|| panic!("no {name}: {paths:?}")));
     assert_eq!(v4.result, v6.result, "{paths:?}");
     v4.result
+}
+
+/// The paths of what the pod sends.
+fn sent(proof: &Proof) -> impl Iterator<Item = &ProofPath> {
+    proof.paths.iter().filter(|path| !path.name.starts_with("inbound-"))
 }
 
 fn all_are(paths: &[ProofPath], expected: ProofResult) {
@@ -75,13 +82,16 @@ fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet(
         "proxy-dns-udp",
         "application-dns-tcp",
         "proxy-dns-tcp",
+        "inbound-tcp",
+        "inbound-tunnel",
+        "inbound-probe",
     ];
     let found: Vec<&str> = proof.paths.iter().map(|path| path.name.as_str()).collect();
     assert_eq!(found, [names, names].concat(), "{proof:#?}");
     assert_eq!(ztunnel.seen(), []);
-    // Those of the proxy leave the pod, as they are to, and end at the node.
+    // Those of the proxy leave the pod, as they are to, and end at the node. Nothing answers those that arrived.
     assert_eq!((count(&fixture, "arrived"), count(&fixture, "forwarded")), (6, 0), "{proof:#?}");
-    for documentation in ["192.0.2.", "2001:db8:"] {
+    for documentation in ["192.0.2.", "2001:db8:", "169.254.7.127", "fd16:"] {
         assert!(!entries(&peer).contains(documentation), "{}", entries(&peer));
     }
     // Its text is for people.
@@ -127,13 +137,70 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Bypasses);
     assert_eq!(result(&proof.paths, "proxy-tcp"), ProofResult::Held);
-    assert!(proof.paths.iter().all(|path| path.message.contains(":9999")), "{proof:#?}");
+    assert!(sent(&proof).all(|path| path.message.contains(":9999")), "{proof:#?}");
     nft(
         "delete table inet evil\ntable inet evil { chain out { type filter hook output priority 10; tcp dport 15001 drop; }; }",
     );
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Held);
     assert!(proof.paths[0].message.contains("EPERM"), "{proof:#?}");
+}
+
+/// Real connections from outside of the node, and the same by packets.
+#[test]
+fn what_arrives_takes_the_path_of_real_connections() {
+    use ProofResult::{Bypasses, Held, NotTestable, Proven};
+    let mut fixture = InPod::new(&[]);
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let peer = fixture.mesh_pod("app");
+    fixture.wait_captured(&peer);
+    let _foreign = Echo::tcp(&peer.sandbox.netns, 9999);
+    let found = |expected: [ProofResult; 3]| {
+        let proof = prove(&fixture, "mesh/app");
+        let results =
+            ["inbound-tcp", "inbound-tunnel", "inbound-probe"].map(|name| result(&proof.paths, name));
+        assert_eq!(results, expected, "{proof:#?}");
+    };
+    let listener = |v6| {
+        let seen = kit::connect(fixture.node.outside(), Proto::Tcp, peer.at(v6));
+        seen.ok().map(|seen| seen.listener)
+    };
+    found([Proven, Proven, Proven]);
+    assert_eq!(ztunnel.seen(), []);
+    for v6 in [false, true] {
+        assert_eq!(listener(v6), Some(PORT));
+        wait_relayed(&ztunnel, fixture.node.outside_ip(v6), peer.at(v6));
+    }
+    let nft = |rules: &str| drop(peer.sandbox.netns.pipe("nft -f -", rules));
+    nft(
+        "table inet evil { chain in { type nat hook prerouting priority -150; tcp dport { 80, 8080 } redirect to :9999; }; }",
+    );
+    found([Bypasses, Proven, Held]);
+    assert_eq!([false, true].map(listener), [Some(9999); 2]);
+    nft(
+        "delete table inet evil\ntable inet evil { chain in { type filter hook input priority 10; tcp dport 15006 drop; }; }",
+    );
+    found([Held, Proven, Proven]);
+    nft(
+        "delete table inet evil\ntable inet evil { chain in { type filter hook prerouting priority -310; tcp dport { 80, 8080 } notrack; }; }",
+    );
+    // A connection is made. What the application answers counts as the beginning of another, which is redirected.
+    found([Bypasses, Proven, Proven]);
+    nft("delete table inet evil");
+    // It discards what is for everybody on the link, which a real connection is not.
+    let discard = |value| {
+        for parameter in ["ipv4.conf.all", "ipv6.conf.eth0"] {
+            let parameter = format!("net.{parameter}.drop_unicast_in_l2_multicast");
+            peer.sandbox.netns.sh(&format!("sysctl -qw {parameter}={value}"));
+        }
+    };
+    discard(1);
+    found([NotTestable; 3]);
+    assert_eq!([false, true].map(listener), [Some(PORT); 2]);
+    discard(0);
+    ztunnel.kill();
+    found([Held, Held, Proven]);
+    assert_eq!([false, true].map(listener), [None; 2]);
 }
 
 #[test]
@@ -164,25 +231,48 @@ fn a_pod_without_its_rules_bypasses() {
     drop(fixture.daemon.take());
     let config = InPodRulesConfig::default();
     let rules = |family| (family, rules::inpod::pod(&config, &PodOptions::default(), family));
-    let spec = ProofSpec { rules: Family::BOTH.map(rules).into(), proxy: ProxyIdentity::Mark(config.proxy) };
-    let netns = netns::Netns::open(peer.sandbox.netns.path()).unwrap();
-    let prove = || proof::prove(&netns, &spec).unwrap();
+    let inbound = InboundSpec { tunnel: config.tunnel, probes: Some(config.probes) };
+    let proxy = ProxyIdentity::Mark(config.proxy);
+    let spec = ProofSpec { rules: Family::BOTH.map(rules).into(), proxy, inbound };
+    let prove_in = |netns: &kit::Netns| {
+        let netns = netns::Netns::open(netns.path()).unwrap();
+        fixture.node.netns().run(|| proof::prove(&netns, &spec).unwrap())
+    };
+    let prove = || prove_in(&peer.sandbox.netns);
     all_are(&prove(), ProofResult::Proven);
     let tables = fixture.tables;
-    peer.sandbox.netns.sh(&tables.flush_nat("ISTIO_OUTPUT"));
-    let family = |family| move |path: &ProofPath| path.name == "application-tcp" && path.family == family;
-    let v4 = prove().into_iter().find(family(4)).unwrap();
-    assert_eq!(v4.result, ProofResult::Bypasses, "{v4:?}");
+    for chain in ["ISTIO_OUTPUT", "ISTIO_PRERT"] {
+        peer.sandbox.netns.sh(&tables.flush_nat(chain));
+    }
+    let found = prove();
+    for name in ["application-tcp", "inbound-tcp"] {
+        let v4 = found.iter().find(|path| path.name == name && path.family == 4).unwrap();
+        assert_eq!(v4.result, ProofResult::Bypasses, "{v4:?}");
+    }
     peer.sandbox.netns.sh(match tables {
         Tables::Legacy => "ip6tables-legacy -t nat -F",
         Tables::Iptables | Tables::Native => "nft flush ruleset",
     });
-    assert_eq!(result(&prove(), "application-tcp"), ProofResult::Bypasses);
-    assert_eq!(result(&prove(), "proxy-tcp"), ProofResult::Proven);
+    let found = prove();
+    for (name, expected) in [
+        ("application-tcp", ProofResult::Bypasses),
+        ("proxy-tcp", ProofResult::Proven),
+        ("inbound-tcp", ProofResult::Bypasses),
+        ("inbound-tunnel", ProofResult::Proven),
+        ("inbound-probe", ProofResult::Proven),
+    ] {
+        assert_eq!(result(&found, name), expected, "{name}");
+    }
+    for v6 in [false, true] {
+        let seen = kit::connect(fixture.node.outside(), Proto::Tcp, peer.at(v6)).unwrap();
+        assert_eq!(seen.listener, PORT, "as its packets have shown");
+    }
     // A namespace that never had any.
     let blank = fixture.node.pod(Pod::new(PLAIN, "blank"), &[]);
-    let netns = netns::Netns::open(blank.netns.path()).unwrap();
-    assert_eq!(result(&proof::prove(&netns, &spec).unwrap(), "application-tcp"), ProofResult::Bypasses);
+    let found = prove_in(&blank.netns);
+    for name in ["application-tcp", "inbound-tcp"] {
+        assert_eq!(result(&found, name), ProofResult::Bypasses, "{name}");
+    }
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
-use kit::{FakeReply, Netns, istio};
+use kit::{Echo, FakeReply, Netns, Pod, Proto, Serve, istio};
 use model::Family;
 use planner::{EnrolmentPolicy, PodDecision};
-use proof::{ProofSpec, ProxyIdentity};
+use proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use report::{ProofPath, ProofResult};
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -67,9 +67,14 @@ impl Redirected {
         self.netns.run(bind)
     }
 
+    /// The paths of what the pod sends. Its interface does not lead to this namespace, so nothing can arrive from here.
     fn prove(&self, families: &[Family]) -> Vec<ProofPath> {
         let netns = netns::Netns::open(self.netns.path()).unwrap();
-        proof::prove(&netns, &spec(&self.object, families, OWNER)).unwrap()
+        let found = proof::prove(&netns, &spec(&self.object, families, OWNER)).unwrap();
+        let (arriving, sent) =
+            found.into_iter().partition::<Vec<_>, _>(|path| path.name.starts_with("inbound-"));
+        assert!(arriving.iter().all(|path| path.result == ProofResult::NotTestable), "{arriving:#?}");
+        sent
     }
 }
 
@@ -80,7 +85,8 @@ pub(crate) fn spec(object: &Value, families: &[Family], proxy: ProxyIdentity) ->
         panic!("it has a sidecar")
     };
     let rules = |family: &Family| (*family, rules::sidecar::rule_set(&redirect.config, *family));
-    ProofSpec { rules: families.iter().map(rules).collect(), proxy }
+    let inbound = InboundSpec { tunnel: redirect.config.tunnel_port, probes: None };
+    ProofSpec { rules: families.iter().map(rules).collect(), proxy, inbound }
 }
 
 struct Proxy {
@@ -221,5 +227,84 @@ fn what_an_agent_lacks_a_capability_for_is_not_testable() {
         let found = std::thread::scope(|scope| scope.spawn(prove).join().unwrap());
         assert_eq!(rows(&found), expected(&ADDRESSES[..1], application, NotTestable), "{found:#?}");
         assert!(found[1].message.contains(says), "{found:#?}");
+    }
+}
+
+/// Answers of the pod to an address for documentation, by which somebody would have noticed a packet that arrived.
+const ANSWERS: &str = "table inet proof {
+    counter answers {}
+    chain out {
+        type filter hook output priority -450
+        ip daddr 192.0.2.0/24 tcp flags & (ack | rst) != 0 counter name answers
+        ip6 daddr 2001:db8::/32 tcp flags & (ack | rst) != 0 counter name answers
+        meta l4proto { icmp, icmpv6 } ip daddr 192.0.2.0/24 counter name answers
+        meta l4proto { icmp, icmpv6 } ip6 daddr 2001:db8::/32 counter name answers
+    }
+}
+";
+
+/// Packets show the same as real connections, and nobody answers them.
+#[test]
+fn what_arrives_at_a_sidecar_takes_the_path_of_real_connections() {
+    use ProofResult::{Bypasses, Held, Proven};
+    for (tables, mode) in TABLES.iter().flat_map(|tables| ["REDIRECT", "TPROXY"].map(|mode| (tables, mode))) {
+        let mut object = istio::injected_pod("shop", "web");
+        object = istio::annotated(object, "sidecar.istio.io/interceptionMode", mode);
+        object = istio::annotated(object, "traffic.sidecar.istio.io/excludeInboundPorts", "9090");
+        object = istio::with_proxy_env(object, "ISTIO_DUAL_STACK", "true");
+        let answer = object.clone();
+        let fixture = PluginFixture::answering(move |_| FakeReply::Json(200, answer.clone()));
+        let pod = fixture.node.pod(Pod::new("shop", "web"), &[]);
+        tables.1.iter().for_each(|line| drop(pod.netns.sh(line)));
+        fixture.call("ADD", &pod.netns).with("native_nftables", json!(tables.2)).run().ok();
+        let _application = [80, 9090].map(|port| Echo::tcp(&pod.netns, port));
+        let netns = netns::Netns::open(pod.netns.path()).unwrap();
+        let spec = spec(&object, &Family::BOTH, OWNER);
+        let prove = |expected: [ProofResult; 2]| {
+            let found = fixture.node.netns().run(|| proof::prove(&netns, &spec).unwrap());
+            for (name, expected) in ["inbound-tcp", "inbound-excluded"].into_iter().zip(expected) {
+                let found: Vec<_> = found.iter().filter(|path| path.name == name).collect();
+                let is_expected = found.len() == 2 && found.iter().all(|path| path.result == expected);
+                assert!(is_expected, "{tables:?} {mode}: {found:#?}");
+            }
+        };
+        let listeners = |port| {
+            [false, true].map(|v6| {
+                let seen =
+                    kit::connect(fixture.node.outside(), Proto::Tcp, SocketAddr::new(pod.ip(v6), port));
+                seen.ok().map(|seen| seen.listener)
+            })
+        };
+        prove([Held, Proven]);
+        assert_eq!(listeners(80), [None; 2], "{tables:?} {mode}");
+        let proxy = Echo::start(&pod.netns, &Serve::new(Proto::Tcp, istio::INBOUND).transparent());
+        pod.netns.pipe("nft -f -", ANSWERS);
+        prove([Proven, Proven]);
+        let counted = pod.netns.sh("nft list counter inet proof answers");
+        assert_eq!(counted.split_whitespace().filter(|word| *word == "packets").count(), 1);
+        assert_eq!(
+            counted.split_whitespace().skip_while(|word| *word != "packets").nth(1),
+            Some("0"),
+            "{counted}"
+        );
+        pod.netns.sh("nft delete table inet proof");
+        assert_eq!(listeners(80), [Some(istio::INBOUND); 2], "{tables:?} {mode}");
+        assert_eq!(listeners(9090), [Some(9090); 2], "{tables:?} {mode}");
+        match tables.0 {
+            "native" => drop(pod.netns.sh("nft flush ruleset")),
+            backend => {
+                for (program, table) in [
+                    ("iptables", "nat"),
+                    ("iptables", "mangle"),
+                    ("ip6tables", "nat"),
+                    ("ip6tables", "mangle"),
+                ] {
+                    pod.netns.sh(&format!("{program}-{backend} -t {table} -F PREROUTING"));
+                }
+            }
+        }
+        prove([Bypasses, Proven]);
+        assert_eq!(listeners(80), [Some(80); 2], "{tables:?} {mode}");
+        drop(proxy);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::proof::{ProofSpec, ProxyIdentity};
+use ::proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use agent::{AgentSnapshot, CaptureSnapshot};
 use model::{Family, Reason};
 use netns::Netns;
@@ -69,7 +69,9 @@ impl NodeInspector {
         let netns = enrolled_pod.netns.clone().ok_or_else(|| unseen(pod))?;
         let rules = |family| (family, rules::inpod::pod(&chosen.rules, &enrolled_pod.options, family));
         let rules = chosen.families().into_iter().filter(|family| has_family(pod, *family)).map(rules);
-        Ok((netns, ProofSpec { rules: rules.collect(), proxy: ProxyIdentity::Mark(chosen.rules.proxy) }))
+        let inbound = InboundSpec { tunnel: chosen.rules.tunnel, probes: Some(chosen.rules.probes) };
+        let proxy = ProxyIdentity::Mark(chosen.rules.proxy);
+        Ok((netns, ProofSpec { rules: rules.collect(), proxy, inbound }))
     }
 
     fn sidecar_target(&self, records: &[Arc<PodRecord>], pod: &PodState) -> ProofTarget {
@@ -92,7 +94,8 @@ impl NodeInspector {
             Some(users) => users.owner_on_node(&self.settings.host_proc, uid, gid),
         };
         let proxy = ProxyIdentity::Owner { uid, gid, on_node };
-        Ok((Arc::new(netns), ProofSpec { rules, proxy }))
+        let inbound = InboundSpec { tunnel: config.tunnel_port, probes: None };
+        Ok((Arc::new(netns), ProofSpec { rules, proxy, inbound }))
     }
 
     /// How the pod is redirected: decided anew from the facts, as at its ADD.

@@ -5,6 +5,10 @@
 //! whoever receives the packet discards it, so the proxy sees no connection and answers nothing. Its time to live is 1, so the
 //! next hop discards what was not redirected. The entry in the connection tracking is deleted afterwards.
 //!
+//! A packet that arrives in the pod comes by the node's end of its interface, from an address for documentation, in a frame for
+//! everybody on the link (`node_end.rs`): netfilter treats it as any other, and the kernel then discards it before it looks for a
+//! socket. Its checksum is right, because netfilter verifies what arrives.
+//!
 //! Which packets are sent follows from the rules that are desired ([`ProofSpec`]), so that what is excluded is not taken for a
 //! leak. Called by `node-status`, on the thread of the request. It changes no rule, and needs `CAP_NET_ADMIN` and `CAP_NET_RAW`
 //! over the namespace.
@@ -12,6 +16,7 @@
 //! Sources: the kernel's `net/ipv4/raw.c`, `net/ipv6/raw.c`, `nf_conntrack_error` of
 //! `net/netfilter/nf_conntrack_proto_tcp.c` (checksums are verified in PREROUTING only), `net/netfilter/xt_owner.c`.
 
+mod node_end;
 mod packet;
 mod plan;
 mod probe;
@@ -19,10 +24,10 @@ mod verdict;
 
 use std::time::{Duration, Instant};
 
-use model::{Family, Mark};
+use model::{Family, Mark, Port};
 use netns::Netns;
 use report::ProofPath;
-use rules::RuleSet;
+use rules::{RuleSet, inpod::ProbeAddresses};
 
 /// For all packets of a proof. Paths whose turn comes later are not tested.
 pub const LIMIT: Duration = Duration::from_secs(1);
@@ -34,6 +39,18 @@ pub struct ProofSpec {
     pub rules: Vec<(Family, RuleSet)>,
     /// How the rules know the proxy.
     pub proxy: ProxyIdentity,
+    /// The desired redirection of packets that arrive.
+    pub inbound: InboundSpec,
+}
+
+/// Properties of inbound redirection beside the rules.
+#[derive(Clone, Copy, Debug)]
+pub struct InboundSpec {
+    /// Port of tunnels (HBONE), which are not redirected.
+    pub tunnel: Port,
+    /// Source of the node's probes, which are not redirected either. `None`: the pod has a sidecar, which knows no such source
+    /// and need not receive tunnels.
+    pub probes: Option<ProbeAddresses>,
 }
 
 /// By what rules distinguish the proxy's own traffic from that of the application.
@@ -68,11 +85,12 @@ impl ProxyIdentity {
 /// # Errors
 /// The namespace cannot be entered.
 pub fn prove(netns: &Netns, spec: &ProofSpec) -> Result<Vec<ProofPath>, netns::Error> {
-    let plan = plan::plan(spec);
     let until = Instant::now() + LIMIT;
+    let node = node_end::NodeSocket::open();
     netns.run_in(|| {
-        let mut prober = probe::Prober::open();
-        plan.into_iter()
+        let mut prober = probe::Prober::open(node);
+        plan::plan(spec, probe::own_address)
+            .into_iter()
             .map(|planned| match planned {
                 Ok(path) => verdict::judge(&path, &prober.observe(&path, until)),
                 Err(untestable) => untestable,

@@ -1,7 +1,8 @@
-//! The packets: a SYN, or a datagram without content, whose checksum is wrong.
+//! The packets: a SYN, or a datagram without content. The checksum of what the pod sends is wrong, that of what arrives right.
 
 use std::net::{IpAddr, SocketAddr};
 
+use model::Family;
 use rules::TransportProtocol;
 
 const IPPROTO_TCP: u8 = 6;
@@ -13,9 +14,59 @@ const WINDOW: u16 = 64240;
 /// Where the checksum is.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
+const V4_CHECKSUM: usize = 10;
+/// Version and length of a header of IPv4 without options, in 32-bit words, and in bytes.
+const V4_WORDS: u8 = 0x45;
+const V4_LENGTH: u16 = 20;
+const DONT_FRAGMENT: u8 = 0x40;
+const V6_VERSION: u8 = 6 << 4;
+/// No router forwards it.
+const HOPS: u8 = 1;
 
-/// Returns the transport header of a packet, to which the kernel adds that of IP.
-pub(crate) fn header(protocol: TransportProtocol, source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
+/// Returns the transport header of a packet that the pod sends, to which the kernel adds that of IP.
+pub(crate) fn sent_header(protocol: TransportProtocol, source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
+    transport_header(protocol, source, dest, wrong)
+}
+
+/// Returns the packet of IP that opens a TCP connection to the pod.
+pub(crate) fn arriving_packet(source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
+    let tcp = transport_header(TransportProtocol::Tcp, source, dest, |right| right);
+    let length = u16::try_from(tcp.len()).unwrap_or(u16::MAX);
+    let addresses = [source.ip(), dest.ip()].into_iter().flat_map(octets);
+    let mut bytes = Vec::new();
+    if dest.is_ipv4() {
+        bytes.extend([V4_WORDS, 0]);
+        bytes.extend(length.saturating_add(V4_LENGTH).to_be_bytes());
+        bytes.extend([0, 0, DONT_FRAGMENT, 0, HOPS, IPPROTO_TCP, 0, 0]);
+        bytes.extend(addresses);
+        let right = sum_bytes(&bytes);
+        write_word(&mut bytes, V4_CHECKSUM, right);
+    } else {
+        bytes.extend([V6_VERSION, 0, 0, 0]);
+        bytes.extend(length.to_be_bytes());
+        bytes.extend([IPPROTO_TCP, HOPS]);
+        bytes.extend(addresses);
+    }
+    bytes.extend(tcp);
+    bytes
+}
+
+/// Returns the source port of a TCP packet as a raw socket receives it: over IPv4 behind the header of IP.
+pub(crate) fn received_source_port(packet: &[u8], family: Family) -> Option<u16> {
+    let header = match family {
+        Family::V4 => usize::from(packet.first()? & 0xf).checked_mul(4)?,
+        Family::V6 => 0,
+    };
+    let (port, _) = packet.get(header..)?.split_first_chunk()?;
+    Some(u16::from_be_bytes(*port))
+}
+
+fn transport_header(
+    protocol: TransportProtocol,
+    source: SocketAddr,
+    dest: SocketAddr,
+    written: fn(u16) -> u16,
+) -> Vec<u8> {
     let ports = [source.port(), dest.port()].into_iter().flat_map(u16::to_be_bytes);
     let mut bytes: Vec<u8> = ports.collect();
     let (number, checksum) = match protocol {
@@ -31,9 +82,13 @@ pub(crate) fn header(protocol: TransportProtocol, source: SocketAddr, dest: Sock
         }
     };
     bytes.resize(if number == IPPROTO_TCP { 20 } else { 8 }, 0);
-    let wrong = wrong(checksum_of(number, source.ip(), dest.ip(), &bytes));
-    bytes.iter_mut().skip(checksum).zip(wrong.to_be_bytes()).for_each(|(to, from)| *to = from);
+    let right = checksum_of(number, source.ip(), dest.ip(), &bytes);
+    write_word(&mut bytes, checksum, written(right));
     bytes
+}
+
+fn write_word(bytes: &mut [u8], at: usize, value: u16) {
+    bytes.iter_mut().skip(at).zip(value.to_be_bytes()).for_each(|(to, from)| *to = from);
 }
 
 /// Returns another checksum than the right one. 0 means none in UDP over IPv4, and 0 and 0xffff are the same number.
@@ -44,14 +99,19 @@ fn wrong(right: u16) -> u16 {
     }
 }
 
-/// RFC 1071, over the pseudo header and the bytes, in which the checksum is 0.
+/// Over the pseudo header and the bytes, in which the checksum is 0.
 fn checksum_of(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 {
     let mut all: Vec<u8> = [source, dest].into_iter().flat_map(octets).collect();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     all.extend([0, protocol]);
     all.extend(length.to_be_bytes());
     all.extend(bytes);
-    let words = all.chunks(2).map(|pair| match pair {
+    sum_bytes(&all)
+}
+
+/// RFC 1071.
+fn sum_bytes(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
         rest => rest.first().map_or(0, |high| u32::from(*high) << 8),
     });
@@ -80,7 +140,7 @@ mod tests {
             {
                 let (source, dest): (SocketAddr, SocketAddr) =
                     (source.parse().unwrap(), dest.parse().unwrap());
-                let mut bytes = header(protocol, source, dest);
+                let mut bytes = sent_header(protocol, source, dest);
                 assert_eq!(bytes.len(), length);
                 let sum = checksum_of(number, source.ip(), dest.ip(), &bytes);
                 assert!(sum != 0 && sum != u16::MAX, "a receiver verifies that the sum is 0");
@@ -92,6 +152,30 @@ mod tests {
                 assert_eq!(checksum_of(number, source.ip(), dest.ip(), &bytes), 0);
             }
         }
+    }
+
+    #[test]
+    fn what_arrives_is_right_for_every_receiver() {
+        for (source, dest, header) in
+            [("192.0.2.1:40000", "10.0.0.2:80", 20), ("[2001:db8::1]:40000", "[fd00::2]:80", 40)]
+        {
+            let (source, dest): (SocketAddr, SocketAddr) = (source.parse().unwrap(), dest.parse().unwrap());
+            let bytes = arriving_packet(source, dest);
+            assert_eq!(bytes.len(), header + 20);
+            let (ip, tcp) = bytes.split_at(header);
+            assert_eq!(checksum_of(IPPROTO_TCP, source.ip(), dest.ip(), tcp), 0);
+            let family = Family::of_ip(dest.ip());
+            let (length, checked) = match family {
+                Family::V4 => (&ip[2..4], sum_bytes(ip)),
+                Family::V6 => (&ip[4..6], 0),
+            };
+            let counted = if family == Family::V4 { bytes.len() } else { tcp.len() };
+            assert_eq!((length, checked), (&u16::try_from(counted).unwrap().to_be_bytes()[..], 0));
+            let received = if family == Family::V4 { &bytes[..] } else { tcp };
+            assert_eq!(received_source_port(received, family), Some(40000));
+        }
+        assert_eq!(received_source_port(&[], Family::V4), None);
+        assert_eq!(received_source_port(&[0x4f, 0, 0], Family::V4), None);
     }
 
     #[test]

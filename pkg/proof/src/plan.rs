@@ -1,4 +1,5 @@
-//! Which packets are sent: those that the desired rules redirect, and the same ones as the proxy would send them.
+//! Which packets are sent: those that the desired rules redirect, and the same ones as the proxy would send them; and those that
+//! arrive, which are to reach the proxy or, if they are excluded, the application.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +7,7 @@ use model::{Family, IfName, Port};
 use report::{ProofPath, ProofResult};
 use rules::{FirstPacket, Match, PacketVerdict, RuleSet, TransportProtocol};
 
-use crate::{ProofSpec, ProxyIdentity};
+use crate::{InboundSpec, ProofSpec, ProxyIdentity};
 
 /// Addresses for documentation, which no host has (RFC 5737, RFC 3849).
 const V4: [Ipv4Addr; 4] = [
@@ -27,7 +28,7 @@ const OWNERS: [(u32, u32); 3] = [(0, 0), (1000, 1000), (65534, 65534)];
 /// How many ports and groups of the rules are tried beside the above.
 const NAMED: usize = 16;
 /// The interface of pods on every network of Kubernetes.
-const INTERFACE: IfName = IfName::known("eth0");
+pub(crate) const INTERFACE: IfName = IfName::known("eth0");
 
 /// A packet that is to be sent, and what is to become of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +55,66 @@ impl PlannedPath {
     }
 }
 
-/// Returns the paths in the order in which they are tested; those that cannot be tested have their row already.
-pub(crate) fn plan(spec: &ProofSpec) -> Vec<Result<PlannedPath, ProofPath>> {
-    spec.rules.iter().flat_map(|(family, rules)| plan_family(*family, rules, spec.proxy)).collect()
+/// Returns an address for documentation, from which packets arrive.
+pub(crate) fn foreign_address(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => V4[0].into(),
+        Family::V6 => V6[0].into(),
+    }
+}
+
+/// Returns the paths in the order in which they are tested; those that cannot be tested have their row already. `own_address`:
+/// the pod's, if it has one of this family.
+pub(crate) fn plan(
+    spec: &ProofSpec,
+    own_address: impl Fn(Family) -> Option<IpAddr>,
+) -> Vec<Result<PlannedPath, ProofPath>> {
+    let plan_both = |(family, rules): &(Family, RuleSet)| {
+        let mut paths = plan_family(*family, rules, spec.proxy);
+        let own = own_address(*family);
+        paths.extend(own.into_iter().flat_map(|own| plan_inbound(own, rules, spec.inbound)).map(Ok));
+        paths
+    };
+    spec.rules.iter().flat_map(plan_both).collect()
+}
+
+/// Returns the paths of what arrives at the pod's own address.
+fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedPath> {
+    let family = Family::of_ip(own);
+    let arriving = |source, port| FirstPacket {
+        source: Some(source),
+        dest: SocketAddr::new(own, port),
+        protocol: TransportProtocol::Tcp,
+        interface: INTERFACE,
+        uid: 0,
+        gid: 0,
+        mark: 0,
+    };
+    let foreign = foreign_address(family);
+    let ports = Candidates::from_rules(rules, family, true).ports.into_iter();
+    let (passing, captured): (Vec<_>, Vec<_>) = ports
+        .filter(|port| *port != spec.tunnel.0)
+        .map(|port| arriving(foreign, port))
+        .map(|packet| (rules.verdict_on(&packet), packet))
+        .partition(|(verdict, _)| *verdict == PacketVerdict::Untouched);
+    let first = |found: Vec<(PacketVerdict, FirstPacket)>| found.into_iter().next();
+    let port = captured.first().map(|(_, packet)| packet.dest.port());
+    let ambient = spec.probes.zip(port);
+    let probe =
+        ambient.map(|(probes, port)| (PacketVerdict::Untouched, arriving(probes.address(family), port)));
+    // Rules leave tunnels alone: the port itself is the proxy's.
+    let tunnel = ambient.map(|_| (PacketVerdict::Redirected(spec.tunnel), arriving(foreign, spec.tunnel.0)));
+    let paths = [
+        ("inbound-tcp", first(captured)),
+        ("inbound-tunnel", tunnel),
+        ("inbound-probe", probe),
+        ("inbound-excluded", first(passing)),
+    ];
+    let planned = |(name, found): (_, Option<_>)| {
+        let (expected, packet) = found?;
+        Some(PlannedPath { name, packet, sender: (0, 0), expected })
+    };
+    paths.into_iter().filter_map(planned).collect()
 }
 
 fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Result<PlannedPath, ProofPath>> {
@@ -164,9 +222,10 @@ impl Candidates {
         let packets = self.owners.iter().flat_map(|(uid, gid)| {
             self.addresses.iter().flat_map(move |ip| {
                 ports.iter().map(move |port| FirstPacket {
+                    source: None,
                     dest: SocketAddr::new(*ip, *port),
                     protocol,
-                    output: INTERFACE,
+                    interface: INTERFACE,
                     uid: *uid,
                     gid: *gid,
                     mark: 0,

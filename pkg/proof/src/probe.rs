@@ -1,27 +1,38 @@
-//! Sends a packet, and asks the kernel where it was led. Acts on the network namespace of the calling thread.
+//! Sends a packet from the pod, or to it, and asks the kernel where it was led. Acts on the pod's network namespace, which is that
+//! of the calling thread.
 
 use std::{
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::{AsFd as _, OwnedFd},
     sync::{Mutex, PoisonError},
     thread,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use conntrack::{ConntrackHandle, FlowKey, TcpTuple, TrackedProtocol};
+use hostnet::LinkIndex;
+use model::Family;
 use nix::sys::socket::{setsockopt, sockopt::Mark};
 use rules::{FirstPacket, PacketVerdict, TransportProtocol};
 use rustix::{
     io::Errno,
-    net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto,
+        sockopt::{self, Timeout},
+    },
     process::{dumpable_behavior, set_dumpable_behavior},
     thread::{
         CapabilitySets, Gid, Uid, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid,
     },
 };
 
-use crate::{packet, plan::PlannedPath, verdict::Observation};
+use crate::{
+    node_end::NodeSocket,
+    packet,
+    plan::{PlannedPath, foreign_address},
+    verdict::Observation,
+};
 
 /// Held while a thread acts as another user, which concerns the whole process.
 static ACTING: Mutex<()> = Mutex::new(());
@@ -30,20 +41,24 @@ const ZONES: [u16; 3] = [0, 1, 2];
 /// The first port from which packets are sent, and how many there are.
 const FIRST_PORT: u16 = 33000;
 const PORTS: u32 = 27000;
+/// A packet that has not arrived by then was discarded.
+const ARRIVAL: Duration = Duration::from_millis(50);
 
-/// Sends packets from one namespace.
+/// Sends packets from one namespace, and to it.
 pub(crate) struct Prober {
     conntrack: Result<ConntrackHandle, String>,
+    node: Result<(NodeSocket, LinkIndex), String>,
     port: u16,
 }
 
 impl Prober {
-    pub(crate) fn open() -> Prober {
+    pub(crate) fn open(node: Result<NodeSocket, String>) -> Prober {
+        let node = node.and_then(|socket| socket.find_peer().map(|peer| (socket, peer)));
         let conntrack = ConntrackHandle::open().map_err(|error| error.to_string());
         // Another one at each proof, so that no entry of an earlier one, nor of a connection, is likely to be in the way.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let port = u16::try_from(now.subsec_micros() % PORTS).unwrap_or_default();
-        Prober { conntrack, port: FIRST_PORT.saturating_add(port) }
+        Prober { conntrack, node, port: FIRST_PORT.saturating_add(port) }
     }
 
     /// Sends the packet of a path, and observes what becomes of it.
@@ -52,7 +67,48 @@ impl Prober {
             return Observation::Failed("the time for packets was over".to_owned());
         }
         self.port = self.port.saturating_add(1);
-        self.send(path).unwrap_or_else(|observed| observed)
+        let observed = match path.packet.source {
+            None => self.send(path),
+            Some(source) => self.deliver(path, source),
+        };
+        observed.unwrap_or_else(|observed| observed)
+    }
+
+    /// Has a packet arrive at the pod.
+    fn deliver(&mut self, path: &PlannedPath, source: IpAddr) -> Result<Observation, Observation> {
+        let dest = path.packet.dest;
+        if let PacketVerdict::Tproxied(port) = path.expected {
+            // Its destination stays as it is. One that is not the pod's own is delivered in the pod by nothing but TPROXY's mark.
+            let foreign = SocketAddr::new(foreign_address(Family::of_ip(dest.ip())), dest.port());
+            if self.deliver_to(foreign, source)?.is_some() {
+                return Ok(observe_tracked(path, SocketAddr::new(dest.ip(), port.0)));
+            }
+        }
+        match self.deliver_to(dest, source)? {
+            Some(to) => Ok(observe_tracked(path, to)),
+            None if discards_broadcast(Family::of_ip(source)) => {
+                let why =
+                    "the pod discards packets for itself in broadcast frames (drop_unicast_in_l2_multicast)";
+                Err(Observation::Failed(why.to_owned()))
+            }
+            None => Ok(Observation::Discarded),
+        }
+    }
+
+    /// Returns where a packet arrived in the pod; `None`: nowhere.
+    fn deliver_to(&mut self, dest: SocketAddr, source: IpAddr) -> Result<Option<SocketAddr>, Observation> {
+        let conntrack = self.conntrack.as_mut().map_err(|why| Observation::Failed(why.clone()))?;
+        let (node, peer) = self.node.as_ref().map_err(|why| Observation::Failed(why.clone()))?;
+        let family = Family::of_ip(source);
+        let source = SocketAddr::new(source, self.port);
+        let receiver = open_receiver(source.ip())?;
+        let keys = flow_keys(TcpTuple { source, dest }, TrackedProtocol::Tcp);
+        forget(conntrack, &keys)?;
+        node.send(*peer, family, &packet::arriving_packet(source, dest))
+            .map_err(|errno| failed("send a packet to the pod", errno))?;
+        let has_arrived = await_arrival(&receiver, source.port(), family)?;
+        let to = find_and_forget(conntrack, keys)?;
+        Ok(to.or(has_arrived.then_some(dest)))
     }
 
     fn send(&mut self, path: &PlannedPath) -> Result<Observation, Observation> {
@@ -65,25 +121,95 @@ impl Prober {
             TransportProtocol::Tcp => TrackedProtocol::Tcp,
             TransportProtocol::Udp => TrackedProtocol::Udp,
         };
-        let tuple = TcpTuple { source, dest: packet.dest };
-        let keys = ZONES.map(|zone| FlowKey { tuple, protocol, zone });
+        let keys = flow_keys(TcpTuple { source, dest: packet.dest }, protocol);
         forget(conntrack, &keys)?;
-        let bytes = packet::header(packet.protocol, source, packet.dest);
+        let bytes = packet::sent_header(packet.protocol, source, packet.dest);
         match rustix::net::send(&socket, &bytes, SendFlags::empty()) {
             Ok(_) => {}
             Err(Errno::PERM) => return Err(Observation::Refused),
             Err(errno) => return Err(failed("send a packet", errno)),
         }
-        let mut to = None;
-        for key in keys {
-            to = to.or(find(conntrack, key)?);
-        }
-        forget(conntrack, &keys)?;
-        let Some(to) = to else { return Ok(Observation::Untracked) };
-        let is_redirected = matches!(path.expected, PacketVerdict::Redirected(_)) && to != packet.dest;
-        let listens = if is_redirected { listens_at(to, packet.protocol) } else { None };
-        Ok(Observation::Tracked { to, listens })
+        let to = find_and_forget(conntrack, keys)?;
+        Ok(to.map_or(Observation::Untracked, |to| observe_tracked(path, to)))
     }
+}
+
+/// The pod's own address, as the source of what it sends; `None`: it has no route, or no such address.
+pub(crate) fn own_address(family: Family) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((family.unspecified(), 0)).ok()?;
+    socket.connect((foreign_address(family), 1)).ok()?; // sends nothing
+    socket.local_addr().ok().map(|own| own.ip())
+}
+
+/// The pod discards our packets, and no other that is for it. The setting for all interfaces is of no effect over IPv6.
+fn discards_broadcast(family: Family) -> bool {
+    let parameters: &[&str] = match family {
+        Family::V4 => &["ipv4/conf/all", "ipv4/conf/eth0"],
+        Family::V6 => &["ipv6/conf/eth0"],
+    };
+    let is_on = |parameter: &&str| {
+        let value = hostnet::sysctl::read(&format!("net/{parameter}/drop_unicast_in_l2_multicast"));
+        value.is_ok_and(|value| value.is_some_and(|value| value != "0"))
+    };
+    parameters.iter().any(is_on)
+}
+
+fn observe_tracked(path: &PlannedPath, to: SocketAddr) -> Observation {
+    let listens = match path.expected {
+        PacketVerdict::Redirected(port) | PacketVerdict::Tproxied(port) if port.0 == to.port() => {
+            listens_at(to, path.packet.protocol)
+        }
+        _ => None,
+    };
+    Observation::Tracked { to, listens }
+}
+
+fn flow_keys(tuple: TcpTuple, protocol: TrackedProtocol) -> [FlowKey; 3] {
+    ZONES.map(|zone| FlowKey { tuple, protocol, zone })
+}
+
+/// Where a packet of this flow was led. Nothing of it is left.
+fn find_and_forget(
+    conntrack: &mut ConntrackHandle,
+    keys: [FlowKey; 3],
+) -> Result<Option<SocketAddr>, Observation> {
+    let mut to = None;
+    for key in keys {
+        to = to.or(find(conntrack, key)?);
+    }
+    forget(conntrack, &keys)?;
+    Ok(to)
+}
+
+/// A raw socket that receives a copy of each TCP packet from this address that is delivered in the pod.
+fn open_receiver(source: IpAddr) -> Result<OwnedFd, Observation> {
+    let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))
+        .map_err(|errno| failed("open a raw socket", errno))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ARRIVAL))
+        .map_err(|errno| failed("limit the time of a raw socket", errno))?;
+    connect(&socket, SocketAddr::new(source, 0))?;
+    Ok(socket)
+}
+
+/// Whether a packet from this port arrives in time.
+fn await_arrival(receiver: &OwnedFd, source: u16, family: Family) -> Result<bool, Observation> {
+    let until = Instant::now() + ARRIVAL;
+    while Instant::now() < until {
+        let mut bytes = [0; 128];
+        match rustix::net::recv(receiver, &mut bytes, RecvFlags::empty()) {
+            Ok((length, _)) => {
+                let packet = bytes.get(..length).unwrap_or_default();
+                if packet::received_source_port(packet, family) == Some(source) {
+                    return Ok(true);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(errno) => return Err(failed("receive a packet", errno)),
+        }
+    }
+    Ok(false)
 }
 
 /// Where a packet of this flow was led.

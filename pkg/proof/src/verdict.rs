@@ -14,9 +14,11 @@ pub(crate) enum Observation {
     Unroutable(io::Error),
     /// The kernel discarded it before it left.
     Refused,
-    /// The connection tracking has no entry of it.
+    /// The pod sent it, and the connection tracking has no entry of it.
     Untracked,
-    /// The tracking has an entry.
+    /// Sent to the pod, where it has not arrived.
+    Discarded,
+    /// The tracking has an entry, or it has arrived.
     Tracked {
         /// Where the packet was led: its destination, or another address.
         to: SocketAddr,
@@ -29,34 +31,57 @@ pub(crate) enum Observation {
 
 /// Returns the row of a path.
 pub(crate) fn judge(path: &PlannedPath, observed: &Observation) -> ProofPath {
-    let (result, message) = match path.expected {
-        PacketVerdict::Redirected(port) => redirected(path.packet.dest, port.0, observed),
-        PacketVerdict::Untouched | PacketVerdict::Dropped => untouched(path.packet.dest, observed),
+    let packet = &path.packet;
+    let (result, message) = match (path.expected, packet.source.is_some()) {
+        (PacketVerdict::Redirected(port) | PacketVerdict::Tproxied(port), arrives) => {
+            redirected(packet.dest, port.0, arrives, observed)
+        }
+        (PacketVerdict::Untouched | PacketVerdict::Dropped, false) => untouched(packet.dest, observed),
+        (PacketVerdict::Untouched | PacketVerdict::Dropped, true) => judge_passing(packet.dest, observed),
     };
     path.row(result, message)
 }
 
-fn redirected(dest: SocketAddr, port: u16, observed: &Observation) -> (ProofResult, String) {
+fn redirected(dest: SocketAddr, port: u16, arrives: bool, observed: &Observation) -> (ProofResult, String) {
+    let bypasses = if arrives { "reaches the application" } else { "leaves the pod" };
     match observed {
-        Observation::Tracked { to, .. } if *to == dest => {
-            (ProofResult::Bypasses, "leaves the pod: no rule redirects it".to_owned())
-        }
-        Observation::Tracked { to, listens } if to.ip().is_loopback() && to.port() == port => match listens {
-            Some(true) => (ProofResult::Proven, format!("redirected to {to}, where a process receives it")),
-            Some(false) => (ProofResult::Held, format!("redirected to {to}, where no process listens")),
-            None => {
-                let why = "whether a process listens there could not be determined";
-                (ProofResult::NotTestable, format!("redirected to {to}; {why}"))
+        // Whatever arrives is delivered to an address of the pod.
+        Observation::Tracked { to, listens } if to.port() == port && (arrives || to.ip().is_loopback()) => {
+            let led = if *to == dest { "arrives at" } else { "redirected to" };
+            match listens {
+                Some(true) => (ProofResult::Proven, format!("{led} {to}, where a process receives it")),
+                Some(false) => (ProofResult::Held, format!("{led} {to}, where no process listens")),
+                None => {
+                    let why = "whether a process listens there could not be determined";
+                    (ProofResult::NotTestable, format!("{led} {to}; {why}"))
+                }
             }
-        },
+        }
+        Observation::Tracked { to, .. } if *to == dest => {
+            (ProofResult::Bypasses, format!("{bypasses}: no rule redirects it"))
+        }
         Observation::Tracked { to, .. } => {
             (ProofResult::Bypasses, format!("led to {to} instead of port {port}: a foreign rule precedes"))
         }
         Observation::Untracked => {
             let why = "no connection is tracked, so no rule redirects it";
-            (ProofResult::Bypasses, format!("leaves the pod: {why}"))
+            (ProofResult::Bypasses, format!("{bypasses}: {why}"))
         }
-        other => unsent(other),
+        other => undelivered(other),
+    }
+}
+
+/// Traffic to the application that is to reach it without the proxy: by the pod's annotations, or as a probe of the node.
+fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
+    match observed {
+        Observation::Tracked { to, .. } if *to == dest => (
+            ProofResult::Proven,
+            "reaches the application, as it is to: it is excluded from redirection".to_owned(),
+        ),
+        Observation::Tracked { to, .. } => {
+            (ProofResult::Held, format!("led to {to}, though it is excluded from redirection"))
+        }
+        other => undelivered(other),
     }
 }
 
@@ -70,14 +95,18 @@ fn untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) 
         Observation::Tracked { to, .. } => {
             (ProofResult::Held, format!("led to {to}: the proxy cannot reach its destination"))
         }
-        other => unsent(other),
+        other => undelivered(other),
     }
 }
 
-fn unsent(observed: &Observation) -> (ProofResult, String) {
+fn undelivered(observed: &Observation) -> (ProofResult, String) {
     match observed {
         Observation::Refused => {
             let why = "a rule or a full connection tracking table discards it (EPERM)";
+            (ProofResult::Held, why.to_owned())
+        }
+        Observation::Discarded => {
+            let why = "arrives nowhere in the pod: a rule or the pod's routing discards it";
             (ProofResult::Held, why.to_owned())
         }
         Observation::Unroutable(error) => {
@@ -102,8 +131,9 @@ mod tests {
     fn judged(expected: PacketVerdict, observed: &Observation) -> ProofPath {
         let packet = FirstPacket {
             dest: DEST.parse().unwrap(),
+            source: None,
             protocol: TransportProtocol::Tcp,
-            output: IfName::known("eth0"),
+            interface: IfName::known("eth0"),
             uid: 0,
             gid: 0,
             mark: 0,
@@ -152,6 +182,55 @@ mod tests {
             (unroutable(), NotTestable),
         ] {
             let found = judged(PacketVerdict::Untouched, &observed);
+            assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
+        }
+    }
+
+    fn judged_arriving(expected: PacketVerdict, observed: &Observation) -> ProofPath {
+        let packet = FirstPacket {
+            source: Some("192.0.2.1".parse().unwrap()),
+            dest: "10.0.0.2:80".parse().unwrap(),
+            protocol: TransportProtocol::Tcp,
+            interface: IfName::known("eth0"),
+            uid: 0,
+            gid: 0,
+            mark: 0,
+        };
+        judge(&PlannedPath { name: "inbound-tcp", packet, sender: (0, 0), expected }, observed)
+    }
+
+    #[test]
+    fn what_arrives_must_reach_a_process_at_the_proxys_port() {
+        use ProofResult::{Bypasses, Held, NotTestable, Proven};
+        for (observed, expected) in [
+            (led("10.0.0.2:15006", Some(true)), Proven),
+            (led("10.0.0.2:15006", Some(false)), Held),
+            (led("10.0.0.2:15006", None), NotTestable),
+            (led("10.0.0.2:9999", None), Bypasses),
+            (led("10.0.0.2:80", None), Bypasses),
+            (Observation::Discarded, Held),
+            (Observation::Failed("its eth0 is no veth pair".to_owned()), NotTestable),
+        ] {
+            for verdict in [PacketVerdict::Redirected(Port(15006)), PacketVerdict::Tproxied(Port(15006))] {
+                let found = judged_arriving(verdict, &observed);
+                assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
+            }
+        }
+        // A tunnel arrives at the proxy's port without any rule.
+        let tunnel = judged_arriving(PacketVerdict::Redirected(Port(80)), &led("10.0.0.2:80", Some(true)));
+        assert_eq!(tunnel.result, Proven);
+    }
+
+    #[test]
+    fn what_is_excluded_must_reach_the_application() {
+        use ProofResult::{Held, NotTestable, Proven};
+        for (observed, expected) in [
+            (led("10.0.0.2:80", None), Proven),
+            (led("10.0.0.2:15006", None), Held),
+            (Observation::Discarded, Held),
+            (unroutable(), NotTestable),
+        ] {
+            let found = judged_arriving(PacketVerdict::Untouched, &observed);
             assert_eq!(found.result, expected, "{observed:?}: {}", found.message);
         }
     }

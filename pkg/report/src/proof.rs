@@ -56,7 +56,7 @@ impl ProofResult {
 #[serde(rename_all = "camelCase", default)]
 pub struct ProofPath {
     /// The sender and the protocol: `application-tcp`, `application-dns-udp`, `application-dns-tcp`, `proxy-tcp`, `proxy-dns-udp` or
-    /// `proxy-dns-tcp`.
+    /// `proxy-dns-tcp`; of what arrives at the pod `inbound-tcp`, `inbound-tunnel`, `inbound-probe` or `inbound-excluded`.
     pub name: String,
     /// The IP family, 4 or 6.
     pub family: u8,

@@ -1,6 +1,7 @@
-//! The verdict of a rule set on a connection that its host opens, as the kernel reaches it: `nat` OUTPUT, rule by rule.
+//! The verdict of a rule set on a new connection, as the kernel reaches it, rule by rule: of one that the host opens in `nat`
+//! OUTPUT, of one that arrives in `mangle` and `nat` PREROUTING.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use model::{IfName, IpNet, Mark, Port};
 
@@ -11,19 +12,20 @@ use crate::ir::{
 /// Chains that may be jumped to one inside the other; the kernel allows 16 in old versions.
 const DEPTH: usize = 16;
 
-/// The first packet of a connection that a process of the host opens. Its source address is one of the host's own, which no
-/// rule of ours names; its connection has no mark yet, and its addresses are in no set.
+/// The first packet of a connection, which has no mark yet, and whose addresses are in no set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstPacket {
+    /// Where it comes from. `None`: from a process of the host, whose own addresses no rule of ours names.
+    pub source: Option<IpAddr>,
     /// Where it goes.
     pub dest: SocketAddr,
     /// Transport protocol of the packet.
     pub protocol: TransportProtocol,
-    /// The interface by which it leaves.
-    pub output: IfName,
-    /// User of the process that made the socket.
+    /// The interface by which it leaves or arrives.
+    pub interface: IfName,
+    /// User of the process that made the socket; of no meaning for a packet that arrives.
     pub uid: u32,
-    /// Group of that process.
+    /// Group of that process; the same.
     pub gid: u32,
     /// Mark of the packet.
     pub mark: u32,
@@ -34,9 +36,11 @@ pub struct FirstPacket {
 pub enum PacketVerdict {
     /// To this port of the host itself.
     Redirected(Port),
+    /// To this port of the host itself, with its destination unchanged.
+    Tproxied(Port),
     /// Discarded.
     Dropped,
-    /// The packet leaves as it is.
+    /// The packet goes on as it is.
     Untouched,
 }
 
@@ -44,12 +48,20 @@ pub enum PacketVerdict {
 type ChainOutcome = Option<PacketVerdict>;
 
 impl RuleSet {
-    /// Returns the verdict on a packet. Only `nat` is asked: no rule set of ours discards what a host sends.
+    /// Returns the verdict on a packet. Of what a host sends only `nat` is asked: no rule set of ours discards that.
     #[must_use]
     pub fn verdict_on(&self, packet: &FirstPacket) -> PacketVerdict {
-        let Some(nat) = self.tables.get(&Table::Nat) else { return PacketVerdict::Untouched };
-        let jumps = nat.jumps.iter().filter(|jump| jump.hook == Hook::Output).map(|jump| &jump.rule);
-        walk(nat, jumps, packet, DEPTH).unwrap_or(PacketVerdict::Untouched)
+        let (hook, tables) = match packet.source {
+            None => (Hook::Output, &[Table::Nat][..]),
+            Some(_) => (Hook::Prerouting, &[Table::Mangle, Table::Nat][..]),
+        };
+        let verdicts = tables.iter().filter_map(|table| {
+            let table = self.tables.get(table)?;
+            let jumps = table.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| &jump.rule);
+            walk(table, jumps, packet, DEPTH)
+        });
+        let mut decided = verdicts.filter(|verdict| *verdict != PacketVerdict::Untouched);
+        decided.next().unwrap_or(PacketVerdict::Untouched)
     }
 }
 
@@ -72,8 +84,9 @@ fn walk<'a>(
                     return Some(verdict);
                 }
             }
-            // No rule for packets that a host sends has `Dnat`.
-            Target::Accept | Target::Dnat { .. } | Target::Snat(_) | Target::Tproxy { .. } => {
+            Target::Tproxy { port, .. } => return Some(PacketVerdict::Tproxied(*port)),
+            // No rule set of a pod has `Dnat`.
+            Target::Accept | Target::Dnat { .. } | Target::Snat(_) => {
                 return Some(PacketVerdict::Untouched);
             }
             Target::SetMark(_)
@@ -89,10 +102,11 @@ fn walk<'a>(
 
 fn fits(rule: &Rule, packet: &FirstPacket) -> bool {
     let is_to = |net: &IpNet| net.contains(&packet.dest.ip());
-    holds(rule.source.as_ref(), |_| false)
+    let arrives = packet.source.is_some();
+    holds(rule.source.as_ref(), |net| packet.source.is_some_and(|source| net.contains(&source)))
         && holds(rule.dest.as_ref(), is_to)
-        && holds(rule.input.as_ref(), |_| false)
-        && holds(rule.output.as_ref(), |name| is_interface(name, &packet.output))
+        && holds(rule.input.as_ref(), |name| arrives && is_interface(name, &packet.interface))
+        && holds(rule.output.as_ref(), |name| !arrives && is_interface(name, &packet.interface))
         && holds(rule.proto.as_ref(), |protocol| *protocol == packet.protocol)
         && rule.matches.iter().all(|condition| is_met(condition, packet))
 }
@@ -106,7 +120,7 @@ fn is_met(condition: &Match, packet: &FirstPacket) -> bool {
         Match::DestPorts(value) => holds(Some(value), |ports| ports.contains(&port)),
         Match::Uid(value) => holds(Some(value), |uid| *uid == packet.uid),
         Match::Gid(value) => holds(Some(value), |gid| *gid == packet.gid),
-        Match::SocketExists { negated } => !negated,
+        Match::SocketExists { negated } => packet.source.is_some() == *negated,
         Match::Mark(value) => holds(Some(value), |mark| has_mark(packet.mark, *mark)),
         Match::ConnMark(value) => holds(Some(value), |mark| has_mark(0, *mark)),
         Match::CtState(state) => *state == crate::CtStates::New,
@@ -137,12 +151,78 @@ mod tests {
     use super::*;
     use crate::{
         inpod::{InPodRulesConfig, PodOptions},
-        sidecar::{DnsCapture, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig, rule_set},
+        sidecar::{
+            DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig, rule_set,
+        },
     };
 
     fn to(dest: &str, protocol: TransportProtocol) -> FirstPacket {
-        let output = IfName::known("eth0");
-        FirstPacket { dest: dest.parse().unwrap(), protocol, output, uid: 0, gid: 0, mark: 0 }
+        let interface = IfName::known("eth0");
+        FirstPacket {
+            source: None,
+            dest: dest.parse().unwrap(),
+            protocol,
+            interface,
+            uid: 0,
+            gid: 0,
+            mark: 0,
+        }
+    }
+
+    fn arriving(source: &str, dest: &str) -> FirstPacket {
+        FirstPacket { source: Some(source.parse().unwrap()), ..to(dest, TransportProtocol::Tcp) }
+    }
+
+    #[test]
+    fn in_pod_rules_redirect_what_arrives_unless_it_is_a_tunnel_a_probe_or_an_exception() {
+        use PacketVerdict::{Redirected, Untouched};
+        let config = InPodRulesConfig::default();
+        let inbound = Redirected(Port(15006));
+        let mut options = PodOptions::default();
+        options.exceptions.inbound_ports = vec![Port(9090)];
+        for (source, dest, expected) in [
+            ("192.0.2.1", "10.0.0.2:80", inbound),
+            ("2001:db8::1", "[fd00::2]:80", inbound),
+            ("192.0.2.1", "10.0.0.2:15008", Untouched),
+            ("192.0.2.1", "10.0.0.2:9090", Untouched),
+            ("169.254.7.127", "10.0.0.2:80", Untouched),
+        ] {
+            let packet = arriving(source, dest);
+            let rules = crate::inpod::pod(&config, &options, Family::of_ip(packet.dest.ip()));
+            assert_eq!(rules.verdict_on(&packet), expected, "{source} {dest}");
+        }
+        options.bypass_inbound = true;
+        let rules = crate::inpod::pod(&config, &options, Family::V4);
+        assert_eq!(rules.verdict_on(&arriving("192.0.2.1", "10.0.0.2:80")), Untouched);
+    }
+
+    #[test]
+    fn rules_of_a_sidecar_redirect_what_arrives_or_hand_it_to_a_transparent_socket() {
+        use PacketVerdict::{Redirected, Tproxied, Untouched};
+        let mark = Mark { value: 1337, mask: u32::MAX };
+        for (inbound_mode, captured) in [
+            (InboundMode::Redirect, Redirected(Port(15006))),
+            (InboundMode::Tproxy { mark, table: model::TableId(133) }, Tproxied(Port(15006))),
+        ] {
+            let config = SidecarConfig {
+                inbound_mode,
+                include_inbound: PortSelection::All,
+                exclude_inbound: PortSelection::List(vec![Port(15020)]),
+                exclude_interfaces: vec![IfName::known("net+")],
+                drop_invalid: true,
+                ..SidecarConfig::default()
+            };
+            let rules = rule_set(&config, Family::V4);
+            let packet = arriving("192.0.2.1", "10.0.0.2:80");
+            assert_eq!(rules.verdict_on(&packet), captured, "{config:?}");
+            for excluded in [
+                arriving("192.0.2.1", "10.0.0.2:15020"),
+                arriving("192.0.2.1", "10.0.0.2:15008"),
+                FirstPacket { interface: IfName::known("net1"), ..packet },
+            ] {
+                assert_eq!(rules.verdict_on(&excluded), Untouched, "{excluded:?}");
+            }
+        }
     }
 
     #[test]
@@ -194,7 +274,7 @@ mod tests {
             to("192.0.2.200:80", TransportProtocol::Tcp),
             FirstPacket { gid: 7, ..captured.clone() },
             FirstPacket { uid: 1337, ..captured.clone() },
-            FirstPacket { output: IfName::known("net1"), ..captured },
+            FirstPacket { interface: IfName::known("net1"), ..captured },
         ] {
             assert_eq!(verdict(excluded.clone()), Untouched, "{excluded:?}");
         }
