@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
-    CheckLine, Finding, Severity, Unanswered, check, check_text, junit, list_text, partial_text, pods,
-    preflight, preflight_text, verify, verify_text,
+    CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, junit, list_text,
+    partial_text, pods, preflight_text, verify, verify_text,
 };
 use report::CaptureState;
 
@@ -94,7 +94,7 @@ async fn check_cluster(
 
 async fn check_before(options: &Options, namespace: Option<&str>, least: Severity) -> Result<ExitCode> {
     let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
-    let report = preflight(&cluster, &objects);
+    let report = check_before_installation(&cluster, &objects);
     match options.output {
         OutputFormat::Junit => print_junit("millrace check --pre", &report.checks, &report.findings, least)?,
         _ => Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?,

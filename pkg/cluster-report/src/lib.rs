@@ -25,7 +25,7 @@ pub use policy::{
 };
 pub use preflight::{
     ConfigMap, FelixConfiguration, FelixSpec, NetworkObjects, OpenShiftDefaultNetwork, OpenShiftNetwork,
-    OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, preflight,
+    OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, check_before_installation,
 };
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};

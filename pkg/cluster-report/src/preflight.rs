@@ -134,7 +134,7 @@ impl PreflightReport {
 
 /// Checks a cluster before an installation. `cluster` has nodes, pods, policies, and what could not be read.
 #[must_use]
-pub fn preflight(cluster: &Cluster, objects: &NetworkObjects) -> PreflightReport {
+pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) -> PreflightReport {
     let nodes: Vec<&Node> = cluster.nodes.iter().filter(|node| is_schedulable_linux(node)).collect();
     let mut findings: Vec<Finding> = cluster.unread.iter().map(not_readable).collect();
     findings.extend(nodes.iter().flat_map(|node| node_findings(node)));
@@ -165,7 +165,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
     let (name, info) = (&node.metadata.name, &node.status.node_info);
     let finding = |code, message| Finding::new(code, ObjectName::node(name), message).on(name);
     let mut findings = Vec::new();
-    if version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
+    if parse_version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
         findings.push(finding(Code::KernelOld, format!("its kernel is Linux {}", info.kernel_version)));
     }
     let runtime = info.container_runtime_version.as_str();
@@ -178,13 +178,13 @@ fn node_findings(node: &Node) -> Vec<Finding> {
 /// As docs/platforms.md has them: containerd from 1.6, CRI-O from 1.34.
 fn is_tested(runtime: &str) -> bool {
     let at_least = |name: &str, least| {
-        runtime.strip_prefix(name).and_then(version).is_some_and(|version| version >= least)
+        runtime.strip_prefix(name).and_then(parse_version).is_some_and(|version| version >= least)
     };
     at_least("containerd://", (1, 6)) || at_least("cri-o://", (1, 34))
 }
 
 /// The first two numbers of a version.
-fn version(text: &str) -> Option<(u32, u32)> {
+fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

@@ -43,7 +43,7 @@ pub use client::{
     FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, prove, simulate,
 };
 pub use local::{complete, shared_config};
-pub use preflight::{preflight, preflight_of_agent, taken_ports};
+pub use preflight::{check_node, preflight_of_agent, taken_ports};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{last_state, open_node};

@@ -54,7 +54,7 @@ pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) 
         PreflightFact::Ports(ports),
         PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
         PreflightFact::Memory(memory_limit()),
-        PreflightFact::Inotify(Ok(watch_directory())),
+        PreflightFact::Inotify(watch_directory()),
     ]);
     facts.extend(clock_fact());
     judge_preflight(&facts)
@@ -63,14 +63,14 @@ pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) 
 /// Checks the node for `install-cni check`, whether or not an agent runs. What only the agent's process can know is as the agent
 /// found it at its start.
 #[must_use]
-pub fn preflight(settings: &DaemonSettings) -> NodePreflight {
+pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
     let mut facts: Vec<PreflightFact> = settings.ambient.iter().flat_map(ambient_facts).collect();
     let tools = settings.ambient_traces.agent.tools.clone();
     facts.extend(trial::try_sidecars(&tools));
     facts.extend(settings.ambient.iter().filter_map(numbers_fact));
     facts.extend([
-        PreflightFact::Inotify(Ok(watch_directory())),
+        PreflightFact::Inotify(watch_directory()),
         PreflightFact::Sockets(match &agent {
             Ok(_) => Ok(Vec::new()), // its own
             Err(error) if is_without_agent(error) => served_sockets(settings),

@@ -177,7 +177,7 @@ pub enum PreflightFact {
     /// Sockets that another process serves.
     Sockets(Observed<Vec<String>>),
     /// Watching a directory.
-    Inotify(Observed<Result<(), String>>),
+    Inotify(Observed<()>),
     /// Number of files that the agent may open; `None`: any.
     Files(Option<u64>),
     /// Memory limit of the container in bytes; `None`: there is none.
@@ -209,15 +209,15 @@ type Outcome = Result<String, (Severity, String)>;
 #[must_use]
 pub fn judge_preflight(facts: &[PreflightFact]) -> Vec<PreflightCheck> {
     let judged = facts.iter().map(|fact| {
-        let (code, outcome) = judge(fact);
-        (code, check(code, outcome))
+        let (code, outcome) = judge_fact(fact);
+        (code, make_check(code, outcome))
     });
     let mut judged: Vec<_> = judged.collect();
     judged.sort_by_key(|(code, _)| *code);
     judged.into_iter().map(|(_, check)| check).collect()
 }
 
-fn check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
+fn make_check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
     let (severity, message) = match outcome {
         Ok(message) => (None, message),
         Err((severity, message)) => (Some(severity), message),
@@ -238,7 +238,7 @@ fn check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
     }
 }
 
-fn judge(fact: &PreflightFact) -> (PreflightCode, Outcome) {
+fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
     use PreflightCode as Code;
     match fact {
         PreflightFact::Kernel(code, trial, required) => (*code, judge_trial(trial, *required)),
@@ -262,10 +262,7 @@ fn judge(fact: &PreflightFact) -> (PreflightCode, Outcome) {
         PreflightFact::Sockets(found) => (Code::SocketTaken, none_of(found, Severity::Error)),
         PreflightFact::Inotify(found) => (
             Code::NoInotify,
-            observed(found, |watched| match watched {
-                Ok(()) => Ok(String::new()),
-                Err(why) => Err((Severity::Warning, why.clone())),
-            }),
+            found.as_ref().map(|()| String::new()).map_err(|why| (Severity::Warning, why.clone())),
         ),
         PreflightFact::Files(most) => (
             Code::FewFiles,

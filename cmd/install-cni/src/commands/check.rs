@@ -13,7 +13,7 @@ use super::{
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let least = parse_severity(call.values.text(&FAIL_ON))?;
-    let preflight = node_status::preflight(&call.settings);
+    let preflight = node_status::check_node(&call.settings);
     match call.output.form {
         OutputFormat::Junit => output::write(preflight.junit(least).as_bytes())?,
         _ => call.output.print(&preflight, |colour| preflight.text(colour))?,

@@ -24,7 +24,7 @@ fn ztunnel() -> Value {
 fn codes(objects: NetworkObjects) -> Vec<&'static str> {
     let mut objects = objects;
     objects.daemon_sets.push(from(ztunnel()));
-    let report = preflight(&Cluster::default(), &objects);
+    let report = check_before_installation(&Cluster::default(), &objects);
     report.findings.iter().map(|finding| finding.code.word()).collect()
 }
 
@@ -99,7 +99,7 @@ fn nodes_and_agents_are_found() {
     let agent = json!({"metadata": {"namespace": "istio-system", "name": "istio-cni-node"},
         "spec": {"template": {"spec": {"containers": [{"image": "docker.io/istio/install-cni:1.29.1"}]}}}});
     let objects = NetworkObjects { daemon_sets: vec![from(agent)], ..NetworkObjects::default() };
-    let report = preflight(&cluster(nodes), &objects);
+    let report = check_before_installation(&cluster(nodes), &objects);
     let found: Vec<(&str, &str)> =
         report.findings.iter().map(|finding| (finding.code.word(), finding.object.name.as_str())).collect();
     assert_eq!(
@@ -131,7 +131,7 @@ fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
     let policy = json!({"metadata": {"namespace": "shop", "name": "web-only"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]}});
     let cluster = Cluster { pods: vec![from(pod)], policies: vec![from(policy)], ..Cluster::default() };
-    let report = preflight(&cluster, &NetworkObjects::default());
+    let report = check_before_installation(&cluster, &NetworkObjects::default());
     let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
     assert_eq!((found.severity, found.object.name.as_str()), (Severity::Warning, "web-only"));
 }
@@ -139,8 +139,10 @@ fn a_policy_is_a_warning_as_long_as_nothing_is_labelled() {
 #[test]
 fn what_cannot_be_read_is_unknown() {
     let unread = Unread { what: "ConfigMap cilium-config".to_owned(), why: "forbidden".to_owned() };
-    let report =
-        preflight(&Cluster { unread: vec![unread], ..Cluster::default() }, &NetworkObjects::default());
+    let report = check_before_installation(
+        &Cluster { unread: vec![unread], ..Cluster::default() },
+        &NetworkObjects::default(),
+    );
     let unknown = |code: Code| report.checks.iter().find(|line| line.code == code).unwrap().severity;
     assert_eq!(unknown(Code::CiliumExclusive), Some(Severity::Unknown));
     assert_eq!(unknown(Code::CalicoConnectTime), None);
