@@ -100,6 +100,11 @@ fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
         assert!(found.contains_key(code), "{code}");
     }
     assert!(found["no-network"].1.ends_with("10-kit.conflist; our entry is in it"), "{found:#?}");
+    let output = fixture.container.exec(&["check", "-o", "sarif"]);
+    let log: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &log["runs"][0];
+    assert_eq!(run["tool"]["driver"]["rules"].as_array().unwrap().len(), found.len());
+    assert_eq!(run["results"], json!([]));
     let output = fixture.container.exec(&["check", "-o", "junit"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let head = format!(

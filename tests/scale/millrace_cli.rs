@@ -145,6 +145,19 @@ fn junit(fixture: &Fixture) {
     assert_eq!(run.status, 1, "{}", run.stderr);
     let failure = r#"name="no pod bypasses the mesh"><failure type="pod-bypassing""#;
     assert!(run.stdout.starts_with("<?xml") && run.stdout.contains(failure), "{}", run.stdout);
+    let run = fixture.millrace(&["check", "-o", "sarif", "--node", &node(20)]);
+    let log = run.json();
+    assert_eq!((run.status, &log["version"]), (1, &Value::from("2.1.0")), "{}", run.stderr);
+    let results = log["runs"][0]["results"].as_array().unwrap();
+    let bypassing: Vec<_> = results.iter().filter(|result| result["ruleId"] == "pod-bypassing").collect();
+    assert!(
+        !bypassing.is_empty() && bypassing.iter().all(|result| result["properties"]["node"] == node(20)),
+        "{log}"
+    );
+    let run = fixture.millrace(&["check", "--pre", "-o", "sarif"]);
+    assert_eq!(run.json()["runs"][0]["tool"]["driver"]["name"], "millrace check --pre");
+    let run = fixture.millrace(&["list", "-o", "sarif"]);
+    assert_eq!(run.status, 2, "{}", run.stderr);
     let run = fixture.millrace(&["list", "-o", "junit"]);
     assert!(run.status == 2 && run.stderr.contains("check alone"), "{}", run.stderr);
 }

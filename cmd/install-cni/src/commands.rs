@@ -69,6 +69,7 @@ Usage: install-cni check [flags]
 Examples:
   install-cni check --fail-on warning     in a script that prepares nodes
   install-cni check -o junit              for a build server
+  install-cni check -o sarif              for a service that shows results of analyses
 
 Exit status 0: nothing is as bad as --fail-on; 1: something is; 2: not everything could be determined, or the call is wrong.";
 const STATE: &str =
@@ -306,7 +307,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let (settings, _) = settings(&values)?;
     let output = OutputOptions::read(&values)?;
     let is_check = command == CliCommand::Check;
-    ensure!(is_check || output.form != output::OutputFormat::Junit, "-o junit is a form of check alone");
+    ensure!(is_check || !output.form.is_of_check(), "-o junit and -o sarif are forms of check alone");
     let call = CommandInvocation { values, settings, output };
     match command {
         CliCommand::Check => check::run(&call),

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
     CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, junit, list_text,
-    partial_text, pods, preflight_text, verify, verify_text,
+    partial_text, pods, preflight_text, sarif, verify, verify_text,
 };
 use report::CaptureState;
 
@@ -34,7 +34,7 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     let options = &invocation.arguments.options;
     let is_check = matches!(invocation.arguments.command, Action::Check { .. });
-    ensure!(is_check || options.output != OutputFormat::Junit, "-o junit is a form of check alone");
+    ensure!(is_check || !options.output.is_of_check(), "-o junit and -o sarif are forms of check alone");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, .. } => {
             check_before(options, namespace.as_deref(), fail_on.least()).await
@@ -85,9 +85,8 @@ async fn check_cluster(
         }
         tokio::time::sleep(WAIT_INTERVAL).await;
     };
-    match options.output {
-        OutputFormat::Junit => print_junit("millrace check", &report.checks, &report.findings, least)?,
-        _ => Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?,
+    if !print_log(options, "millrace check", &report.checks, &report.findings, least)? {
+        Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
@@ -95,15 +94,26 @@ async fn check_cluster(
 async fn check_before(options: &Options, namespace: Option<&str>, least: Severity) -> Result<ExitCode> {
     let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
     let report = check_before_installation(&cluster, &objects);
-    match options.output {
-        OutputFormat::Junit => print_junit("millrace check --pre", &report.checks, &report.findings, least)?,
-        _ => Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?,
+    if !print_log(options, "millrace check --pre", &report.checks, &report.findings, least)? {
+        Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
 
-fn print_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> Result<()> {
-    output::write(junit(suite, checks, findings, least).as_bytes())
+/// Prints a check in the form of another service; false: another form is desired.
+fn print_log(
+    options: &Options,
+    name: &str,
+    checks: &[CheckLine],
+    findings: &[Finding],
+    least: Severity,
+) -> Result<bool> {
+    match options.output {
+        OutputFormat::Junit => output::write(junit(name, checks, findings, least).as_bytes())?,
+        OutputFormat::Sarif => output::write(sarif(name, checks, findings).as_bytes())?,
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 async fn list(

@@ -27,6 +27,15 @@ pub(crate) enum OutputFormat {
     Yaml,
     /// A test report for build servers; of check alone
     Junit,
+    /// SARIF 2.1.0, for services that show results; of check alone
+    Sarif,
+}
+
+impl OutputFormat {
+    /// Only checks have this form.
+    pub(crate) fn is_of_check(self) -> bool {
+        matches!(self, OutputFormat::Junit | OutputFormat::Sarif)
+    }
 }
 
 /// How to print.
@@ -54,7 +63,7 @@ impl Printer {
         text: impl FnOnce(bool, bool) -> String,
     ) -> Result<()> {
         let text = match self.format {
-            OutputFormat::Table | OutputFormat::Junit => text(false, self.colour),
+            OutputFormat::Table | OutputFormat::Junit | OutputFormat::Sarif => text(false, self.colour),
             OutputFormat::Wide => text(true, self.colour),
             OutputFormat::Json => {
                 format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)

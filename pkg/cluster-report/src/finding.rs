@@ -277,6 +277,15 @@ impl ObjectName {
         ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
+    /// Kind, namespace (if it is in one) and name, such as `Pod/shop/web`; `None`: the cluster.
+    pub(crate) fn path(&self) -> Option<String> {
+        match (self.kind, self.namespace.as_str()) {
+            ("Cluster", _) => None,
+            (kind, "") => Some(format!("{kind}/{}", self.name)),
+            (kind, namespace) => Some(format!("{kind}/{namespace}/{}", self.name)),
+        }
+    }
+
     /// As it stands before a message, such as `pod shop/web`; empty for the cluster.
     #[must_use]
     pub fn title(&self) -> String {

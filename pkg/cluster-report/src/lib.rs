@@ -11,6 +11,7 @@ mod objects;
 mod policy;
 mod preflight;
 mod rows;
+mod sarif;
 mod simulate;
 mod text;
 
@@ -28,5 +29,6 @@ pub use preflight::{
     OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, check_before_installation,
 };
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
+pub use sarif::sarif;
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};
 pub use text::{check_text, list_text, partial_text, preflight_text, simulation_text, verify_text};

@@ -15,6 +15,7 @@ mod network;
 mod pod;
 mod preflight;
 mod proof;
+mod sarif;
 mod simulation;
 mod state;
 pub mod tables;
@@ -37,6 +38,7 @@ pub use preflight::{
     judge_preflight, preflight_error,
 };
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
+pub use sarif::{SarifResult, SarifRule, sarif};
 pub use simulation::{
     LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,
 };

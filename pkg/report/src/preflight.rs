@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     findings::{NodeFinding, PreflightCheck, Severity, exit_status},
     junit::{JunitCase, junit},
+    sarif::{SarifResult, SarifRule, sarif},
     tables::{Cell, Colour, table},
     text::{clean, count, sentence},
 };
@@ -426,6 +427,33 @@ impl NodePreflight {
             failed: check.severity.map(|severity| (severity, check.code.clone(), check.message.clone())),
         };
         junit("install-cni check", &self.checks.iter().map(case).collect::<Vec<_>>(), least)
+    }
+
+    /// Returns a log in the form of SARIF.
+    #[must_use]
+    pub fn sarif(&self) -> String {
+        let advice = |check: &PreflightCheck| {
+            let code = PreflightCode::ALL.iter().find(|code| code.word() == check.code);
+            code.map_or("", |code| code.advice())
+        };
+        let rule = |check: &PreflightCheck| SarifRule {
+            code: check.code.clone(),
+            check: check.title.clone(),
+            help: format!("{} See {}.", advice(check), check.link),
+            severity: None,
+        };
+        let result = |check: &PreflightCheck| {
+            Some(SarifResult {
+                code: check.code.clone(),
+                severity: check.severity?,
+                message: format!("{} {}", sentence(&check.message), check.consequence),
+                object: Some(format!("Node/{}", self.node)),
+                node: Some(self.node.clone()),
+            })
+        };
+        let rules: Vec<SarifRule> = self.checks.iter().map(rule).collect();
+        let results: Vec<SarifResult> = self.checks.iter().filter_map(result).collect();
+        sarif("install-cni check", &rules, &results)
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let preflight = node_status::check_node(&call.settings);
     match call.output.form {
         OutputFormat::Junit => output::write(preflight.junit(least).as_bytes())?,
+        OutputFormat::Sarif => output::write(preflight.sarif().as_bytes())?,
         _ => call.output.print(&preflight, |colour| preflight.text(colour))?,
     }
     Ok(ExitCode::from(preflight.status(least)))

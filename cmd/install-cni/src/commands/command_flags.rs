@@ -10,8 +10,10 @@ pub(crate) const OUTPUT: Flag = Flag {
     ..Flag::VALUE
 };
 /// Of `check`.
-pub(crate) const CHECK_OUTPUT: Flag =
-    Flag { help: "table, json, yaml, or junit: a test report for build servers", ..OUTPUT };
+pub(crate) const CHECK_OUTPUT: Flag = Flag {
+    help: "table, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
+    ..OUTPUT
+};
 pub(crate) const FAIL_ON: Flag = Flag {
     long: "fail-on",
     default: "unknown",

@@ -25,6 +25,15 @@ pub(crate) enum OutputFormat {
     Yaml,
     /// A test report for build servers; of `check` alone.
     Junit,
+    /// SARIF 2.1.0; of `check` alone.
+    Sarif,
+}
+
+impl OutputFormat {
+    /// Only `check` has this form.
+    pub(crate) fn is_of_check(self) -> bool {
+        matches!(self, OutputFormat::Junit | OutputFormat::Sarif)
+    }
 }
 
 /// How to print.
@@ -48,6 +57,7 @@ impl OutputOptions {
             "json" => OutputFormat::Json,
             "yaml" => OutputFormat::Yaml,
             "junit" => OutputFormat::Junit,
+            "sarif" => OutputFormat::Sarif,
             other => bail!("--output: {other:?} is none of table, wide, json and yaml"),
         };
         let unwanted =
@@ -66,7 +76,9 @@ impl OutputOptions {
         table: impl FnOnce(bool) -> String,
     ) -> Result<()> {
         let text = match self.form {
-            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit => table(self.colour),
+            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
+                table(self.colour)
+            }
             OutputFormat::Json => {
                 format!("{}\n", serde_json::to_string_pretty(value).context("cannot write JSON")?)
             }

@@ -71,7 +71,9 @@ impl StateWatcher {
 
     fn print(&self, event: &StateChange, time: &str) -> Result<()> {
         let text = match self.form {
-            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit => event.line(time),
+            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
+                event.line(time)
+            }
             OutputFormat::Json => format!("{}\n", event.value(time)),
             OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&event.value(time))),
         };

@@ -129,7 +129,7 @@ fn text(format: OutputFormat, node: &str, change: &StateChange) -> String {
         members.insert("node".to_owned(), node.into());
     }
     match format {
-        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit => {
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
             let node = if node.is_empty() { "-" } else { node };
             format!("{}  {}", report::clean(node), change.line(&time))
         }
