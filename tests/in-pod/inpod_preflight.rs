@@ -204,6 +204,11 @@ fn an_error_keeps_the_agent_not_ready_while_the_installer_goes_on() {
         daemon.get(8000, "/readyz").is_some_and(|(status, body)| status == 503 && body.trim() == why)
     });
     assert_eq!(fixture.daemon().get(8000, "/healthz").unwrap().0, 200);
+    let output = fixture.container.exec(&["verify", "-o", "json"]);
+    let verified: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error = format!("error: pod-rules: {}, see docs/preflight.md#pod-rules", found["pod-rules"].1);
+    let is_named = verified["differences"].as_array().unwrap().contains(&error.into());
+    assert!(output.status.code() == Some(1) && is_named, "{verified:#}");
 }
 
 /// Legacy tables are changed without a netfilter socket.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use report::{CaptureState, DifferenceKind, PlanStep, StateDifference, StatePart, StateReport, Unobserved};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use fixture::{Fixture, bypassing, document, full, pod};
 
@@ -121,6 +121,13 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
     let json = fixture.json(1, &["verify"]);
     assert_eq!((&json["equal"], json["differences"].as_array().unwrap().len()), (&Value::Bool(false), 1));
+    // An error is one, whatever else is as it should be.
+    let mut refused = document();
+    let check = json!({"code": "pod-rules", "severity": "error", "message": "refused", "link": "docs/preflight.md#pod-rules"});
+    refused.preflight = serde_json::from_value(json!([check])).unwrap();
+    fixture.set(&refused);
+    let expected = json!(["error: pod-rules: refused, see docs/preflight.md#pod-rules"]);
+    assert_eq!(fixture.json(1, &["verify"])["differences"], expected);
 }
 
 #[test]

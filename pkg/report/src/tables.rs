@@ -10,6 +10,7 @@ use pod_status::{CaptureState, RedirectionMode};
 
 use crate::{
     compare::DifferenceKind,
+    findings::Severity,
     pod::PodState,
     simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
     state::{ChangeRecord, Observer, StatePart, StateReport, Unobserved},
@@ -179,13 +180,24 @@ fn without_service(state: &StateReport) -> impl Iterator<Item = &PodState> {
     state.pods.iter().filter(|pod| pod.capture.is_wrong() && pod.kernel.differences.is_empty())
 }
 
-/// Returns what a verification finds: [`StateReport::differences`], and pods of the mesh that bypass it or reach nothing
-/// although the kernel is as desired, each with the cause.
+/// Errors of the agent and of the node beside any difference, each with its name: parts that are not healthy, and errors of the
+/// check at the agent's start.
+fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
+    let unhealthy = state.health.iter().filter(|part| !part.healthy);
+    let unhealthy = unhealthy.map(|part| (part.component.as_str(), part.message.clone()));
+    let errors = state.preflight.iter().filter(|check| check.severity == Some(Severity::Error));
+    let errors = errors.map(|check| (check.code.as_str(), format!("{}, see {}", check.message, check.link)));
+    unhealthy.chain(errors)
+}
+
+/// Returns what a verification finds: [`StateReport::differences`], pods of the mesh that bypass it or reach nothing although the
+/// kernel is as desired, each with the cause, and what is wrong with the agent and the node.
 #[must_use]
 pub fn verified(state: &StateReport) -> Vec<String> {
     let pods =
         without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
-    state.differences().into_iter().chain(pods).collect()
+    let errors = node_errors(state).map(|(name, message)| format!("error: {name}: {message}"));
+    state.differences().into_iter().chain(pods).chain(errors).collect()
 }
 
 /// Returns what [`verified`] finds as a table, and what is not known.
@@ -206,6 +218,7 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
     rows.extend(
         without_service(state).map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &pod.message)),
     );
+    rows.extend(node_errors(state).map(|(name, message)| row("error", Colour::Red, name, &message)));
     let mut text = match rows.len() {
         0 => String::new(),
         _ => table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Comparison, InstalledFile, KernelView, NodeState, PlanStep, RedirectionMode, StateDifference, StatePart,
-    StateReason, Unobserved, ZtunnelState,
+    Comparison, InstalledFile, KernelView, NodeState, PartHealth, PlanStep, PreflightCheck, RedirectionMode,
+    StateDifference, StatePart, StateReason, Unobserved, ZtunnelState,
 };
 
 fn pod(name: &str, capture: CaptureState) -> PodState {
@@ -135,6 +135,38 @@ fn a_pod_that_is_held_without_a_difference_is_no_success() {
     assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
     let found = verified(&state);
     assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
+}
+
+/// Nor is a node on which no pod can be captured, or an agent that is not well. A warning of the check is.
+#[test]
+fn errors_of_agent_and_node_are_no_success() {
+    let mut state = StateReport::default();
+    let part = |component: &str, healthy, message: &str| PartHealth {
+        component: component.to_owned(),
+        healthy,
+        message: message.to_owned(),
+    };
+    let check = |code: &str, severity| PreflightCheck {
+        code: code.to_owned(),
+        severity,
+        message: "it is so".to_owned(),
+        link: format!("docs/preflight.md#{code}"),
+        ..PreflightCheck::default()
+    };
+    state.health = vec![part("live", true, "")];
+    state.preflight = vec![check("few-files", Some(Severity::Warning)), check("clock", None)];
+    assert_eq!(verified(&state), Vec::<String>::new());
+    state.health.push(part("ready", false, "it starts"));
+    state.preflight.push(check("pod-rules", Some(Severity::Error)));
+    let expected = ["error: ready: it starts", "error: pod-rules: it is so, see docs/preflight.md#pod-rules"];
+    assert_eq!(verified(&state), expected);
+    let text = differences(&state, false);
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    let expected = [
+        "error       ready      it starts",
+        "error       pod-rules  it is so, see docs/preflight.md#pod-rules",
+    ];
+    assert_eq!(lines, expected);
 }
 
 #[test]
