@@ -40,6 +40,8 @@ const OPERATOR: Run = ClusterOnly("the Sail operator, which no test runs; docs/m
 const ARGO: Run = ClusterOnly("Argo CD, which no test runs; a test renders the manifest's values");
 const FLUX: Run = ClusterOnly("Flux, which no test runs; a test renders the manifest's values");
 const CILIUM: Run = ClusterOnly("Cilium, which no test installs; docs/cilium.md says so");
+/// That function runs every command of its page as it is written there.
+const FIRST: Run = Test("tests/e2e/tour.rs", "label_first_namespace");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -95,6 +97,18 @@ const COMMANDS: &[(&str, Run)] = &[
         "sed 's|image: .*|image: REGISTRY/install-cni:TAG|' deploy/istio-cni-taint.yaml | kubectl apply -f -",
         APPLY,
     ),
+    // Labelling a namespace for the first time.
+    ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts=5432", FIRST),
+    (
+        "helm upgrade istio-cni deploy/charts/istio-cni -n istio-system --reuse-values --set 'millrace.allowedExceptions={outbound-ports}'",
+        FIRST,
+    ),
+    ("kubectl rollout status -n istio-system daemonset/istio-cni-node", FIRST),
+    ("kubectl millrace list -n shop", FIRST),
+    ("kubectl millrace explain shop/batch", FIRST),
+    ("kubectl millrace prove --all -n shop", FIRST),
+    ("kubectl label namespace shop istio.io/dataplane-mode-", FIRST),
+    ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts-", FIRST),
     ("kubectl label namespace shop istio.io/dataplane-mode=ambient", LABEL),
     (
         "kubectl -n kube-system delete daemonset istio-cni-node --cascade=foreground",

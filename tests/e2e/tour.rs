@@ -79,8 +79,6 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
         workplace.ask(fixture, &format!("kubectl millrace prove {place}"), &[&format!("{place}: proven")]);
     }
     workplace.ask(fixture, "kubectl millrace prove --all", &["mesh/ledger", "shop/web", "proven"]);
-    let simulation = format!("kubectl millrace simulate label namespace {SHOP} {MODE}=ambient");
-    workplace.ask(fixture, &simulation, &["shop/batch", "joins", "1 pods would join"]);
     let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");
     workplace.ask(fixture, &connect("-n shop web -c app"), &[r#""server":"sidecar""#]);
     workplace.ask(fixture, &connect("-n mesh ledger"), &[r#""server":"outside""#]);
@@ -101,8 +99,42 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: outside"]);
     workplace.ask(fixture, &label("ambient"), &["labeled"]);
     workplace.ask(fixture, "kubectl millrace explain mesh/ledger", &["mesh/ledger: captured"]);
-    fixture.checks.chapter("the namespace of the first application joins, as simulated");
-    workplace.ask(fixture, &format!("kubectl label namespace {SHOP} {MODE}=ambient"), &["labeled"]);
-    workplace.ask(fixture, "kubectl millrace explain shop/batch", &["shop/batch: captured"]);
-    workplace.ask(fixture, "kubectl millrace explain shop/web", &["shop/web: captured, mode sidecar"]);
+    label_first_namespace(fixture, workplace);
+}
+
+const PAGE: &str = "docs/first-namespace.md";
+
+/// Does what the page tells an operator who labels a namespace for the first time.
+fn label_first_namespace(fixture: &mut Fixture, workplace: &Workplace) {
+    fixture.checks.chapter("a first namespace joins, as docs/first-namespace.md has it");
+    let simulate = "kubectl millrace simulate label namespace shop istio.io/dataplane-mode=ambient";
+    let allow = "helm upgrade istio-cni deploy/charts/istio-cni -n istio-system --reuse-values --set 'millrace.allowedExceptions={outbound-ports}'";
+    let list = "kubectl millrace list -n shop";
+    let excepted = "outside by intent: outbound TCP ports 5432";
+    let steps: [(&str, &[&str]); 14] = [
+        ("kubectl millrace check", &["√ healthy"]),
+        (simulate, &["shop/batch", "joins", "would join ambient mode: 1;"]),
+        ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts=5432", &["annotated"]),
+        (simulate, &["AMBIENT_ALLOWED_EXCEPTIONS does not contain outbound-ports"]),
+        (allow, &["deployed"]),
+        ("kubectl rollout status -n istio-system daemonset/istio-cni-node", &["successfully rolled out"]),
+        (simulate, &["joins", excepted]),
+        ("kubectl label namespace shop istio.io/dataplane-mode=ambient", &["labeled"]),
+        (list, &["shop/batch", "captured  in-pod", excepted]),
+        (
+            "kubectl millrace explain shop/batch",
+            &["shop/batch: captured, mode in-pod", "outbound TCP ports 5432"],
+        ),
+        ("kubectl millrace prove --all -n shop", &["shop/batch  proven", "shop/web    proven"]),
+        ("kubectl label namespace shop istio.io/dataplane-mode-", &["unlabeled"]),
+        ("kubectl annotate namespace shop cni.istio.io/excludeOutboundPorts-", &["annotated"]),
+        (list, &["shop/batch  node-1  outside"]),
+    ];
+    let page = std::fs::read_to_string(PAGE).expect("documentation");
+    let commands: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+    let expected = steps.map(|(command, _)| command);
+    fixture.checks.check(commands == expected, format!("{PAGE} has these commands: {commands:?}"));
+    for (command, words) in steps {
+        workplace.ask(fixture, command, words);
+    }
 }

@@ -11,23 +11,29 @@ use crate::fixtures::inpod::InPod;
 const MODE: &str = "istio.io/dataplane-mode";
 const OUTSIDE: u16 = 9000;
 
-/// The mode of each pod of the namespace, by name; `None` for one that does not belong to the mesh.
-type Modes = BTreeMap<String, Option<String>>;
+/// Of each pod of the namespace, by name: its mode, `None` for one that does not belong to the mesh, and its exceptions, those that are
+/// refused after those that are applied.
+type Modes = BTreeMap<String, (Option<String>, [Vec<String>; 2])>;
+
+fn mode_of(pod: &Value, key: &str) -> (String, (Option<String>, [Vec<String>; 2])) {
+    let list = |key: &str| pod[key].as_array().into_iter().flatten().map(text).collect();
+    let exceptions = ["exceptions", "refusedExceptions"].map(list);
+    (text(&pod["name"]), (pod[key].as_str().map(str::to_owned), exceptions))
+}
 
 fn simulated(fixture: &InPod, label: &str) -> (Modes, Value) {
     let arguments = ["simulate", "label", "namespace", PLAIN, label, "-o", "json"];
     let output = fixture.container.exec(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let mode = |pod: &Value| (text(&pod["name"]), pod["after"].as_str().map(str::to_owned));
-    (answer["pods"].as_array().unwrap().iter().map(mode).collect(), answer)
+    let pods = answer["pods"].as_array().unwrap().iter();
+    (pods.map(|pod| mode_of(pod, "after")).collect(), answer.clone())
 }
 
 fn actual(fixture: &Ambient) -> Modes {
     let output = fixture.container.exec(&["list", "-n", PLAIN, "-o", "json"]);
     let pods: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    let mode = |pod: &Value| (text(&pod["name"]), pod["mode"].as_str().map(str::to_owned));
-    pods.iter().map(mode).collect()
+    pods.iter().map(|pod| mode_of(pod, "mode")).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -49,7 +55,11 @@ fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
         pod["spec"]["containers"] = json!([{"name": "istio-proxy", "args": ["proxy", "sidecar"]}]);
     };
     vec![
-        start("web", &|_| {}),
+        start("web", &|pod| {
+            let exceptions =
+                json!({"cni.istio.io/excludeOutboundPorts": "5432", "cni.istio.io/dnsCapture": "false"});
+            pod["metadata"]["annotations"] = exceptions;
+        }),
         start("member", &|pod| pod["metadata"]["labels"] = json!({MODE: "ambient"})),
         start("refuses", &|pod| pod["metadata"]["labels"] = json!({MODE: "none"})),
         start("host", &|pod| pod["spec"]["hostNetwork"] = json!(true)),
@@ -60,7 +70,7 @@ fn start_pods(fixture: &mut InPod) -> Vec<kit::PodSandbox> {
 
 #[test]
 fn what_is_simulated_is_what_happens() {
-    let mut fixture = InPod::new(&[]);
+    let mut fixture = InPod::new(&[("AMBIENT_ALLOWED_EXCEPTIONS", "outbound-ports")]);
     let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
     let pods = start_pods(&mut fixture);
     let member = pods.iter().find(|sandbox| sandbox.pod.name == "member").unwrap();
@@ -71,7 +81,7 @@ fn what_is_simulated_is_what_happens() {
     let _ = open.open(SocketAddr::new(fixture.node.outside_ip(false), OUTSIDE), 3);
     open.wait_round();
     let before = actual(&fixture);
-    assert_eq!(before["member"].as_deref(), Some("in-pod"));
+    assert_eq!(before["member"].0.as_deref(), Some("in-pod"));
 
     let (modes, answer) = simulated(&fixture, &format!("{MODE}=ambient"));
     let web = answer["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == "web").unwrap();

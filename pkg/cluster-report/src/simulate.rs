@@ -93,6 +93,7 @@ pub fn simulate(
         key(a).cmp(&key(b))
     });
     let mut findings = node_findings(&pods, replies);
+    findings.extend(pods.iter().filter_map(refused_exceptions));
     findings.extend(label_findings(&Lookup::new(&changed)));
     findings.extend(pods_without_agent(&changed, replies));
     let is_joining = |pod: &&Pod| {
@@ -188,6 +189,15 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
         findings.extend(simulation.problem.iter().map(|why| finding(Code::NodeDegraded, why.clone())));
     }
     findings
+}
+
+/// Exceptions that a pod which would join asks for, and that would not be applied.
+fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
+    let SimulatedRow { node, effect, pod } = row;
+    let is_refused = *effect == MembershipEffect::Joins && !pod.refused_exceptions.is_empty();
+    let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
+    is_refused
+        .then(|| Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on(node))
 }
 
 /// Nodes without an agent whose pods would belong to ambient mode.

@@ -116,7 +116,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     let count = |effect| report.count(effect);
     let _ = writeln!(
         text,
-        "\n{} pods would join ambient mode, {} would leave it, {} would stay as they are, {} are unknown.",
+        "\nPods that would join ambient mode: {}; that would leave it: {}; that would stay as they are: {}; unknown: {}.",
         count(MembershipEffect::Joins),
         count(MembershipEffect::Leaves),
         count(MembershipEffect::Unchanged),

@@ -13,6 +13,8 @@ use netns::Netns;
 use planner::{
     EnrolmentPolicy,
     ambient::{AmbientStanding, standing},
+    exceptions::RequestedExceptions,
+    inpod::{EffectiveOptions, InPodAnnotations},
 };
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
@@ -46,7 +48,7 @@ pub(super) fn simulate(
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
     let mut pods: Vec<SimulatedPod> =
-        known.iter().map(|known| simulate_pod(known, mode, &settings.policy, change)).collect();
+        known.iter().map(|known| simulate_pod(known, mode, settings, change)).collect();
     let joining: Vec<(&KnownPod, &mut SimulatedPod)> =
         known.into_iter().zip(&mut pods).filter(|(_, pod)| pod.effect() == MembershipEffect::Joins).collect();
     count_connections(settings, records, joining);
@@ -76,9 +78,10 @@ fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {
 fn simulate_pod(
     known: &KnownPod,
     mode: Option<RedirectionMode>,
-    policy: &EnrolmentPolicy,
+    settings: &CaptureSettings,
     change: &LabelChange,
 ) -> SimulatedPod {
+    let policy = &settings.policy;
     let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
     match (&change.pod, &mut namespace) {
         (Some(_), _) => change.apply(&mut pod.metadata.labels),
@@ -88,6 +91,7 @@ fn simulate_pod(
     let (before, _) = membership(&known.pod, known.namespace.as_ref(), mode, policy);
     let (after, reason) = membership(&pod, namespace.as_ref(), mode, policy);
     let meta = &known.pod.metadata;
+    let (exceptions, refused_exceptions) = effective_exceptions(&pod, namespace.as_ref(), after, settings);
     SimulatedPod {
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
@@ -95,6 +99,28 @@ fn simulate_pod(
         after,
         reason,
         connections: None,
+        exceptions,
+        refused_exceptions,
+    }
+}
+
+/// Returns what would stay outside of the mesh by intent, and the exceptions that would be refused.
+fn effective_exceptions(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    mode: Option<RedirectionMode>,
+    settings: &CaptureSettings,
+) -> (Vec<String>, Vec<String>) {
+    let asked = InPodAnnotations::read_from(pod);
+    let inherited =
+        namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
+    match (mode, settings.capture.in_pod()) {
+        (Some(RedirectionMode::InPod), Some(config)) => {
+            let EffectiveOptions { options, refused } = asked.options(inherited.as_ref(), &config.pods);
+            (options.exceptions.texts(), refused)
+        }
+        (Some(RedirectionMode::Node), _) => (Vec::new(), asked.refused_on_node(inherited.as_ref())),
+        _ => Default::default(),
     }
 }
 

@@ -60,6 +60,14 @@ fn causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
     causes
 }
 
+/// Returns why a pod is captured, with what stays outside by intent.
+pub(crate) fn add_exceptions(cause: String, exceptions: &[String]) -> String {
+    match exceptions {
+        [] => cause,
+        exceptions => format!("{cause}; outside by intent: {}", exceptions.join("; ")),
+    }
+}
+
 /// Returns the problem of the pod itself, on one line; otherwise the cause of its state.
 fn message(pod: &PodState, cause: String) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
@@ -71,8 +79,5 @@ fn message(pod: &PodState, cause: String) -> String {
     if !own.is_empty() {
         return own.join("; ");
     }
-    match pod.exceptions.as_slice() {
-        [] => cause,
-        exceptions => format!("{cause}; outside by intent: {}", exceptions.join("; ")),
-    }
+    add_exceptions(cause, &pod.exceptions)
 }

@@ -168,6 +168,12 @@ pub struct SimulatedPod {
     /// Number of the pod's TCP connections with others that are open now; `None`: could not be determined, or nothing changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
+    /// Traffic of the pod that would stay outside of the mesh by intent, one text for each kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<String>,
+    /// Exceptions that the pod asks for and that would not be applied, each in a sentence without a full stop.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused_exceptions: Vec<String>,
 }
 
 /// Effect of a change on a pod.

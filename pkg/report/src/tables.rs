@@ -10,6 +10,7 @@ use pod_status::{CaptureState, RedirectionMode};
 
 use crate::{
     compare::DifferenceKind,
+    conclusions::add_exceptions,
     findings::Severity,
     pod::PodState,
     simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
@@ -75,7 +76,7 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
         mode(pod.before),
         mode(pod.after),
         Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
-        Cell::plain(&clean(&pod.reason.message)),
+        Cell::plain(&clean(&add_exceptions(pod.reason.message.clone(), &pod.exceptions))),
     ]
 }
 

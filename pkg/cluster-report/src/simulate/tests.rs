@@ -25,7 +25,7 @@ fn cluster(policies: &Value) -> Cluster {
 fn simulated(name: &str, after: Option<RedirectionMode>, connections: Option<usize>) -> SimulatedPod {
     let reason = StateReason { code: "code".to_owned(), message: format!("why {name}") };
     let (namespace, name) = ("shop".to_owned(), name.to_owned());
-    SimulatedPod { namespace, name, before: None, after, reason, connections }
+    SimulatedPod { namespace, name, after, reason, connections, ..SimulatedPod::default() }
 }
 
 fn replies(ztunnel_ready: bool) -> BTreeMap<String, NodeReply> {
@@ -62,13 +62,29 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
     for part in [
         "namespace shop, with istio.io/dataplane-mode=ambient\n",
         "shop/web    n1    joins      outside  in-pod   3            why web",
-        "1 pods would join ambient mode, 0 would leave it, 1 would stay as they are, 2 are unknown.",
+        "Pods that would join ambient mode: 1; that would leave it: 0; that would stay as they are: 1; unknown: 2.",
         "3 open TCP connections of pods that would join go on outside of the mesh",
         "× node n3: it runs no agent, and 1 of its pods would belong to ambient mode",
         "? node n2: no answer within 5s",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+}
+
+#[test]
+fn an_exception_that_would_be_refused_is_found_and_one_that_would_apply_is_shown() {
+    let mut replies = replies(true);
+    for pod in &mut replies.get_mut("n1").unwrap().as_mut().unwrap().pods {
+        pod.exceptions = vec!["outbound TCP ports 5432".to_owned()];
+        pod.refused_exceptions = vec!["annotation a of the pod has no effect".to_owned()];
+    }
+    let report = simulate(&cluster(&json!([])), &change(), &replies);
+    let refused = report.findings.iter().filter(|finding| finding.code == Code::ExceptionRefused);
+    let found: Vec<_> = refused.map(|finding| (&*finding.object.name, &*finding.message)).collect();
+    assert_eq!(found, [("web", "annotation a of the pod has no effect")], "db does not join");
+    let text = simulation_text(&report, false, false);
+    let row = "shop/web    n1    joins      outside  in-pod   3            why web; outside by intent: outbound TCP ports 5432";
+    assert!(text.lines().any(|line| line == row), "{text}");
 }
 
 #[test]
