@@ -401,6 +401,12 @@ impl Daemon {
         logged(&self.log(), message, field)
     }
 
+    /// [`has_logged`](crate::has_logged) in its log.
+    #[must_use]
+    pub fn has_logged(&self, message: &str, fields: &[(&str, &str)]) -> bool {
+        crate::has_logged(&self.log(), message, fields)
+    }
+
     /// The value of a sample of `/metrics`, by its whole name, such as `istio_cni_installs_total{result="SUCCESS"}`.
     #[must_use]
     pub fn metric(&self, sample: &str) -> Option<f64> {
