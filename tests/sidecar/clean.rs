@@ -93,7 +93,8 @@ fn the_mark_tells_which_policy_rules_are_ours() {
         let before = network(&netns);
         applied(&netns, &[], &["-b", "*", "-m", "TPROXY", "-t", "7", "-r", "77", "--dual-stack"]);
         cleaned(&netns, &[], &["-u", "1337", "-g", "1337", "--redirect-dns", "-m", "REDIRECT"]);
-        assert!(network(&netns).contains("fwmark 0x7 lookup 77"), "not the mark that was asked for");
+        let rule = "-4 32765:\tfrom all fwmark 0x7 lookup 77";
+        assert!(network(&netns).lines().any(|line| line == rule), "not the mark that was asked for");
         cleaned(&netns, env, arguments);
         assert_eq!(network(&netns), before);
     }
@@ -169,6 +170,7 @@ fn wrong_flags_are_refused() {
         assert_eq!(ended.code, 1, "{arguments:?}: {ended:?}");
         assert!(ended.stderr.contains(named), "{arguments:?}: {ended:?}");
     }
-    assert!(cleaned(&netns, &[], &["--help"]).contains("--istio-inbound-tproxy-mark"));
+    let help = cleaned(&netns, &[], &["--help"]);
+    assert!(help.lines().any(|line| line == "  -t, --istio-inbound-tproxy-mark string"), "{help}");
     State::of(&netns).assert_is(&before, "refused calls");
 }

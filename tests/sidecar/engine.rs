@@ -307,7 +307,8 @@ fn same_as_the_tool(case: &Case) {
     by_tool(&ours, owner, nothing);
     by_engine(&theirs, owner, nothing);
     assert_same(&shown(&ours), &shown(&theirs), &format!("{name}: removed"));
-    assert!(!shown(&ours).contains("ISTIO"), "{name}: removed");
+    let chains = |line: &str| line.starts_with(":ISTIO") || line.starts_with("\tchain ISTIO");
+    assert!(!shown(&ours).lines().any(chains), "{name}: removed");
 }
 
 #[test]
@@ -325,10 +326,11 @@ fn the_tool_deletes_every_rule_of_the_engine() {
             let save = save_text(&netns, Backend::Nft, family);
             let lines = save.lines().filter(|line| line.starts_with(['*', '-']) || *line == "COMMIT");
             let deleting = lines.map(|line| line.replacen("-A ", "-D ", 1) + "\n").collect::<String>();
-            assert!(deleting.contains("\n-D ") || case.of(family).tables.is_empty(), "{}: {save}", case.name);
+            let deletes = deleting.lines().any(|line| line.starts_with("-D "));
+            assert!(deletes || case.of(family).tables.is_empty(), "{}: {save}", case.name);
             restore(&netns, Backend::Nft, family, &deleting);
             let left = save_text(&netns, Backend::Nft, family);
-            assert!(!left.contains("\n-A "), "{}: {left}", case.name);
+            assert!(!left.lines().any(|line| line.starts_with("-A ")), "{}: {left}", case.name);
         }
     });
 }

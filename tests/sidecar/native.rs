@@ -13,6 +13,7 @@ use rules::{
 
 use crate::{
     engine,
+    fixtures::plugin::rules,
     sidecar_kernel::{
         at_once,
         state::{pod_netns, restore, save_text},
@@ -48,7 +49,11 @@ fn comes_and_goes(case: &engine::Case) {
     let (backend, made) = apply(&netns, &preferred(), case.owner, wanted);
     assert!(backend == Backend::Native && !made.is_empty(), "{name}: {backend}");
     let (shown, made) = (tables(&netns), chains(&netns));
-    assert!(shown.contains("table inet istio-") && !shown.contains("xt "), "{name}: {shown}");
+    let is_table = |line: &&str| line.starts_with("table ");
+    assert!(shown.lines().any(|line| is_table(&line)), "{name}: {shown}");
+    let is_native = |line: &str| line.starts_with("table inet istio-");
+    assert!(shown.lines().filter(is_table).all(is_native), "{name}: {shown}");
+    assert!(shown.split_whitespace().all(|word| word != "xt"), "{name}: {shown}");
     assert_eq!(apply(&netns, &preferred(), case.owner, wanted).1, Vec::<String>::new(), "{name}: again");
     // One rule less in some chain, a chain more, a table more.
     let prefix = case.owner.native.unwrap();
@@ -148,8 +153,12 @@ fn an_ambient_pods_tables_are_istios_to_the_letter() {
     );
     // Istio leaves the table behind when DNS is no longer captured.
     let changed = apply(&theirs, &FirewallOptions::default(), ChainSet::IN_POD, in_pod(false)).1;
-    assert!(changed.iter().any(|what| what.contains("istio-ambient-raw")), "{changed:?}");
-    assert!(!tables(&theirs).contains("istio-ambient-raw"));
+    assert!(
+        changed.iter().any(|what| what == "inet istio-ambient-raw: the table should not exist"),
+        "{changed:?}"
+    );
+    let left = theirs.sh("nft list tables");
+    assert_eq!(left, "table inet istio-ambient-nat\ntable inet istio-ambient-mangle\n");
 }
 
 #[test]
@@ -161,12 +170,17 @@ fn what_is_there_decides_before_the_setting_does() {
         let forced = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         apply(&netns, &forced, owner, wanted.clone());
         assert_eq!(apply(&netns, &preferred(), owner, wanted.clone()), (backend, Vec::new()));
-        assert!(!tables(&netns).contains("inet"), "{backend}");
+        assert!(
+            netns.sh("nft list tables").lines().all(|table| !table.starts_with("table inet ")),
+            "{backend}"
+        );
     }
     // Native ones stay when the setting is gone, also beside rules of others.
     let netns = pod_netns("native");
     restore(&netns, Backend::Nft, Family::V4, "*nat\n-A OUTPUT -p udp -j ACCEPT\nCOMMIT\n");
     assert_eq!(apply(&netns, &preferred(), owner, wanted.clone()).0, Backend::Native);
     assert_eq!(apply(&netns, &FirewallOptions::default(), owner, wanted), (Backend::Native, Vec::new()));
-    assert!(!save_text(&netns, Backend::Nft, Family::V4).contains("ISTIO"));
+    let save = rules(&save_text(&netns, Backend::Nft, Family::V4));
+    let built_in = ":PREROUTING ACCEPT\n:INPUT ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT";
+    assert_eq!(save, format!("*nat\n{built_in}\n-A OUTPUT -p udp -j ACCEPT\nCOMMIT"));
 }

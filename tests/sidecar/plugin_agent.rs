@@ -81,8 +81,9 @@ fn an_agent_that_never_answers_costs_an_add_two_seconds() {
     outcome.ok();
     assert!(is_redirected(&netns), "{outcome}");
     assert!(outcome.wall() >= BEFORE_API && outcome.wall() < BEFORE_API + BUSY, "{outcome}");
-    let words = "the node agent is unavailable (no answer from";
-    assert!(outcome.0.stderr_text().contains(words), "{outcome}");
+    let why = format!("no answer from {} within 2 s", agent.socket.display());
+    let message = format!("the node agent is unavailable ({why}); asked the API server");
+    assert!(outcome.has_logged(&message), "{outcome}");
     assert_eq!(agent.requests().len(), 1, "it is asked once");
 }
 
@@ -118,7 +119,14 @@ fn alone_it_may_take_longer_and_the_error_says_so() {
     let outcome = without_kubeconfig(agent.call(&fixture, "ADD", &netns)).run();
     let refusal = outcome.refused();
     assert_eq!(refusal.code, 11, "{outcome}");
-    assert!(refusal.msg.contains("within 10 s"), "{outcome}");
+    let agent =
+        format!("the node agent is unavailable (no answer from {} within 10 s)", agent.socket.display());
+    let file = "cannot use the file /nonexistent/kubeconfig: No such file or directory (os error 2)";
+    let expected = format!(
+        "cannot determine whether pod shop/web belongs to the mesh: {agent}, and cannot GET pods shop/web: the kubeconfig \
+         cannot be used: {file}"
+    );
+    assert_eq!(refusal.cause(), expected);
     assert!(outcome.wall() >= ALONE && outcome.wall() < ALONE + BUSY, "{outcome}");
     assert!(kit::plugin_rules::is_bare(&netns, "iptables-save"));
     assert!(fixture.api.requests().is_empty());
@@ -151,8 +159,8 @@ fn an_agents_error_leaves_the_decision_to_the_api_server() {
     let outcome = agent.call(&fixture, "ADD", &netns).run();
     outcome.ok();
     assert!(is_redirected(&netns), "{outcome}");
-    let words = "the node agent failed (cannot get pod shop/web: no (403)); asked the API server";
-    assert!(outcome.0.stderr_text().contains(words), "{outcome}");
+    let message = "the node agent failed (cannot get pod shop/web: no (403)); asked the API server";
+    assert!(outcome.has_logged(message), "{outcome}");
     assert_eq!(agent.requests().len(), 1);
     assert!(!fixture.api.requests().is_empty());
 
@@ -190,7 +198,10 @@ fn an_agents_answer_spares_the_api_server() {
     agent.call(&fixture, "CHECK", &netns).run().ok();
     let other = bare_pod(V4);
     let error = agent.call(&fixture, "CHECK", &other).env("CNI_CONTAINERID", "other").run().refused();
-    assert!(error.code == 999 && error.msg.contains("bypasses the mesh"), "{error:?}");
+    assert_eq!(
+        (error.code, error.msg.as_str()),
+        (999, "pod shop/web bypasses the mesh: its traffic is not redirected")
+    );
     assert!(fixture.api.requests().is_empty());
     let verbs: Vec<Value> = agent.requests().iter().map(|request| request["verb"].clone()).collect();
     assert_eq!(verbs, ["add", "check"], "a CHECK of rules that redirect asks nobody");

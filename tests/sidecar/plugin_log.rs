@@ -83,7 +83,7 @@ fn all_lines_of_a_call_go_to_the_agent_in_one_post() {
     assert_eq!(requests.len(), 1, "{requests:?}");
     let (head, body) = requests[0].split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("POST /log HTTP/1.1\r\n"), "{head}");
-    assert!(head.contains("Content-Type: application/json"), "{head}");
+    assert!(head.lines().any(|line| line == "Content-Type: application/json"), "{head}");
     let strings: Vec<String> = serde_json::from_str(body).expect("a list of strings");
     let records = lines(&strings.concat());
     assert!(strings.iter().all(|line| line.ends_with('\n')), "{strings:?}");
@@ -225,11 +225,17 @@ fn the_log_file_is_moved_aside_at_ten_mebibytes() {
 fn a_log_file_that_cannot_be_written_stops_no_pod() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);
-    for file in [fixture.node.log_dir(), "/nonexistent/x.log".into(), "/dev/full".into()] {
+    for (file, why) in [
+        (fixture.node.log_dir(), "Is a directory (os error 21)"),
+        ("/nonexistent/x.log".into(), "No such file or directory (os error 2)"),
+        ("/dev/full".into(), "No space left on device (os error 28)"),
+    ] {
         let outcome = fixture.call("ADD", &pod).with("log_file", json!(file)).run();
         outcome.ok();
         let stderr = outcome.0.stderr_text();
-        assert!(stderr.contains("cannot write log_file") && stderr.contains("shop/web"), "{stderr}");
+        let (record, complaint) = stderr.split_once('\n').unwrap();
+        assert_eq!(lines(record)[0]["pod"], "shop/web", "{stderr}");
+        assert_eq!(complaint, format!("istio-cni: cannot write log_file: {why}\n"));
     }
 }
 

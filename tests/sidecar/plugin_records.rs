@@ -114,7 +114,13 @@ fn a_full_or_read_only_directory_keeps_no_pod_from_starting_and_leaves_no_part_o
         let run_dir = SmallRunDir::mount(fixture.node.run_dir(), options);
         let pod = bare_pod(V4);
         let first = call(&fixture, "ADD", &pod).env("CNI_CONTAINERID", "first");
-        let told = |outcome: &plugin::Outcome| format!("{outcome}").contains("cannot record this ADD in ");
+        let directory = socket(&fixture).with_file_name("pods");
+        let why = match options {
+            "size=256k" if !is_full => "Read-only file system (os error 30)",
+            _ => "No space left on device (os error 28)",
+        };
+        let message = format!("cannot record this ADD in {}: {why}", directory.display());
+        let told = |outcome: &plugin::Outcome| outcome.has_logged(&message);
         assert!(!told(&first.run()), "{options}");
         let before = records(&fixture);
         assert_eq!(before.len(), 1);

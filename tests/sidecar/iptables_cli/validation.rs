@@ -24,6 +24,11 @@ fn validate(netns: &Netns, user: u32, arguments: &[&str]) -> Ended {
     ended(netns, command, &[])
 }
 
+/// All that is printed where a connection to this port was redirected.
+fn passed(port: u16) -> String {
+    format!("validation passed: a connection to port {port} arrived at the proxy's port\n")
+}
+
 fn v6_netns() -> Netns {
     let netns = pod_netns("v6");
     netns.sh("ip address del 10.1.0.2/24 dev eth0");
@@ -36,19 +41,25 @@ fn the_redirection_is_proved_or_missed() {
         return kit::skip("the sandbox of a user other than root has no second user for a proxy");
     }
     for backend in ["nft", "legacy"] {
-        for netns in [pod_netns("v4"), v6_netns()] {
+        for (netns, why) in [
+            (
+                pod_netns("v4"),
+                "127.0.0.6:15002 arrived at 15001 or 15006 within 1500 ms (last: Connection refused (os error 111))",
+            ),
+            (
+                v6_netns(),
+                "[::6]:15002 arrived at 15001 or 15006 within 1500 ms (last: Network is unreachable (os error 101))",
+            ),
+        ] {
             let before = State::of(&netns);
             let missed = validate(&netns, 1337, &["--skip-rule-apply"]);
             assert_eq!(missed.code, 126, "{missed:?}");
-            assert!(
-                missed.stdout.contains("validation failed") && missed.stdout.contains(":15002"),
-                "{missed:?}"
-            );
+            let why = format!("validation failed: no call to {why}");
+            assert_eq!(missed.stdout.lines().next(), Some(&*why), "{missed:?}");
             State::of(&netns).assert_is(&before, "a validation");
             applied(&netns, &[], &["-b", "*", "-i", "*", "--iptables-backend", backend]);
             let proved = validate(&netns, 1337, &["--skip-rule-apply"]);
-            assert_eq!(proved.code, 0, "{proved:?}");
-            assert!(proved.stdout.contains("validation passed"), "{proved:?}");
+            assert_eq!((proved.code, proved.stdout), (0, passed(15002)), "{}", proved.stderr);
         }
     }
 }
@@ -74,8 +85,7 @@ fn the_ports_of_the_validation_can_be_others() {
     applied(&netns, &[], &["-b", "*", "-i", "*", "-p", "16001", "-z", "16006"]);
     let others = ["--skip-rule-apply", "-p", "16001", "-z", "16006", "--iptables-probe-port", "17002"];
     let proved = validate(&netns, 1337, &others);
-    assert_eq!(proved.code, 0, "{proved:?}");
-    assert!(proved.stdout.contains("17002"), "{proved:?}");
+    assert_eq!((proved.code, proved.stdout), (0, passed(17002)), "{}", proved.stderr);
     assert_eq!(validate(&netns, 1337, &["--skip-rule-apply"]).code, 126, "listens where nothing arrives");
 }
 
@@ -87,10 +97,9 @@ fn rules_and_validation_in_one_run() {
     let both = ["-b", "*", "-i", "*", "-u", "0", "-g", "0"];
     let ended = validate(&netns, 0, &both);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(
-        ended.stdout.contains(": redirected (") && ended.stdout.contains("validation passed"),
-        "{ended:?}"
-    );
+    let redirected = format!("IPv4: redirected ({} backend)", firewall::available_backend().unwrap());
+    assert_eq!(ended.stdout.lines().next(), Some(&*redirected), "{ended:?}");
+    assert_eq!(ended.stdout.split_inclusive('\n').next_back(), Some(&*passed(15002)), "{ended:?}");
 }
 
 /// A proxy that took one of the ports for itself is no obstacle; one that took both is.
@@ -106,6 +115,7 @@ fn one_free_port_is_enough_to_listen() {
     let inbound = Echo::start(&netns, &Serve::new(Proto::Tcp, 15006));
     let taken = validate(&netns, 1337, &["--skip-rule-apply"]);
     assert_eq!(taken.code, 126, "{taken:?}");
-    assert!(taken.stdout.contains("cannot listen on 127.0.0.1:15001 nor on 127.0.0.1:15006"), "{taken:?}");
+    let why = "cannot listen on 127.0.0.1:15001 nor on 127.0.0.1:15006: Address already in use (os error 98)";
+    assert_eq!(taken.stdout.lines().next(), Some(&*format!("validation failed: {why}")), "{taken:?}");
     drop((outbound, inbound));
 }

@@ -30,7 +30,8 @@ fn a_person_who_starts_the_plugin_learns_what_it_is() {
         assert_eq!(outcome.ok(), "");
         let stderr = outcome.0.stderr_text();
         assert!(stderr.starts_with("CNI plugin istio-cni "), "{stderr}");
-        assert!(stderr.contains("CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0"), "{stderr}");
+        let versions = "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0";
+        assert_eq!(stderr.lines().nth(1), Some(versions), "{stderr}");
     }
 }
 
@@ -46,7 +47,8 @@ fn variables_that_are_missing_or_empty_are_named() {
             let call = || Call::new(&fixture.node, command).env("CNI_NETNS", "/run/netns/x");
             for call in [call().unset(name), call().env(name, "")] {
                 let error = call.run().refused();
-                assert!(error.code == 4 && error.msg.contains(name), "{command} {name}: {error:?}");
+                let expected = format!("{command} needs variables that are not set: {name}");
+                assert_eq!((error.code, error.msg), (4, expected));
             }
         }
     }
@@ -99,11 +101,11 @@ fn native_tables_are_made_checked_and_kept_when_the_setting_is_gone() {
     let native = |command| fixture.call(command, &pod).with("native_nftables", json!(true));
     native("ADD").run().ok();
     let made = pod.sh("nft list ruleset");
-    assert!(made.contains("table inet istio-proxy-nat") && !made.contains("ISTIO_"), "{made}");
+    assert_eq!(pod.sh("nft list tables"), "table inet istio-proxy-nat\n", "{made}");
     assert_eq!(native("CHECK").run().ok(), "");
     pod.sh("nft flush chain inet istio-proxy-nat istio-output");
     let error = native("CHECK").run().refused();
-    assert!(error.code == 999 && error.details.contains("outbound"), "{error:?}");
+    assert_eq!((error.code, error.details.as_str()), (999, "no rule redirects IPv4 or IPv6 outbound"));
     // Neither command needs the setting once the tables are there.
     fixture.call("ADD", &pod).run().ok();
     assert_eq!(pod.sh("nft list ruleset"), made);
@@ -124,7 +126,8 @@ fn check_wants_a_result_and_a_version_that_has_it() {
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
         let call = check().with("cniVersion", json!(version)).with("prevResult", json!({}));
         let error = call.run().refused();
-        assert!(error.code == 999 && error.msg.contains("is not redirected"), "{version}: {error:?}");
+        let bypasses = "pod shop/web bypasses the mesh: its traffic is not redirected";
+        assert_eq!((error.code, error.msg.as_str()), (999, bypasses), "{version}");
     }
     assert_eq!(tables(&pod), "", "CHECK changes nothing");
     let plain = check().annotations(&json!({"note": "plain"}));
@@ -159,13 +162,19 @@ fn status_fails_only_for_what_keeps_every_pod_from_starting_and_no_pod_can_repai
         assert_eq!(call.run().ok(), "", "{what}");
     }
     let selectors = |value: Value| ambient().with("enablement_selectors", value);
-    for (call, code, part) in [
-        (selectors(json!([{"podselector": {}}])), 6, "enablement_selectors"),
-        (status().with("pod_namespace", json!("../x")), 7, "pod_namespace"),
-        (status().with("cniVersion", json!("1.0.0")), 1, "1.0.0"),
+    let unknown =
+        "unknown field `podselector`, expected `podSelector` or `namespaceSelector` at line 1 column 15";
+    for (call, code, message) in [
+        (selectors(json!([{"podselector": {}}])), 6, &*format!("enablement_selectors: {unknown}")),
+        (status().with("pod_namespace", json!("../x")), 7, "pod_namespace: \"../x\" is not a DNS-1123 label"),
+        (
+            status().with("cniVersion", json!("1.0.0")),
+            1,
+            "cniVersion 1.0.0 has no STATUS; it came with 1.1.0",
+        ),
     ] {
         let error = call.run().refused();
-        assert!(error.code == code && error.msg.contains(part), "{part}: {error:?}");
+        assert_eq!((error.code, error.msg.as_str()), (code, message));
     }
     assert_eq!(fixture.api.requests(), [], "STATUS asks nobody: it comes every few seconds");
 }

@@ -32,7 +32,7 @@ fn stdin_is_read_up_to_a_mebibyte() {
     most.push(b' ');
     for bytes in [most, vec![b'{'; 64 << 20]] {
         let error = refused(&fixture, &fixture.call("ADD", &pod).stdin(bytes), &pod);
-        assert!(error.code == 6 && error.msg.contains("1048576"), "{error:?}");
+        assert_eq!((error.code, &*error.msg), (6, "the configuration is larger than 1048576 bytes"));
     }
 }
 
@@ -136,19 +136,22 @@ fn args_that_are_no_names_are_refused() {
             assert!(error.code == 4 && error.msg.contains(key), "{name:?}: {error:?}");
         }
     }
-    for args in [
-        "K8S_POD_NAME",
-        "K8S_POD_NAME=a=b",
-        "IgnoreUnknown=maybe",
-        "IgnoreUnknown=1;;",
-        "=;=",
-        "Other=1;K8S_POD_NAME=a",
-        "IgnoreUnknown=1;K8S_POD_UID=../x",
-        "IgnoreUnknown=1;IP=1.2.3",
-        &format!("IgnoreUnknown=1;x={}", "y".repeat(100_000)),
+    for (args, why) in [
+        ("K8S_POD_NAME", "has \"K8S_POD_NAME\", which is not one key=value"),
+        ("K8S_POD_NAME=a=b", "has \"K8S_POD_NAME=a=b\", which is not one key=value"),
+        ("IgnoreUnknown=maybe", "key IgnoreUnknown: \"maybe\" is neither true nor false"),
+        ("IgnoreUnknown=1;;", "has \"\", which is not one key=value"),
+        ("=;=", "has unknown keys and no IgnoreUnknown=true: , "),
+        ("Other=1;K8S_POD_NAME=a", "has unknown keys and no IgnoreUnknown=true: Other"),
+        (
+            "IgnoreUnknown=1;K8S_POD_UID=../x",
+            "key K8S_POD_UID: \"../x\" is not a pod UID (alphanumerics, '-', '.', '_')",
+        ),
+        ("IgnoreUnknown=1;IP=1.2.3", "key IP: \"1.2.3\" is no IP address"),
+        (&format!("IgnoreUnknown=1;x={}", "y".repeat(100_000)), "is longer than 16384 bytes"),
     ] {
         let error = refused(&fixture, &fixture.call("ADD", &pod).env("CNI_ARGS", args), &pod);
-        assert!(error.code == 4 && error.msg.contains("CNI_ARGS"), "{args:.60}: {error:?}");
+        assert_eq!((error.code, error.msg), (4, format!("CNI_ARGS {why}")), "{args:.60}");
     }
 }
 
@@ -201,12 +204,32 @@ fn a_path_that_leads_to_no_network_namespace_is_refused() {
     for path in impostors(&fixture) {
         let outcome = Call::new(&fixture.node, "ADD").netns(&path).kubeconfig(&fixture.kubeconfig).run();
         let error = outcome.refused();
-        assert!(error.code == 4 && error.msg.contains("CNI_NETNS"), "{}: {error:?}", path.display());
+        let shown = path.display();
+        let kinds = [
+            "an ordinary file or directory",
+            "a socket or a device",
+            "a mount namespace",
+            "a PID namespace",
+            "a user namespace",
+        ];
+        let other = kinds.map(|kind| format!("{shown} is {kind}, not a network namespace"));
+        let why = error.msg.strip_prefix("cannot redirect pod shop/web: CNI_NETNS: ");
+        let why = why.unwrap_or_else(|| panic!("{shown}: {error:?}"));
+        let is_absent = why == format!("no network namespace at {shown}");
+        assert!(
+            error.code == 4 && (is_absent || other.iter().any(|other| other == why)),
+            "{shown}: {error:?}"
+        );
         assert!(outcome.wall() < Duration::from_secs(5), "{}: {outcome}", path.display());
     }
-    for path in ["netns", "./netns", "../run/netns/x", &format!("/{}", "a".repeat(5000))] {
+    for (path, why) in [
+        ("netns", "\"netns\" is not an absolute path"),
+        ("./netns", "\"./netns\" is not an absolute path"),
+        ("../run/netns/x", "\"../run/netns/x\" is not an absolute path"),
+        (&format!("/{}", "a".repeat(5000)), "is longer than 4095 bytes"),
+    ] {
         let error = Call::new(&fixture.node, "ADD").env("CNI_NETNS", path).run().refused();
-        assert!(error.code == 4 && error.msg.contains("CNI_NETNS"), "{path:.40}: {error:?}");
+        assert_eq!((error.code, error.msg), (4, format!("CNI_NETNS {why}")));
     }
     assert_eq!(tables(fixture.node.netns()), node);
 }
@@ -221,7 +244,8 @@ fn the_nodes_own_namespace_is_never_redirected() {
     {
         let call = Call::new(&fixture.node, "ADD").netns(&path).kubeconfig(&fixture.kubeconfig);
         let error = call.run().refused();
-        assert!(error.code == 4 && error.msg.contains("CNI_NETNS"), "{}: {error:?}", path.display());
+        let own = format!("{} is the network namespace of the node itself", path.display());
+        assert_eq!((error.code, error.msg), (4, format!("cannot redirect pod shop/web: CNI_NETNS: {own}")));
     }
     assert_eq!(tables(fixture.node.netns()), "");
 }
@@ -241,7 +265,9 @@ fn a_pod_without_an_address_is_refused_and_gets_nothing() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(&[]);
     let error = fixture.call("ADD", &pod).run().refused();
-    assert!(error.code == 999 && error.msg.contains("address"), "{error:?}");
+    let why = "the network namespace has no address beyond loopback and link-local ones";
+    let expected = format!("cannot redirect pod shop/web in {}: {why}", pod.path().display());
+    assert_eq!((error.code, error.msg), (999, expected));
     assert_eq!(tables(&pod), "");
 }
 
@@ -335,7 +361,10 @@ fn ids_of_a_proxy_that_are_no_ids_stop_the_pod() {
         });
         let pod = bare_pod(V4);
         let error = fixture.call("ADD", &pod).run().refused();
-        assert!(error.msg.contains("runAsUser") && error.msg.contains("shop/web"), "{value}: {error:?}");
+        let field = "istio-proxy securityContext.runAsUser";
+        let expected =
+            format!("pod shop/web: annotation {field} has the value \"{value}\"; allowed: 0 to 4294967294");
+        assert_eq!(error.msg, expected);
         assert_eq!(tables(&pod), "");
     }
 }

@@ -105,21 +105,41 @@ fn a_result_is_converted_when_it_must_be_and_unknown_members_stay() {
 fn a_result_that_cannot_be_read_stops_add_before_anything_is_changed() {
     let fixture = PluginFixture::new();
     let pod = bare_pod(V4);
-    for (version, prev_result, code) in [
-        ("1.0.0", "[]", 6),
-        ("1.0.0", "7", 6),
-        ("1.0.0", r#""text""#, 6),
-        ("1.0.0", r#"{"cniVersion":"1.0.0","ips":{}}"#, 6),
-        ("1.0.0", r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/33"}]}"#, 6),
-        ("1.0.0", r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":"eth0"}]}"#, 6),
-        ("1.0.0", r#"{"cniVersion":"1.0.0","routes":[{}]}"#, 6),
-        ("0.2.0", r#"{"cniVersion":"0.2.0","ip4":"10.0.0.1"}"#, 6),
-        ("1.0.0", r#"{"cniVersion":"7.0.0"}"#, 1),
+    let object = "expected an object at line 1 column";
+    let undecodable = |why: &str| (6, format!("cannot decode prevResult{why}"));
+    let version =
+        "CNI version \"7.0.0\" is not one of the supported 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0";
+    for (version, prev_result, expected) in [
+        ("1.0.0", "[]", undecodable(&format!(": invalid type: sequence, {object} 0"))),
+        ("1.0.0", "7", undecodable(&format!(": invalid type: integer `7`, {object} 1"))),
+        ("1.0.0", r#""text""#, undecodable(&format!(": invalid type: string \"text\", {object} 6"))),
+        (
+            "1.0.0",
+            r#"{"cniVersion":"1.0.0","ips":{}}"#,
+            undecodable(".ips: invalid type: map, expected a sequence at line 1 column 0"),
+        ),
+        (
+            "1.0.0",
+            r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/33"}]}"#,
+            undecodable(".ips[0].address: \"10.0.0.1/33\" is not an address with a prefix length"),
+        ),
+        (
+            "1.0.0",
+            r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":"eth0"}]}"#,
+            undecodable(".ips[0].interface: invalid type: string \"eth0\", expected i64 at line 1 column 6"),
+        ),
+        ("1.0.0", r#"{"cniVersion":"1.0.0","routes":[{}]}"#, undecodable(".routes[0].dst: is missing")),
+        (
+            "0.2.0",
+            r#"{"cniVersion":"0.2.0","ip4":"10.0.0.1"}"#,
+            undecodable(&format!(".ip4: invalid type: string \"10.0.0.1\", {object} 10")),
+        ),
+        ("1.0.0", r#"{"cniVersion":"7.0.0"}"#, (1, format!("prevResult.cniVersion: {version}"))),
     ] {
         let call = fixture.call("ADD", &pod);
         let sidecar = conf(version, prev_result).replace("\"note\"", "\"sidecar.istio.io/status\"");
         let error = call.stdin(sidecar).run().refused();
-        assert!(error.code == code && error.msg.contains("prevResult"), "{prev_result}: {error:?}");
+        assert_eq!((error.code, error.msg), expected, "{prev_result}");
     }
     assert_eq!((crate::fixtures::plugin::tables(&pod), fixture.api.requests().len()), (String::new(), 0));
 }

@@ -9,7 +9,7 @@ use kit::{Auth, FakeReply, FakeRequest};
 use serde_json::json;
 
 use super::successor::{ambient, outside_of_the_mesh};
-use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected};
+use crate::fixtures::plugin::{Call, PluginFixture, V4, bare_pod, injected, undetermined};
 
 /// The API server accepts the successor's token alone.
 fn fixture(reply: fn(&FakeRequest) -> FakeReply) -> PluginFixture {
@@ -74,7 +74,11 @@ fn a_refusal_is_reported_when_the_time_is_up_and_not_before() {
     let fixture = fixture(sidecar);
     let outcome = fixture.call("ADD", &bare_pod(V4)).run();
     let error = outcome.refused();
-    assert!(error.code == 11 && error.msg.contains("does not accept our credential (401)"), "{error:?}");
+    let cause = format!(
+        "{}:6443: it does not accept our credential (401): Unauthorized",
+        fixture.node.outside_ip(false)
+    );
+    assert_eq!((error.code, error.cause()), (11, undetermined(&cause)));
     // The last pause would have ended after the time.
     let wall = outcome.wall();
     assert!(wall > Duration::from_secs(6) && wall < Duration::from_secs(10), "{wall:?}");

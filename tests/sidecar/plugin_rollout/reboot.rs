@@ -39,7 +39,14 @@ fn the_agents_own_pod_starts_on_a_node_without_agent_and_credential() {
         add("kube-system", "coredns-x7k2p").ok();
         for (namespace, name) in [("istio-system", "ztunnel-x7k2p"), ("shop", "istio-cni-node-x7k2p")] {
             let error = add(namespace, name).refused();
-            assert!(error.code == 11 && error.msg.contains("istio-cni-kubeconfig"), "{name}: {error:?}");
+            let directory = fixture.node.run_dir();
+            let expected = format!(
+                "cannot determine whether pod {namespace}/{name} belongs to the mesh: the node agent is unavailable (nothing is \
+                 listening on {0}/agent.sock, waited 1 s), and cannot GET pods {namespace}/{name}: the kubeconfig cannot be used: \
+                 cannot use the file {0}/istio-cni-kubeconfig: No such file or directory (os error 2)",
+                directory.display()
+            );
+            assert_eq!((error.code, error.cause()), (11, expected));
         }
     }
     assert_eq!(fixture.api.requests(), [], "there is no credential to ask with");

@@ -135,7 +135,9 @@ fn an_add_that_needs_the_agent_waits_for_its_successor() {
             let requests = agent(&socket(&fixture), vec![Does::Enrols]);
             let outcome = add.join().unwrap();
             assert!(outcome.0.status.success(), "{what}: {outcome}");
-            assert!(format!("{outcome}").contains("the agent did it"), "{what}: {outcome}");
+            let label = "its namespace is labelled istio.io/dataplane-mode=ambient";
+            let enrolled = format!("enrolled in ambient mode: {label}; the agent did it");
+            assert!(outcome.has_logged(&enrolled), "{what}: {outcome}");
             let wall = outcome.wall();
             assert!(wall >= LATE && wall < LATE + Duration::from_millis(700), "{what}: {wall:?}");
             let request = requests.recv().unwrap();
@@ -153,7 +155,8 @@ fn an_agent_that_ends_before_it_answers_leaves_the_question_to_the_next() {
     assert_eq!(requests.iter().count(), 3);
     let requests = agent(&socket(&fixture), vec![Does::Ends, Does::Fails]);
     let error = ambient(&fixture, &pod).run().refused();
-    assert!(error.code == 11 && error.msg.contains("the kernel refuses"), "{error:?}");
+    assert_eq!(error.code, 11);
+    assert_eq!(error.msg, "the node agent failed to handle pod shop/web: the kernel refuses");
     assert_eq!(requests.iter().count(), 2, "an answer is an answer");
 }
 
@@ -171,17 +174,33 @@ fn an_add_whose_agent_does_not_come_fails_in_time_and_says_how_long_it_waited() 
     let fixture = PluginFixture::answering(status(401, "Unauthorized"));
     let outcome = ambient(&fixture, &bare_pod(V4)).run();
     let error = outcome.refused();
-    let unknown = "cannot determine whether pod shop/web belongs to the mesh";
-    for part in [unknown, "(401)", "the node agent is unavailable (nothing is listening on /", "waited 8 s"] {
-        assert!(error.code == 11 && error.msg.contains(part), "no {part:?}: {error:?}");
-    }
+    assert_eq!(error.code, 11);
+    let unavailable = |waited: &str, fixture: &PluginFixture| {
+        let socket = socket(fixture);
+        format!(
+            "the node agent is unavailable (nothing is listening on {}, waited {waited})",
+            socket.display()
+        )
+    };
+    let expected = format!(
+        "cannot determine whether pod shop/web belongs to the mesh: {}, and cannot GET pods shop/web at the API server \
+         https://{}:6443: it does not accept our credential (401): Unauthorized; which pods belong to ambient mode, only the \
+         API server and the node agent know; reinstall the node agent, or remove what it left on this node with `install-cni \
+         uninstall`",
+        unavailable("8 s", &fixture),
+        fixture.node.outside_ip(false)
+    );
+    assert_eq!(error.cause(), expected);
     let wall = outcome.wall();
     assert!(wall >= Duration::from_secs(8) && wall < Duration::from_secs(10), "{wall:?}");
     let fixture = PluginFixture::answering(of_the_mesh);
     let outcome = ambient(&fixture, &bare_pod(V4)).kubernetes("api_timeout_seconds", json!(1)).run();
     let error = outcome.refused();
-    for part in ["and could not be enrolled", "waited 1 s", "gave the pod no address"] {
-        assert!(error.code == 11 && error.msg.contains(part), "no {part:?}: {error:?}");
-    }
+    let expected = format!(
+        "pod shop/web belongs to ambient mode (its namespace is labelled istio.io/dataplane-mode=ambient) and could not be \
+         enrolled: {}, and the plugins before this one gave the pod no address",
+        unavailable("1 s", &fixture)
+    );
+    assert_eq!((error.code, error.msg), (11, expected));
     assert!(outcome.wall() < Duration::from_millis(2500), "{:?}", outcome.wall());
 }

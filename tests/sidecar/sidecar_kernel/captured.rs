@@ -29,9 +29,10 @@ fn is_shown(case: &Case, backend: Backend) {
         !["inbound-none", "tproxy-none", "nothing", "inbound-exclude-all"].contains(&case.name);
     for family in families {
         let lines = captured(&netns).lines();
-        assert!(lines.contains(&format!("{family} outbound")), "{what}: {lines:?}");
+        let [outbound, inbound] = ["outbound", "inbound"].map(|direction| format!("{family} {direction}"));
+        assert!(lines.contains(&outbound), "{what}: {lines:?}");
         if case.name != "inbound-exclude-all" {
-            assert_eq!(lines.contains(&format!("{family} inbound")), takes_inbound, "{what}: {lines:?}");
+            assert_eq!(lines.contains(&inbound), takes_inbound, "{what}: {lines:?}");
         }
     }
 }

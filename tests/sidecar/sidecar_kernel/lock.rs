@@ -40,8 +40,9 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
         let error = apply(&netns, &host, form).unwrap_err().to_string();
         assert!(started.elapsed() >= Duration::from_millis(900), "it waited {:?}", started.elapsed());
         let pid = holder.pid();
-        assert!(error.contains(LOCK) && error.contains(&format!("process {pid} (cat)")), "{error}");
-        assert!(error.contains("within 1 s"), "{error}");
+        let tool = if form == RuleFormat::Restore { "iptables-legacy-restore" } else { "iptables-legacy" };
+        let expected = format!("could not get the lock {LOCK} within 1 s; held by process {pid} (cat)");
+        assert_eq!(error, format!("/usr/sbin/{tool} {expected}"));
     }
     let nft = apply(
         &netns,
