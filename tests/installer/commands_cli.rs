@@ -15,6 +15,10 @@ use serde_json::{Value, json};
 
 use fixture::{Fixture, bypassing, document, full, pod};
 
+fn from_yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
 #[test]
 fn explain_answers_with_sentences_and_a_status() {
     let fixture = Fixture::new(&bypassing());
@@ -25,20 +29,17 @@ fn explain_answers_with_sentences_and_a_status() {
         ),
         "{text}"
     );
-    assert!(text.contains("\nThis has been so since 2026-11-21T01:00:00.5Z.\n"), "{text}");
+    assert!(kit::has_line(&text, "This has been so since 2026-11-21T01:00:00.5Z."), "{text}");
     assert_eq!(fixture.said(0, &["explain", "shop", "cart"]), text);
     assert_eq!(fixture.said(0, &["explain", "cart"]), text, "only one has this name");
     assert_eq!(fixture.said(0, &["explain", "-n", "shop", "cart"]), text);
     assert_eq!(fixture.json(0, &["explain", "shop/web"])["code"], "opted-out");
     let absent = fixture.said(3, &["explain", "shop/car"]);
-    assert!(absent.contains("Similar names: shop/cart."), "{absent}");
+    assert!(kit::has_line(&absent, "Similar names: shop/cart."), "{absent}");
     assert_eq!(fixture.json(3, &["explain", "shop/car"])["code"], "no-such-pod");
     assert_eq!(fixture.json(1, &["explain", "store/web"])["code"], "sidecar-rules-missing");
     let yaml = fixture.said(1, &["explain", "store/web", "-o", "yaml"]);
-    assert!(
-        yaml.contains("\ncode: sidecar-rules-missing\n") && yaml.contains("\npod: store/web\n"),
-        "{yaml}"
-    );
+    assert_eq!(from_yaml(&yaml), fixture.json(1, &["explain", "store/web"]));
 }
 
 #[test]
@@ -73,14 +74,16 @@ fn help_names_exit_statuses_and_flags() {
     let fixture = Fixture::without_agent();
     for word in ["state", "explain", "prove", "list", "verify", "plan", "bundle", "watch", "log-level"] {
         let help = fixture.said(0, &[word, "--help"]);
-        let own = if word == "bundle" { "--file" } else { "--output" };
-        assert!(help.contains("Exit status 0: ") && help.contains(own), "{help}");
-        assert!(
-            !help.contains("--cni-net-dir") && help.contains("see install-cni --help"),
-            "the agent's: {help}"
-        );
+        let own = if word == "bundle" { "  -f, --file string" } else { "  -o, --output string" };
+        assert!(help.lines().any(|line| line.starts_with("Exit status 0: ")), "{help}");
+        assert!(kit::has_line(&help, own), "{help}");
+        let is_agents = |line: &str| line.trim_start().starts_with("--cni-net-dir");
+        assert!(!help.lines().any(is_agents), "the agent's: {help}");
+        let agents = "The flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.";
+        assert!(kit::has_line(&help, agents), "{help}");
     }
-    assert!(fixture.said(0, &["uninstall", "--help"]).contains("--dry-run"));
+    let help = fixture.said(0, &["uninstall", "--help"]);
+    assert!(kit::has_line(&help, "      --dry-run"), "{help}");
 }
 
 #[test]
@@ -95,13 +98,16 @@ fn pods_are_listed_as_asked() {
     assert!(!text.contains('\x1b'), "no colours in a pipe");
     assert_eq!(names(fixture.json(0, &["list", "-n", "shop"])), ["cart", "web"]);
     assert_eq!(names(fixture.json(0, &["list", "--state", "outside"])), ["web"]);
-    assert!(fixture.said(1, &["list", "--bypassing"]).contains("store/web"));
+    let bypassing = fixture.said(1, &["list", "--bypassing"]);
+    let pods: Vec<_> = bypassing.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(pods, ["store/web"], "{bypassing}");
     assert_eq!(fixture.said(0, &["list", "--bypassing", "-n", "shop"]), "No pods.\n");
     let mut unknown = document();
     unknown.pods[0].capture = CaptureState::Unknown;
     fixture.set(&unknown);
     let (status, _, complaint) = fixture.call(&["list", "--bypassing"]);
-    assert!(status == 2 && complaint.contains("not known: Pod shop/cart"), "{status}: {complaint}");
+    let expected = "install-cni: not known: Pod shop/cart: nobody has looked at it.\n";
+    assert_eq!((status, complaint.as_str()), (2, expected));
 }
 
 #[test]
@@ -112,13 +118,16 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
     let mut blind = document();
     blind.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save")];
     fixture.set(&blind);
-    assert!(fixture.said(2, &["verify"]).contains("Not known: The node's firewall: no iptables-save."));
+    let unseen = "Not known: The node's firewall: no iptables-save.\n";
+    let first = "No difference was found, but not everything could be seen.\n";
+    assert_eq!(fixture.said(2, &["verify"]), format!("{first}{unseen}"));
     let what = "ip -4 rule priority 100 lookup 100".into();
     blind.network.rules.differences =
         vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: what }];
     fixture.set(&blind);
     let text = fixture.said(1, &["verify"]);
-    assert!(text.contains("missing     rules  ip -4 rule priority 100 lookup 100\n"), "{text}");
+    let row = "missing     rules  ip -4 rule priority 100 lookup 100";
+    assert_eq!(text, format!("DIFFERENCE  OF     WHAT\n{row}\n{unseen}"));
     let json = fixture.json(1, &["verify"]);
     assert_eq!((&json["equal"], json["differences"].as_array().unwrap().len()), (&Value::Bool(false), 1));
     // An error is one, whatever else is as it should be.
@@ -134,10 +143,13 @@ fn verify_is_content_only_when_all_was_seen_and_is_right() {
 fn state_and_plan_are_shown_in_three_forms() {
     let fixture = Fixture::new(&document());
     let text = fixture.said(0, &["state"]);
-    assert!(text.contains("node-1") && text.contains("1 captured, 1 outside"), "{text}");
+    for line in ["Node          node-1", "Pods          1 captured, 1 outside"] {
+        assert!(kit::has_line(&text, line), "{text}");
+    }
     let json = serde_json::from_value::<StateReport>(fixture.json(0, &["state"])).unwrap();
     assert_eq!(json, document());
-    assert!(fixture.said(0, &["state", "-o", "yaml"]).contains("\nschema: millrace.state/v1\n"));
+    let yaml = from_yaml(&fixture.said(0, &["state", "-o", "yaml"]));
+    assert_eq!(serde_json::from_value::<StateReport>(yaml).unwrap(), document());
     assert_eq!(fixture.said(0, &["plan"]), "Nothing is to be done.\n");
     let mut planned = document();
     let operations = vec!["ipset add s 10.0.0.7".into()];
@@ -160,12 +172,15 @@ fn without_an_agent_the_last_record_is_shown_and_nothing_is_promised() {
     );
     let ambient = ["--ambient-enabled", "--netns-dir", netns];
     let with = |command: &[&'static str]| [command, &ambient].concat();
-    assert!(fixture.said(2, &with(&["verify"])).contains("there is no record of it"), "and nothing else");
+    let record = fixture.directory.join("last-state.json");
+    let why = format!("the agent does not answer, and there is no record of it ({})", record.display());
+    let text = fixture.said(2, &with(&["verify"]));
+    assert!(kit::has_line(&text, &format!("Not known: The desired state: {why}.")), "{text}");
     assert_eq!(fixture.json(2, &with(&["explain", "shop/cart"]))["code"], "agent-down");
+    let path = record;
     let mut record = document();
     record.observation.observed_at = "2026-11-21T03:00:00Z".into();
-    let record = serde_json::to_vec(&record).unwrap();
-    fs::write(fixture.directory.join("last-state.json"), record).unwrap();
+    fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
     let text = fixture.said(2, &with(&["explain", "shop/cart"]));
     for part in ["The agent does not run", "its last record, of 2026-11-21T03:00:00Z"] {
         assert!(text.contains(part), "{text}");
@@ -179,7 +194,13 @@ fn a_record_that_cannot_be_read_is_one_thing_unknown() {
     let netns = fixture.directory.join("netns");
     let path = fixture.directory.join("last-state.json");
     let of_the_future = r#"{"schema": "millrace.state/v9", "seen": "by an agent"}"#;
-    for (record, why) in [("{", "EOF"), ("", "EOF"), (of_the_future, "millrace.state/v9")] {
+    let unreadable = "the document of the node's state cannot be read: EOF while parsing";
+    let future = "the document is \"millrace.state/v9\", and this program knows millrace.state/v1: use the version of the agent";
+    for (record, why) in [
+        ("{", format!("{unreadable} an object at line 1 column 1")),
+        ("", format!("{unreadable} a value at line 1 column 0")),
+        (of_the_future, future.to_owned()),
+    ] {
         fs::write(&path, record).unwrap();
         for ambient in [&["--ambient-enabled"][..], &[]] {
             let with = |command: &[&'static str]| {
@@ -190,11 +211,22 @@ fn a_record_that_cannot_be_read_is_one_thing_unknown() {
             let desired: Vec<_> = blind.iter().filter(|one| one["part"] == "desired").collect();
             let [desired] = desired[..] else { panic!("{record}: {blind:?}") };
             let said = desired["message"].as_str().unwrap();
-            assert!(said.contains("last-state.json") && said.contains(why), "{said}");
-            assert!(fixture.said(2, &with(&["verify"])).contains(why), "{record}");
+            let expected = format!(
+                "the agent does not answer, and its last record, {}, cannot be used: {why}",
+                path.display()
+            );
+            assert_eq!(said, expected);
+            let text = fixture.said(2, &with(&["verify"]));
+            assert!(kit::has_line(&text, &format!("Not known: The desired state: {expected}.")), "{text}");
             assert_eq!(fixture.json(2, &with(&["explain", "shop/cart"]))["code"], "agent-down", "{record}");
             let (status, _, complaint) = fixture.call(&with(&["list"]));
-            assert_eq!((status, complaint.contains("cannot read")), (2, false), "{complaint}");
+            assert_eq!(status, 2, "{complaint}");
+            assert!(
+                complaint.lines().all(|line| line.starts_with("install-cni: not known: ")),
+                "{complaint}"
+            );
+            let line = format!("install-cni: not known: The desired state: {expected}.");
+            assert!(kit::has_line(&complaint, &line), "{complaint}");
         }
     }
 }
@@ -207,30 +239,34 @@ fn documents_of_agents_of_other_versions_are_read() {
     older["ofTheFuture"] = true.into();
     let fixture = Fixture::new(&document());
     fixture.set_raw(older.to_string());
-    assert!(fixture.said(0, &["state"]).contains("1 captured, 1 outside"));
+    let text = fixture.said(0, &["state"]);
+    assert!(kit::has_line(&text, "Pods          1 captured, 1 outside"), "{text}");
     fixture.set_raw(r#"{"schema": "millrace.state/v9", "pods": {}}"#.to_owned());
     let (status, _, complaint) = fixture.call(&["state"]);
-    assert_eq!(status, 2);
-    assert!(
-        complaint.contains("millrace.state/v9") && complaint.contains("use the version of the agent"),
-        "{complaint}"
-    );
+    let expected = "install-cni: the document is \"millrace.state/v9\", and this program knows millrace.state/v1: use the \
+                    version of the agent\n";
+    assert_eq!((status, complaint.as_str()), (2, expected));
 }
 
 #[test]
 fn a_dry_run_shows_what_would_go_and_changes_nothing() {
     let fixture = Fixture::new(&full());
     let text = fixture.said(0, &["uninstall", "--dry-run"]);
-    for part in [
-        "  entry /net.d/10.conflist: as it should be\n",
-        "  iptables -t nat -A X -j RETURN\n",
-        "  net/ipv4/ip_forward = 1, set back to 0\n",
-        "  rules and the policy route in the network namespace of shop/inside\n",
-        "Nothing was changed.\n",
+    for line in [
+        "  entry /net.d/10.conflist: as it should be",
+        "  iptables -t nat -A X -j RETURN",
+        "  net/ipv4/ip_forward = 1, set back to 0",
+        "  rules and the policy route in the network namespace of shop/inside",
+        "Nothing was changed.",
     ] {
-        assert!(text.contains(part), "{part}: {text}");
+        assert!(kit::has_line(&text, line), "{line}: {text}");
     }
-    assert!(!text.contains("store/web"), "rules of sidecars stay: {text}");
+    let pods = text.lines().filter_map(|line| line.rsplit_once(" in the network namespace of "));
+    assert_eq!(
+        pods.map(|(_, pod)| pod).collect::<Vec<_>>(),
+        ["shop/inside"],
+        "rules of sidecars stay: {text}"
+    );
     let json = fixture.json(0, &["uninstall", "--dry-run"]);
     assert_eq!(json["files"].as_array().unwrap().len(), 1);
 }
@@ -259,8 +295,11 @@ fn a_bundle_has_everything_but_secrets() {
         |name: &str| &files.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}")).1;
     assert_eq!(text("firewall/node-v4.save"), "*nat\n-A X -j RETURN\nCOMMIT\n");
     assert_eq!(text("logs/plugin.log"), "refused: Bearer [removed]\n");
-    assert!(text("config.txt").contains("cni-network-config=") && text("pods.txt").contains("store/web"));
-    assert!(text("explanations.txt").contains("[sidecar-rules-missing]"));
+    assert_eq!(text("config.txt"), "cni-network-config=\"{\\\"token\\\": \\\"[removed]\\\"}\" (flag)\n");
+    let pods = text("pods.txt").lines().skip(1).map(|line| line.split(' ').next().unwrap());
+    assert_eq!(pods.collect::<Vec<_>>(), ["store/web", "shop/cart", "shop/inside", "shop/web"]);
+    let explained = "store/web: bypassing, mode sidecar [sidecar-rules-missing]";
+    assert!(kit::has_line(text("explanations.txt"), explained));
     assert!(text("versions.txt").contains(fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim()));
     let mut back: StateReport = serde_json::from_str(text("state.json")).unwrap();
     back.config.clone_from(&full().config);
@@ -271,7 +310,8 @@ fn a_bundle_has_everything_but_secrets() {
         assert!(!text.contains("hunter2secret") && !text.contains("abcdef012345"), "{name}: {text}");
     }
     let (status, _, complaint) = fixture.call(&["bundle", "-f", "b.tar.gz"]);
-    assert!(status == 2 && complaint.contains("cannot write b.tar.gz"), "never over a file: {complaint}");
+    let expected = "install-cni: cannot write b.tar.gz: File exists (os error 17)\n";
+    assert_eq!((status, complaint.as_str()), (2, expected), "never over a file");
     for arguments in [&["bundle"][..], &["bundle", "-f", "-"]] {
         let piped = fixture.command(arguments).output().unwrap();
         fs::write(fixture.directory.join("piped"), piped.stdout).unwrap();
@@ -296,9 +336,18 @@ fn watch_prints_what_changes() {
     child.kill().unwrap();
     child.wait().unwrap();
     let text = fixture.said(0, &["watch", "--for", "10ms"]);
-    assert!(text.contains("watching node-1") && text.contains("bypassing"), "{text}");
-    let text = Fixture::without_agent().said(2, &["watch", "--for", "10ms"]);
-    assert!(text.contains("the agent does not answer: no agent runs here"), "{text}");
+    let events: Vec<_> = text.lines().map(|line| line.split_once("  ").unwrap().1).collect();
+    let pod = "pod         shop/cart: bypassing (sidecar): The network namespace of the pod was not found";
+    assert_eq!(events, ["node        watching node-1: 2 pods, 0 captured", pod]);
+    let absent = Fixture::without_agent();
+    let text = absent.said(2, &["watch", "--for", "10ms"]);
+    let why = format!(
+        "no agent runs here: nothing serves {}/debug.sock; run this in the agent's container on the pod's node, or name its \
+         directory by --cni-agent-run-dir: No such file or directory (os error 2)",
+        absent.directory.display()
+    );
+    let (_, event) = text.trim_end().split_once("  ").unwrap();
+    assert_eq!(event, format!("agent       the agent does not answer: {why}"));
 }
 
 #[test]

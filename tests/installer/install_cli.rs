@@ -40,7 +40,7 @@ fn help_names_every_flag_with_variable_and_default() {
     for other in [&["-h"][..], &["help"], &["--log-level", "debug", "--help"], &["--help", "--nonsense"]] {
         assert_eq!(said(other), help, "{other:?}");
     }
-    assert!(said(&["version", "--help"]).contains("-o, --output string"));
+    assert!(kit::has_line(&said(&["version", "--help"]), "  -o, --output string"));
 }
 
 #[test]
@@ -183,6 +183,6 @@ fn the_environment_and_arguments_of_istios_chart_are_accepted() {
         for key in ["level", "time", "scope", "msg"] {
             assert!(line[key].is_string(), "{key}: {line}");
         }
+        assert_ne!(line["msg"], "check the settings", "the chart's own variables are no mistake: {log}");
     }
-    assert!(!log.contains("removed with Istio"), "the chart's own variables are no mistake: {log}");
 }

@@ -37,18 +37,14 @@ fn a_rival_is_left_alone_for_longer_and_longer_and_named() {
     assert!(pauses.len() >= 2 && pauses.windows(2).all(|two| *two[1] > *two[0] * 3 / 2), "{gaps:?}");
 
     assert_eq!(fixture.daemon.metric(CONFLICTS), Some(1.0));
-    let reason = "another program keeps reverting our network configuration";
-    let says_why = |answer: Option<(u16, String)>| {
-        answer.is_some_and(|(status, body)| status == 503 && body.contains(reason))
-    };
-    fixture.daemon.wait_for("/readyz says why", |daemon| says_why(daemon.get(8000, "/readyz")));
+    let advice = "this looks like Cilium (cilium-cni): set its Helm value cni.exclusive=false";
+    let why = format!("another program keeps reverting our network configuration: {advice}\n");
+    let answer = Some((503, why));
+    fixture.daemon.wait_for("/readyz says why", |daemon| daemon.get(8000, "/readyz") == answer);
     let log = fixture.daemon.log();
-    assert!(log.contains("Cilium") && log.contains("cni.exclusive=false"), "{log}");
-    assert_eq!(
-        fixture.daemon.logged("another program keeps reverting the installation; backing off", ""),
-        1,
-        "{log}"
-    );
+    let message = "another program keeps reverting the installation; backing off";
+    assert!(kit::has_logged(&log, message, &[("rival", advice)]), "{log}");
+    assert_eq!(fixture.daemon.logged(message, ""), 1, "{log}");
     assert_eq!(fixture.daemon.metric("istio_cni_install_ready"), Some(0.0));
 
     rival.stop();

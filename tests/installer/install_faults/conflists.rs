@@ -28,7 +28,10 @@ fn when_the_only_file_is_no_network_it_waits_and_says_why() {
     let mut daemon = fixture.container.start();
     daemon.wait_for("/readyz names file and cause", |daemon| {
         let (status, body) = daemon.get(8000, "/readyz").unwrap_or_default();
-        status == 503 && body.contains("10-kit.conflist: it is not JSON")
+        let file =
+            "10-kit.conflist: it is not JSON: line 1, column 9: a value is expected, but the text ends";
+        let expected = format!("no network configuration in /host/etc/cni/net.d yet; not usable: {file}\n");
+        status == 503 && body == expected
     });
     stays_quiet(&daemon);
     assert_eq!(fixture.read(FILE), "{\"name\":");

@@ -3,6 +3,7 @@
 use std::fs;
 
 use kit::{Daemon, binary};
+use serde_json::Value;
 
 use super::fault::{CONF, COPY, CREDENTIAL, Fault, Lack, SmallDisk, each, heals, make_writable, stays_quiet};
 use crate::fixtures::install::{FILE, InstallFixture, KUBECONFIG, NETWORK, PLUGIN, files};
@@ -147,7 +148,8 @@ fn one_plugin_directory_is_enough_and_the_other_is_told_once() {
     stays_quiet(&daemon);
     let log = daemon.log();
     assert_eq!(daemon.logged("directory skipped", ""), 1, "{log}");
-    assert!(log.contains("cannot put files in /host/opt/cni/bin: Read-only file system"), "{log}");
+    let reason = "cannot put files in /host/opt/cni/bin: Read-only file system (os error 30)";
+    assert!(daemon.has_logged("directory skipped", &[("reason", reason)]), "{log}");
     let pid = daemon.pid();
     make_writable(&fixture, pid, BIN);
     fs::write(secondary.join("another"), "").unwrap(); // a remount makes no event, this does
@@ -214,7 +216,9 @@ fn a_missing_network_directory_is_told_and_used_when_it_is_there() {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join(FILE), NETWORK).unwrap();
     });
-    assert!(fs::read_to_string(directory.join(FILE)).unwrap().contains("istio-cni"));
+    let network: Value = serde_json::from_slice(&fs::read(directory.join(FILE)).unwrap()).unwrap();
+    let last = network["plugins"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["type"], "istio-cni", "{network}");
 }
 
 /// Starts the daemon after a script in its mount namespace.

@@ -62,7 +62,8 @@ fn a_plugin_that_hangs_is_given_up_after_five_seconds() {
     let started = Instant::now();
     let mut daemon = fixture.container.start();
     let told = |daemon: &kit::Daemon| daemon.get(8000, "/readyz").unwrap_or_default().1;
-    daemon.wait_for("it is given up", |daemon| told(daemon).contains("does not run: no answer within 5 s"));
+    let given_up = "the plugin /opt/cni/bin/istio-cni does not run: no answer within 5 s\n";
+    daemon.wait_for("it is given up", |daemon| told(daemon) == given_up);
     assert!((5..8).contains(&started.elapsed().as_secs()), "{:?}", started.elapsed());
     assert_eq!(fixture.read(FILE), NETWORK);
     fixture.set_image_plugin(PLUGIN, 0o755);

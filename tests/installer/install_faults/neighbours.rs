@@ -48,7 +48,11 @@ fn a_log_socket_that_another_process_serves_ends_the_start_and_stays_its_own() {
     let mut daemon = fixture.container.start();
     assert_eq!(daemon.wait().code(), Some(1));
     let log = daemon.log();
-    assert!(log.contains("/var/run/istio-cni/log.sock is in use by another process"), "{log}");
+    let why = "/var/run/istio-cni/log.sock is in use by another process";
+    assert!(
+        kit::has_line(&log, &format!("install-cni: cannot serve the plugin's log lines: {why}")),
+        "{log}"
+    );
     assert_eq!(
         (fixture.files(), files(&fixture.container.bin_dir()).len()),
         (before, 0),
@@ -65,11 +69,9 @@ fn something_that_is_no_socket_is_not_removed_for_one() {
     fs::write(&socket, "precious").unwrap();
     let mut daemon = fixture.container.start();
     assert_eq!(daemon.wait().code(), Some(1));
-    assert!(
-        daemon.log().contains("/var/run/istio-cni/log.sock is there and is no socket"),
-        "{}",
-        daemon.log()
-    );
+    let why = "/var/run/istio-cni/log.sock is there and is no socket";
+    let complaint = format!("install-cni: cannot serve the plugin's log lines: {why}");
+    assert!(kit::has_line(&daemon.log(), &complaint), "{}", daemon.log());
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
 }
 

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use kit::Daemon;
 use serde_json::Value;
 
 use crate::fixtures::install::{FILE, InstallFixture, NETWORK, SINGLE, installs};
@@ -47,9 +46,9 @@ fn the_copy_outlives_the_original() {
     let copy = fixture.read(COPY);
     fs::remove_file(fixture.path(FILE)).unwrap();
     daemon.wait_for("it says what it waits for", |daemon| {
-        daemon
-            .get(8000, "/readyz")
-            .is_some_and(|(status, body)| status == 503 && body.contains("no network configuration"))
+        daemon.get(8000, "/readyz").is_some_and(|answer| {
+            answer == (503, "no network configuration in /host/etc/cni/net.d yet\n".to_owned())
+        })
     });
     assert_eq!(fixture.read(COPY), copy);
     fixture.write(FILE, &NETWORK.replace("1500", "1400"));
@@ -73,9 +72,9 @@ fn a_name_that_the_runtime_would_not_take_is_an_error() {
         let fixture =
             InstallFixture::new(&[OWN, ("ISTIO_OWNED_CNI_CONFIG_FILENAME", name), ("CNI_CONF_NAME", FILE)]);
         let mut daemon = fixture.container.start();
-        let told =
-            |daemon: &Daemon| daemon.get(8000, "/readyz").unwrap_or_default().1.contains("sorts after");
-        daemon.wait_for("it is told", told);
+        let choose = "so that the runtime would not take it: choose another name";
+        let answer = Some((503, format!("{name} sorts after 10-kit.conflist, {choose}\n")));
+        daemon.wait_for("it is told", |daemon| daemon.get(8000, "/readyz") == answer);
         assert!(daemon.metric(&installs("CREATE_CNI_CONFIG_FAILURE")) >= Some(1.0));
         assert_eq!(fixture.read(FILE), NETWORK);
         assert!(name == FILE || !fixture.has(name));
