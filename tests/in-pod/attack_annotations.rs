@@ -155,8 +155,8 @@ fn a_node_full_of_them_needs_no_more_memory() {
         fixture.container.set_env("KUBERNETES_SERVICE_HOST", &fixture.node.outside_ip(false).to_string());
         fixture.container.set_env("KUBERNETES_SERVICE_PORT", "6443");
         fixture.start();
-        let told = fixture.container.exec(&["explain", "mesh/hostile-249"]);
-        assert!(String::from_utf8_lossy(&told.stdout).contains("hostile-249"), "all are known");
+        let last = fixture.explain("mesh/hostile-249");
+        assert!(last.found, "all are known: {last}");
         let status = fs::read_to_string(format!("/proc/{}/status", fixture.daemon().pid())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
         let kib: u64 = peak.split(' ').next().unwrap().parse().unwrap();

@@ -1,6 +1,8 @@
 //! Pods that pass for another one: by control groups of their own, by annotations, by addresses. ztunnel must never be given
 //! the attacker's network namespace as the victim's, nor the victim's as the attacker's.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use kit::{Echo, InpodOptions, InpodZtunnel, Pod, WorkloadState};
@@ -148,9 +150,15 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     let entered = fixture.processes.add(&victim.sandbox.pod.uid, &other.sandbox.netns);
     fixture.manifests.put_pod(&victim.sandbox.manifest());
     wait_ambiguous(&mut fixture, 1.0);
-    let output = fixture.container.exec(&["explain", "mesh/victim"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("the node's routes lead to another one"), "{text}");
+    let answer = fixture.explain("mesh/victim");
+    let why = "its processes are in a network namespace that has its address, but the node's routes lead to another one";
+    assert_eq!(answer.code, "netns-not-found", "{answer}");
+    assert_eq!(
+        answer.message,
+        format!(
+            "The network namespace of the pod mesh/victim was not found ({why}). All or some of its traffic bypasses the mesh."
+        )
+    );
     assert!(fixture.is_bare(&other) && fixture.is_bare(&victim), "{}", fixture.log());
     assert!(ztunnel.workload(&victim.sandbox.pod.uid).is_none());
     // Once that process has ended, there is nothing ambiguous any more.
@@ -160,9 +168,11 @@ fn a_namespace_that_cannot_be_attributed_is_left_alone_and_reported() {
     let _ = fixture.processes.add(&victim.sandbox.pod.uid, &victim.sandbox.netns);
     assert_apart(&mut fixture, &mut ztunnel, &victim, &other);
     wait_ambiguous(&mut fixture, 0.0);
-    let output = fixture.container.exec(&["explain", "mesh/victim", "-o", "json"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("the node routes the pod's address into it"), "{text}");
+    let answer = fixture.explain("mesh/victim");
+    let inode = fs::metadata(victim.sandbox.netns.path()).unwrap().ino();
+    let witness = "the node routes the pod's address into it";
+    let netns = format!("Its network namespace is net:[{inode}]: {witness}.");
+    assert!(answer.details.contains(&netns), "{netns}: {answer}");
 }
 
 fn wait_ambiguous(fixture: &mut InPod, pods: f64) {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kit::{Echo, Failure, FailureKind, InpodOptions, NodeOptions, Proto, Seen, TrafficClient};
+use serde_json::Value;
 
 use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, RELAYED};
 use crate::fixtures::inpod::{InPod, wait_relayed};
@@ -85,13 +86,15 @@ fn who_takes_the_probes_address_reaches_no_pod_and_is_reached_by_none() {
             assert!(is_dropped(&flee(&pod, from)), "{backend} {from}\n{}", fixture.dump());
         }
         // The agent repairs it, and may be faster than the question.
-        let text = (0..20).find_map(|_| {
+        let found = (0..20).find_map(|_| {
             fixture.node.netns().sh(&format!("iptables-{backend} -t mangle -F ISTIO_PROBES"));
-            let shown = fixture.container.exec(&["verify"]);
-            (!shown.status.success()).then(|| String::from_utf8_lossy(&shown.stdout).into_owned())
+            let shown = fixture.container.exec(&["verify", "-o", "json"]);
+            (!shown.status.success()).then(|| serde_json::from_slice::<Value>(&shown.stdout).unwrap())
         });
-        let text = text.expect("verify notices nothing");
-        assert!(text.contains("-t mangle -A ISTIO_PROBES -j DROP"), "{text}");
+        let found = found.expect("verify notices nothing");
+        let differences = found["differences"].as_array().unwrap();
+        let drop = "firewall: missing: iptables -t mangle -A ISTIO_PROBES -j DROP";
+        assert!(differences.iter().any(|one| one == drop), "{found}");
     }
 }
 
@@ -115,10 +118,12 @@ fn an_address_of_the_operators_choice_is_guarded_and_others_may_come_first() {
     iptables("-t nat -F ISTIO_POSTRT");
     let described = std::fmt::from_fn(|f| write!(f, "the rules are back: {}", fixture.log()));
     kit::until_within(Duration::from_secs(60), described, || {
-        iptables("-t nat -S ISTIO_POSTRT").contains("SNAT")
+        let probes = "-p tcp -m owner --socket-exists -m set --match-set istio-inpod-probes-v4 dst";
+        let rule = format!("-A ISTIO_POSTRT {probes} -j SNAT --to-source {}", own[0]);
+        kit::has_line(&iptables("-t nat -S ISTIO_POSTRT"), &rule)
     });
     let chain = iptables("-t mangle -S PREROUTING");
-    assert!(chain.lines().nth(1).is_some_and(|first| first.contains("MARK")), "{chain}");
+    assert_eq!(chain.lines().nth(1), Some("-A PREROUTING -j MARK --set-xmark 0x0/0x0"), "{chain}");
     assert!(is_dropped(&attack(&fixture, own[0], pod.at(false))));
 }
 

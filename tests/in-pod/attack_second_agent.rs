@@ -19,7 +19,9 @@ fn an_agent_that_captures_on_the_node_leaves_captured_pods_of_a_living_one_alone
     fixture.container.set_env("AMBIENT_CAPTURE", "node");
     let mut second = fixture.container.start();
     assert_eq!(second.wait().code(), Some(1), "{}", second.log());
-    assert!(second.log().contains("another agent runs on this node"), "{}", second.log());
+    let why = "it holds /var/run/istio-cni/agent.lock. Nothing was changed";
+    let complaint = format!("install-cni: another agent runs on this node: {why}");
+    assert!(kit::has_line(&second.log(), &complaint), "{}", second.log());
     assert_eq!(dump_of(&pod.sandbox.netns), before, "{}", second.log());
     assert_eq!(dump_of(fixture.node.netns()), node, "{}", second.log());
     let outside = (fixture.node.outside_ip(false), PORT).into();

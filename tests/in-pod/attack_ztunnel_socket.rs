@@ -74,7 +74,8 @@ fn silent_strangers_keep_no_ztunnel_from_its_place_and_fill_no_log() {
     });
     assert_eq!(ztunnel.protocol_error(), None);
     let log = fixture.log();
-    let lines: Vec<&str> = log.lines().skip(before).filter(|line| line.contains("zds")).collect();
+    let is_zds = |line: &&str| kit::log_lines(line).iter().any(|line| line.scope == "zds");
+    let lines: Vec<&str> = log.lines().skip(before).filter(is_zds).collect();
     println!("{} connections, {} lines", dialled.load(Ordering::Relaxed), lines.len());
     assert!((1..80).contains(&lines.len()), "{}", lines.join("\n"));
 }

@@ -1,8 +1,9 @@
 //! The capture mode that ztunnel speaks is found out, and changed under running pods.
 
 use kit::{Echo, InpodOptions, InpodZtunnel};
+use serde_json::Value;
 
-use crate::fixtures::ambient::{MESH, PORT, Peer, dump_of};
+use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer, dump_of};
 use crate::fixtures::inpod::{IPTABLES, InPod, ours, wait_relayed};
 
 /// A ztunnel of today, as its chart starts it: it is ready only when the agent speaks with it.
@@ -20,6 +21,12 @@ fn reaches(fixture: &InPod, peer: &Peer) {
     for v6 in [false, true] {
         let _ = peer.tcp((fixture.node.outside_ip(v6), PORT).into()).unwrap();
     }
+}
+
+/// Whether the policy rules of capture on the node are there.
+fn has_node_path(fixture: &Ambient) -> bool {
+    let rules: Value = serde_json::from_str(&fixture.node.netns().sh("ip -json rule")).unwrap();
+    rules.as_array().unwrap().iter().any(|rule| rule["fwmark"] == "0x1000")
 }
 
 #[test]
@@ -40,9 +47,7 @@ fn ztunnel_decides_and_may_change_its_mind() {
     fixture.eventually("its rules are there", |_| fixture.is_ruled(&peer));
     reaches(&fixture, &peer);
     wait_relayed(&new, peer.ip(false), (fixture.node.outside_ip(false), PORT).into());
-    fixture.eventually("nothing of the node's path is left", |fixture| {
-        !fixture.node.netns().sh("ip rule").contains("0x1000")
-    });
+    fixture.eventually("nothing of the node's path is left", |fixture| !has_node_path(fixture));
     fixture.wait_enrolled(&peer, false);
     let added = fixture.mesh_pod("added");
     reaches(&fixture, &added);
@@ -98,9 +103,7 @@ fn nothing_bypasses_the_mesh_while_the_capture_mode_changes() {
                 fixture.wait_served(&new, peer);
                 fixture.wait_enrolled(peer, false);
             });
-            fixture.eventually("the node path is gone", |fixture| {
-                !fixture.node.netns().sh("ip rule").contains("0x1000")
-            });
+            fixture.eventually("the node path is gone", |fixture| !has_node_path(fixture));
             peers.iter().for_each(|peer| reaches(&fixture, peer));
             let there = watch.counts();
             new.kill();
@@ -152,7 +155,7 @@ impl<'a> Direct<'a> {
 
     fn counts(&self) -> [u64; 2] {
         let text = self.0.outside().sh("nft --json list counters table inet direct");
-        let listing: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let listing: Value = serde_json::from_str(&text).unwrap();
         let counters = listing["nftables"].as_array().unwrap();
         ["opened", "other"].map(|name| {
             let found = counters.iter().find(|object| object["counter"]["name"] == name);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use kit::InpodOptions;
 
+use crate::fixtures::ambient::MESH;
 use crate::fixtures::inpod::InPod;
 
 /// In all, whoever is unavailable; the other plugins of the chain are called, too.
@@ -39,8 +40,11 @@ fn a_pod_that_its_rules_hold_is_in_order_without_ztunnel_and_agent() {
                 }
                 assert!(began.elapsed() < Duration::from_secs(30), "{what}");
             };
-            let text = error.error.to_string();
-            assert!(text.contains("bypasses the mesh: its traffic is not redirected"), "{what}: {text}");
+            let message = format!(
+                "pod {MESH}/{} bypasses the mesh: its traffic is not redirected",
+                peer.sandbox.pod.name
+            );
+            assert_eq!((error.code(), &error.error["msg"]), (Some(999), &message.into()), "{what}");
         };
         succeeds("all is there");
         bypasses("the agent knows that it belongs to the mesh", &seen);

@@ -59,7 +59,9 @@ fn what_others_change_in_a_pod_is_put_back_at_once() {
         fixture.daemon().metric(&count).unwrap_or_default()
     });
     assert_eq!(kinds.iter().sum::<f64>(), 6.0, "{kinds:?}");
-    assert!(kinds[0] >= 4.0 && fixture.log().contains("nft (process "), "{kinds:?}");
+    let lines = kit::log_lines(&fixture.log());
+    let mut writers = lines.iter().filter_map(|line| line.field("writer"));
+    assert!(kinds[0] >= 4.0 && writers.any(|writer| writer.starts_with("nft (process ")), "{kinds:?}");
 }
 
 /// Of these the kernel counts no changes; one of them leaves the table as long as it was.
@@ -73,7 +75,8 @@ fn what_others_change_in_legacy_tables_is_put_back_within_a_minute() {
     }
     let before: Vec<String> = peers.iter().map(|peer| dump_of(&peer.sandbox.netns)).collect();
     let chain = peers[0].sandbox.netns.sh("iptables-legacy -t nat -S ISTIO_OUTPUT");
-    let mark = chain.lines().position(|line| line.contains("0x111/0xfff -j ACCEPT")).unwrap();
+    let accept = "-A ISTIO_OUTPUT -p tcp -m mark --mark 0x111/0xfff -j ACCEPT";
+    let mark = chain.lines().position(|line| line == accept).unwrap();
     let damages = [
         format!("iptables-legacy -t nat -R ISTIO_OUTPUT {mark} -p tcp -m mark --mark 0x112/0xfff -j ACCEPT"),
         "ip6tables-legacy -t nat -D OUTPUT -j ISTIO_OUTPUT".to_owned(),
@@ -104,7 +107,7 @@ fn drift_on_the_node_is_repaired_at_once() {
     fixture.wait_captured(&peer);
     let (tool, ip) = (fixture.tables.iptables(), peer.ip(false));
     // Of legacy tables the kernel counts no changes.
-    let rules_limit = if tool.contains("legacy") { MINUTE } else { SOON };
+    let rules_limit = if tool == "iptables-legacy" { MINUTE } else { SOON };
     let damages = [
         (format!("{tool} -t nat -F ISTIO_POSTRT"), rules_limit),
         (format!("{tool} -t nat -D POSTROUTING -j ISTIO_POSTRT"), rules_limit),
@@ -135,7 +138,8 @@ fn node_state(fixture: &InPod) -> String {
     let tool = fixture.tables.iptables();
     let node = fixture.node.netns();
     let rules = node.sh(&format!("{tool}-save -t nat"));
-    let ours = rules.lines().filter(|line| line.contains("ISTIO_POSTRT"));
+    let is_ours = |line: &&str| line.split(' ').any(|word| word.trim_start_matches(':') == "ISTIO_POSTRT");
+    let ours = rules.lines().filter(is_ours);
     let mut sets: Vec<String> = Vec::new();
     for set in ["v4", "v6"] {
         let members = node.sh(&format!("ipset save istio-inpod-probes-{set}"));

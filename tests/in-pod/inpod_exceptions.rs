@@ -98,9 +98,7 @@ impl Exceptions {
     }
 
     fn explain(&self, peer: &Peer) -> Explanation {
-        let name = format!("{MESH}/{}", peer.sandbox.pod.name);
-        let output = self.fixture.container.exec(&["explain", &name, "-o", "json"]);
-        serde_json::from_slice(&output.stdout).unwrap()
+        self.fixture.explain(&format!("{MESH}/{}", peer.sandbox.pod.name))
     }
 
     /// The results of all packets that the agent sends in the pod.

@@ -124,15 +124,18 @@ fn an_add_ends_when_ztunnel_serves_the_pod_and_fails_with_the_reason() {
     let mut fixture = InPod::new(&[]);
     // No ztunnel at all.
     let pod = kit::Pod::new(MESH, "early");
-    let error = fixture.add(pod, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err().to_string();
-    assert!(error.contains("no ztunnel is connected"), "{error}");
-    assert!(error.contains("\"code\": 11") || error.contains("\"code\":11"), "{error}");
+    let error = fixture.add(pod, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    let expected =
+        "the node agent failed to handle pod mesh/early: no ztunnel is connected to the agent on this node";
+    assert_eq!((error.code(), &error.error["msg"]), (Some(11), &expected.into()));
     // One that refuses.
     let refused = kit::Pod::new(MESH, "refused");
     let mut ztunnel = fixture
         .ztunnel("ztunnel-a", InpodOptions { refuse: vec![refused.uid.clone()], ..InpodOptions::default() });
-    let error = fixture.add(refused, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err().to_string();
-    assert!(error.contains("ztunnel refused it"), "{error}");
+    let error = fixture.add(refused, &fixture.node.conflist(&[fixture.plugin()])).unwrap_err();
+    let why = "ztunnel refused it: failure to start proxy : the test wants it so";
+    let expected = format!("the node agent failed to handle pod mesh/refused: {why}");
+    assert_eq!((error.code(), &error.error["msg"]), (Some(11), &expected.into()));
     // Another pod is not disturbed.
     let fine = fixture.mesh_pod("fine");
     assert_eq!(ztunnel.workload(&fine.sandbox.pod.uid).unwrap().state, WorkloadState::Up);

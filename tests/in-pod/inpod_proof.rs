@@ -1,5 +1,7 @@
 //! Proof by a packet: what the agent finds out of a pod by packets that it sends there, and that nobody else sees them.
 
+use std::collections::BTreeSet;
+
 use kit::{Echo, InpodOptions, Pod, Proto};
 use model::Family;
 use proof::{InboundSpec, ProofSpec, ProxyIdentity};
@@ -98,7 +100,10 @@ fn a_captured_pod_is_proven_and_neither_the_proxy_nor_the_network_sees_a_packet(
     let shown = fixture.container.exec(&["prove", "mesh/app"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.starts_with("mesh/app: proven\n"), "{shown}");
-    assert!(shown.contains("redirected to 127.0.0.1:15001, where a process receives it"), "{shown}");
+    let message = "redirected to 127.0.0.1:15001, where a process receives it";
+    let row = format!("application-tcp IPv4 192.0.2.1:80 proven {message}");
+    let mut rows = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    assert!(rows.any(|one| one == row), "{shown}");
     // All pods of the node, and of a namespace.
     for (arguments, pods) in [(&["prove", "--all"][..], 1), (&["prove", "--all", "-n", "other"], 0)] {
         let all = fixture.container.exec(&[arguments, &["-o", "json"]].concat());
@@ -137,13 +142,22 @@ fn a_rule_that_discards_is_told_from_one_that_redirects_elsewhere() {
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Bypasses);
     assert_eq!(result(&proof.paths, "proxy-tcp"), ProofResult::Held);
-    assert!(sent(&proof).all(|path| path.message.contains(":9999")), "{proof:#?}");
+    let led = ["127.0.0.1", "[::1]"].map(|lo| {
+        let way = format!("led to {lo}:9999");
+        [
+            format!("{way} instead of port 15001: a foreign rule precedes"),
+            format!("{way}: the proxy cannot reach its destination"),
+        ]
+    });
+    let messages: BTreeSet<&String> = sent(&proof).map(|path| &path.message).collect();
+    assert_eq!(messages, led.iter().flatten().collect(), "{proof:#?}");
     nft(
         "delete table inet evil\ntable inet evil { chain out { type filter hook output priority 10; tcp dport 15001 drop; }; }",
     );
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Held);
-    assert!(proof.paths[0].message.contains("EPERM"), "{proof:#?}");
+    let dropped = "a rule or a full connection tracking table discards it (EPERM)";
+    assert_eq!(proof.paths[0].message, dropped, "{proof:#?}");
 }
 
 /// Real connections from outside of the node, and the same by packets.
@@ -282,13 +296,17 @@ fn what_is_not_captured_in_its_namespace_is_not_testable() {
     let outside = fixture.running_pod(PLAIN, "outside");
     fixture.eventually("the agent knows it", |fixture| prove(fixture, "plain/outside").found);
     let proof = prove(&fixture, "plain/outside");
-    assert!(proof.message.unwrap().contains("outside of the mesh"), "{}", outside.sandbox.pod.name);
+    let why = "its namespace is not labelled istio.io/dataplane-mode=ambient";
+    let message = format!("it is outside of the mesh: {why}");
+    assert_eq!(proof.message, Some(message), "{}", outside.sandbox.pod.name);
     assert_eq!(prove(&fixture, &format!("{MESH}/nobody")).status(), 3);
     for wrong in [&["prove"][..], &["prove", "app"], &["prove", "a/b/c"]] {
         assert_eq!(fixture.container.exec(wrong).status.code(), Some(2), "{wrong:?}");
     }
     drop(fixture.daemon.take());
     let unanswered = fixture.container.exec(&["prove", "mesh/app"]);
-    assert_eq!(unanswered.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&unanswered.stderr).contains("no agent runs here"), "{unanswered:?}");
+    let complaint = String::from_utf8_lossy(&unanswered.stderr).into_owned();
+    let expected = "install-cni: no agent runs here: nothing serves /var/run/istio-cni/debug.sock; run this in the agent's container on the \
+                    pod's node, or name its directory by --cni-agent-run-dir: Connection refused (os error 111)\n";
+    assert_eq!((unanswered.status.code(), complaint.as_str()), (Some(2), expected));
 }

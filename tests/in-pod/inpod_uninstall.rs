@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::fixtures::ambient::{MESH, PLAIN, PORT, Peer, dump_of};
 use crate::fixtures::inpod::InPod;
 
+/// Of a captured pod, as `ip rule` shows it.
+const POLICY_RULE: &str = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
+
 #[test]
 fn an_uninstallation_leaves_nothing_in_pods_and_on_the_node() {
     for backend in ["nft", "legacy"] {
@@ -163,7 +166,7 @@ fn the_command_completes_what_it_began_wherever_it_was_interrupted() {
     let entry = |killed: &Killed| {
         fs::read(killed.fixture.node.net_d().join("10-kit.conflist")).unwrap() == killed.conflist
     };
-    let is_bare = |pod: &Peer| !pod.sandbox.netns.sh("ip -4 rule").contains("fwmark 0x111/0xfff");
+    let is_bare = |pod: &Peer| !kit::has_line(&pod.sandbox.netns.sh("ip -4 rule"), POLICY_RULE);
     let reached = [
         killed.interrupted(entry),
         killed.interrupted(|killed| killed.pods.iter().any(is_bare)),
@@ -216,7 +219,8 @@ fn what_cannot_be_removed_keeps_the_evidence() {
     let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
     assert_eq!(command.wait().code(), Some(1), "{}", command.log());
     let sets = killed.fixture.node.netns().sh("ipset save");
-    assert!(last.exists() && sets.contains("istio-inpod-probes"), "{sets}: {}", command.log());
+    let is_ours = |line: &str| line.starts_with("create istio-inpod-probes-");
+    assert!(last.exists() && sets.lines().any(is_ours), "{sets}: {}", command.log());
     fs::remove_file(tools.path().join("broken")).unwrap();
     let mut command = killed.fixture.container.start_with(&["uninstall"], &[]);
     let status = command.wait();
@@ -241,7 +245,7 @@ fn with_one_pod(fixture: &InPod, pod: &PodSandbox, withdrawn: mpsc::Sender<bool>
         let path = request.path.split('?').next().unwrap();
         match (request.method.as_str(), path) {
             ("PATCH", _) => {
-                let is_ruled = netns.sh("ip -4 rule").contains("fwmark 0x111/0xfff");
+                let is_ruled = kit::has_line(&netns.sh("ip -4 rule"), POLICY_RULE);
                 withdrawn.lock().unwrap().send(is_ruled).unwrap();
                 FakeReply::Json(200, json!({}))
             }

@@ -42,18 +42,29 @@ fn it_decides_by_the_newer_keys_and_logs_beside_the_sockets() {
     };
     let labelled = json!([{"namespaceSelector": {"matchLabels": {"istio.io/dataplane-mode": "ambient"}}}]);
     let failed = start("mesh", &labelled).unwrap_err();
-    let why = failed.error["msg"].as_str().unwrap();
-    assert!(failed.code() == Some(11) && why.contains("belongs to ambient mode (a selector"), "{failed}");
+    let expected = format!(
+        "pod mesh/one belongs to ambient mode (a selector of the agent's configuration matches it) and could not be enrolled: the \
+         node agent is unavailable (nothing is listening on {}, waited 8 s), and /etc/ambient-config/config.json: No such file or \
+         directory (os error 2)",
+        node.run_dir().join("agent.sock").display()
+    );
+    assert_eq!((failed.code(), &failed.error["msg"]), (Some(11), &json!(expected)));
     let others = json!([{"podSelector": {"matchLabels": {"app": "other"}}}]);
     assert!(start("mesh", &others).is_ok() && start("mesh", &Value::Null).is_ok());
     let before = api.requests().len();
     assert!(start("kube-system", &labelled).is_ok());
     assert_eq!(api.requests().len(), before, "nobody is asked about an excluded namespace");
     let failed = start("mesh", &json!([{"podselector": {}}])).unwrap_err();
-    assert!(failed.code() == Some(6) && failed.to_string().contains("enablement_selectors"), "{failed}");
+    let unknown =
+        "unknown field `podselector`, expected `podSelector` or `namespaceSelector` at line 1 column 15";
+    assert_eq!(
+        (failed.code(), &failed.error["msg"]),
+        (Some(6), &json!(format!("enablement_selectors: {unknown}")))
+    );
 
     let log = fs::read_to_string(node.run_dir().join("istio-cni.log")).unwrap();
-    let lines =
-        |words: &str| log.lines().filter(|line| line.contains(words) && line.contains("\"ADD\"")).count();
-    assert_eq!(lines("skipped: its namespace is in kubernetes.exclude_namespaces"), 1, "{log}");
+    let records = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let skipped = "skipped: its namespace is in kubernetes.exclude_namespaces";
+    let is_skipped = |record: &Value| record["msg"] == skipped && record["command"] == "ADD";
+    assert_eq!(records.filter(is_skipped).count(), 1, "{log}");
 }

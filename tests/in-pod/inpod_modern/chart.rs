@@ -145,7 +145,8 @@ impl Chart {
     }
 
     fn is_ruled(sandbox: &PodSandbox) -> bool {
-        crate::fixtures::ambient::dump_of(&sandbox.netns).contains("-j ISTIO_OUTPUT")
+        let dump = crate::fixtures::ambient::dump_of(&sandbox.netns);
+        dump.lines().any(|line| line.starts_with("-A OUTPUT ") && line.ends_with(" -j ISTIO_OUTPUT"))
     }
 }
 
@@ -183,7 +184,9 @@ fn with_the_charts_environment_our_plugin_works_by_the_entry_that_is_installed()
     assert!(Chart::is_ruled(&chart.add(labelled).unwrap_or_else(|error| panic!("{error}"))));
     // The plugin found the log socket.
     chart.daemon.wait_for("the plugin's lines", |daemon| {
-        daemon.log().contains("enrolled in ambient mode: its namespace is labelled")
+        let log = daemon.log();
+        let mut records = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_default());
+        records.any(|record| record["scope"] == "cni" && record["decision"] == "ambient-namespace")
     });
     assert_eq!(ztunnel.protocol_error(), None);
 }
@@ -203,7 +206,8 @@ fn istios_own_plugin_is_served_with_the_charts_mounts() {
     // The node's own namespace, which is seen as that of another process.
     let event = super::event(MESH, "one", "/proc/1/ns/net", &sandbox.ips());
     let (status, why) = super::post(&socket, &event);
-    assert!(status == 500 && why.contains("the network namespace of the node"), "{status} {why}");
+    let expected = "pod mesh/one: /proc/1/ns/net is the network namespace of the node, or the agent's own";
+    assert_eq!((status, why.as_str()), (500, expected));
 }
 
 #[test]
@@ -211,7 +215,8 @@ fn the_credential_is_where_istio_has_it_now_and_nowhere_else() {
     let chart = Chart::new();
     let kubeconfig = chart.node.run_dir().join("istio-cni-kubeconfig");
     assert_eq!(fs::metadata(&kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(fs::read_to_string(&kubeconfig).unwrap().contains("a.token.of-nobody"));
+    let parsed: Value = serde_saphyr::from_str(&fs::read_to_string(&kubeconfig).unwrap()).unwrap();
+    assert_eq!(parsed["users"][0]["user"]["token"], "a.token.of-nobody", "{parsed}");
     let Chart { daemon, node, _container: container, .. } = chart;
     drop(daemon);
     // A daemon with a template, and then one without, as after a change of the chart.
