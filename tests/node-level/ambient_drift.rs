@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::fixtures::ambient::{Ambient, MESH};
 
 /// A change is noticed within 100 ms; the rest is for repairs that follow one another, and for a busy machine.
@@ -98,7 +100,10 @@ fn is_named(env: &[(&str, &str)]) -> bool {
     fixture.node.netns().sh("nft flush chain ip mangle ztunnel-PREROUTING");
     let history = |fixture: &Ambient| String::from_utf8(fixture.container.exec(&["history"]).stdout).unwrap();
     fixture.eventually("it is repaired", |fixture| {
-        history(fixture).contains("drift") && fixture.state(&[&ztunnel]) == before
+        let changes = fixture.container.exec(&["history", "-o", "json"]).stdout;
+        let changes: Vec<Value> = serde_json::from_slice(&changes).unwrap();
+        let mut causes = changes.iter().filter_map(|change| change["cause"].as_str()?.split(", ").next());
+        causes.any(|cause| cause == "drift") && fixture.state(&[&ztunnel]) == before
     });
     history(&fixture).contains("drift, changed by nft (process ")
 }

@@ -70,8 +70,8 @@ fn deafen(netns: &Netns, port: u16) {
 
 /// Whether something was dropped there, of each family.
 fn was_called(netns: &Netns) -> bool {
-    let shown = netns.sh("nft list table inet kit_deaf");
-    shown.contains("packets") && !shown.contains("packets 0 ")
+    let packets = netns.packets("inet kit_deaf");
+    !packets.is_empty() && !packets.contains(&0)
 }
 
 /// The first packet is sent once more then. `nat` does not see it again.

@@ -223,8 +223,9 @@ fn the_policy_changes_while_the_agent_runs() {
         };
         let is_there = |v6: bool| {
             let text = shown(v6);
-            let of =
-                |what: &str| text.lines().any(|line| line.starts_with(what) && line.contains("table 101"));
+            let routes: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+            let in_table = |route: &[&str]| route.windows(2).any(|pair| pair == ["table", "101"]);
+            let of = |what: &str| routes.iter().any(|route| route[0] == what && in_table(route));
             if kind.is_empty() { !of("blackhole") && !of("unreachable") } else { of(kind) }
         };
         for v6 in FAMILIES {

@@ -151,11 +151,15 @@ fn a_ztunnel_that_refuses_its_rules_is_not_switched_to() {
     std::fs::write(tools.path().join("broken"), "").unwrap();
     let next = Ztunnel::start(&fixture.node, "ztunnel-b", ZtunnelOptions::default());
     fixture.announce(&next, true);
-    let refused = |daemon: &Daemon| {
-        let log = daemon.log();
-        let line = log.lines().find(|line| line.contains("ztunnel in slot 1: firewall: IPv4: mangle"));
-        line.is_some_and(|line| line.contains("resource problem (exit status 4): it is broken"))
-    };
+    let missing = ["IPv4", "IPv6"].map(|family| {
+        let chains =
+            ["PREROUTING", "UPLINK"].map(|name| format!("{family}: mangle: chain ztunnel-{name} is missing"));
+        [chains.join(", "), format!("{family}: mangle: PREROUTING does not jump to ztunnel-PREROUTING")]
+            .join(", ")
+    });
+    let tool = "/tools/iptables-legacy-restore failed: resource problem (exit status 4): it is broken";
+    let error = format!("ztunnel in slot 1: firewall: {}: {tool}", missing.join(", "));
+    let refused = |daemon: &Daemon| daemon.has_logged("reconcile failed", &[("error", &error)]);
     fixture.daemon().wait_for("it is refused, with the tool's words", refused);
     pod.tcp(outside).unwrap();
     first.wait_seen(|relayed| relayed.dst == outside);
@@ -191,7 +195,7 @@ fn an_attempt_that_a_dead_ztunnel_got_belongs_to_its_successor() {
     let outside = [false, true].map(|v6| SocketAddr::new(node.outside_ip(v6), PORT));
     let ids = outside.map(|target| attempts.begin(target, 1, Duration::from_secs(20))[0]);
     fixture.eventually("both attempts have reached the dead one's slot", |_| {
-        !node.netns().sh("nft list table inet kit_sent").contains("packets 0 ")
+        !node.netns().packets("inet kit_sent").contains(&0)
     });
     let heir = fixture.ztunnel("ztunnel-b");
     dead.delete();

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kit::{Echo, Live, LiveConnections, Netns, NodeOptions, UplinkWatch, Ztunnel, ZtunnelOptions};
+use serde_json::Value;
 
 use crate::ambient_paths::every;
 use crate::fixtures::ambient::{Ambient, MESH, PLAIN, dump_of, ruleset_of};
@@ -179,14 +180,16 @@ fn tables_and_chains_that_came_with_our_rules_go_with_them() {
     netns.sh("nft add table ip6 nat");
     let rulesets = || [&**netns, inside].map(ruleset_of);
     let before = rulesets();
-    assert!(before[0].contains("table ip6 nat") && !before[1].contains("table"), "{before:?}");
+    assert!(kit::has_line(&before[0], "table ip6 nat {"), "{before:?}");
+    assert_eq!(before[1].trim(), "== nft list ruleset");
     base.start();
     base.announce(&ztunnel, true);
     base.wait_active(&ztunnel);
     base.wait_enrolled(&pod, true);
     base.daemon().wait_until_ready();
     for (family, ruleset) in [("ip", 0), ("ip6", 0), ("ip", 1), ("ip6", 1)] {
-        assert!(rulesets()[ruleset].contains(&format!("table {family} mangle")), "{:?}", rulesets());
+        let table = format!("table {family} mangle {{");
+        assert!(kit::has_line(&rulesets()[ruleset], &table), "{:?}", rulesets());
     }
     // Of what came with us, this is used by somebody else now.
     netns.sh("iptables-nft -t mangle -A FORWARD -j ACCEPT");
@@ -196,7 +199,8 @@ fn tables_and_chains_that_came_with_our_rules_go_with_them() {
     let rules = netns.sh("iptables-nft-save -t mangle");
     assert!(rules.lines().any(|rule| rule == "-A FORWARD -j ACCEPT"), "{rules}");
     let rules = netns.sh("ip6tables-nft-save -t mangle");
-    assert!(rules.contains(":FORWARD DROP"), "{rules}");
+    let policies: Vec<_> = rules.lines().map(|line| line.split(" [").next().unwrap()).collect();
+    assert!(policies.contains(&":FORWARD DROP"), "{rules}");
     let chains = |family| netns.sh(&format!("nft list table {family} mangle")).matches("chain ").count();
     assert_eq!((chains("ip"), chains("ip6")), (1, 1), "{}", rulesets()[0]);
     for family in ["ip", "ip6"] {
@@ -255,7 +259,10 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
         (command.wait().code(), command.log())
     };
     let (status, log) = command(&fixture);
-    assert!(status == Some(1) && log.contains("an agent runs on this node"), "{log}");
+    let served =
+        "an agent runs on this node, and would put everything back (/var/run/istio-cni/debug.sock is served)";
+    let advice = "delete its DaemonSet, which takes everything away by itself, or stop it first";
+    assert!(status == Some(1) && kit::has_line(&log, &format!("install-cni: {served}: {advice}")), "{log}");
     fixture.base.wait_enrolled(&pod, true); // nothing has happened
     fixture.base.daemon.take().unwrap().kill();
     // Where a person calls it, none of the agent's settings are known, except from what that wrote down.
@@ -266,8 +273,11 @@ fn the_command_takes_everything_away_unless_an_agent_runs() {
     let (status, log) = command(&fixture);
     assert!(status == Some(0) && kit::logged(&log, "nothing of ours is left on this node", "") == 1, "{log}");
     assert_same(&fixture.dumps(), &before, "after the command");
-    let chain = std::fs::read_to_string(fixture.base.node.net_d().join("10-kit.conflist")).unwrap();
-    assert!(!chain.contains("istio-cni") && !fixture.base.config_file().exists());
+    let chain = std::fs::read(fixture.base.node.net_d().join("10-kit.conflist")).unwrap();
+    let chain: Value = serde_json::from_slice(&chain).unwrap();
+    let types: Vec<_> = chain["plugins"].as_array().unwrap().iter().map(|plugin| &plugin["type"]).collect();
+    assert_eq!(types, ["ptp"], "{chain}");
+    assert!(!fixture.base.config_file().exists());
     let (status, log) = command(&fixture);
     assert_eq!(status, Some(0), "once more: {log}");
 }

@@ -106,7 +106,9 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
             "PUT /scopej/ambient",
         ] {
             let (status, why) = request_as(&netns, DEBUG, line, become_user);
-            assert!(status == 405 && why.contains("debug.sock"), "{line}: {status} {why}");
+            let expected = "over TCP nothing is changed: run install-cni log-level or install-cni prove in the agent's container \
+                            (kubectl exec), or send the request to the agent's Unix socket debug.sock as root\n";
+            assert_eq!((status, why.as_str()), (405, expected), "{line}");
         }
     }
     assert_eq!(levels(&netns), before);
@@ -123,7 +125,10 @@ fn root_of_a_container_with_host_network_changes_no_level_over_tcp() {
     );
     let wrong = fixture.container.exec(&["log-level", "nothing:debug"]);
     let why = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(wrong.status.code() == Some(2) && why.contains("unknown scope name: nothing"), "{wrong:?}");
+    let scopes = "ambient, cni, cni-agent, cni-plugin, default, install, kube, repair, zds";
+    let refusal = format!("HTTP status 400: unknown scope name: nothing (there are {scopes})");
+    let expected = format!("install-cni: the agent refused: {refusal}\n");
+    assert_eq!((wrong.status.code(), why), (Some(2), expected));
 }
 
 const CLOSED: &str = "debug port closed; the debug state is served on the Unix socket only";
@@ -149,10 +154,10 @@ fn another_user_learns_from_probes_neither_paths_nor_addresses() {
     let netns = std::sync::Arc::clone(fixture.node.netns());
     fs::remove_file(fixture.node.net_d().join("10-kit.conflist")).unwrap();
     fixture.daemon = Some(fixture.container.start());
-    let missing = |daemon: &Daemon| daemon.get(HEALTH, "/readyz").unwrap_or_default();
-    fixture
-        .daemon()
-        .wait_for("it lacks a network", |daemon| missing(daemon).1.contains("/host/etc/cni/net.d"));
+    let missing = "no network configuration in /host/etc/cni/net.d yet\n";
+    fixture.daemon().wait_for("it lacks a network", |daemon| {
+        daemon.get(HEALTH, "/readyz") == Some((503, missing.to_owned()))
+    });
     if kit::has_other_users() {
         let told = request_of_nobody(&netns, HEALTH, "GET /readyz");
         assert_eq!(told, (503, "NotInstalled\n".to_owned()));
@@ -270,7 +275,8 @@ fn a_plugin_that_goes_mad_fills_no_disk_and_silences_no_other() {
     let start_another = |fixture: &mut Ambient| {
         peers.push(fixture.add(Pod::new(MESH, "sane"), &conflist).unwrap());
         fixture.daemon().wait_for("the other's line", |daemon| {
-            daemon.log().lines().any(|line| line.contains("\tcni\t") && line.contains("pod=mesh/sane"))
+            let lines = kit::log_lines(&daemon.log());
+            lines.iter().any(|line| line.scope == "cni" && line.field("pod") == Some("mesh/sane"))
         });
     };
     let (grown, seconds) = during_flood(&mut fixture, |_| "mesh/mad".to_owned(), 8_000_000, start_another);

@@ -460,8 +460,9 @@ fn without_scripts_the_page_says_where_the_state_is() {
     browser.open(&server.url());
     let shown = browser.eval("document.body.innerText");
     let shown = shown.as_str().unwrap();
-    assert!(shown.contains("needs JavaScript") && shown.contains("/debug/state"), "{shown}");
-    assert!(!shown.contains("Pause"), "{shown}");
+    let note = "This page needs JavaScript. Without it, use /debug/state, or the commands of install-cni.";
+    assert!(kit::has_line(shown, note), "{shown}");
+    assert!(shown.split_whitespace().all(|word| word != "Pause"), "{shown}");
     assert_eq!(complaints(&browser, &server), Vec::<Value>::new());
 }
 

@@ -153,6 +153,18 @@ impl Netns {
         self.sh(save).lines().any(|line| line == rule)
     }
 
+    /// Numbers of packets that the counters of an nft table show, in the order of its rules.
+    ///
+    /// # Panics
+    /// If there is no such table.
+    #[must_use]
+    pub fn packets(&self, table: &str) -> Vec<u64> {
+        let shown = self.sh(&format!("nft list table {table}"));
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        let counters = words.windows(2).filter(|pair| pair[0] == "packets");
+        counters.map(|pair| pair[1].parse().expect("nft counts in numbers")).collect()
+    }
+
     /// Waits until a link that was set up carries packets. The kernel gets to that a while after both ends are
     /// up (`net/core/link_watch.c`); until then it drops what is sent, and a lost SYN costs a second.
     ///
@@ -160,9 +172,11 @@ impl Netns {
     /// If it takes longer than 20 seconds.
     pub fn wait_until_running(&self, link: &str) {
         // UNKNOWN is what links without a carrier of their own say for as long as they are up.
-        let running = |text: &str| text.contains("state UP") || text.contains("state UNKNOWN");
+        let is_running = |state: &serde_json::Value| state == "UP" || state == "UNKNOWN";
         until(format_args!("link {link} in {} runs", self.name), || {
-            running(&self.sh(&format!("ip -oneline link show dev {link}")))
+            let links = self.sh(&format!("ip -json link show dev {link}"));
+            let links: serde_json::Value = serde_json::from_str(&links).expect("ip writes JSON");
+            is_running(&links[0]["operstate"])
         });
     }
 

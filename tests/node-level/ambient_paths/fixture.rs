@@ -201,8 +201,8 @@ impl Fixture {
     /// Our rules are where they should be, and only there.
     pub(super) fn is_in_its_backend(&self, backend: Backend) {
         for family in ["iptables", "ip6tables"] {
-            let rules =
-                |kind: &str| self.base.node.netns().sh(&format!("{family}-{kind}-save")).contains("ztunnel-");
+            let save = |kind: &str| self.base.node.netns().sh(&format!("{family}-{kind}-save"));
+            let rules = |kind: &str| save(kind).lines().any(|line| line.starts_with(":ztunnel-"));
             let found = (rules("nft"), rules("legacy"));
             assert_eq!(found, (!backend.is_legacy(), backend.is_legacy()), "{backend:?} {family}");
         }

@@ -13,7 +13,10 @@ const FORCED: &str = "FORCE_IPTABLES_BINARY";
 /// Whether both families of a namespace have rules of ours by this backend.
 fn has_rules(netns: &Netns, backend: &str) -> bool {
     let [v4, v6] = ["", "6"].map(|family| {
-        netns.sh(&format!("ip{family}tables-{backend}-save")).lines().any(|line| line.contains("ztunnel-"))
+        netns
+            .sh(&format!("ip{family}tables-{backend}-save"))
+            .lines()
+            .any(|line| line.starts_with(":ztunnel-"))
     });
     assert_eq!(v4, v6, "{backend}: one family only");
     v4

@@ -86,7 +86,7 @@ fn a_first_build_and_a_removal_cut_off_are_completed_by_the_next_agent() {
         left.lines().all(|line| ["+ *", "+ :", "+ COMMIT"].iter().any(|own| line.starts_with(own))),
         "{left}"
     );
-    assert!(left.lines().all(|line| !line.contains("ztunnel")), "{left}");
+    assert!(left.lines().all(|line| !line.starts_with("+ :ztunnel")), "no chain of ours: {left}");
     println!("{} points of building, {} of removing", building.len(), removing.len());
 
     for point in &building {

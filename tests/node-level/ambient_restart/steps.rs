@@ -53,7 +53,8 @@ impl Tracer {
         let mut strace = command.stderr(Stdio::null()).spawn().expect("strace is installed");
         let traced = format!("/proc/{}/task/{}/status", daemon.pid(), thread_of(daemon, name));
         // Seized is not enough: from its first stop on every call is seen.
-        let is_traced = || fs::read_to_string(&traced).is_ok_and(|text| !text.contains("TracerPid:\t0\n"));
+        let is_traced =
+            || fs::read_to_string(&traced).is_ok_and(|text| !kit::has_line(&text, "TracerPid:\t0"));
         kit::until("strace has got hold of the thread", || {
             assert!(strace.try_wait().unwrap().is_none(), "strace has ended");
             is_traced()
