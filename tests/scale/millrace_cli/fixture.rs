@@ -119,7 +119,7 @@ impl Fixture {
     /// The same for a question to all agents, of which eight do not answer. Where other tests keep the processors busy, more may
     /// be late: it is asked three times at most.
     pub(super) fn millrace_of_all(&self, words: &[&str]) -> Run {
-        let is_whole = |run: &Run| run.stderr.contains("partial: 8 nodes did not answer");
+        let is_whole = |run: &Run| kit::has_line(&run.stderr, "millrace: partial: 8 nodes did not answer");
         (0..2).fold(self.millrace(words), |last, _| if is_whole(&last) { last } else { self.millrace(words) })
     }
 

@@ -63,7 +63,12 @@ fn connections_of_a_deleted_pod_are_reset_and_those_of_others_are_not() {
     assert_eq!(fixture.connection.ask(&del("other")), DONE);
     live.wait_round();
     assert_eq!(fixture.connection.ask(&del(&fixture.pod.pod.uid)), DONE);
-    assert!(live.wait_broken(1)[0].error.contains("reset"), "{:?}", live.broken());
+    assert_eq!(
+        live.wait_broken(1)[0].error,
+        "Connection reset by peer (os error 104)",
+        "{:?}",
+        live.broken()
+    );
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_service_can_be_made_with_the_older_backend() {
         node.service(&Service::new(vip, (server.ip(v6), 8080).into()).by(ProxyMode::LegacyIptables));
         connect(node.outside(), Proto::Tcp, vip).expect("the server answers");
     }
-    assert!(!node.netns().sh("nft list ruleset").contains("KUBE"));
+    assert_eq!(node.netns().sh("nft list ruleset"), "");
 }
 
 fn read(manifests: &Manifests, file: &str) -> Value {
