@@ -24,7 +24,7 @@ pub(crate) fn install(cluster: &Cluster, show: &mut Show) -> Daemon {
     let (net_d, bin) = (cluster.node.net_d(), cluster.container.bin_dir());
     show.check(names(&bin) == "istio-cni", format!("the node's bin dir has {}", names(&bin)));
     show.check(
-        names(&net_d).contains("ZZZ-istio-cni-kubeconfig"),
+        net_d.join("ZZZ-istio-cni-kubeconfig").is_file(),
         format!("its conf dir has {}", names(&net_d)),
     );
     show.check(chain(cluster) == "ptp istio-cni", format!("the chain is {}", chain(cluster)));
@@ -98,7 +98,7 @@ pub(crate) fn reconfigure(cluster: &Cluster, daemon: &mut Daemon, show: &mut Sho
     let edit = |text: &str| admin.patch(CONFIG_MAP, &json!({"data": {"cni_network_config": text}}));
     edit(&template.replace("\"istio-system\"", "\"istio-system\", \"quiet\""));
     let began = Instant::now();
-    daemon.wait_for("the node follows", |_| excluded(cluster).contains("quiet"));
+    daemon.wait_for("the node follows", |_| is_excluded(cluster, "quiet"));
     show.check(
         true,
         format!("a namespace more in exclude_namespaces: on the node after {:.0?}", began.elapsed()),
@@ -109,27 +109,30 @@ pub(crate) fn reconfigure(cluster: &Cluster, daemon: &mut Daemon, show: &mut Sho
     });
     let events = || admin.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DCNIConfigRefused");
     daemon.wait_for("there is an Event", |_| !events()["items"].as_array().unwrap().is_empty());
-    let stays = excluded(cluster).contains("quiet") && daemon.is_ready();
+    let stays = is_excluded(cluster, "quiet") && daemon.is_ready();
     let message = events()["items"][0]["message"].as_str().unwrap_or_default().to_owned();
     show.check(stays, "a value that is no JSON is refused, the last good one stays, and so does readiness");
     show.note(format!("Event on the node: {message}"));
     edit(&template);
-    daemon.wait_for("the node follows", |_| !excluded(cluster).contains("quiet"));
+    daemon.wait_for("the node follows", |_| !is_excluded(cluster, "quiet"));
 }
 
 /// What the plugin said arrives in the daemon's log.
 pub(crate) fn log(daemon: &mut Daemon, show: &mut Show) {
     show.chapter("the plugin's log lines, in the daemon's log");
-    let lines = |daemon: &Daemon| -> Vec<String> {
-        let log = daemon.log();
-        log.lines()
-            .filter(|line| line.contains("\tcni\t") && line.contains("shop/"))
-            .map(ToOwned::to_owned)
-            .collect()
+    let lines = |daemon: &Daemon| {
+        let mut lines = kit::log_lines(&daemon.log());
+        lines.retain(|line| {
+            line.scope == "cni" && line.field("pod").is_some_and(|pod| pod.starts_with("shop/"))
+        });
+        lines
     };
     daemon.wait_for("lines about pods of shop", |daemon| !lines(daemon).is_empty());
     let lines = lines(daemon);
-    lines.iter().take(2).for_each(|line| show.note(line.replace('\t', "  ")));
+    lines.iter().take(2).for_each(|line| {
+        let pod = line.field("pod").unwrap_or_default();
+        show.note(format!("{}  {}  pod={pod}", line.level, line.message));
+    });
     show.check(lines.len() >= 4, format!("{} lines about pods of namespace shop have come in", lines.len()));
 }
 
@@ -168,10 +171,12 @@ fn chain(cluster: &Cluster) -> String {
     types.collect::<Vec<_>>().join(" ")
 }
 
-fn excluded(cluster: &Cluster) -> String {
+/// Whether the plugin's entry excludes this namespace.
+fn is_excluded(cluster: &Cluster, namespace: &str) -> bool {
     let conflist = cluster.conflist();
     let entry = conflist["plugins"].as_array().and_then(|plugins| plugins.last());
-    entry.map(|entry| entry["kubernetes"]["exclude_namespaces"].to_string()).unwrap_or_default()
+    let excluded = entry.and_then(|entry| entry["kubernetes"]["exclude_namespaces"].as_array());
+    excluded.is_some_and(|names| names.iter().any(|name| name == namespace))
 }
 
 fn names(directory: &Path) -> String {

@@ -149,7 +149,8 @@ pub(crate) fn dump(netns: &Netns) -> String {
 /// Whether a pod's own namespace has something of ours.
 pub(crate) fn is_ruled(pod: &PodSandbox) -> bool {
     let dump = dump(&pod.netns);
-    dump.contains("ISTIO_") || dump.contains("0x111")
+    let policy_rule = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
+    dump.lines().any(|line| line.starts_with("-A ISTIO_")) || kit::has_line(&dump, policy_rule)
 }
 
 /// What the agent takes for the node's `/proc`: nobody here can put processes into a pod's control group.

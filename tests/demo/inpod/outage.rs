@@ -52,7 +52,9 @@ fn refused(fixture: &mut Fixture, show: &mut Show) {
         let said = |key: &str| error.error[key].as_str().unwrap_or_default().to_owned();
         (error.code(), format!("{} {}", said("msg"), said("details")))
     });
-    let right = code == Some(11) && said.contains("no ztunnel is connected");
+    let expected =
+        "the node agent failed to handle pod mesh/four: no ztunnel is connected to the agent on this node";
+    let right = code == Some(11) && said.trim() == expected;
     show.check(
         right,
         format!(
@@ -96,7 +98,10 @@ pub(crate) fn end(fixture: Fixture, actors: Actors, show: &mut Show) {
     show.chapter("uninstalled");
     let Fixture { node, daemon, before, .. } = fixture;
     let (status, log) = daemon.terminate();
-    show.check(status.success() && !log.contains("not removed"), "the agent ends, and takes everything away");
+    show.check(
+        status.success() && !kit::has_logged(&log, "not removed", &[]),
+        "the agent ends, and takes everything away",
+    );
     let left = [&actors.one, &actors.two].into_iter().filter(|actor| is_ruled(&actor.sandbox)).count();
     show.check(left == 0, format!("in pods of the mesh that still run: rules left in {left} of 2"));
     let outside = std::net::SocketAddr::new(node.outside_ip(false), super::ways::WEB);
