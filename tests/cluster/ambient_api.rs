@@ -105,7 +105,11 @@ impl Cluster {
     pub(crate) fn is_enrolled(&self, sandbox: &PodSandbox) -> bool {
         kit::until_within(Duration::from_secs(5), "both families are alike", || {
             let sets = self.fixture.node.netns().sh("ipset save");
-            let has = |ip: &IpAddr| sets.contains(&format!(" {ip} comment \"{}\"", sandbox.pod.uid));
+            let entry = |ip: &IpAddr| {
+                let set = if ip.is_ipv6() { "ztunnel-pods-ips-v6" } else { "ztunnel-pods-ips" };
+                format!("add {set} {ip} comment \"{}\"", sandbox.pod.uid)
+            };
+            let has = |ip: &IpAddr| kit::has_line(&sets, &entry(ip));
             let all: Vec<bool> = sandbox.ips().iter().map(has).collect();
             all.iter().all(|one| *one == all[0]).then_some(all[0])
         })
@@ -173,7 +177,7 @@ fn pods_are_followed_and_marked_when_the_kernel_captures_them() {
     cluster.fixture.api.admin().patch(&cluster.path("new"), &word(Value::Null));
     kit::until("the mark of the new one again", || cluster.mark_of("new") == json!("enabled"));
     let log = daemon.log();
-    assert!(!log.contains("cannot annotate"), "{log}");
+    assert!(!kit::has_logged(&log, "cannot annotate the pod", &[]), "{log}");
     // Of pods on other nodes it knows nothing.
     let watches = cluster.fixture.requests();
     let of_pods: Vec<_> =
@@ -230,12 +234,15 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
         cluster.create("sidecar", false, |pod| *pod = istio::injected_pod(cluster.fixture.name, "sidecar"));
     let sidecar = cluster.started(sidecar);
     let rules = sidecar.netns.sh("iptables-save");
-    assert!(rules.contains("ISTIO_REDIRECT"), "{rules}\n{}", daemon.log());
+    let redirect = "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001";
+    assert!(kit::has_line(&rules, redirect), "{rules}\n{}", daemon.log());
     assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
     // Known to nobody.
     let error = cluster.add(Pod::new(cluster.fixture.name, "nobody")).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");
-    assert!(error.error["msg"].as_str().unwrap().contains("nobody"), "{error}");
+    let pod = format!("{}/nobody", cluster.fixture.name);
+    let why = format!("cannot get pod {pod}: pods \"nobody\" not found (404)");
+    assert_eq!(error.error["msg"], format!("the node agent failed to handle pod {pod}: {why}"));
 }
 
 #[test]
@@ -284,7 +291,7 @@ fn when_the_daemon_set_takes_no_part_in_ambient_mode_any_more_the_node_is_let_go
     cluster.tell("web", &sandbox.manifest());
     kit::until("it is marked", || cluster.mark_of("web") == json!("enabled"));
     let netns = cluster.fixture.node.netns();
-    assert!(netns.sh("ip rule").contains("lookup 101"));
+    assert!(kit::has_line(&netns.sh("ip rule"), "105:\tfrom all fwmark 0x100/0x100 lookup 101"));
     // An upgrade leaves all of it; here the operator switches it off instead.
     let off = json!({"spec": {"template": {"spec": {"containers": [
         {"name": "install-cni", "image": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": "false"}]}]}}}});

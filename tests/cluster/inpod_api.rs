@@ -98,6 +98,9 @@ impl Cluster {
     }
 }
 
+/// Of a captured pod, as `ip rule` shows it.
+const POLICY_RULE: &str = "32764:\tfrom all fwmark 0x111/0xfff lookup 100";
+
 #[test]
 fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left() {
     let Some(cluster) = Cluster::start("in-pod-marks") else { return };
@@ -122,7 +125,7 @@ fn a_pod_is_marked_pending_until_ztunnel_serves_it_and_not_at_all_when_it_left()
     cluster.label("none");
     kit::until("the marks are gone", || {
         let left = cluster.mark_of("web").is_null() && cluster.mark_of("new").is_null();
-        let ruled = web.netns.sh("ip rule").contains("0x111") || new.netns.sh("ip rule").contains("0x111");
+        let ruled = [&web, &new].iter().any(|pod| kit::has_line(&pod.netns.sh("ip rule"), POLICY_RULE));
         assert!(!left || !ruled, "captured, and the mark is gone");
         left
     });
@@ -202,9 +205,10 @@ fn a_restart_that_changes_nothing_sends_no_patch() {
     assert_eq!(versions(), before, "nothing else writes to them");
     // Who reads the warnings at three in the morning should find what is wrong, and nothing else.
     let log = daemon.log();
-    let is_loud = |line: &&str| line.contains("\twarn\t") || line.contains("\terror\t");
-    let loud = log.lines().filter(is_loud).filter(|line| !line.contains("ConfigMap")); // here there is none
-    assert_eq!(loud.collect::<Vec<_>>(), Vec::<&str>::new(), "a normal start");
+    let mut loud = kit::log_lines(&log);
+    loud.retain(|line| line.level == "warn" || line.level == "error");
+    loud.retain(|line| line.field("config_map").is_none()); // here there is none
+    assert_eq!(loud, [], "a normal start");
     assert_eq!(captured(&daemon, PODS[0]), 1, "said once: {log}");
     // What is known to be wrong is told.
     drop(daemon);

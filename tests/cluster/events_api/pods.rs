@@ -13,6 +13,7 @@ use kit::{ApiServer, InpodOptions, InpodZtunnel, Pod};
 use serde_json::json;
 
 use super::{allowed, event, events, message, wait_seen};
+use crate::install_api::fixture::ClusterFixture;
 use crate::install_manifests::documents::{AMBIENT, IN_POD};
 use crate::{ambient_api, inpod_api};
 
@@ -43,11 +44,15 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     assert_eq!(joined["source"], json!({"component": "istio-cni", "host": "events-pods"}));
     let refused = event(&cluster.fixture, &host.uid, "RefusedByMesh", 1);
     assert_eq!(refused["type"], "Warning");
-    assert!(message(&refused).contains("hostNetwork"), "{refused}");
+    let why = "it lives in the node's network namespace (hostNetwork)";
+    let requested = "Labels or selectors request ambient mode, but the pod is not enrolled";
+    assert_eq!(message(&refused), format!("{requested}: {why}."));
 
     cluster.label("none");
     let released = event(&cluster.fixture, &web.pod.uid, "ReleasedFromMesh", 1);
-    assert!(message(&released).contains("its namespace is not labelled"), "{released}");
+    let why = "its namespace is not labelled istio.io/dataplane-mode=ambient";
+    let left = "The pod left the mesh and keeps running outside of it";
+    assert_eq!(message(&released), format!("{left}: {why}."));
     assert_eq!(released["type"], "Normal");
     // The same again is counted, not told anew.
     cluster.label("ambient");
@@ -61,7 +66,7 @@ fn pods_that_join_leave_or_are_refused_while_they_run_have_events() {
     cluster.label("none");
     let _ = event(&cluster.fixture, &new.pod.uid, "ReleasedFromMesh", 1);
     assert_eq!(events(&cluster.fixture, &new.pod.uid, "JoinedMesh").len(), 0);
-    assert_published(&daemon.log());
+    assert_published(&cluster.fixture, &daemon.log());
 }
 
 /// A process of the pod has entered another pod's namespace, which has the pod's address.
@@ -83,9 +88,14 @@ fn a_pod_whose_namespace_cannot_be_determined_has_an_event() {
     let ambiguous = event(&cluster.fixture, &web.pod.uid, "AmbiguousNetns", 1);
     assert_eq!(ambiguous["type"], "Warning");
     assert_eq!(ambiguous["involvedObject"]["name"], "web");
-    assert!(message(&ambiguous).contains("the node's routes lead to another one"), "{ambiguous}");
+    assert_eq!(
+        message(&ambiguous),
+        "The network namespace of the pod could not be determined, so a pod that is not captured yet stays so: its processes are in \
+         a network namespace that has its address, but the node's routes lead to another one. Run `install-cni explain \
+         events-ambiguous/web` on the node for details."
+    );
     assert_ne!(cluster.mark_of("web"), json!("enabled"));
-    assert_published(&daemon.log());
+    assert_published(&cluster.fixture, &daemon.log());
 }
 
 #[test]
@@ -117,7 +127,7 @@ fn the_agents_own_pod_has_events_of_the_node() {
     let of_node = cluster.fixture.event("CNIConfigRefused");
     let of_pod = event(&cluster.fixture, &agent.uid, "CNIConfigRefused", 1);
     assert_eq!(of_node["message"], of_pod["message"]);
-    assert_published(&daemon.log());
+    assert_published(&cluster.fixture, &daemon.log());
 }
 
 #[test]
@@ -134,15 +144,19 @@ fn a_running_pod_that_is_not_captured_has_an_event_that_says_why() {
     cluster.label("ambient");
     let failed = event(&cluster.fixture, &web.pod.uid, "CaptureFailed", 1);
     assert_eq!(failed["type"], "Warning");
-    let words = ["no ztunnel is connected", "install-cni explain events-missing/web"];
-    assert!(words.iter().all(|words| message(&failed).contains(words)), "{failed}");
+    let why = "no ztunnel is connected to the agent on this node";
+    let run = |pod: &str| format!("Run `install-cni explain events-missing/{pod}` on the node for details.");
+    let not_served = "Its traffic is redirected to ztunnel, but ztunnel does not serve the pod";
+    assert_eq!(message(&failed), format!("{not_served}: {why}. {}", run("web")));
     let bypassing = event(&cluster.fixture, &lost.pod.uid, "BypassesMesh", 1);
-    assert!(message(&bypassing).contains("its traffic may bypass the mesh"), "{bypassing}");
+    let why = "its traffic may bypass the mesh: its rules are not in place yet";
+    let expected = format!("The pod should be captured and is not: {why}. {}", run("lost"));
+    assert_eq!(message(&bypassing), expected);
     let socket = cluster.sockets.path().join("ztunnel.sock");
     let _ztunnel = InpodZtunnel::start(&cluster.fixture.node, "ztunnel-a", &socket, InpodOptions::default());
     let _ = event(&cluster.fixture, &web.pod.uid, "JoinedMesh", 1);
     assert_eq!(events(&cluster.fixture, &lost.pod.uid, "JoinedMesh").len(), 0);
-    assert_published(&daemon.log());
+    assert_published(&cluster.fixture, &daemon.log());
 }
 
 #[test]
@@ -167,20 +181,28 @@ fn a_pod_that_can_bypass_the_mesh_and_one_that_does_have_events() {
     wait_seen(&cluster.fixture, "web");
     cluster.label("ambient");
     let can = event(&cluster.fixture, &vpn.pod.uid, "CanBypassMesh", 1);
-    assert!(message(&can).contains("NET_ADMIN"), "{can}");
+    assert_eq!(
+        message(&can),
+        "One of its containers has NET_ADMIN, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
+    );
     let does = event(&cluster.fixture, &vpn.pod.uid, "CaptureOverruled", 1);
-    let words = ["inet vpn out", "sets the mark 0x539", "install-cni explain events-bypass/vpn"];
-    assert!(words.iter().all(|words| message(&does).contains(words)), "{does}");
+    assert_eq!(
+        message(&does),
+        "Rules of another component in its network namespace precede those of the mesh, so all or some of its traffic bypasses the \
+         mesh: nf_tables inet vpn out (hook output, priority -400) sets the mark 0x539, which is ztunnel's. Run `install-cni explain \
+         events-bypass/vpn` on the node for details."
+    );
     let _ = event(&cluster.fixture, &web.pod.uid, "JoinedMesh", 1);
     for reason in ["CanBypassMesh", "CaptureOverruled"] {
         assert_eq!(events(&cluster.fixture, &web.pod.uid, reason).len(), 0, "{reason}");
     }
-    assert_published(&daemon.log());
+    assert_published(&cluster.fixture, &daemon.log());
 }
 
 /// The API server has refused nothing, and no Event was lost.
-fn assert_published(log: &str) {
-    assert!(!log.contains("(403)") && !log.contains("cannot publish"), "{log}");
+fn assert_published(fixture: &ClusterFixture, log: &str) {
+    assert_eq!(fixture.refused(), Vec::<String>::new(), "{log}");
+    assert!(!kit::has_logged(log, "cannot publish Events", &[]), "{log}");
 }
 
 /// All pods are observed within this time, and one whose rules were removed is observed once more soon after.
@@ -238,14 +260,19 @@ fn a_pod_whose_rules_are_removed_repeatedly_is_pending_and_has_an_event_until_th
     assert!((3.0..=REPAIRS).contains(&repairs), "{repairs}");
     assert_eq!(daemon.metric("istio_cni_ambient_pods{state=\"pending\"}"), Some(1.0));
     let lines = || {
-        let log = daemon.log();
-        log.lines().filter(|line| line.contains("pod=hostile") && line.contains("rules of the pod")).count()
+        let mut lines = kit::log_lines(&daemon.log());
+        lines.retain(|line| {
+            line.field("pod") == Some("hostile") && line.message.starts_with("rules of the pod ")
+        });
+        lines.into_iter().map(|line| line.message).collect::<Vec<_>>()
     };
-    assert_eq!(lines(), 2, "the first repair, and that it goes on: {}", daemon.log());
+    let goes_on = "rules of the pod are removed repeatedly; the pod is pending until they stay in place";
+    let first = "rules of the pod restored";
+    assert_eq!(lines(), [first, goes_on], "{}", daemon.log());
     ends.store(true, Ordering::Relaxed);
     attacker.join().unwrap();
     within(SETTLED, "it is captured again", || mark() == json!("enabled"));
-    assert_eq!(lines(), 3, "{}", daemon.log());
+    assert_eq!(lines(), [first, goes_on, "rules of the pod stay in place again"], "{}", daemon.log());
     for (pod, reason, expected) in
         [(&hostile, "CaptureUnstable", 1), (&hostile, "BypassesMesh", 0), (&honest, "CaptureUnstable", 0)]
     {

@@ -20,7 +20,7 @@ fn a_damage_is_explained_while_it_lasts() {
     web.sandbox.netns.sh("iptables-legacy -t nat -F ISTIO_OUTPUT");
     let drifted = ("drifted", "bypassing", "in-pod", 1);
     let answer = says(&fixture.container, "mesh/web", drifted, &["ISTIO_OUTPUT", "bypasses the mesh"]);
-    assert!(answer.advice[0].contains("the agent repairs this by itself"), "{answer}");
+    assert_eq!(answer.advice[0], super::WAIT, "{answer}");
 }
 
 #[test]

@@ -78,8 +78,13 @@ fn a_line_without_end_needs_bounded_memory_and_other_watches_go_on() {
         })
     };
     fixture.daemon().wait_for("the other watch goes on", |_| watched_on());
-    let told = fixture.container.exec(&["explain", "mesh/web"]);
-    assert!(String::from_utf8_lossy(&told.stdout).contains("web"), "what came before the line is known");
+    let told = fixture.container.exec(&["explain", "mesh/web", "-o", "json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(
+        (&told["pod"], &told["code"]),
+        (&json!("mesh/web"), &json!("not-labelled")),
+        "known from before the line"
+    );
     let (log, peak) = (fixture.daemon().log(), fixture.daemon().peak_kib());
     println!("at most {peak} KiB, {} attempts", attempts.load(Ordering::Relaxed));
     assert!(log.contains("a line of the watch has more than 8388608 bytes"), "{log}");

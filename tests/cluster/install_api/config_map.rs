@@ -45,10 +45,12 @@ fn a_value_that_cannot_be_used_is_refused_and_told_and_the_last_good_one_stays()
     let about = &event["involvedObject"];
     assert_eq!((&about["kind"], &about["name"]), (&json!("Node"), &json!(fixture.name)));
     assert_eq!((&event["type"], &event["source"]["component"]), (&json!("Warning"), &json!("istio-cni")));
-    let message = event["message"].as_str().unwrap();
-    assert!(message.contains("keeping the last good one: ") && message.contains("JSON"), "{message}");
+    let why = "the plugin's configuration is not JSON: line 1, column 23: a key in double quotes is expected, but the text ends";
+    let invalid = "The new CNI network configuration is invalid; keeping the last good one";
+    assert_eq!(event["message"], format!("{invalid}: {why}"));
     let refused = "new CNI network configuration refused; keeping the last good one";
-    assert_eq!(daemon.logged(refused, "JSON"), 1, "{}", daemon.log());
+    assert_eq!(daemon.logged(refused, ""), 1, "{}", daemon.log());
+    assert!(daemon.has_logged(refused, &[("error", why)]), "{}", daemon.log());
 
     fixture.edit(&template("warn"));
     daemon.wait_for("the value that was put right", |_| fixture.entry()["log_level"] == "warn");
@@ -101,11 +103,8 @@ fn without_the_api_server_and_any_other_template_it_waits_and_says_so() {
     fixture.configure(&template("info"));
     fixture.cut_off("REJECT --reject-with tcp-reset");
     let mut daemon = fixture.container.start();
-    let missing = |daemon: &kit::Daemon| {
-        daemon
-            .get(8000, "/readyz")
-            .is_some_and(|(status, why)| status == 503 && why.contains("no CNI network"))
-    };
+    let answer = Some((503, "there is no CNI network configuration (template)\n".to_owned()));
+    let missing = |daemon: &kit::Daemon| daemon.get(8000, "/readyz") == answer;
     daemon.wait_for("it says what is missing", missing);
     assert_eq!(fixture.plugins().len(), 1);
     fixture.connect();

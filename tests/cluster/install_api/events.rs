@@ -49,9 +49,10 @@ fn a_conflict_is_reported_once_and_names_the_likely_program() {
         let event = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut watch));
         stop.store(true, Ordering::Relaxed); // also after a failure, or the scope would never end
         let event = event.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let message = event["message"].as_str().unwrap();
-        assert!(message.contains("another program keeps reverting our network configuration"), "{message}");
-        assert!(message.contains("this looks like Calico (calico): "), "{message}");
+        let advice = "let only one writer own the file: ISTIO_OWNED_CNI_CONFIG=true leaves Calico's alone";
+        let rival = format!("this looks like Calico (calico): {advice}");
+        let expected = format!("another program keeps reverting our network configuration: {rival}");
+        assert_eq!(event["message"], expected);
         assert_eq!(event["involvedObject"]["name"], json!(fixture.name));
     });
     assert_eq!(fixture.events("CNIConfigConflict").len(), 1);

@@ -174,6 +174,11 @@ impl ClusterFixture {
         requests
     }
 
+    /// Requests of the daemon that the API server refused, as verb and URI.
+    pub(crate) fn refused(&self) -> Vec<String> {
+        self.api.refused(&format!("system:serviceaccount:{}:istio-cni", self.name))
+    }
+
     /// Waits until it watches this resource.
     pub(crate) fn wait_until_watched(&self, resource: &str) {
         kit::until(format_args!("a watch of {resource}"), || {

@@ -23,6 +23,20 @@ pub(super) fn end(fixture: &ClusterFixture, daemon: Daemon, stays: bool) -> Stri
     why.lines().next().unwrap().trim_matches('"').replace("\\\"", "\"")
 }
 
+/// Why everything stays: the watch of our DaemonSet shows it, and to get it failed.
+pub(super) fn shown_by_watch(namespace: &str, why: &str) -> String {
+    format!("DaemonSet {namespace}/istio-cni-node exists, as its watch shows ({why})")
+}
+
+/// The API server's refusal to show our DaemonSet to our account.
+pub(super) fn forbidden(namespace: &str) -> String {
+    format!(
+        "cannot get DaemonSet {namespace}/istio-cni-node: daemonsets.apps \"istio-cni-node\" is forbidden: User \
+         \"system:serviceaccount:{namespace}:istio-cni\" cannot get resource \"daemonsets\" in API group \"apps\" in the \
+         namespace \"{namespace}\" (403)"
+    )
+}
+
 #[test]
 fn everything_stays_while_the_daemon_set_wants_the_node() {
     let Some(fixture) = ClusterFixture::start("leave-upgrade") else { return };
@@ -155,7 +169,9 @@ fn everything_stays_when_the_permissions_alone_went() {
     let daemon = fixture.daemon_that_knows(DAEMON_SET);
     remove_account(&fixture);
     let why = end(&fixture, daemon, true);
-    assert!(why.contains("(403)") || why.contains("(401)"), "{why}");
+    let get = "cannot get DaemonSet leave-revoked/istio-cni-node";
+    let reasons = [forbidden("leave-revoked"), format!("{get}: Unauthorized (401)")];
+    assert!(reasons.map(|reason| shown_by_watch("leave-revoked", &reason)).contains(&why), "{why}");
 }
 
 #[test]

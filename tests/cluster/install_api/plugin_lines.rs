@@ -91,5 +91,6 @@ fn what_the_plugin_says_goes_to_stderr_when_the_daemon_has_ended() {
     assert!(!fixture.node.run_dir().join("log.sock").exists(), "nobody shall connect in vain");
     let pod = pod(&fixture);
     let stderr = pod.calls.last().unwrap().output.stderr_text();
-    assert!(stderr.contains("redirected to its sidecar"), "{stderr}");
+    let record: Value = serde_json::from_str(&stderr).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    assert_eq!((&record["command"], &record["decision"]), (&"ADD".into(), &"sidecar".into()), "{stderr}");
 }

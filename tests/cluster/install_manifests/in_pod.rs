@@ -115,7 +115,8 @@ fn the_daemon_knows_every_variable_and_takes_its_value() {
     command.envs([("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")]);
     let output = command.env("POD_NAMESPACE", "kube-system").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("none of node, in-pod and auto") && said.trim().lines().count() == 1, "{said}");
+    let setting = "AMBIENT_CAPTURE (--ambient-capture)";
+    assert_eq!(said, format!("install-cni: {setting}: \"within\" is none of node, in-pod and auto\n"));
 }
 
 /// Makes the container's program what its runtime would: in a network of its own, with the manifest's capabilities.
@@ -157,10 +158,11 @@ fn an_agent_with_a_network_of_its_own_and_these_capabilities_captures_a_pod() {
     let pid = fixture.daemon().pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     // DAC_OVERRIDE, NET_ADMIN, NET_RAW, SYS_PTRACE, SYS_ADMIN
-    assert!(status.contains("CapEff:\t0000000000283002"), "else this proves nothing: {status}");
+    assert!(kit::has_line(&status, "CapEff:\t0000000000283002"), "else this proves nothing: {status}");
     let (status, log) = fixture.daemon.take().unwrap().terminate();
     assert!(status.success() && fixture.is_bare(&one), "{log}\n{}", fixture.dump());
     // On the node's network, not on the daemon's own.
     assert!(!fixture.is_probed(one.ip(false)), "{log}");
-    assert!(!fixture.dump().contains("ISTIO_POSTRT"), "{log}\n{}", fixture.dump());
+    let chain = |line: &str| line.starts_with(":ISTIO_POSTRT");
+    assert!(!fixture.dump().lines().any(chain), "{log}\n{}", fixture.dump());
 }

@@ -97,7 +97,8 @@ fn there_and_back(case: &str, istio: Istio) -> Option<Vec<String>> {
     let plugin = fs::read(release.container.bin_dir().join("istio-cni")).unwrap();
     assert!(plugin != ISTIO_PLUGIN.as_bytes(), "the plugin is ours");
     let kubeconfig = fs::read_to_string(istio.kubeconfig(&release)).unwrap();
-    assert!(kubeconfig.contains("token"), "the kubeconfig is ours: {kubeconfig}");
+    let parsed: Value = serde_saphyr::from_str(&kubeconfig).unwrap();
+    assert!(parsed["users"][0]["user"]["token"].is_string(), "the kubeconfig is ours: {kubeconfig}");
 
     release.delete_pod();
     let (log, _) = release.stop(daemon);

@@ -243,7 +243,8 @@ impl Release {
         let (status, log) = daemon.terminate();
         assert!(status.success(), "{}: {status}: {log}", self.chart.name);
         // Not by the clock here: when a dozen agents start and end at once, starting and ending processes takes longer.
-        let began = log.lines().find(|line| line.contains("shutting down"));
+        let is_signal = |line: &&str| kit::has_logged(line, "shutting down", &[("signal", "SIGTERM")]);
+        let began = log.lines().find(is_signal);
         let [began, ended] = [began, log.lines().last()].map(|line| logged_at(line.unwrap()));
         let took = ended.checked_sub(began).unwrap_or_else(|| ended + DAY - began);
         let limit = Duration::from_secs(self.chart.grace_period().saturating_sub(1));

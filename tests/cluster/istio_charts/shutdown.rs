@@ -147,5 +147,10 @@ fn an_ambient_agent_without_privileges_says_what_it_lacks() {
     let mut daemon = release.container.start();
     let status = daemon.wait();
     assert_eq!(status.code(), Some(1));
-    assert!(daemon.log().contains("CAP_NET_ADMIN"), "{}", daemon.log());
+    let needed = "CAP_NET_ADMIN and CAP_SYS_ADMIN (cni.privileged=true in the charts of Istio up to 1.20)";
+    let refusal = "cannot open a handle on IP sets: kernel says: operation not permitted (EPERM)";
+    let complaint = format!(
+        "install-cni: cannot change the node's network, for which the container needs {needed}: {refusal}"
+    );
+    assert!(kit::has_line(&daemon.log(), &complaint), "{}", daemon.log());
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::fixture::{Rights, TaintFixture, assert_allowed};
+use super::fixture::{Rights, TaintFixture};
 
 #[test]
 fn every_selector_needs_a_pod_of_its_own() {
@@ -12,7 +12,7 @@ fn every_selector_needs_a_pod_of_its_own() {
         "more": "- {name: dns, selector: app=t-dns, namespace: kube-system}\n",
     }));
     fixture.create_ready_node("a", &json!([]));
-    let daemon = fixture.controller();
+    let _daemon = fixture.controller();
     fixture.wait_until("a", true);
     for (name, labels) in [
         ("one", json!({"app": "t-cni"})),
@@ -30,7 +30,7 @@ fn every_selector_needs_a_pod_of_its_own() {
     // A pod that loses its label is none of them any more.
     fixture.api.admin().patch(&fixture.pod_path("two"), &json!({"metadata": {"labels": {"t-role": "z"}}}));
     fixture.wait_until("a", true);
-    assert_allowed(&daemon);
+    fixture.assert_allowed();
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn without_a_valid_configuration_nothing_is_changed_and_an_edit_needs_no_restart
     for name in ["tainted", "free", "new"] {
         fixture.wait_until(name, false);
     }
-    assert_allowed(&daemon);
+    fixture.assert_allowed();
 }
 
 /// What is not there is not the same as what demands nothing: somebody may be replacing it.
@@ -101,5 +101,8 @@ fn a_single_pass_evaluates_every_node_and_ends() {
     fixture.configure(&json!({"config": "- text"}));
     let mut daemon = fixture.container.start_with(&["--run-as-daemon=false"], &[]);
     assert_eq!(daemon.wait().code(), Some(1));
-    kit::until("the reason", || daemon.log().contains("key \"config\": the value is no list"));
+    let config_map = "kube-system/taint-once-configmap";
+    let why = "key \"config\": the value is no list of entries with name, selector and namespace";
+    let line = format!("istio-cni-taint: cannot use ConfigMap {config_map}: {why}");
+    kit::until("the reason", || kit::has_line(&daemon.log(), &line));
 }

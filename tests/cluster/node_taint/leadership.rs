@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kit::Daemon;
 use serde_json::json;
 
-use super::fixture::{Rights, TaintFixture, assert_allowed};
+use super::fixture::{Rights, TaintFixture};
 
 fn leads(daemon: &Daemon) -> bool {
     daemon.logged("this replica leads", "") > 0
@@ -36,7 +36,7 @@ fn a_leader_that_ends_hands_over_at_once() {
     fixture.create_ready_pod("p", "a");
     fixture.wait_until("a", false);
     assert_eq!(fixture.lease()["leaseTransitions"], 1);
-    assert_allowed(&second);
+    fixture.assert_allowed();
     assert!(second.terminate().0.success());
     assert_eq!(fixture.lease()["holderIdentity"], "");
 }
@@ -57,7 +57,7 @@ fn a_leader_that_is_killed_is_succeeded_when_its_lease_ends_and_not_before() {
     let after = killed.elapsed();
     assert!((Duration::from_secs(50)..Duration::from_secs(75)).contains(&after), "{after:?}");
     second.wait_for("it does the work", |_| !fixture.is_tainted("a"));
-    assert_allowed(&second);
+    fixture.assert_allowed();
 }
 
 /// As by a person who edits the Lease.

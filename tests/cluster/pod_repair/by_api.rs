@@ -38,15 +38,16 @@ fn broken_pods_are_labelled_once_and_others_are_left_alone() {
     });
     let event = || node.events(&first["metadata"]["uid"], "LabelBrokenPod");
     kit::until("it is told", || event().len() == 1);
-    let message = event()[0]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("istio-validation failed with exit code 126"), "{message}");
+    let label = "cni.istio.io/uninitialized=true";
+    let failed = "its init container istio-validation failed with exit code 126";
+    assert_eq!(event()[0]["message"], format!("{failed}; labelled {label}"));
     assert_eq!(event()[0]["type"], "Warning", "as in Istio");
     for name in ["healthy", "other-code", "plain", "elsewhere"] {
         assert!(label_of(&node, name).is_null(), "{name}");
     }
     assert_eq!(label_of(&node, "labelled"), "by-hand");
     assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
-    assert_allowed(&daemon);
+    node.assert_allowed();
     // The next agent finds all done.
     let versions = ["before", "after", "labelled"].map(|name| node.version(name));
     drop(daemon);
@@ -84,7 +85,7 @@ fn broken_pods_are_deleted_but_none_that_nobody_would_replace() {
     assert!(is_terminating(&node, "web") && !is_terminating(&node, "bare"));
     let job = node.0.api.admin().request("GET", &node.path("job"), None);
     assert_eq!(job.status, 404);
-    assert_allowed(&daemon);
+    node.assert_allowed();
     assert_eq!(repairs(&daemon, "delete", "fail"), 0.0);
 }
 
@@ -97,7 +98,12 @@ fn what_the_api_server_refuses_is_counted_told_and_tried_again() {
     daemon.wait_for("it was tried three times", |daemon| repairs(daemon, "delete", "fail") >= 3.0);
     kit::until("it is told", || !node.events(&web["metadata"]["uid"], "RepairFailed").is_empty());
     let event = node.events(&web["metadata"]["uid"], "RepairFailed").remove(0);
-    assert!(event["message"].as_str().unwrap().contains("(403)"), "{event}");
+    let account = "system:serviceaccount:repair-refused:istio-cni";
+    let refusal = format!(
+        "pods \"web\" is forbidden: User \"{account}\" cannot delete resource \"pods\" in API group \"\" in the namespace \
+         \"repair-refused\" (403)"
+    );
+    assert_eq!(event["message"], format!("cannot delete pod repair-refused/web: {refusal}"));
     assert!(!is_terminating(&node, "web"));
     // Nobody asks for more than is needed: the back-off grows.
     assert!(repairs(&daemon, "delete", "fail") <= 5.0);
@@ -131,7 +137,7 @@ fn five_hundred_at_once_are_handled_at_a_bounded_rate() {
     let patches = node.0.api.requests_with("repair-many/pods/");
     let patches =
         patches.iter().filter(|request| request.verb == "patch" && kit::has_segment(&request.uri, "status"));
-    let own = patches.filter(|request| request.user.contains("istio-cni")).count();
+    let own = patches.filter(|request| request.user == "system:serviceaccount:repair-many:istio-cni").count();
     assert_eq!(own, 500, "one each");
     assert!(500.0 / seconds <= 11.0, "{seconds} s");
     assert_eq!(repairs(&daemon, "label", "fail"), 0.0);
@@ -222,5 +228,5 @@ fn an_api_server_that_goes_away_meanwhile_delays_repairs_and_loses_none() {
     let labelled = repairs(&daemon, "label", "success");
     // One whose answer was cut off was labelled, too, and is not counted.
     assert!((3.0..=30.0).contains(&labelled), "each once: {labelled}");
-    assert_allowed(&daemon);
+    node.assert_allowed();
 }

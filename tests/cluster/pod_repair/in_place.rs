@@ -87,7 +87,7 @@ fn a_pod_that_bypasses_its_sidecar_goes_through_it_after_the_repair() {
     daemon.wait_for("it was looked at", |daemon| repairs(daemon, "repair", "skip") == 1.0);
     assert_eq!(repairs(&daemon, "repair", "success"), 0.0);
     assert_eq!(rules_of(&sandbox), rules);
-    assert_allowed(&daemon);
+    node.assert_allowed();
 }
 
 /// Both families, with each of the two kinds of tables; which of them is decided by what is in the namespace.
@@ -137,7 +137,9 @@ fn a_pod_that_cannot_be_found_is_told_and_found_later() {
     let uid = json!(sandbox.pod.uid);
     kit::until("it is told", || !node.events(&uid, "RepairFailed").is_empty());
     let event = node.events(&uid, "RepairFailed").remove(0);
-    assert!(event["message"].as_str().unwrap().contains("its network namespace was not found"), "{event}");
+    let failed = "its init container istio-validation failed with exit code 126";
+    let why = "none of its processes, the pause container's included, is in a network namespace that has its address";
+    assert_eq!(event["message"], format!("{failed}; its network namespace was not found: {why}"));
     // A process of another pod in a namespace that is not its own is none of it.
     own.processes.add(12, "kubepods/burstable/pod00000000-0000-0000-0000-000000000000/1", &sandbox.netns);
     own.processes.add_pod(13, &sandbox);

@@ -105,7 +105,7 @@ fn rules_that_are_missing_are_restored_at_the_start_and_whenever_they_are_remove
     assert!(kit::plugin_rules::is_redirected(&late.netns, "iptables-save"));
     assert_eq!(pods.each_ref().map(|(_, sandbox, _)| rules_of(sandbox)), before);
     assert_eq!(rules(&daemon, "fail"), 0.0);
-    assert_allowed(&daemon);
+    node.assert_allowed();
 }
 
 /// Whatever was removed, of whichever family.

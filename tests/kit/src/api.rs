@@ -236,6 +236,20 @@ impl ApiServer {
             .collect()
     }
 
+    /// Requests of this user that it refused (403), as verb and URI, without those of the kit in the user's name.
+    #[must_use]
+    pub fn refused(&self, user: &str) -> Vec<String> {
+        let log = fs::read_to_string(self.files.path().join("audit.log")).unwrap_or_default();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let refused = events.filter(|event| {
+            event["responseStatus"]["code"] == 403
+                && event["stage"] == "ResponseComplete"
+                && event["user"]["username"] == user
+                && event["userAgent"] != "kit"
+        });
+        refused.map(|event| request(&event)).map(|one| format!("{} {}", one.verb, one.uri)).collect()
+    }
+
     /// Whether it streams lists (`sendInitialEvents`): with an etcd before 3.5 it refuses, and clients have to list.
     #[must_use]
     pub fn streams_lists(&self) -> bool {
