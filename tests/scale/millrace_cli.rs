@@ -163,7 +163,10 @@ fn junit(fixture: &Fixture) {
     let run = fixture.millrace(&["list", "-o", "sarif"]);
     assert_eq!(run.status, 2, "{}", run.stderr);
     let run = fixture.millrace(&["list", "-o", "junit"]);
-    assert_eq!((run.status, run.stderr.as_str()), (2, "millrace: -o junit is a form of check alone\n"));
+    assert_eq!(
+        (run.status, run.stderr.as_str()),
+        (2, "millrace: -o junit and -o sarif are forms of check alone\n")
+    );
 }
 
 /// Of other namespaces nothing, of agents and nodes everything.
