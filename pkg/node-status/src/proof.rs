@@ -45,8 +45,12 @@ impl NodeInspector {
             Some(RedirectionMode::InPod) => self.in_pod_target(&*self.snapshot()?, pod),
             Some(RedirectionMode::Sidecar) => self.sidecar_target(records, pod),
         };
-        let proven =
-            target.and_then(|(netns, spec)| ::proof::prove(&netns, &spec).map_err(|error| error.to_string()));
+        // Without ambient mode nothing else is done in the node's namespace, which the agent need not share.
+        let opened = || Netns::open(self.settings.host_proc.join("1/ns/net")).ok();
+        let found = if self.node.is_none() && self.settings.ambient.is_none() { opened() } else { None };
+        let node = self.node.as_ref().or(found.as_ref());
+        let proven = target
+            .and_then(|(netns, spec)| ::proof::prove(&netns, node, &spec).map_err(|error| error.to_string()));
         Ok(match proven {
             Ok(paths) if paths.is_empty() => {
                 Proof::untested(title, true, "nothing of it is to be redirected".to_owned())

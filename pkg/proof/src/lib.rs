@@ -80,13 +80,17 @@ impl ProxyIdentity {
     }
 }
 
-/// Sends the packets in a pod's namespace, and returns the verdict on each path. Blocks, for about [`LIMIT`] at most.
+/// Sends the packets in a pod's namespace, and returns the verdict on each path. `node` is the network namespace of the node, where the
+/// other end of the pod's interface is; `None`: that of the calling thread. Blocks, for about [`LIMIT`] at most.
 ///
 /// # Errors
 /// The namespace cannot be entered.
-pub fn prove(netns: &Netns, spec: &ProofSpec) -> Result<Vec<ProofPath>, netns::Error> {
+pub fn prove(netns: &Netns, node: Option<&Netns>, spec: &ProofSpec) -> Result<Vec<ProofPath>, netns::Error> {
     let until = Instant::now() + LIMIT;
-    let node = node_end::NodeSocket::open();
+    let node = match node {
+        None => node_end::NodeSocket::open(),
+        Some(node) => node.run_in(node_end::NodeSocket::open).unwrap_or_else(|error| Err(error.to_string())),
+    };
     netns.run_in(|| {
         let mut prober = probe::Prober::open(node);
         plan::plan(spec, probe::own_address)
