@@ -248,9 +248,11 @@ fn a_pod_without_its_rules_bypasses() {
     let inbound = InboundSpec { tunnel: config.tunnel, probes: Some(config.probes) };
     let proxy = ProxyIdentity::Mark(config.proxy);
     let spec = ProofSpec { rules: Family::BOTH.map(rules).into(), proxy, inbound };
+    let node = netns::Netns::open(fixture.node.netns().path()).unwrap();
     let prove_in = |netns: &kit::Netns| {
         let netns = netns::Netns::open(netns.path()).unwrap();
-        fixture.node.netns().run(|| proof::prove(&netns, &spec).unwrap())
+        // As an agent that does not share the node's network namespace.
+        proof::prove(&netns, Some(&node), &spec).unwrap()
     };
     let prove = || prove_in(&peer.sandbox.netns);
     all_are(&prove(), ProofResult::Proven);

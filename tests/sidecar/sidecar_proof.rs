@@ -72,7 +72,7 @@ impl Redirected {
     /// The paths of what the pod sends. Its interface does not lead to this namespace, so nothing can arrive from here.
     fn prove(&self, families: &[Family]) -> Vec<ProofPath> {
         let netns = netns::Netns::open(self.netns.path()).unwrap();
-        let found = proof::prove(&netns, &spec(&self.object, families, OWNER)).unwrap();
+        let found = proof::prove(&netns, None, &spec(&self.object, families, OWNER)).unwrap();
         let (arriving, sent) =
             found.into_iter().partition::<Vec<_>, _>(|path| path.name.starts_with("inbound-"));
         assert!(arriving.iter().all(|path| path.result == ProofResult::NotTestable), "{arriving:#?}");
@@ -264,7 +264,7 @@ fn what_arrives_at_a_sidecar_takes_the_path_of_real_connections() {
         let netns = netns::Netns::open(pod.netns.path()).unwrap();
         let spec = spec(&object, &Family::BOTH, OWNER);
         let prove = |expected: [ProofResult; 2]| {
-            let found = fixture.node.netns().run(|| proof::prove(&netns, &spec).unwrap());
+            let found = fixture.node.netns().run(|| proof::prove(&netns, None, &spec).unwrap());
             for (name, expected) in ["inbound-tcp", "inbound-excluded"].into_iter().zip(expected) {
                 let found: Vec<_> = found.iter().filter(|path| path.name == name).collect();
                 let is_expected = found.len() == 2 && found.iter().all(|path| path.result == expected);

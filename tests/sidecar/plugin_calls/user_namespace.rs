@@ -125,7 +125,7 @@ fn a_pod_with_users_of_its_own_is_proven() {
         // This is another user's, whose traffic is redirected.
         (Some((1337, 1337)), [ProofResult::Proven, ProofResult::Held]),
     ] {
-        let found = proof::prove(&netns, &spec(&object, &[Family::V4], proxy(on_node))).unwrap();
+        let found = proof::prove(&netns, None, &spec(&object, &[Family::V4], proxy(on_node))).unwrap();
         let sent = found.iter().filter(|path| !path.name.starts_with("inbound-"));
         let results: Vec<ProofResult> = sent.map(|path| path.result).collect();
         assert_eq!(results, expected, "{found:#?}");
