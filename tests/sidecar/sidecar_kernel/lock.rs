@@ -42,7 +42,8 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
         let pid = holder.pid();
         let tool = if form == RuleFormat::Restore { "iptables-legacy-restore" } else { "iptables-legacy" };
         let expected = format!("could not get the lock {LOCK} within 1 s; held by process {pid} (cat)");
-        assert_eq!(error, format!("/usr/sbin/{tool} {expected}"));
+        // Other versions of the tools are in other directories.
+        assert!(error.ends_with(&format!("/{tool} {expected}")), "{error}");
     }
     let nft = apply(
         &netns,
