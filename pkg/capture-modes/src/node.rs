@@ -82,7 +82,7 @@ impl NodeCapture {
             }
         };
         let mut path = open_path(settings)?;
-        let ztunnels = path.watch_ztunnels().map_err(nodepath::Error::Watch)?;
+        let ztunnels = ZtunnelWatcher::new().map_err(nodepath::Error::Watch)?;
         let objects = NodeObjects {
             rules: ChainSet::NODE,
             sets: nodepath::set_names(&settings.node)?,
@@ -90,6 +90,11 @@ impl NodeCapture {
             ztunnels: Some(ztunnels.clone()),
             attributed: settings.drift_attribution,
         };
+        let watch = NodeWatch::start_or_warn(objects, report);
+        // Without the thread that reads changes, a watch would keep the namespace of a ztunnel that has ended.
+        if watch.is_some() {
+            path.watch_ztunnels(ztunnels.clone());
+        }
         Ok(NodeCapture {
             settings: Arc::clone(settings),
             path,
@@ -104,7 +109,7 @@ impl NodeCapture {
             fresh: BTreeSet::new(),
             look: None,
             refused_exceptions: BTreeMap::new(),
-            _watch: NodeWatch::start_or_warn(objects, report),
+            _watch: watch,
             changes,
             drift: NodeDrift::new(Instant::now()),
         })

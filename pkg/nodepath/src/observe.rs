@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -62,14 +61,10 @@ impl NodePath {
         })
     }
 
-    /// Has the namespaces of ztunnels watched, from when they are located until they are gone.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
-    pub fn watch_ztunnels(&mut self) -> io::Result<ZtunnelWatcher> {
-        let watcher = ZtunnelWatcher::new()?;
-        self.watcher = Some(watcher.clone());
-        Ok(watcher)
+    /// Has the namespaces of ztunnels watched, from when they are located until they are gone. Somebody has to read the changes
+    /// all the time: [`ZtunnelWatcher::take_changes`].
+    pub fn watch_ztunnels(&mut self, watcher: ZtunnelWatcher) {
+        self.watcher = Some(watcher);
     }
 
     /// Finds a ztunnel pod, anew each time: its namespace may have been replaced.
@@ -93,7 +88,7 @@ impl NodePath {
     }
 
     /// Closes the namespaces of ztunnels until they are located again, so that those whose pods are gone end, and with
-    /// them their links; of which the journal knows, it forgets the others.
+    /// them their links. If that were all that have a slot, the journal forgets the others, and they are watched no longer.
     ///
     /// # Errors
     /// The journal cannot be written.

@@ -32,7 +32,7 @@ impl ZtunnelWatcher {
     ///
     /// # Errors
     /// The process has no descriptor left.
-    pub(crate) fn new() -> io::Result<ZtunnelWatcher> {
+    pub fn new() -> io::Result<ZtunnelWatcher> {
         Ok(ZtunnelWatcher { watcher: ChangeWatcher::new()?, watched: Arc::default() })
     }
 
