@@ -90,26 +90,26 @@ impl AgentClient {
     ///
     /// # Errors
     /// Nobody answers there.
-    pub fn ask(
+    pub fn send_request(
         &self,
         request: &AgentRequest,
         netns: Option<&Netns>,
     ) -> Result<AgentAnswer, AgentUnavailable> {
         let unavailable =
             |error| AgentUnavailable { socket: self.socket.clone(), patience: self.patience, error };
-        self.exchange(request, netns).map_err(unavailable)
+        self.exchange_messages(request, netns).map_err(unavailable)
     }
 
     /// An agent that accepts nothing any more keeps those waiting who connect; the limit for sending holds for that, too.
-    fn connected(&self) -> io::Result<UnixStream> {
+    fn connect_socket(&self) -> io::Result<UnixStream> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(self.patience))?;
         connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
         Ok(socket.into())
     }
 
-    fn exchange(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
-        let mut stream = self.connected()?;
+    fn exchange_messages(&self, request: &AgentRequest, netns: Option<&Netns>) -> io::Result<AgentAnswer> {
+        let mut stream = self.connect_socket()?;
         stream.set_read_timeout(Some(self.patience))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
@@ -138,7 +138,7 @@ pub struct AgentSilence {
 
 /// A request about the pod of a call.
 #[must_use]
-pub fn request(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
+pub fn request_for_call(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> AgentRequest {
     let (namespace, name) =
         call.pod.as_ref().map_or_else(Default::default, |pod| (pod.namespace.clone(), pod.name.clone()));
     AgentRequest {
@@ -205,7 +205,7 @@ impl AgentOrApi {
     /// Asks the agent, if it has not answered and may do so now; true: it has answered.
     fn is_answered(&self) -> bool {
         if self.answer.get().is_none() && self.asks_again.get() {
-            match self.agent.ask(&self.request, self.netns.as_ref()) {
+            match self.agent.send_request(&self.request, self.netns.as_ref()) {
                 Ok(answer) => drop(self.answer.set(answer)), // there was none
                 Err(silence) => {
                     self.asks_again.set(self.request.verb == CniVerb::Add && silence.is_gap());
@@ -217,7 +217,7 @@ impl AgentOrApi {
     }
 
     /// Returns what the agent's answer gives, or else the API server. Retries when an agent or another credential is there.
-    fn find<T>(
+    fn find_fact<T>(
         &self,
         answered: impl Fn(&AgentAnswer) -> Option<Result<T, LookupError>>,
         ask_api: impl Fn(&dyn Fn() -> bool) -> Result<T, LookupError>,
@@ -248,11 +248,11 @@ impl AgentOrApi {
 
     /// Submits the call and tells who the pod of that name is; with `uid`, as the runtime knows it, that very pod or the
     /// newest of its name. An agent to which an ADD is submitted enrols a pod of ambient mode before it answers: see
-    /// [`AgentOrApi::enrolled`].
+    /// [`AgentOrApi::enrolment_result`].
     ///
     /// # Errors
     /// It could not be determined.
-    pub fn submit(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
+    pub fn submit_call(&self, name: &PodName, uid: Option<&PodUid>) -> Result<Pod, LookupError> {
         let answered = |answer: &AgentAnswer| {
             Some(match (&answer.pod, &answer.error) {
                 (Some(pod), _) => Ok((**pod).clone()),
@@ -260,7 +260,7 @@ impl AgentOrApi {
                 (None, None) => Err(LookupError::Agent("it knows nothing of the pod".to_owned())),
             })
         };
-        let pod = self.find(answered, |is_answered| self.api.pod(name, uid, is_answered))?;
+        let pod = self.find_fact(answered, |is_answered| self.api.fetch_pod(name, uid, is_answered))?;
         Ok(self.pod.get_or_init(|| pod).clone())
     }
 
@@ -268,37 +268,37 @@ impl AgentOrApi {
     ///
     /// # Errors
     /// It could not be determined.
-    pub fn namespace(&self, name: &str) -> Result<Namespace, LookupError> {
+    pub fn find_namespace(&self, name: &str) -> Result<Namespace, LookupError> {
         let answered = |answer: &AgentAnswer| match (&answer.namespace, &answer.error) {
             (Some(namespace), _) => Some(Ok(namespace.clone())),
             (None, Some(error)) if answer.pod.is_none() => Some(Err(LookupError::Agent(error.clone()))),
             (None, _) => None,
         };
-        self.find(answered, |is_answered| self.api.namespace(name, is_answered))
+        self.find_fact(answered, |is_answered| self.api.fetch_namespace(name, is_answered))
     }
 
     /// Whether the agent has enrolled the pod, or why it could not; none if it is not the agent who knows.
     #[must_use]
-    pub fn enrolled(&self) -> Option<Result<bool, String>> {
+    pub fn enrolment_result(&self) -> Option<Result<bool, String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(answer.enrolled), Err))
     }
 
-    /// Like [`Self::enrolled`], but waits for the successor of an agent that did not answer.
+    /// Like [`Self::enrolment_result`], but waits for the successor of an agent that did not answer.
     #[must_use]
     pub fn enrolled_by_successor(&self) -> Option<Result<bool, String>> {
         while self.has_changed() && !self.is_answered() {} // another credential is of no use to what is known already
-        self.enrolled()
+        self.enrolment_result()
     }
 
     /// Returns the result of the agent's CHECK; `None` if it is not the agent who knows.
     #[must_use]
-    pub fn checked(&self) -> Option<Result<(), String>> {
+    pub fn check_result(&self) -> Option<Result<(), String>> {
         self.answer.get().map(|answer| answer.error.clone().map_or(Ok(()), Err))
     }
 
     /// Why the agent is not the one who knows, if it was asked.
     #[must_use]
-    pub fn silence(&self) -> Option<AgentSilence> {
+    pub fn silence_reason(&self) -> Option<AgentSilence> {
         if let Some(answer) = self.answer.get() {
             let error = answer.error.as_ref().filter(|_| self.falls_back)?;
             return Some(AgentSilence { words: format!("the node agent failed ({error})"), is_gap: false });
@@ -330,7 +330,8 @@ mod tests {
     fn an_agent_that_does_not_answer_is_told_from_one_that_is_not_there() {
         let socket = std::env::temp_dir().join(format!("agent-{}.sock", std::process::id()));
         let agent = AgentClient { socket: socket.clone(), patience: PATIENCE };
-        let silence = || agent.ask(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
+        let silence =
+            || agent.send_request(&AgentRequest::new(CniVerb::Status), None).unwrap_err().to_string();
         let at = socket.display();
         assert_eq!(silence(), format!("nothing is listening on {at}"));
         let listener = UnixListener::bind(&socket).unwrap();

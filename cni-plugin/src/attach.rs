@@ -34,10 +34,10 @@ use crate::{
 ///
 /// # Errors
 /// The pod must not start: it may belong to the mesh and could not be brought in.
-pub fn add(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
+pub fn add_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
     let result = call.conf.pass_through()?; // before anything is changed: it may be unreadable
     if let Some(decision) = decide_early(call) {
-        log.decided(&decision);
+        log.record_decision(&decision);
         log.info(decision.to_string());
         return Ok(result);
     }
@@ -47,16 +47,16 @@ pub fn add(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Resu
         decide_then_redirect(call, authority, log)
     };
     let decision = decision?;
-    log.decided(&decision);
+    log.record_decision(&decision);
     match &decision {
         PodDecision::Skip(_) => log.info(decision.to_string()),
-        PodDecision::Ambient(reason) => log.info(enrolled(call, authority, *reason)?),
+        PodDecision::Ambient(reason) => log.info(ensure_enrolled(call, authority, *reason)?),
         PodDecision::Sidecar(redirect) => {
-            warn(log, &redirect.warnings);
+            log_warnings(log, &redirect.warnings);
             if let Some(RedirectResult { report, rules, warning }) = redirected? {
-                warn(log, warning.as_slice());
-                log.made(rules);
-                log.info(format!("{decision}; {}", done(&report)));
+                log_warnings(log, warning.as_slice());
+                log.record_rules(rules);
+                log.info(format!("{decision}; {}", redirect_summary(&report)));
             }
         }
     }
@@ -76,7 +76,7 @@ type AttachOutcome = (Result<PodDecision, CniError>, Result<Option<RedirectResul
 
 /// First who the pod is, then the work: nothing says that there will be any.
 fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
-    let decision = decide(call, authority, log);
+    let decision = decide_from_pod(call, authority, log);
     let redirected = match &decision {
         Ok(PodDecision::Sidecar(redirect)) => redirect_pod(call, false, || Some(redirect.clone())),
         _ => Ok(None),
@@ -92,7 +92,7 @@ fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut C
     thread::scope(|scope| {
         let wait = || told.lock().ok()?.recv().ok();
         let work = scope.spawn(move || redirect_pod(call, true, wait));
-        let decision = decide(call, authority, log);
+        let decision = decide_from_pod(call, authority, log);
         if let Ok(PodDecision::Sidecar(redirect)) = &decision {
             drop(tell.send(redirect.clone())); // nobody listens when the work has failed already
         }
@@ -117,7 +117,7 @@ fn redirect_pod(
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
-        let report = prepared.apply(&redirect.config, families(&redirect), RuleFormat::Restore)?;
+        let report = prepared.apply(&redirect.config, family_choice(&redirect), RuleFormat::Restore)?;
         let rules = DesiredRules::for_families(&redirect.config, &report.families);
         Ok(Some((report, rules)))
     })?;
@@ -130,7 +130,7 @@ fn write_only(
     redirect: &SidecarRedirect,
     file: &Path,
 ) -> Result<Option<RedirectResult>, CniError> {
-    let (families, _) = in_pod(call, |_| Ok(redirect::families(families(redirect))?))?;
+    let (families, _) = in_pod(call, |_| Ok(redirect::redirected_families(family_choice(redirect))?))?;
     let text: String =
         families.iter().map(|family| sidecar::restore_text(&redirect.config, *family)).collect();
     let failed = |error| CniError::new(ErrorCode::Io, format!("cannot write {}: {error}", file.display()));
@@ -142,28 +142,32 @@ fn is_injected(call: &PluginCall) -> bool {
     call.conf.pod_annotations.as_ref().is_some_and(|annotations| annotations.contains_key(enrolment::STATUS))
 }
 
-fn warn(log: &mut CallLog, warnings: &[String]) {
+fn log_warnings(log: &mut CallLog, warnings: &[String]) {
     warnings.iter().for_each(|warning| log.warn(warning.clone()));
 }
 
 /// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
 pub(crate) fn decide_early(call: &PluginCall) -> Option<PodDecision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
-    planner::decide_early(&known, &policy(call))
+    planner::decide_early(&known, &enrolment_policy(call))
 }
 
 /// Decides from the pod itself.
-fn decide(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<PodDecision, CniError> {
+fn decide_from_pod(
+    call: &PluginCall,
+    authority: &AgentOrApi,
+    log: &mut CallLog,
+) -> Result<PodDecision, CniError> {
     let Some(name) = &call.pod else { return Ok(PodDecision::Skip(planner::SkipReason::NoPod)) };
     let later = |error: LookupError| {
-        CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence()))
+        CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence_reason()))
     };
-    let pod = match authority.submit(name, call.uid.as_ref()) {
+    let pod = match authority.submit_call(name, call.uid.as_ref()) {
         Ok(pod) => pod,
         Err(error) => return decide_without_facts(call, error, later, log),
     };
-    refusal::forget(call);
-    if let Some(AgentSilence { words, is_gap: false }) = authority.silence() {
+    refusal::remove_record(call);
+    if let Some(AgentSilence { words, is_gap: false }) = authority.silence_reason() {
         log.warn(format!("{words}; asked the API server"));
     }
     let decision = decide_by_facts(call, authority, &pod).map_err(later)?;
@@ -186,9 +190,9 @@ pub(crate) fn decide_by_facts(
     authority: &AgentOrApi,
     pod: &Pod,
 ) -> Result<Result<PodDecision, InvalidAnnotation>, LookupError> {
-    let policy = policy(call);
+    let policy = enrolment_policy(call);
     let namespace = match enrolment::needs_namespace(pod, &policy) {
-        true => Some(authority.namespace(&pod.metadata.namespace)?),
+        true => Some(authority.find_namespace(&pod.metadata.namespace)?),
         false => None,
     };
     Ok(planner::decide(pod, namespace.as_ref(), &policy))
@@ -201,7 +205,7 @@ fn decide_without_facts(
     later: impl Fn(LookupError) -> CniError,
     log: &mut CallLog,
 ) -> Result<PodDecision, CniError> {
-    match refusal::judge(call, &error) {
+    match refusal::judge_add(call, &error) {
         Some(Ok(warning)) => {
             log.warn(warning);
             Ok(PodDecision::Skip(planner::SkipReason::NotInjected))
@@ -217,7 +221,7 @@ fn decide_without_facts(
 /// The one way of redirecting that there is, as in Istio.
 const INTERCEPT_TYPE: &str = "iptables";
 
-fn policy(call: &PluginCall) -> EnrolmentPolicy {
+fn enrolment_policy(call: &PluginCall) -> EnrolmentPolicy {
     EnrolmentPolicy {
         excluded_namespaces: call.conf.kubernetes.exclude_namespaces.clone(),
         agent_namespace: call.conf.pod_namespace.as_ref().map(|namespace| namespace.as_str().to_owned()),
@@ -245,13 +249,17 @@ pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Opti
 ///
 /// # Errors
 /// It could not be: it must not start outside of the mesh.
-fn enrolled(call: &PluginCall, authority: &AgentOrApi, reason: EnrolmentReason) -> Result<String, CniError> {
+fn ensure_enrolled(
+    call: &PluginCall,
+    authority: &AgentOrApi,
+    reason: EnrolmentReason,
+) -> Result<String, CniError> {
     let decision = PodDecision::Ambient(reason);
-    if let Some(done) = authority.enrolled() {
+    if let Some(done) = authority.enrolment_result() {
         return enrolled_by_agent(call, &decision, done);
     }
     let unavailable = || {
-        let silence = authority.silence().map(|silence| silence.words);
+        let silence = authority.silence_reason().map(|silence| silence.words);
         silence.unwrap_or_else(|| "the node agent is unavailable".to_owned())
     };
     let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };
@@ -260,7 +268,7 @@ fn enrolled(call: &PluginCall, authority: &AgentOrApi, reason: EnrolmentReason) 
     }
     let message = format!(
         "{} belongs to ambient mode ({reason}) and could not be enrolled: {}, and {why}",
-        subject(call),
+        pod_title(call),
         unavailable()
     );
     Err(CniError::new(ErrorCode::TryAgainLater, message))
@@ -277,7 +285,7 @@ fn enrolled_by_agent(
         // It knows more than a call does: which pods are ztunnel, for one.
         Ok(false) => Ok("skipped: not in ambient mode, according to the agent".to_owned()),
         Err(why) => {
-            let message = format!("the node agent failed to handle {}: {why}", subject(call));
+            let message = format!("the node agent failed to handle {}: {why}", pod_title(call));
             Err(CniError::new(ErrorCode::TryAgainLater, message))
         }
     }
@@ -292,32 +300,32 @@ fn enrolled_alone(call: &PluginCall) -> Result<(), String> {
     if ips.is_empty() {
         return Err("the plugins before this one gave the pod no address".to_owned());
     }
-    OfflineEnrolment::open(call)?.enrol(&ips, &call.uid.clone().unwrap_or_default())
+    OfflineEnrolment::open(call)?.enrol_pod(&ips, &call.uid.clone().unwrap_or_default())
 }
 
 /// DEL: an ambient pod's addresses are given back. Nothing can keep a pod from ending, so what fails is only told.
-pub fn del(call: &PluginCall, log: &mut CallLog) {
+pub fn release_pod(call: &PluginCall, log: &mut CallLog) {
     if !call.conf.ambient_enabled {
         return;
     }
-    let ips = offline_enrol::addresses(call).unwrap_or_default();
-    let request = agent::request(CniVerb::Del, call, ips.clone());
-    let done = match AgentClient::new(call.conf.agent_socket.as_deref()).ask(&request, None) {
+    let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
+    let request = agent::request_for_call(CniVerb::Del, call, ips.clone());
+    let done = match AgentClient::new(call.conf.agent_socket.as_deref()).send_request(&request, None) {
         Ok(answer) => answer.error.map_or(Ok(()), Err),
         // Without a UID nothing tells whose the addresses are by now; the agent will see.
         Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),
-        Err(_) => OfflineEnrolment::open(call).and_then(|mut node| node.release(&ips, &request.uid)),
+        Err(_) => OfflineEnrolment::open(call).and_then(|mut node| node.release_pod(&ips, &request.uid)),
     };
     if let Err(why) = done {
-        log.warn(format!("{} is not released yet: {why}", subject(call)));
+        log.warn(format!("{} is not released yet: {why}", pod_title(call)));
     }
 }
 
-fn families(redirect: &SidecarRedirect) -> FamilyChoice {
+fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
     if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
-pub(crate) fn subject(call: &PluginCall) -> String {
+pub(crate) fn pod_title(call: &PluginCall) -> String {
     call.pod.as_ref().map_or_else(|| "the pod".to_owned(), |pod| format!("pod {pod}"))
 }
 
@@ -350,7 +358,7 @@ fn in_pod<T: Send>(
     act: impl Fn(&FirewallOptions) -> Result<T, RedirectFailure> + Send + Sync,
 ) -> Result<(T, Option<String>), CniError> {
     let what = |error: &dyn std::fmt::Display| {
-        format!("cannot redirect {} in {}: {error}", subject(call), netns_path(call).display())
+        format!("cannot redirect {} in {}: {error}", pod_title(call), netns_path(call).display())
     };
     let netns = pods_netns(call)?;
     let owner = netns.foreign_owner().map_err(|error| CniError::new(ErrorCode::Other, what(&error)))?;
@@ -358,7 +366,7 @@ fn in_pod<T: Send>(
     let native = NativeTables::by_setting(call.conf.native_nftables);
     let user_namespace = owner.map(Arc::new);
     let options = FirewallOptions { user_namespace, lock_directory, native, ..FirewallOptions::default() };
-    firewall::inside(&netns, &options, act).map_err(|failure| match failure {
+    firewall::run_inside(&netns, &options, act).map_err(|failure| match failure {
         RedirectFailure::NetnsLock(error) => CniError::new(ErrorCode::TryAgainLater, what(&error)),
         RedirectFailure::Redirect(error) => CniError::new(ErrorCode::Other, what(&error)),
     })
@@ -368,7 +376,7 @@ fn in_pod<T: Send>(
 /// plugin, and a sidecar's rules there would cut off the node.
 fn pods_netns(call: &PluginCall) -> Result<Netns, CniError> {
     open_netns(call).map_err(|why| {
-        let what = format!("cannot redirect {}: CNI_NETNS: {why}", subject(call));
+        let what = format!("cannot redirect {}: CNI_NETNS: {why}", pod_title(call));
         CniError::new(ErrorCode::InvalidEnvironment, what)
     })
 }
@@ -387,7 +395,7 @@ pub(crate) fn open_netns(call: &PluginCall) -> Result<Netns, String> {
     }
 }
 
-fn done(report: &RedirectReport) -> String {
+fn redirect_summary(report: &RedirectReport) -> String {
     let families: Vec<String> = report.families.iter().map(ToString::to_string).collect();
     let changed = if report.is_unchanged() { "nothing to change" } else { "rules are in place" };
     format!("{changed} ({}, {} backend)", families.join(" and "), report.backend)

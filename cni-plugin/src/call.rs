@@ -27,7 +27,7 @@ pub struct PluginCall {
 ///
 /// # Errors
 /// It cannot be read, or is invalid.
-pub(crate) fn configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
+pub(crate) fn read_configuration(stdin: &mut impl Read) -> Result<NetConf, CniError> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_STDIN).unwrap_or(u64::MAX).saturating_add(1);
     let read = stdin.take(limit).read_to_end(&mut bytes);
@@ -49,15 +49,15 @@ impl PluginCall {
     ) -> Result<PluginCall, CniError> {
         let dry_run = lookup("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
         let environment = CniEnvironment::parse(command, lookup)?;
-        let conf = configuration(stdin)?;
-        conf.allows(command)?;
-        let args = environment.args().map_err(|error| error.with_version(conf.cni_version))?;
-        let enablement = match enablement(&conf) {
+        let conf = read_configuration(stdin)?;
+        conf.check_command(command)?;
+        let args = environment.parse_args().map_err(|error| error.with_version(conf.cni_version))?;
+        let enablement = match parse_enablement(&conf) {
             // A pod that runs does not bypass the mesh by a setting that was changed since.
             Err(_) if command == CniCommand::Check => Some(Vec::new()),
             read => read.map_err(|error| error.with_version(conf.cni_version))?,
         };
-        Ok(PluginCall { environment, conf, pod: pod(&args), uid: args.pod_uid, enablement, dry_run })
+        Ok(PluginCall { environment, conf, pod: pod_name(&args), uid: args.pod_uid, enablement, dry_run })
     }
 }
 
@@ -65,20 +65,20 @@ impl PluginCall {
 ///
 /// # Errors
 /// They are invalid.
-pub(crate) fn enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
+pub(crate) fn parse_enablement(conf: &NetConf) -> Result<Option<Vec<Enablement>>, CniError> {
     let Some(raw) = &conf.enablement_selectors else { return Ok(None) };
     let invalid = |code, why: String| CniError::new(code, format!("enablement_selectors: {why}"));
     let selectors: Vec<Enablement> =
         serde_json::from_str(raw.get()).map_err(|error| invalid(ErrorCode::Decode, error.to_string()))?;
     selectors
         .iter()
-        .try_for_each(Enablement::check)
+        .try_for_each(Enablement::check_selectors)
         .map_err(|why| invalid(ErrorCode::InvalidConfig, why.into()))?;
     Ok(Some(selectors))
 }
 
 /// The pod, when both of its names are there.
-fn pod(args: &CniArgs) -> Option<PodName> {
+fn pod_name(args: &CniArgs) -> Option<PodName> {
     let namespace = args.pod_namespace.as_ref()?.as_str().to_owned();
     Some(PodName { namespace, name: args.pod_name.as_ref()?.as_str().to_owned() })
 }

@@ -13,7 +13,7 @@ use wire::PodRecord;
 
 use crate::{
     agent::AgentOrApi,
-    attach::{decide_by_facts, decide_early, describe_unknown, open_netns, subject},
+    attach::{decide_by_facts, decide_early, describe_unknown, open_netns, pod_title},
     call::PluginCall,
     log::CallLog,
     offline_enrol::{self, OfflineEnrolment},
@@ -24,17 +24,17 @@ use crate::{
 ///
 /// # Errors
 /// It does, or the call is invalid.
-pub fn check(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
+pub fn check_pod(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> Result<String, CniError> {
     if call.conf.prev_result()?.is_none() {
         return Err(CniError::new(ErrorCode::InvalidConfig, "prevResult is missing, which CHECK requires"));
     }
-    match judge(call, authority) {
+    match judge_redirection(call, authority) {
         CheckVerdict::InOrder => {}
         CheckVerdict::Unknown(why) => {
-            log.info(format!("cannot determine whether {} bypasses the mesh: {why}", subject(call)));
+            log.info(format!("cannot determine whether {} bypasses the mesh: {why}", pod_title(call)));
         }
         CheckVerdict::Bypasses(why) => {
-            let message = format!("{} bypasses the mesh: its traffic is not redirected", subject(call));
+            let message = format!("{} bypasses the mesh: its traffic is not redirected", pod_title(call));
             return Err(CniError::new(ErrorCode::Other, message).with_details(why));
         }
     }
@@ -85,18 +85,18 @@ impl Membership {
     /// Neither agent nor API server answered in time, or an annotation is invalid now.
     fn look_up(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
         let Some(name) = &call.pod else { return Ok(Membership::Outside) };
-        let unknown = |error| describe_unknown(name, &error, authority.silence());
-        let pod = authority.submit(name, call.uid.as_ref()).map_err(unknown)?;
+        let unknown = |error| describe_unknown(name, &error, authority.silence_reason());
+        let pod = authority.submit_call(name, call.uid.as_ref()).map_err(unknown)?;
         let decision = decide_by_facts(call, authority, &pod).map_err(unknown)?;
         decision.as_ref().map(Membership::of_decision).map_err(ToString::to_string)
     }
 }
 
-fn judge(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
+fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
     if decide_early(call).is_some_and(|decision| matches!(decision, PodDecision::Skip(_))) {
         return CheckVerdict::InOrder;
     }
-    let record = record::find(call);
+    let record = record::find_for_container(call);
     let recorded = record.as_ref().and_then(Membership::of_record);
     if recorded == Some(Membership::Outside) {
         return CheckVerdict::InOrder;
@@ -119,8 +119,9 @@ fn judge(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
 fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<String>, String> {
     let netns = open_netns(call)?;
     let recorded = record.map(|record| CapturedTraffic::from_lines(&record.captured));
-    let expected = recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::outbound);
-    let missing_of = |owner| Ok(expected.missing(&CapturedTraffic::of_this_netns(owner)?));
+    let expected =
+        recorded.filter(|recorded| !recorded.is_empty()).unwrap_or_else(CapturedTraffic::any_outbound);
+    let missing_of = |owner| Ok(expected.missing_from(&CapturedTraffic::of_this_netns(owner)?));
     let observe = || match missing_of(ChainSet::SIDECAR) {
         Ok(missing) if call.conf.ambient_enabled && !missing.is_empty() => missing_of(ChainSet::IN_POD),
         observed => observed,
@@ -132,9 +133,9 @@ fn missing_traffic(call: &PluginCall, record: Option<&PodRecord>) -> Result<Vec<
 /// Judges a pod of ambient mode whose namespace has no rules. The agent may know that it does not belong to the mesh; on a node
 /// that captures by the addresses in its sets, those tell, whatever the agent has observed by now.
 fn judge_enrolment(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict {
-    let ips = offline_enrol::addresses(call).unwrap_or_default();
-    let by_node = OfflineEnrolment::open(call).map(|mut node| node.check(&ips));
-    match (authority.checked(), by_node) {
+    let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
+    let by_node = OfflineEnrolment::open(call).map(|mut node| node.check_enrolled(&ips));
+    match (authority.check_result(), by_node) {
         (Some(Ok(())), _) | (_, Ok(Ok(()))) => CheckVerdict::InOrder,
         (Some(Err(why)), _) | (None, Ok(Err(why))) => CheckVerdict::Bypasses(why),
         (None, Err(why)) => CheckVerdict::Unknown(format!(

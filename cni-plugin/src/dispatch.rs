@@ -8,7 +8,7 @@ use wire::{AgentRequest, CniVerb};
 use crate::{
     agent::{self, AgentClient, AgentOrApi},
     attach,
-    call::{PluginCall, configuration, enablement},
+    call::{PluginCall, parse_enablement, read_configuration},
     check,
     log::CallLog,
     offline_enrol, record,
@@ -28,44 +28,44 @@ pub struct PluginOutput {
 const ABOUT: &str = concat!("CNI plugin istio-cni ", env!("CARGO_PKG_VERSION"), " (Millrace)\n");
 
 /// Answers the call that the environment and stdin describe.
-pub fn answer(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
+pub fn answer_call(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
     let command = match CniCommand::from_lookup(&lookup) {
         Ok(Some(command)) => command,
-        Ok(None) => return about(),
-        Err(error) => return failed(&error, String::new()),
+        Ok(None) => return about_output(),
+        Err(error) => return error_output(&error, String::new()),
     };
     match command {
-        CniCommand::Version => succeeded(cni_types::version_output(), String::new()),
-        CniCommand::Del => released(&lookup, stdin),
+        CniCommand::Version => success_output(cni_types::version_output(), String::new()),
+        CniCommand::Del => release_container(&lookup, stdin),
         CniCommand::Add | CniCommand::Check => about_container(command, &lookup, stdin),
         CniCommand::Status | CniCommand::Gc => about_plugin(command, &lookup, stdin),
     }
 }
 
-fn about() -> PluginOutput {
+fn about_output() -> PluginOutput {
     let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
     let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
-    succeeded(String::new(), format!("{ABOUT}{versions}"))
+    success_output(String::new(), format!("{ABOUT}{versions}"))
 }
 
-fn succeeded(stdout: String, stderr: String) -> PluginOutput {
+fn success_output(stdout: String, stderr: String) -> PluginOutput {
     PluginOutput { stdout, stderr, success: true }
 }
 
-fn failed(error: &CniError, stderr: String) -> PluginOutput {
+fn error_output(error: &CniError, stderr: String) -> PluginOutput {
     PluginOutput { stdout: error.to_json(), stderr, success: false }
 }
 
 /// DEL. A sidecar's rules are in the pod's network namespace and end with it; an ambient pod's addresses are given back.
 /// Nothing can keep a pod from ending: not an empty netns, not a configuration that we do not understand.
-fn released(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
+fn release_container(lookup: &impl Fn(&str) -> Option<OsString>, stdin: &mut impl Read) -> PluginOutput {
     let Ok(call) = PluginCall::read(CniCommand::Del, lookup, stdin) else {
-        return succeeded(String::new(), String::new());
+        return success_output(String::new(), String::new());
     };
     let mut log = CallLog::new(&call);
-    record::forget(&call); // first: an agent that still finds it will hear of the end
-    attach::del(&call, &mut log);
-    succeeded(String::new(), log.send())
+    record::delete_for_container(&call); // first: an agent that still finds it will hear of the end
+    attach::release_pod(&call, &mut log);
+    success_output(String::new(), log.send_lines())
 }
 
 fn about_container(
@@ -75,33 +75,33 @@ fn about_container(
 ) -> PluginOutput {
     let call = match PluginCall::read(command, lookup, stdin) {
         Ok(call) => call,
-        Err(error) => return failed(&error, String::new()),
+        Err(error) => return error_output(&error, String::new()),
     };
     let mut log = CallLog::new(&call);
     let verb = if command == CniCommand::Check { CniVerb::Check } else { CniVerb::Add };
     // Addresses that cannot be read are told of when they are needed.
     let ips = match (call.conf.ambient_enabled, command) {
         (true, CniCommand::Add) => offline_enrol::addresses_at_start(&call).unwrap_or_default(),
-        (true, _) => offline_enrol::addresses(&call).unwrap_or_default(),
+        (true, _) => offline_enrol::pod_addresses(&call).unwrap_or_default(),
         (false, _) => Vec::new(),
     };
-    let request = agent::request(verb, &call, ips);
+    let request = agent::request_for_call(verb, &call, ips);
     let authority = AgentOrApi::new(&call, request);
     let done = match command {
-        CniCommand::Check => check::check(&call, &authority, &mut log),
-        _ => attach::add(&call, &authority, &mut log),
+        CniCommand::Check => check::check_pod(&call, &authority, &mut log),
+        _ => attach::add_pod(&call, &authority, &mut log),
     };
     let done = done.map_err(|error| error.with_version(call.conf.cni_version));
     if command == CniCommand::Add {
-        record::keep(&call, authority.into_pod(), &mut log, done.as_ref().err());
+        record::save_outcome(&call, authority.into_pod(), &mut log, done.as_ref().err());
     }
     if let Err(error) = &done {
         log.error(format!("{command} failed: {}", error.msg));
     }
-    let stderr = log.send();
+    let stderr = log.send_lines();
     match done {
-        Ok(stdout) => succeeded(stdout, stderr),
-        Err(error) => failed(&error, stderr),
+        Ok(stdout) => success_output(stdout, stderr),
+        Err(error) => error_output(&error, stderr),
     }
 }
 
@@ -112,25 +112,25 @@ fn about_plugin(
     stdin: &mut impl Read,
 ) -> PluginOutput {
     let checked =
-        CniEnvironment::parse(command, lookup).and_then(|_| configuration(stdin)).and_then(|conf| {
-            conf.allows(command)?;
+        CniEnvironment::parse(command, lookup).and_then(|_| read_configuration(stdin)).and_then(|conf| {
+            conf.check_command(command)?;
             match command {
-                CniCommand::Status => available(&conf),
-                _ => attachments(&conf),
+                CniCommand::Status => check_availability(&conf),
+                _ => collect_garbage(&conf),
             }
             .map_err(|error| error.with_version(conf.cni_version))
         });
     match checked {
-        Ok(()) => succeeded(String::new(), String::new()),
-        Err(error) => failed(&error, String::new()),
+        Ok(()) => success_output(String::new(), String::new()),
+        Err(error) => error_output(&error, String::new()),
     }
 }
 
 /// STATUS: fails only for what keeps every pod from starting and no pod can repair. While it fails the kubelet starts no pod
 /// that has a network of its own, and the agent is such a pod: neither its absence nor a missing credential, which it
 /// writes, may count. It asks nobody: the runtime calls every few seconds.
-fn available(conf: &NetConf) -> Result<(), CniError> {
-    enablement(conf)?; // every ADD reads them
+fn check_availability(conf: &NetConf) -> Result<(), CniError> {
+    parse_enablement(conf)?; // every ADD reads them
     if conf.ambient_enabled {
         return Ok(()); // the agent makes the rules of ambient pods; the ADD of a pod with a sidecar reports what is missing
     }
@@ -140,17 +140,17 @@ fn available(conf: &NetConf) -> Result<(), CniError> {
 
 /// GC: beside records, only ambient pods leave something outside of their namespace. Without an agent that is left to the
 /// next one.
-fn attachments(conf: &NetConf) -> Result<(), CniError> {
+fn collect_garbage(conf: &NetConf) -> Result<(), CniError> {
     let missing =
         || CniError::new(ErrorCode::InvalidConfig, format!("{} is missing", cni_types::VALID_ATTACHMENTS));
     let valid = conf.valid_attachments.as_ref().ok_or_else(missing)?;
-    record::collect(conf, &valid.iter().map(|attachment| attachment.container_id.as_str()).collect());
+    record::remove_stale(conf, &valid.iter().map(|attachment| attachment.container_id.as_str()).collect());
     if !conf.ambient_enabled {
         return Ok(());
     }
     let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
     let request = AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) };
-    let answer = AgentClient::for_check(conf.agent_socket.as_deref()).ask(&request, None);
+    let answer = AgentClient::for_check(conf.agent_socket.as_deref()).send_request(&request, None);
     let error = answer.ok().and_then(|answer| answer.error);
     error.map_or(Ok(()), |why| Err(CniError::new(ErrorCode::Other, why)))
 }

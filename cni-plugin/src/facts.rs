@@ -130,17 +130,17 @@ impl ApiServer {
     /// Waits until the call may wait no longer for a successor, or something has changed.
     pub fn await_change(&self, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
         let end = self.since + SUCCESSOR.min(self.timeout);
-        if Instant::now() < end { self.watch(end, is_answered) } else { None }
+        if Instant::now() < end { self.wait_until(end, is_answered) } else { None }
     }
 
     /// A refusal is not final: the token may be bound to an agent's pod that is being replaced, and the successor writes
     /// another one.
-    fn policy(&self) -> RetryPolicy {
+    fn retry_policy(&self) -> RetryPolicy {
         let deadline = self.timeout.saturating_sub(self.since.elapsed());
         RetryPolicy { deadline, unauthorized_grace: SUCCESSOR, ..RetryPolicy::default() }
     }
 
-    fn watch(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
+    fn wait_until(&self, end: Instant, is_answered: &dyn Fn() -> bool) -> Option<WaitInterrupt> {
         loop {
             if is_answered() {
                 return Some(WaitInterrupt::Agent);
@@ -158,32 +158,32 @@ impl ApiServer {
 
     fn has_new_credential(&self) -> bool {
         let Some(path) = &self.kubeconfig else { return false };
-        let now = fingerprint(Path::new(path));
+        let now = file_fingerprint(Path::new(path));
         let before = self.seen.replace(Some(now.clone()));
         before.is_some_and(|before| before != now)
     }
 
-    fn path(&self) -> Result<&str, LookupError> {
+    fn kubeconfig_path(&self) -> Result<&str, LookupError> {
         self.kubeconfig.as_deref().ok_or(LookupError::NoCredential)
     }
 
-    fn get<T: DeserializeOwned>(
+    fn fetch_object<T: DeserializeOwned>(
         &self,
         path: &[&str],
         freshness: Freshness,
         is_answered: &dyn Fn() -> bool,
     ) -> Result<T, LookupError> {
-        let mut policy = self.policy();
+        let mut policy = self.retry_policy();
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
         let pause = |_| RetryDecision::GiveUp;
-        let watch = |pause| match self.watch(Instant::now() + pause, is_answered) {
+        let watch = |pause| match self.wait_until(Instant::now() + pause, is_answered) {
             Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
             Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
         };
         let pause: &dyn Fn(Duration) -> RetryDecision = if self.tries_once { &pause } else { &watch };
-        let got = ApiClient::new(self.path()?).get_pausing(path, freshness, &policy, pause);
+        let got = ApiClient::new(self.kubeconfig_path()?).get_pausing(path, freshness, &policy, pause);
         got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 
@@ -194,7 +194,7 @@ impl ApiServer {
         uid: &PodUid,
         is_answered: &dyn Fn() -> bool,
     ) -> Result<Option<Pod>, LookupError> {
-        match self.get(path, Freshness::Cached, is_answered) {
+        match self.fetch_object(path, Freshness::Cached, is_answered) {
             Ok(pod) => Ok(Some(pod).filter(|pod: &Pod| pod.has_runtime_uid(uid))),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -209,7 +209,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// It could not be determined.
-    pub fn pod(
+    pub fn fetch_pod(
         &self,
         name: &PodName,
         uid: Option<&PodUid>,
@@ -217,31 +217,35 @@ impl ApiServer {
     ) -> Result<Pod, LookupError> {
         let path = ["api", "v1", "namespaces", &name.namespace, "pods", &name.name];
         let known = uid.map_or(Ok(None), |uid| self.known_pod(&path, uid, is_answered))?;
-        let pod = known.map_or_else(|| self.get(&path, Freshness::Newest, is_answered), Ok)?;
-        same(format!("pod {name}"), &name.to_string(), &pod.name().to_string()).map(|()| pod)
+        let pod = known.map_or_else(|| self.fetch_object(&path, Freshness::Newest, is_answered), Ok)?;
+        check_name(format!("pod {name}"), &name.to_string(), &pod.name().to_string()).map(|()| pod)
     }
 
     /// The namespace, likewise.
     ///
     /// # Errors
     /// It could not be determined.
-    pub fn namespace(&self, name: &str, is_answered: &dyn Fn() -> bool) -> Result<Namespace, LookupError> {
+    pub fn fetch_namespace(
+        &self,
+        name: &str,
+        is_answered: &dyn Fn() -> bool,
+    ) -> Result<Namespace, LookupError> {
         let path = ["api", "v1", "namespaces", name];
-        let namespace: Namespace = self.get(&path, Freshness::Newest, is_answered)?;
-        same(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
+        let namespace: Namespace = self.fetch_object(&path, Freshness::Newest, is_answered)?;
+        check_name(format!("namespace {name}"), name, &namespace.metadata.name).map(|()| namespace)
     }
 }
 
 /// Returns a text that changes whenever the file is written; empty if there is no file.
 #[must_use]
-pub fn fingerprint(path: &Path) -> String {
+pub fn file_fingerprint(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else { return String::new() };
     let (dev, ino, len) = (found.dev(), found.ino(), found.len());
     format!("{dev}:{ino}:{len}:{}.{:09}", found.mtime(), found.mtime_nsec())
 }
 
 /// Every member that we read may be absent, so any JSON object reads as a pod that is none of ours. The names tell.
-fn same(asked: String, name: &str, given: &str) -> Result<(), LookupError> {
+fn check_name(asked: String, name: &str, given: &str) -> Result<(), LookupError> {
     if name == given {
         return Ok(());
     }

@@ -22,4 +22,4 @@ pub mod offline_enrol;
 pub mod record;
 pub mod refusal;
 
-pub use dispatch::{PluginOutput, answer};
+pub use dispatch::{PluginOutput, answer_call};

@@ -68,13 +68,13 @@ impl CallLog {
     }
 
     /// One more label on the lines that follow.
-    pub fn label(&mut self, key: &str, value: &str) {
+    pub fn add_label(&mut self, key: &str, value: &str) {
         self.labels.insert(key.to_owned(), value.to_owned());
     }
 
     /// Records the decision on the pod: as a label on the lines that follow, and for [`CallLog::decision`].
-    pub fn decided(&mut self, decision: &PodDecision) {
-        self.label("decision", decision.code());
+    pub fn record_decision(&mut self, decision: &PodDecision) {
+        self.add_label("decision", decision.code());
         self.decision = Some((decision.code(), decision.to_string()));
         self.has_enrolled = matches!(decision, PodDecision::Ambient(_));
         self.has_redirected = matches!(decision, PodDecision::Sidecar(_));
@@ -99,7 +99,7 @@ impl CallLog {
     }
 
     /// Records the rules that were made, for [`CallLog::rules`].
-    pub fn made(&mut self, rules: DesiredRules) {
+    pub fn record_rules(&mut self, rules: DesiredRules) {
         self.rules = rules;
     }
 
@@ -111,34 +111,34 @@ impl CallLog {
 
     /// Something that only those want to know who search a fault.
     pub fn debug(&mut self, msg: String) {
-        self.push(LogLevel::Debug, msg);
+        self.push_line(LogLevel::Debug, msg);
     }
 
     /// Something that an operator wants to know of every pod.
     pub fn info(&mut self, msg: String) {
-        self.push(LogLevel::Info, msg);
+        self.push_line(LogLevel::Info, msg);
     }
 
     /// Something that is odd and did not stop us.
     pub fn warn(&mut self, msg: String) {
-        self.push(LogLevel::Warn, msg);
+        self.push_line(LogLevel::Warn, msg);
     }
 
     /// Something that stopped us.
     pub fn error(&mut self, msg: String) {
-        self.push(LogLevel::Error, msg);
+        self.push_line(LogLevel::Error, msg);
     }
 
-    fn push(&mut self, level: LogLevel, msg: String) {
+    fn push_line(&mut self, level: LogLevel, msg: String) {
         if level >= self.least {
             let labels = self.labels.clone();
-            self.records.push(LogRecord { level, time: now(), scope: String::new(), msg, labels });
+            self.records.push(LogRecord { level, time: current_time(), scope: String::new(), msg, labels });
         }
     }
 
     /// Sends all lines to the agent; what has to go to stderr instead is returned.
     #[must_use]
-    pub fn send(self) -> String {
+    pub fn send_lines(self) -> String {
         if self.records.is_empty() {
             return String::new();
         }
@@ -148,14 +148,14 @@ impl CallLog {
             return String::new();
         }
         let lines: String = self.records.iter().map(LogRecord::to_line).collect();
-        match self.file.as_deref().map(|file| append(file, &lines)) {
+        match self.file.as_deref().map(|file| append_lines(file, &lines)) {
             Some(Err(error)) => format!("{lines}istio-cni: cannot write log_file: {error}\n"),
             _ => lines,
         }
     }
 }
 
-pub(crate) fn now() -> String {
+pub(crate) fn current_time() -> String {
     wire::rfc3339(SystemTime::now())
 }
 
@@ -164,12 +164,12 @@ pub(crate) fn now() -> String {
 /// thread that is late ends with the process.
 fn post_in_time(socket: PathBuf, body: String) -> bool {
     let (done, outcome) = mpsc::channel();
-    let posted = thread::Builder::new().spawn(move || done.send(post(&socket, &body)));
+    let posted = thread::Builder::new().spawn(move || done.send(post_lines(&socket, &body)));
     posted.is_ok() && outcome.recv_timeout(DEADLINE).is_ok_and(|posted| posted.is_ok())
 }
 
 /// `POST /log`; whatever the agent answers, it has read the lines.
-fn post(socket: &Path, body: &str) -> io::Result<()> {
+fn post_lines(socket: &Path, body: &str) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     let head = "POST /log HTTP/1.1\r\nHost: unix\r\nContent-Type: application/json\r\nConnection: close\r\n";
     stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())?;
@@ -183,7 +183,7 @@ fn post(socket: &Path, body: &str) -> io::Result<()> {
 }
 
 /// Appends, after the file was moved aside when it has grown too long.
-fn append(path: &Path, lines: &str) -> io::Result<()> {
+fn append_lines(path: &Path, lines: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|meta| meta.size() >= MAX_FILE) {
         let mut aside = path.as_os_str().to_owned();
         aside.push(".1");

@@ -9,7 +9,7 @@ use std::{
 
 use cni_types::{CniError, ErrorCode};
 use dlmalloc::GlobalDlmalloc;
-use istio_cni::answer;
+use istio_cni::answer_call;
 
 /// musl's own allocator costs an ADD a quarter of a millisecond.
 #[global_allocator]
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         drop(writeln!(io::stderr(), "{error}"));
         return ExitCode::FAILURE;
     }
-    let answer = answer(|name| env::var_os(name), &mut io::stdin().lock());
+    let answer = answer_call(|name| env::var_os(name), &mut io::stdin().lock());
     // Nobody is left to tell when stdout or stderr is closed.
     drop(io::stderr().write_all(answer.stderr.as_bytes()));
     match io::stdout().write_all(answer.stdout.as_bytes()) {

@@ -9,7 +9,7 @@ use planner::node::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use wire::{SharedConfig, SharedNode};
 
 use crate::{
-    attach::{open_netns, subject},
+    attach::{open_netns, pod_title},
     call::PluginCall,
 };
 
@@ -33,7 +33,7 @@ impl OfflineEnrolment {
     /// There is no agent, and there has been none that left a node path, in words.
     pub fn open(call: &PluginCall) -> Result<OfflineEnrolment, String> {
         let path = Path::new(call.conf.ambient_config.as_deref().unwrap_or(CONFIG));
-        let node = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let node = read_shared_node(path).map_err(|why| format!("{}: {why}", path.display()))?;
         let config: NodeConfig = serde_json::from_value(node.config.clone())
             .map_err(|error| format!("{}: {error}", path.display()))?;
         let fallback = node.fallback.parse()?;
@@ -50,33 +50,33 @@ impl OfflineEnrolment {
     ///
     /// # Errors
     /// Nothing is prepared for its addresses, or the kernel refuses.
-    pub fn enrol(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
+    pub fn enrol_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
         if let Some(ip) = ips.iter().find(|ip| !self.families.contains(&Family::of_ip(**ip))) {
             return Err(format!("the node has no ambient path for {}, which {ip} needs", Family::of_ip(*ip)));
         }
-        self.members.enrol(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
+        self.members.enrol_pod(ips, uid, self.active, self.fallback).map_err(|error| error.to_string())
     }
 
     /// Releases what the pod owns of these addresses.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn release(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
-        self.members.release(ips, uid).map(drop).map_err(|error| error.to_string())
+    pub fn release_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), String> {
+        self.members.release_pod(ips, uid).map(drop).map_err(|error| error.to_string())
     }
 
     /// Whether all addresses are enrolled of which the node has a path for the family.
     ///
     /// # Errors
     /// One is not.
-    pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), String> {
+    pub fn check_enrolled(&mut self, ips: &[IpAddr]) -> Result<(), String> {
         let has_path = |ip: &&IpAddr| self.families.contains(&Family::of_ip(**ip));
         let ips: Vec<IpAddr> = ips.iter().filter(has_path).copied().collect();
-        Ok(self.members.check(&ips)?)
+        Ok(self.members.check_members(&ips)?)
     }
 }
 
-fn read(path: &Path) -> Result<SharedNode, String> {
+fn read_shared_node(path: &Path) -> Result<SharedNode, String> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_CONFIG).read_to_end(&mut text));
     read.map_err(|error| error.to_string())?;
@@ -88,11 +88,11 @@ fn read(path: &Path) -> Result<SharedNode, String> {
 ///
 /// # Errors
 /// That result cannot be read.
-pub fn addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
+pub fn pod_addresses(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
     Ok(reported_addresses(call)?.unwrap_or_default())
 }
 
-/// The addresses of a pod that starts: as [`addresses`], or those in its namespace if there was no plugin before us. Multus calls us
+/// The addresses of a pod that starts: as [`pod_addresses`], or those in its namespace if there was no plugin before us. Multus calls us
 /// so for a pod that names our network, when the pod has its own.
 ///
 /// # Errors
@@ -103,7 +103,7 @@ pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
         None => observed_addresses(call).map_err(|why| {
             CniError::new(
                 ErrorCode::Other,
-                format!("cannot observe the addresses of {}: {why}", subject(call)),
+                format!("cannot observe the addresses of {}: {why}", pod_title(call)),
             )
         }),
     }
@@ -113,7 +113,7 @@ pub fn addresses_at_start(call: &PluginCall) -> Result<Vec<IpAddr>, CniError> {
 fn reported_addresses(call: &PluginCall) -> Result<Option<Vec<IpAddr>>, CniError> {
     let Some(ifname) = &call.environment.ifname else { return Ok(Some(Vec::new())) };
     let previous = call.conf.prev_result()?;
-    Ok(previous.map(|previous| previous.result().pod_ips(ifname)))
+    Ok(previous.map(|previous| previous.parsed_result().pod_ips(ifname)))
 }
 
 fn observed_addresses(call: &PluginCall) -> Result<Vec<IpAddr>, String> {

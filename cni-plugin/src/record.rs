@@ -23,7 +23,7 @@ use wire::{NetnsFile, PodRecord, RECORDS, STAGED};
 
 use crate::{
     call::PluginCall,
-    log::{CallLog, now},
+    log::{CallLog, current_time},
     offline_enrol,
 };
 
@@ -31,9 +31,9 @@ use crate::{
 const MAX_READ: u64 = 16 << 10;
 
 /// Notes how an ADD ended.
-pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
-    let Some(directory) = directory(&call.conf) else { return };
-    let (Some(name), Some(container)) = (&call.pod, container(call)) else { return };
+pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Option<&CniError>) {
+    let Some(directory) = record_directory(&call.conf) else { return };
+    let (Some(name), Some(container)) = (&call.pod, container_id(call)) else { return };
     if error.is_none() {
         forget_failure(&directory, name);
         // In ambient mode the agent follows all pods, and those without rules need no record.
@@ -52,16 +52,16 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         container: container.clone(),
         netns: netns.map(|path| path.display().to_string()).unwrap_or_default(),
         netns_file: netns.and_then(netns_file),
-        ips: offline_enrol::addresses(call).unwrap_or_default(),
-        at: now(),
+        ips: offline_enrol::pod_addresses(call).unwrap_or_default(),
+        at: current_time(),
         decision: code.to_owned(),
         words: words.to_owned(),
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().rules.lines().clone(),
-        captured: log.rules().captured.lines(),
+        captured: log.rules().captured.to_lines(),
         // Of a failure nothing is computed.
         pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
-            planner::facts::trim(&mut pod);
+            planner::facts::trim_pod(&mut pod);
             planner::facts::trim_to_sidecar(&mut pod);
             Box::new(pod)
         }),
@@ -70,7 +70,7 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
         Some(_) => wire::failure_place(&name.namespace, &name.name),
         None => container.as_str().to_owned(),
     };
-    if let Err(error) = write(&directory, &file, record) {
+    if let Err(error) = write_record(&directory, &file, record) {
         log.warn(format!("cannot record this ADD in {}: {error}", directory.display()));
     }
 }
@@ -78,13 +78,13 @@ pub fn keep(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, error: Optio
 /// An earlier ADD of the pod may have failed. Its place may be another pod's by now.
 fn forget_failure(directory: &Path, name: &PodName) {
     let path = directory.join(wire::failure_place(&name.namespace, &name.name));
-    let last = load(&path); // most often there is none
+    let last = load_record(&path); // most often there is none
     if last.is_some_and(|last| last.namespace == name.namespace && last.name == name.name) {
         drop(fs::remove_file(&path)); // else it is shown until it is forgotten
     }
 }
 
-fn load(path: &Path) -> Option<PodRecord> {
+fn load_record(path: &Path) -> Option<PodRecord> {
     let mut text = Vec::new();
     fs::File::open(path).ok()?.take(MAX_READ).read_to_end(&mut text).ok()?;
     PodRecord::decode(&text).ok()
@@ -93,8 +93,8 @@ fn load(path: &Path) -> Option<PodRecord> {
 /// Returns the record of the ADD that attached this container: of the same pod, and of the same network namespace as far as
 /// that can be determined. `None`: there is none that can be read.
 #[must_use]
-pub fn find(call: &PluginCall) -> Option<PodRecord> {
-    let record = load(&directory(&call.conf)?.join(container(call)?.as_str()))?;
+pub fn find_for_container(call: &PluginCall) -> Option<PodRecord> {
+    let record = load_record(&record_directory(&call.conf)?.join(container_id(call)?.as_str()))?;
     let name = call.pod.as_ref()?;
     let is_same_pod = record.namespace == name.namespace
         && record.name == name.name
@@ -105,23 +105,23 @@ pub fn find(call: &PluginCall) -> Option<PodRecord> {
 }
 
 /// The container is gone.
-pub fn forget(call: &PluginCall) {
-    if let (Some(directory), Some(container)) = (directory(&call.conf), container(call)) {
+pub fn delete_for_container(call: &PluginCall) {
+    if let (Some(directory), Some(container)) = (record_directory(&call.conf), container_id(call)) {
         drop(fs::remove_file(directory.join(container.as_str()))); // in ambient mode there is none of most pods
     }
 }
 
 /// Removes the records of containers that the runtime does not have in this network any more. It calls GC while no ADD is
 /// under way.
-pub fn collect(conf: &NetConf, attached: &BTreeSet<&str>) {
-    let entries = directory(conf).and_then(|directory| fs::read_dir(directory).ok());
+pub fn remove_stale(conf: &NetConf, attached: &BTreeSet<&str>) {
+    let entries = record_directory(conf).and_then(|directory| fs::read_dir(directory).ok());
     for entry in entries.into_iter().flatten().flatten() {
         let name = entry.file_name();
         // Names of failures and of files that are being written begin as no container's ID does.
         let is_container = |name: &&str| name.starts_with(|first: char| first.is_ascii_alphanumeric());
         let is_detached = name.to_str().filter(is_container).is_some_and(|name| !attached.contains(name));
         let is_of_network = |record: PodRecord| record.network.is_empty() || record.network == conf.name;
-        if is_detached && load(&entry.path()).is_none_or(is_of_network) {
+        if is_detached && load_record(&entry.path()).is_none_or(is_of_network) {
             drop(fs::remove_file(entry.path())); // the next call tries again
         }
     }
@@ -133,11 +133,11 @@ fn netns_file(path: &Path) -> Option<NetnsFile> {
 }
 
 /// Checked by `cni_types`: letters, digits, and some signs that no path is made of.
-fn container(call: &PluginCall) -> Option<&ContainerId> {
+fn container_id(call: &PluginCall) -> Option<&ContainerId> {
     call.environment.container_id.as_ref()
 }
 
-fn directory(conf: &NetConf) -> Option<PathBuf> {
+fn record_directory(conf: &NetConf) -> Option<PathBuf> {
     Some(run_dir(conf)?.join(RECORDS))
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn run_dir(conf: &NetConf) -> Option<&Path> {
 
 /// For root alone. Old or new and complete at every moment: a full disk or a kill leaves at most a staged file, which no one
 /// reads and the agent removes. Without an agent's directory there is nobody who would read a record, or clean up.
-fn write(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
+fn write_record(directory: &Path, file: &str, record: PodRecord) -> io::Result<()> {
     let text = record.encode().map_err(io::Error::other)?;
     let unique = RandomState::new().hash_one(std::process::id());
     let staged = directory.join(format!("{STAGED}{unique:016x}"));
@@ -198,15 +198,15 @@ mod tests {
         let run_dir = scratch("whole");
         let directory = run_dir.join(RECORDS);
         let record = |words: &str| PodRecord { words: words.to_owned(), ..PodRecord::default() };
-        write(&directory, "one", record("first")).unwrap();
-        write(&directory, "one", record(&"\u{1}".repeat(100_000))).unwrap();
+        write_record(&directory, "one", record("first")).unwrap();
+        write_record(&directory, "one", record(&"\u{1}".repeat(100_000))).unwrap();
         let text = fs::read(directory.join("one")).unwrap();
         assert!(text.len() <= wire::MAX_SUCCESS && PodRecord::decode(&text).is_ok());
         let endless = PodRecord { netns: "n".repeat(wire::MAX_SUCCESS), ..PodRecord::default() };
-        assert!(write(&directory, "one", endless).is_err());
+        assert!(write_record(&directory, "one", endless).is_err());
         assert_eq!(fs::read(directory.join("one")).unwrap(), text, "the earlier one stays");
         fs::create_dir(directory.join("two")).unwrap();
-        assert!(write(&directory, "two", record("")).is_err(), "it cannot be renamed");
+        assert!(write_record(&directory, "two", record("")).is_err(), "it cannot be renamed");
         assert_eq!(files(&directory), ["one", "two"]);
         fs::remove_dir_all(run_dir).unwrap();
     }
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn without_an_agents_directory_nothing_is_recorded_and_nothing_is_wrong() {
         let run_dir = scratch("none");
-        write(&run_dir.join("agent").join(RECORDS), "one", PodRecord::default()).unwrap();
+        write_record(&run_dir.join("agent").join(RECORDS), "one", PodRecord::default()).unwrap();
         assert!(files(&run_dir).is_empty());
         fs::remove_dir_all(run_dir).unwrap();
     }
@@ -231,7 +231,7 @@ mod tests {
                 error: Some("\u{1}\"".repeat(5000)),
                 ..PodRecord::default()
             };
-            write(&directory, &wire::failure_place(&name.namespace, &name.name), record).unwrap();
+            write_record(&directory, &wire::failure_place(&name.namespace, &name.name), record).unwrap();
         }
         let count = files(&directory).len();
         assert!(count <= usize::try_from(wire::FAILURE_PLACES).unwrap(), "{count} files");

@@ -27,7 +27,7 @@ use rustix::{
 
 use crate::{
     call::PluginCall,
-    facts::{LookupError, fingerprint},
+    facts::{LookupError, file_fingerprint},
     record,
 };
 
@@ -51,13 +51,13 @@ const REMEDY: &str =
 /// Whether an ADD of a pod that is unknown because of `error` may succeed: with a warning for the log, or not, with what
 /// there is to add to the error. `None`: that is another case.
 #[must_use]
-pub fn judge(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
+pub fn judge_add(call: &PluginCall, error: &LookupError) -> Option<Result<String, String>> {
     if call.environment.command != CniCommand::Add {
         return None;
     }
     if !error.is_refusal() {
         if error.is_not_found() {
-            forget(call); // so it accepts the credential
+            remove_record(call); // so it accepts the credential
         }
         return None;
     }
@@ -67,14 +67,14 @@ pub fn judge(call: &PluginCall, error: &LookupError) -> Option<Result<String, St
     }
     let socket = call.conf.log_uds_address.as_deref()?;
     if !is_deserted(socket) {
-        forget(call);
+        remove_record(call);
         return None;
     }
     Some(by_the_node(call, socket))
 }
 
 /// Removes the record of refusals: the API server has accepted the credential, or an agent is there.
-pub fn forget(call: &PluginCall) {
+pub fn remove_record(call: &PluginCall) {
     if let (false, Some(directory)) = (call.conf.ambient_enabled, record::run_dir(&call.conf)) {
         drop(fs::remove_file(directory.join(wire::REFUSED_CREDENTIAL))); // most often there is none
     }
@@ -90,8 +90,8 @@ fn is_deserted(socket: &str) -> bool {
 }
 
 fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {
-    let lasted =
-        lasted(call, socket).map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
+    let lasted = refused_seconds(call, socket)
+        .map_err(|error| format!("cannot note the refusal: {error}; {REMEDY}"))?;
     if lasted < LASTING {
         return Err(format!(
             "no node agent listens at {socket}; when this has lasted {LASTING} s (by now {lasted} s), pods without a \
@@ -111,24 +111,25 @@ fn by_the_node(call: &PluginCall, socket: &str) -> Result<String, String> {
 }
 
 /// For how many seconds this credential has been refused, by what earlier calls noted; notes it if none did.
-fn lasted(call: &PluginCall, socket: &str) -> io::Result<i64> {
+fn refused_seconds(call: &PluginCall, socket: &str) -> io::Result<i64> {
     let missing = || io::Error::from(io::ErrorKind::NotFound);
     let directory = record::run_dir(&call.conf).ok_or_else(missing)?;
-    let credential = fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
+    let credential =
+        file_fingerprint(Path::new(call.conf.kubernetes.kubeconfig.as_deref().unwrap_or_default()));
     let boot = fs::read_to_string(BOOT_ID)?;
-    let refused = format!("{} {credential} {}\n", boot.trim(), fingerprint(Path::new(socket)));
+    let refused = format!("{} {credential} {}\n", boot.trim(), file_fingerprint(Path::new(socket)));
     let now = clock_gettime(ClockId::Boottime).tv_sec;
-    if let Some(since) = noted(&directory.join(wire::REFUSED_CREDENTIAL), &refused)
+    if let Some(since) = recorded_since(&directory.join(wire::REFUSED_CREDENTIAL), &refused)
         && since <= now
     {
         return Ok(now - since);
     }
-    note(directory, &format!("{now} {refused}"))?;
+    write_note(directory, &format!("{now} {refused}"))?;
     Ok(0)
 }
 
 /// Since when, if that is about the same credential in the same boot.
-fn noted(path: &Path, refused: &str) -> Option<i64> {
+fn recorded_since(path: &Path, refused: &str) -> Option<i64> {
     let mut text = String::new();
     File::open(path).ok()?.take(MAX_FILE).read_to_string(&mut text).ok()?;
     let (since, rest) = text.split_once(' ')?;
@@ -136,7 +137,7 @@ fn noted(path: &Path, refused: &str) -> Option<i64> {
 }
 
 /// Whole or not at all. The directory may have gone with a reboot.
-fn note(directory: &Path, line: &str) -> io::Result<()> {
+fn write_note(directory: &Path, line: &str) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o755).create(directory)
         && error.kind() != io::ErrorKind::AlreadyExists
     {

@@ -37,7 +37,7 @@ fn call(container: &Container, arguments: &[&str]) -> (i32, String) {
 pub(crate) fn explain(container: &Container, pod: &str) -> Explanation {
     let (status, text) = call(container, &["explain", pod, "-o", "json"]);
     let answer: Explanation = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert_eq!(status, i32::from(answer.verdict.status()), "{answer:#?}");
+    assert_eq!(status, i32::from(answer.verdict.exit_status()), "{answer:#?}");
     readable(&answer);
     answer
 }
@@ -63,9 +63,9 @@ pub(crate) fn says(container: &Container, pod: &str, expected: Expected, words: 
 }
 
 fn short(answer: &Explanation) -> (&str, &str, &str, i32) {
-    let capture = answer.capture.map_or("-", report::CaptureState::word);
-    let way = answer.mode.map_or("-", report::RedirectionMode::word);
-    (&answer.code, capture, way, i32::from(answer.verdict.status()))
+    let capture = answer.capture.map_or("-", report::CaptureState::as_str);
+    let way = answer.mode.map_or("-", report::RedirectionMode::as_str);
+    (&answer.code, capture, way, i32::from(answer.verdict.exit_status()))
 }
 
 /// The same as soon as it is so: what the agent takes in, or repairs, has its time. `before` comes before each question.

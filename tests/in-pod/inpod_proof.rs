@@ -35,7 +35,7 @@ const COUNTERS: &str = "table inet proof {
 fn prove(fixture: &Ambient, pod: &str) -> Proof {
     let output = fixture.container.exec(&["prove", pod, "-o", "json"]);
     let proof: Proof = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert_eq!(output.status.code(), Some(proof.status().into()), "{proof:?}");
+    assert_eq!(output.status.code(), Some(proof.exit_status().into()), "{proof:?}");
     proof
 }
 
@@ -126,7 +126,7 @@ fn a_pod_whose_ztunnel_is_gone_is_held() {
     let proof = prove(&fixture, "mesh/app");
     assert_eq!(result(&proof.paths, "application-tcp"), ProofResult::Held);
     assert_eq!(result(&proof.paths, "proxy-tcp"), ProofResult::Proven);
-    assert_eq!(proof.status(), 2);
+    assert_eq!(proof.exit_status(), 2);
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_pod_without_its_rules_bypasses() {
     fixture.wait_captured(&peer);
     drop(fixture.daemon.take());
     let config = InPodRulesConfig::default();
-    let rules = |family| (family, rules::inpod::pod(&config, &PodOptions::default(), family));
+    let rules = |family| (family, rules::inpod::pod_rules(&config, &PodOptions::default(), family));
     let inbound = InboundSpec { tunnel: config.tunnel, probes: Some(config.probes) };
     let proxy = ProxyIdentity::Mark(config.proxy);
     let spec = ProofSpec { rules: Family::BOTH.map(rules).into(), proxy, inbound };
@@ -301,7 +301,7 @@ fn what_is_not_captured_in_its_namespace_is_not_testable() {
     let why = "its namespace is not labelled istio.io/dataplane-mode=ambient";
     let message = format!("it is outside of the mesh: {why}");
     assert_eq!(proof.message, Some(message), "{}", outside.sandbox.pod.name);
-    assert_eq!(prove(&fixture, &format!("{MESH}/nobody")).status(), 3);
+    assert_eq!(prove(&fixture, &format!("{MESH}/nobody")).exit_status(), 3);
     for wrong in [&["prove"][..], &["prove", "app"], &["prove", "a/b/c"]] {
         assert_eq!(fixture.container.exec(wrong).status.code(), Some(2), "{wrong:?}");
     }

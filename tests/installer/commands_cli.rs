@@ -304,7 +304,7 @@ fn a_bundle_has_everything_but_secrets() {
     let mut back: StateReport = serde_json::from_str(text("state.json")).unwrap();
     back.config.clone_from(&full().config);
     let mut full = full();
-    full.conclude();
+    full.fill_conclusions();
     assert_eq!(back, full, "nothing else is lost");
     for (name, text) in &files {
         assert!(!text.contains("hunter2secret") && !text.contains("abcdef012345"), "{name}: {text}");

@@ -190,7 +190,7 @@ fn a_link_leads_to_the_explanation_of_a_pod() {
     let explanation = "document.getElementById('explain/shop/payments')";
     browser.until(&format!("{explanation}.textContent.includes('What to do:')"));
     let shown = browser.eval(&format!("{explanation}.textContent"));
-    let expected = report::explain(&fixtures::bypassing(), "shop", "payments").to_string();
+    let expected = report::explain_pod(&fixtures::bypassing(), "shop", "payments").to_string();
     assert_eq!(shown.as_str().unwrap(), expected.trim_end(), "as the command prints it");
     assert_eq!(browser.eval(&format!("{explanation}.closest('details').open")), true);
 

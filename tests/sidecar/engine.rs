@@ -59,7 +59,9 @@ pub(crate) fn pods() -> Vec<Case> {
         ),
     ];
     let in_pod = in_pod.map(|(name, pod)| {
-        Case::new(name, ChainSet::IN_POD, |family| inpod::pod(&InPodRulesConfig::default(), &pod, family))
+        Case::new(name, ChainSet::IN_POD, |family| {
+            inpod::pod_rules(&InPodRulesConfig::default(), &pod, family)
+        })
     });
     sidecars.chain(in_pod).collect()
 }
@@ -91,7 +93,7 @@ fn everything(family: Family) -> RuleSet {
         }
         conditions.push(any().when(Match::Uid(id.clone())).when(Match::Gid(id)));
         conditions.push(any().when(Match::SocketExists { negated }));
-        for value in [mark, Mark::exact(0x539)] {
+        for value in [mark, Mark::with_full_mask(0x539)] {
             conditions.push(any().when(Match::Mark(MatchValue { negated, value })));
             conditions.push(any().when(Match::ConnMark(MatchValue { negated, value })));
         }
@@ -105,23 +107,23 @@ fn everything(family: Family) -> RuleSet {
         Target::Goto(Chain::named("ISTIO_REDIRECT")),
     ];
     let mangle = [
-        Target::Tproxy { port: Port(15006), mark: Mark::exact(0x539) },
+        Target::Tproxy { port: Port(15006), mark: Mark::with_full_mask(0x539) },
         Target::Tproxy { port: Port(15006), mark },
         Target::SetMark(mark),
-        Target::SetMark(Mark::exact(0)),
+        Target::SetMark(Mark::with_full_mask(0)),
         Target::SaveMark,
         Target::RestoreMark(0xfff),
         Target::RestoreMark(u32::MAX),
         Target::SetConnMark(mark),
-        Target::SetConnMark(Mark::exact(0x111)),
+        Target::SetConnMark(Mark::with_full_mask(0x111)),
         Target::Drop,
         Target::Nflog { prefix: "a \"quoted\" word".into(), group: 1337, size: 60 },
     ];
     let mut rules = RuleSet::default();
     let mut lead = |table, hook, place, chain: &Chain, list: Vec<Rule>| {
-        let rules: &mut rules::TableRules = rules.table(table);
+        let rules: &mut rules::TableRules = rules.table_mut(table);
         *rules.chain_mut(chain) = list;
-        rules.jumps.push(HookJump { hook, rule: Rule::jump(chain.clone()).tcp(), place });
+        rules.jumps.push(HookJump { hook, rule: Rule::jump_to(chain.clone()).tcp(), place });
     };
     let with =
         |targets: &[Target]| targets.iter().map(|target| any().tcp().with_target(target.clone())).collect();
@@ -166,7 +168,7 @@ fn family_ip(family: Family) -> std::net::IpAddr {
 }
 
 fn listed(netns: &Netns, owner: ChainSet) -> BTreeMap<Family, SavedTables> {
-    netns.run(move || nftables::listing(&[owner], ListBounds::POD)).unwrap()
+    netns.run(move || nftables::read_tables(&[owner], ListBounds::POD)).unwrap()
 }
 
 /// What leads from what the engine reads to what is wanted.
@@ -182,7 +184,7 @@ fn by_engine(netns: &Netns, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet)
     let changes = changes(netns, owner, wanted);
     let messages = {
         let changes: Vec<_> = changes.iter().map(|(family, change)| (*family, change)).collect();
-        nftables::transaction(&changes).unwrap()
+        nftables::transaction_messages(&changes).unwrap()
     };
     netns.run(move || nftables::commit(messages)).unwrap();
     changes

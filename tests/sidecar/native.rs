@@ -33,7 +33,7 @@ fn apply(
 ) -> (Backend, Vec<String>) {
     netns.run(|| {
         let (firewall, observed) = Firewall::open(options).unwrap();
-        let changes = observed.changes(owner, wanted);
+        let changes = observed.plan_changes(owner, wanted);
         firewall.apply(&changes, Vec::new()).unwrap();
         (firewall.backend(), changes.reason_texts())
     })
@@ -78,7 +78,7 @@ fn every_rule_set_of_a_pod_is_made_found_mended_and_removed() {
 
 fn in_pod(dns: bool) -> impl Fn(Family) -> RuleSet + Clone + Send {
     let pod = PodOptions { dns, ..PodOptions::default() };
-    move |family| inpod::pod(&InPodRulesConfig::default(), &pod, family)
+    move |family| inpod::pod_rules(&InPodRulesConfig::default(), &pod, family)
 }
 
 /// As `nft` wants to have what Istio 1.30 makes in an ambient pod with DNS capture.

@@ -102,7 +102,7 @@ fn remove(netns: &Netns, backend: Backend, family: Family) -> RuleChange {
 
 /// The lines of a save that are ours, if the tools print what we write: all but the address that TPROXY gets.
 fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
-    let on_ip = format!("--on-ip {} --tproxy-mark", family.unspecified());
+    let on_ip = format!("--on-ip {} --tproxy-mark", family.unspecified_address());
     let mut lines = Vec::new();
     for table in rules.tables.values() {
         lines.extend(table.jumps.iter().map(|jump| format!("-A {} {}", jump.hook.name(), jump.rule)));

@@ -27,7 +27,7 @@ use cases::Case;
 use state::{State, forced, pod_netns, save_text};
 
 /// The mark of all TPROXY cases, which tells the policy rules to remove.
-pub(crate) const MARK: Mark = Mark::exact(1337);
+pub(crate) const MARK: Mark = Mark::with_full_mask(1337);
 
 /// Makes the rule set of a case, for both families.
 pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectReport {
@@ -38,7 +38,7 @@ pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectRep
 
 /// Takes everything away, of this backend only, so that a test sees what each leaves.
 fn remove(netns: &Netns, backend: Backend) -> Vec<String> {
-    netns.run(|| redirect::remove(MARK, &forced(backend))).unwrap()
+    netns.run(|| redirect::remove_all(MARK, &forced(backend))).unwrap()
 }
 
 /// Does something for each element, a few at a time: these tests mostly wait for the kernel, which takes its time to

@@ -15,7 +15,7 @@ use planner::ambient::AMBIENT_REDIRECTION;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 
-use crate::{cluster::connect, supervise::restart_on_panic};
+use crate::{cluster::connect_to_api, supervise::restart_on_panic};
 
 /// Updates that wait in the channel, and as many in the queue: more than a node has pods, because an uninstallation annotates
 /// all of them at once. The reconciler submits again what found no room.
@@ -38,7 +38,7 @@ impl UpdateQueue {
     }
 
     /// Adds an update, in place of an older one of its pod.
-    fn add(&mut self, update: AnnotationUpdate) {
+    fn add_update(&mut self, update: AnnotationUpdate) {
         let uid = update.uid.clone();
         let is_new = self.updates.insert(uid.clone(), update).is_none();
         if is_new && !self.requested.contains(&uid) {
@@ -46,8 +46,8 @@ impl UpdateQueue {
         }
     }
 
-    /// The next update to be written, if a request is allowed; its pod has a request until [`UpdateQueue::finished`].
-    fn next(&mut self) -> Option<AnnotationUpdate> {
+    /// The next update to be written, if a request is allowed; its pod has a request until [`UpdateQueue::complete_request`].
+    fn next_update(&mut self) -> Option<AnnotationUpdate> {
         if self.requested.len() >= REQUESTS {
             return None;
         }
@@ -57,7 +57,7 @@ impl UpdateQueue {
         Some(update)
     }
 
-    fn finished(&mut self, uid: &PodUid) {
+    fn complete_request(&mut self, uid: &PodUid) {
         self.requested.remove(uid);
         if self.updates.contains_key(uid) {
             self.order.push_back(uid.clone());
@@ -67,7 +67,7 @@ impl UpdateQueue {
 
 /// Annotates pods until no update can come any more and all are written. What cannot be written now, the reconciler submits
 /// again.
-pub(crate) async fn write(settings: Arc<DaemonSettings>, updates: Receiver<AnnotationUpdate>) {
+pub(crate) async fn write_annotations(settings: Arc<DaemonSettings>, updates: Receiver<AnnotationUpdate>) {
     restart_on_panic("the annotations of pods", updates, |updates| {
         Box::pin(write_to_api(Arc::clone(&settings), updates))
     })
@@ -80,15 +80,15 @@ async fn write_to_api(settings: Arc<DaemonSettings>, updates: &mut Receiver<Anno
         while updates.recv().await.is_some() {} // there is no API server that has these pods
         return;
     };
-    let client = connect(connection).await;
-    write_each(updates, |update| annotate(client.clone(), update)).await;
+    let client = connect_to_api(connection).await;
+    write_each(updates, |update| annotate_pod(client.clone(), update)).await;
 }
 
-async fn annotate(client: KubeClient, AnnotationUpdate { pod, uid, redirection }: AnnotationUpdate) {
-    match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.value()).await {
+async fn annotate_pod(client: KubeClient, AnnotationUpdate { pod, uid, redirection }: AnnotationUpdate) {
+    match client.annotate_pod_status(&pod, &uid, AMBIENT_REDIRECTION, redirection.annotation_value()).await {
         Ok(()) => {
             // That the pod is captured, or not any more, the agent has logged.
-            let value = redirection.value().unwrap_or("removed");
+            let value = redirection.annotation_value().unwrap_or("removed");
             info!(target: "ambient", namespace = %pod.namespace, pod = %pod.name, annotation = AMBIENT_REDIRECTION, value, "pod annotated");
         }
         Err(error) => {
@@ -106,12 +106,12 @@ async fn write_each<W: Future<Output = ()>>(
     while is_open || !requests.is_empty() {
         tokio::select! {
             update = updates.recv(), if is_open && queue.has_room() => match update {
-                Some(update) => queue.add(update),
+                Some(update) => queue.add_update(update),
                 None => is_open = false,
             },
-            Some(uid) = requests.next() => queue.finished(&uid),
+            Some(uid) = requests.next() => queue.complete_request(&uid),
         }
-        while let Some(update) = queue.next() {
+        while let Some(update) = queue.next_update() {
             let (uid, request) = (update.uid.clone(), write(update));
             requests.push(async move {
                 request.await;

@@ -52,11 +52,11 @@ impl ClusterAccess {
 
     /// The client, which an agent that has just started waits for.
     pub(crate) async fn client_within(&self, limit: Duration) -> Result<KubeClient> {
-        let client = timeout(limit, self.connected()).await;
+        let client = timeout(limit, self.wait_for_client()).await;
         client.map_err(|_| anyhow!("there is no credential for the API server yet"))
     }
 
-    async fn connected(&self) -> KubeClient {
+    async fn wait_for_client(&self) -> KubeClient {
         let mut known = self.client.subscribe();
         loop {
             if let Some(client) = &*known.borrow_and_update() {
@@ -75,13 +75,13 @@ impl ClusterAccess {
 /// answer to it, permissions that are revoked later are no evidence of an uninstallation.
 pub(crate) async fn follow_owner(settings: Arc<DaemonSettings>, cluster: Arc<ClusterAccess>) {
     let Some(connection) = &settings.api else { return };
-    let client = connect(connection).await;
+    let client = connect_to_api(connection).await;
     cluster.set_client(&client);
     follow_daemon_set(&client, &settings.identity, &cluster.memory).await;
 }
 
 /// Follows and tells until it is dropped. `owner`: [`follow_owner`], which was started before.
-pub(crate) async fn follow(
+pub(crate) async fn follow_resources(
     settings: Arc<DaemonSettings>,
     cluster: Arc<ClusterAccess>,
     installer: InstallerHandle,
@@ -91,7 +91,7 @@ pub(crate) async fn follow(
     if settings.api.is_none() {
         return;
     }
-    let client = cluster.connected().await;
+    let client = cluster.wait_for_client().await;
     let config_map = async {
         if let Some((object, key)) = &settings.config_map {
             follow_config_map(&client, object, key, &installer).await;
@@ -104,7 +104,7 @@ pub(crate) async fn follow(
             std::panic::resume_unwind(panic); // this task is watched
         }
     };
-    tokio::join!(config_map, owner, notices::publish(&client, &settings, sources));
+    tokio::join!(config_map, owner, notices::publish_events(&client, &settings, sources));
 }
 
 /// Pauses while something is not there yet.
@@ -113,8 +113,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
 
 /// Tries until the credential can be read.
-pub(crate) async fn connect(connection: &ApiConnection) -> KubeClient {
-    let (mut attempts, mut last) = (BACKOFF.attempts(), LastError::default());
+pub(crate) async fn connect_to_api(connection: &ApiConnection) -> KubeClient {
+    let (mut attempts, mut last) = (BACKOFF.start_attempts(), LastError::default());
     loop {
         match KubeClient::new(connection) {
             Ok(client) => return client,
@@ -123,7 +123,7 @@ pub(crate) async fn connect(connection: &ApiConnection) -> KubeClient {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(attempts.failed()).await;
+        tokio::time::sleep(attempts.record_failure()).await;
     }
 }
 
@@ -136,7 +136,7 @@ struct ConfigMap {
 async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, installer: &InstallerHandle) {
     let mut last = LastError::default();
     let name = format!("{}/{}", object.namespace, object.name);
-    let mut changes = std::pin::pin!(client.watch::<ConfigMap>(object));
+    let mut changes = std::pin::pin!(client.watch_object::<ConfigMap>(object));
     while let Some(change) = changes.next().await {
         let value = match change {
             Ok(config_map) => config_map.and_then(|mut config_map| config_map.data.remove(key)),
@@ -184,7 +184,7 @@ async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory
         if let Ok(daemon_set) =
             client.get::<DaemonSet>(&whole, &shutdown::daemon_set_path(&object), LIMIT).await
         {
-            observe(memory, &name, Some(&daemon_set), false);
+            record_daemon_set(memory, &name, Some(&daemon_set), false);
         }
         tokio::time::sleep(REFUSED_PAUSE).await;
     }
@@ -198,14 +198,14 @@ async fn watch_daemon_set(
     last: &mut LastError,
 ) -> Error {
     let name = format!("{}/{}", object.namespace, object.name);
-    let mut changes = std::pin::pin!(client.watch::<DaemonSet>(object));
+    let mut changes = std::pin::pin!(client.watch_object::<DaemonSet>(object));
     loop {
         match changes.next().await {
             Some(Ok(daemon_set)) => {
                 if last.clear() {
                     info!(target: "install", daemon_set = name, "DaemonSet watched again");
                 }
-                observe(memory, &name, daemon_set.as_ref(), true);
+                record_daemon_set(memory, &name, daemon_set.as_ref(), true);
             }
             Some(Err(error)) => {
                 memory.lose_watch();
@@ -221,8 +221,13 @@ async fn watch_daemon_set(
     }
 }
 
-fn observe(memory: &SharedShutdownFacts, name: &str, daemon_set: Option<&DaemonSet>, watched: bool) {
-    match memory.observe(daemon_set, watched) {
+fn record_daemon_set(
+    memory: &SharedShutdownFacts,
+    name: &str,
+    daemon_set: Option<&DaemonSet>,
+    watched: bool,
+) {
+    match memory.update_presence(daemon_set, watched) {
         Some(DaemonSetPresence::Present) => {
             info!(target: "install", daemon_set = name, "found the agent's DaemonSet");
         }
@@ -243,7 +248,7 @@ async fn daemon_set_name(
     identity: &AgentIdentity,
     memory: &SharedShutdownFacts,
 ) -> String {
-    let mut attempts = BACKOFF.attempts();
+    let mut attempts = BACKOFF.start_attempts();
     let owner = loop {
         match client.get::<Pod>("our own pod", &shutdown::own_pod_path(identity), LIMIT).await {
             Ok(pod) => {
@@ -255,7 +260,7 @@ async fn daemon_set_name(
                 break None;
             }
             Err(error) if error.kind() == ApiErrorKind::Refused => break None,
-            Err(_) => tokio::time::sleep(attempts.failed()).await,
+            Err(_) => tokio::time::sleep(attempts.record_failure()).await,
         }
     };
     let configured = Some(&identity.daemon_set).filter(|name| !name.is_empty()).cloned();

@@ -29,7 +29,7 @@ use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, optio
 use history::HistoryQuery;
 use invocation::{CANNOT, CommandInvocation};
 pub(crate) use output::{OutputOptions, is_on};
-pub(crate) use removal::show as show_removal;
+pub(crate) use removal::print_plan as show_removal;
 use telemetry::logging::LogOptions;
 
 /// One of them.
@@ -215,11 +215,11 @@ impl CliCommand {
 
     /// By its name on the command line.
     pub(crate) fn from_word(word: &str) -> Option<CliCommand> {
-        CliCommand::ALL.into_iter().find(|command| command.summary().0 == word)
+        CliCommand::ALL.into_iter().find(|command| command.name_and_summary().0 == word)
     }
 
     /// Returns its name on the command line, and one line for the help of all.
-    pub(crate) fn summary(self) -> (&'static str, &'static str) {
+    pub(crate) fn name_and_summary(self) -> (&'static str, &'static str) {
         match self {
             CliCommand::Check => ("check", "show what would keep the agent from capturing pods here"),
             CliCommand::State => ("state", "show the node at one glance"),
@@ -237,7 +237,7 @@ impl CliCommand {
     }
 
     /// Returns the usage text of the command.
-    fn usage(self) -> &'static str {
+    fn usage_text(self) -> &'static str {
         match self {
             CliCommand::Check => CHECK,
             CliCommand::State => STATE,
@@ -255,7 +255,7 @@ impl CliCommand {
     }
 
     /// Returns the flags of the command itself, which come before those of the daemon.
-    pub(crate) fn flags(self) -> &'static [Flag] {
+    pub(crate) fn own_flags(self) -> &'static [Flag] {
         match self {
             CliCommand::Check => &[FAIL_ON, CHECK_OUTPUT, NO_COLOR],
             CliCommand::State
@@ -274,7 +274,7 @@ impl CliCommand {
 }
 
 /// Runs one; what stops it is said on stderr.
-pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
+pub(crate) fn run_command(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
     match try_run(command, arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -286,7 +286,7 @@ pub(crate) fn run(command: CliCommand, arguments: Vec<OsString>) -> ExitCode {
 
 fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     // One command is read in the life of a process.
-    let table: &'static [Flag] = [command.flags(), options::ALL.as_slice()].concat().leak();
+    let table: &'static [Flag] = [command.own_flags(), options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
         CliCommand::Explain
@@ -299,30 +299,30 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let values = match request {
         ParseOutcome::Run(values) => values,
         ParseOutcome::Help => {
-            let help = flags::help(command.usage(), command.flags());
-            output::write(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
+            let help = flags::help_text(command.usage_text(), command.own_flags());
+            output::write_stdout(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let (settings, _) = settings(&values)?;
-    let output = OutputOptions::read(&values)?;
+    let (settings, _) = read_settings(&values)?;
+    let output = OutputOptions::from_flags(&values)?;
     let is_check = command == CliCommand::Check;
     ensure!(is_check || !output.form.is_of_check(), "-o junit and -o sarif are forms of check alone");
     let call = CommandInvocation { values, settings, output };
     match command {
         CliCommand::Check => check::run(&call),
-        CliCommand::State => show::state(&call),
+        CliCommand::State => show::show_state(&call),
         CliCommand::Explain => explain::run(&call),
         CliCommand::Prove => prove::run(&call),
-        CliCommand::List => show::list(&call),
-        CliCommand::Verify => show::verify(&call),
-        CliCommand::Plan => show::plan(&call),
+        CliCommand::List => show::list_pods(&call),
+        CliCommand::Verify => show::verify_node(&call),
+        CliCommand::Plan => show::show_plan(&call),
         CliCommand::Bundle => bundle::run(&call),
         CliCommand::Watch => watch::run(&call),
         CliCommand::History => {
             let pod = explain::pod_name(call.values.positionals())?;
-            let query = HistoryQuery { pod, namespace: call.values.text(&NAMESPACE).to_owned() };
-            history::run(&call.settings.history(), &query, call.output)
+            let query = HistoryQuery { pod, namespace: call.values.flag_text(&NAMESPACE).to_owned() };
+            history::run(&call.settings.history_path(), &query, call.output)
         }
         CliCommand::Simulate => simulate::run(&call),
         CliCommand::LogLevel => {
@@ -335,7 +335,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// Something in them is wrong.
-pub(crate) fn settings(values: &FlagValues) -> Result<(DaemonSettings, LogOptions)> {
+pub(crate) fn read_settings(values: &FlagValues) -> Result<(DaemonSettings, LogOptions)> {
     Ok(DaemonSettings::read(values, &CommandEnv)?)
 }
 
@@ -357,12 +357,12 @@ impl HostEnvironment for CommandEnv {
         ProcessEnvironment.host_name()
     }
 
-    fn namespace(&self) -> Option<String> {
-        ProcessEnvironment.namespace()
+    fn account_namespace(&self) -> Option<String> {
+        ProcessEnvironment.account_namespace()
     }
 
-    fn pod(&self) -> Option<String> {
-        ProcessEnvironment.pod()
+    fn account_pod(&self) -> Option<String> {
+        ProcessEnvironment.account_pod()
     }
 }
 

@@ -33,7 +33,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// At the end: the kubelet gives us five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-fn judge(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
+fn decide_condition(installer: Result<(), Reason>, agent: Result<(), Reason>) -> NodeCondition {
     let (status, reason, message) = match (installer, agent) {
         (Err(why), _) => (ConditionStatus::False, NOT_INSTALLED, why.into()),
         (_, Err(why)) => (ConditionStatus::False, NETWORK_NOT_READY, why.into()),
@@ -76,21 +76,21 @@ impl LastReported {
         }
     }
 
-    fn done(&mut self, condition: NodeCondition, now: Instant) {
+    fn record_success(&mut self, condition: NodeCondition, now: Instant) {
         *self = LastReported { last: Some((condition, now)), ..LastReported::new(self.started) };
     }
 
-    fn failed(&mut self, now: Instant) {
+    fn record_failure(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + Backoff::new(FIRST_PAUSE, LAST_PAUSE).after(self.failures));
+        self.not_before = Some(now + Backoff::new(FIRST_PAUSE, LAST_PAUSE).delay_after(self.failures));
     }
 }
 
 /// Keeps the condition as it is with us, until it is dropped.
-pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
+pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
     let (mut told, mut said) = (LastReported::new(Instant::now()), LastError::default());
     loop {
-        let condition = judge(probe.installer(), probe.agent().unwrap_or(Ok(())));
+        let condition = decide_condition(probe.installer_health(), probe.agent_health().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
             && told.is_due(&condition, Instant::now())
         {
@@ -100,13 +100,13 @@ pub(crate) async fn follow(probe: HealthProbe, cluster: Arc<ClusterAccess>, node
                     if said.clear() {
                         info!(target: "install", "node condition updated again");
                     }
-                    told.done(condition, Instant::now());
+                    told.record_success(condition, Instant::now());
                 }
                 Err(error) => {
                     if said.replace(&error) {
                         warn!(target: "install", %error, "cannot update the node condition");
                     }
-                    told.failed(Instant::now());
+                    told.record_failure(Instant::now());
                 }
             }
         }
@@ -131,7 +131,7 @@ async fn publish_condition(
 }
 
 /// Tells that nothing of us is on the node any more; what went wrong, in a sentence.
-pub(crate) async fn uninstalled(client: &KubeClient, node: &str) -> Result<(), String> {
+pub(crate) async fn publish_uninstalled(client: &KubeClient, node: &str) -> Result<(), String> {
     let condition = NodeCondition {
         kind: KIND,
         status: ConditionStatus::False,
@@ -151,11 +151,11 @@ mod tests {
     use super::*;
 
     fn ready() -> NodeCondition {
-        judge(Ok(()), Ok(()))
+        decide_condition(Ok(()), Ok(()))
     }
 
     fn not_ready(why: &str) -> NodeCondition {
-        judge(Ok(()), Err(why.into()))
+        decide_condition(Ok(()), Err(why.into()))
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             (no("a"), Ok(()), ConditionStatus::False, "NotInstalled", "a"),
             (Ok(()), no("b"), ConditionStatus::False, "NetworkNotReady", "b"),
         ] {
-            let made = judge(installer, agent);
+            let made = decide_condition(installer, agent);
             assert_eq!((made.status, made.reason, made.message.as_str()), (status, reason, message));
         }
         assert_eq!((ready().kind, ready().status, ready().reason), (KIND, ConditionStatus::True, "Ready"));
@@ -191,7 +191,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             assert_eq!(told.is_due(&condition, now), expected, "{second}: {condition:?}");
             if expected {
-                told.done(condition, now);
+                told.record_success(condition, now);
             }
         }
     }
@@ -218,14 +218,14 @@ mod tests {
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            told.failed(now);
+            told.record_failure(now);
             let is_due = |seconds: &u64| told.is_due(&ready(), now + Duration::from_secs(*seconds));
             let pause = (0..100).find(is_due).unwrap();
             pauses.push(pause);
             now += Duration::from_secs(pause);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        told.done(ready(), now);
+        told.record_success(ready(), now);
         assert!(told.is_due(&not_ready("a"), now), "what succeeded is over");
     }
 }

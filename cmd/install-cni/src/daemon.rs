@@ -88,7 +88,7 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
         let (daemon, parts) = spawn_blocking(move || start_parts(settings, ports, cluster, logger, lock))
             .await
             .context("the start has panicked")??;
-        daemon.serve(parts, owner, signals).await
+        daemon.serve_until_stopped(parts, owner, signals).await
     });
     runtime.shutdown_background(); // who still waits for the agent, waits in vain
     done
@@ -117,7 +117,7 @@ fn start_parts(
     logger: Logger,
     lock: NodeLock,
 ) -> Result<(Daemon, DaemonParts)> {
-    let preflight = preflight::start(&settings, ports)?;
+    let preflight = preflight::start_checks(&settings, ports)?;
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     let installer_metrics = InstallerMetrics::register(&mut registry);
@@ -127,7 +127,7 @@ fn start_parts(
     let checker = SidecarDriftChecker::new(SidecarDriftMetrics::register(&mut registry, mesh_pods.clone()));
     let repair = settings.repair.is_some().then(|| RepairMetrics::register(&mut registry));
     let proofs = settings.proof_interval.map(|interval| (interval, ProofMetrics::register(&mut registry)));
-    let agent = node_agent::start(&settings, &mut registry, mesh_pods)?;
+    let agent = node_agent::start_reconciler(&settings, &mut registry, mesh_pods)?;
     let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
     let (tell, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
@@ -136,7 +136,7 @@ fn start_parts(
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start_installer(installer, handle)?;
     let runtime = runtime::Handle::current();
-    let events = node_agent::serve(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
+    let events = node_agent::serve_plugin(&settings, &agent, plugin, Arc::clone(&cluster), runtime)?;
     let log_server = log_server.map(|server| (server, log_metrics));
     let daemon = Daemon { settings, cluster, status, preflight, registry: Arc::new(registry), logger, lock };
     Ok((daemon, DaemonParts { work, agent, events, notices, checker, repair, proofs, log_server }))
@@ -188,7 +188,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn serve(
+    async fn serve_until_stopped(
         self,
         parts: DaemonParts,
         owner: JoinHandle<()>,
@@ -223,18 +223,19 @@ impl Daemon {
         self.serve_debug(collector, &stopped, &vital);
         let health = http::health_router(Arc::new(probe));
         let health = serve_http(HEALTH_PORT, health, shutdown_signal(stopped.clone()));
-        tokio::spawn(vital.clone().watch("the server of /healthz", health));
+        tokio::spawn(vital.clone().watch_task("the server of /healthz", health));
         if let Some(port) = self.settings.monitoring_port {
             let metrics = http::metrics_router(Arc::clone(&self.registry));
             let metrics = serve_http(port, metrics, shutdown_signal(stopped.clone()));
-            tokio::spawn(vital.clone().watch("the server of /metrics", metrics));
+            tokio::spawn(vital.clone().watch_task("the server of /metrics", metrics));
         }
         let logs = log_server.map(|(server, metrics)| {
             let run = server.run(self.logger.clone(), metrics, shutdown_signal(stopped.clone()));
-            tokio::spawn(vital.clone().watch("the log server", async { drop(run.await) }))
+            tokio::spawn(vital.clone().watch_task("the log server", async { drop(run.await) }))
         });
         let events = events.map(|events| events.run(shutdown_signal(stopped.clone())));
-        let events = events.map(|run| tokio::spawn(vital.clone().watch("the server of Istio's plugin", run)));
+        let events =
+            events.map(|run| tokio::spawn(vital.clone().watch_task("the server of Istio's plugin", run)));
         let (settings, cluster) = (Arc::clone(&self.settings), Arc::clone(&self.cluster));
         let sources = NoticeReceivers {
             installer: notices,
@@ -243,11 +244,11 @@ impl Daemon {
             repairs,
             history: handle.clone(),
         };
-        let follow = cluster::follow(settings, cluster, work.handle.clone(), sources, owner);
-        tokio::spawn(vital.clone().watch("the connection to the API server", follow));
+        let follow = cluster::follow_resources(settings, cluster, work.handle.clone(), sources, owner);
+        tokio::spawn(vital.clone().watch_task("the connection to the API server", follow));
 
-        tokio::spawn(pod_source::follow(Arc::clone(&self.settings), handle.clone()));
-        let marker = tokio::spawn(annotations::write(Arc::clone(&self.settings), marks));
+        tokio::spawn(pod_source::follow_facts(Arc::clone(&self.settings), handle.clone()));
+        let marker = tokio::spawn(annotations::write_annotations(Arc::clone(&self.settings), marks));
 
         let name = wait_for_shutdown(&mut signals, &mut work.ended, &mut dead).await?;
         info!(target: "install", signal = name, "shutting down");
@@ -274,7 +275,7 @@ impl Daemon {
             Ok(server) => {
                 let run =
                     server.run(router.clone(), debug::MAX_CONNECTIONS, shutdown_signal(stopped.clone()));
-                drop(tokio::spawn(vital.clone().watch("the server of the debug state", async {
+                drop(tokio::spawn(vital.clone().watch_task("the server of the debug state", async {
                     drop(run.await); // its error is logged there
                 })));
             }
@@ -282,7 +283,7 @@ impl Daemon {
         }
         if let Some(chosen) = self.settings.debug.clone() {
             let run = serve_debug_http(chosen, router, shutdown_signal(stopped.clone()));
-            tokio::spawn(vital.clone().watch("the HTTP server of the debug state", run));
+            tokio::spawn(vital.clone().watch_task("the HTTP server of the debug state", run));
         } else {
             let socket = self.settings.debug_socket.display();
             info!(target: "install", %socket, "debug port closed; the debug state is served on the Unix socket only");
@@ -294,7 +295,7 @@ impl Daemon {
         let (cluster, node) = (Arc::clone(&self.cluster), self.settings.identity.node.clone());
         self.settings.node_condition.then(|| {
             tokio::spawn(restart_on_panic("the node's condition", (), move |()| {
-                Box::pin(condition::follow(probe.clone(), Arc::clone(&cluster), node.clone()))
+                Box::pin(condition::keep_updated(probe.clone(), Arc::clone(&cluster), node.clone()))
             }))
         })
     }
@@ -305,7 +306,7 @@ impl Daemon {
         // Without ambient mode it captures nothing, and answers the plugin until the process ends.
         let ambient = self.settings.ambient.as_ref().map(|_| agent);
         // The agent still serves meanwhile: an upgrade takes no longer without it than it must.
-        let verdict = shutdown::decide(
+        let verdict = shutdown::decide_verdict(
             self.settings.cleanup,
             client.as_ref(),
             &self.cluster.memory,
@@ -344,7 +345,7 @@ impl Daemon {
                 let errors = uninstallation.remove_evidence(errors, &self.lock);
                 errors.iter().for_each(|error| error!(target: "install", %error, "not removed"));
                 if let Some(client) = client.filter(|_| self.settings.node_condition)
-                    && let Err(error) = condition::uninstalled(&client, &identity.node).await
+                    && let Err(error) = condition::publish_uninstalled(&client, &identity.node).await
                 {
                     warn!(target: "install", %error, "cannot remove the node condition");
                 }

@@ -69,7 +69,7 @@ impl EventServer {
         let server = RootServer::bind(&settings.socket).context("cannot serve Istio's own plugin")?;
         let room = Arc::new(Semaphore::new(MAX_PODS));
         let handler = PluginEventHandler { service, places: settings.places.clone(), metrics, room };
-        let router = Router::new().route(EVENT_PATH, post(add)).with_state(handler);
+        let router = Router::new().route(EVENT_PATH, post(answer_add)).with_state(handler);
         Ok(EventServer { server, router })
     }
 
@@ -81,46 +81,46 @@ impl EventServer {
     }
 }
 
-async fn add(State(handler): State<PluginEventHandler>, body: Body) -> EventRejection {
-    let late = || Err(failed(&format!("the agent did not get to it within {LIMIT:?}")));
+async fn answer_add(State(handler): State<PluginEventHandler>, body: Body) -> EventRejection {
+    let late = || Err(internal_error(&format!("the agent did not get to it within {LIMIT:?}")));
     let metrics = handler.metrics.clone();
-    let done = timeout(LIMIT, enrol(handler, body)).await.unwrap_or_else(|_| late());
+    let done = timeout(LIMIT, enrol_pod(handler, body)).await.unwrap_or_else(|_| late());
     let (status, why) = done.map_or_else(|refusal| refusal, |()| (StatusCode::OK, String::new()));
-    metrics.answered(status.as_u16());
+    metrics.count_response(status.as_u16());
     if status != StatusCode::OK {
         warn!(target: "ambient", status = status.as_u16(), reason = why, "CNI event rejected");
     }
     (status, why)
 }
 
-async fn enrol(handler: PluginEventHandler, body: Body) -> Result<(), EventRejection> {
+async fn enrol_pod(handler: PluginEventHandler, body: Body) -> Result<(), EventRejection> {
     let deadline = Instant::now() + DEADLINE;
-    let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| wrong(&format!("no body: {error}")))?;
+    let bytes = to_bytes(body, MAX_BODY).await.map_err(|error| bad_request(&format!("no body: {error}")))?;
     if bytes.is_empty() {
-        return Err(wrong(&"no body"));
+        return Err(bad_request(&"no body"));
     }
-    let event = PluginEvent::parse(&bytes).map_err(|error| wrong(&error))?;
-    K8sNamespace::new(&event.namespace).map_err(|error| wrong(&format!("PodNamespace: {error}")))?;
-    K8sPodName::new(&event.name).map_err(|error| wrong(&format!("PodName: {error}")))?;
+    let event = PluginEvent::parse(&bytes).map_err(|error| bad_request(&error))?;
+    K8sNamespace::new(&event.namespace).map_err(|error| bad_request(&format!("PodNamespace: {error}")))?;
+    K8sPodName::new(&event.name).map_err(|error| bad_request(&format!("PodName: {error}")))?;
     let PluginEventHandler { service, places, room, .. } = handler;
-    let permit = room.acquire_owned().await.map_err(|error| failed(&error))?;
+    let permit = room.acquire_owned().await.map_err(|error| internal_error(&error))?;
     let work = move || {
         let _permit = permit;
-        ask(&service, &places, event, deadline)
+        ask_agent(&service, &places, event, deadline)
     };
-    spawn_blocking(work).await.map_err(|error| failed(&error))?.map_err(|why| failed(&why))
+    spawn_blocking(work).await.map_err(|error| internal_error(&error))?.map_err(|why| internal_error(&why))
 }
 
-fn wrong(why: &impl ToString) -> EventRejection {
+fn bad_request(why: &impl ToString) -> EventRejection {
     (StatusCode::BAD_REQUEST, why.to_string())
 }
 
-fn failed(why: &impl ToString) -> EventRejection {
+fn internal_error(why: &impl ToString) -> EventRejection {
     (StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
 /// Waits for the agent.
-fn ask(
+fn ask_agent(
     service: &AgentService,
     places: &HostPaths,
     event: PluginEvent,
@@ -128,7 +128,7 @@ fn ask(
 ) -> Result<(), String> {
     let PluginEvent { netns, name, namespace, ips } = event;
     let pod = format!("pod {namespace}/{name}");
-    let netns = open(places, &netns).map_err(|why| format!("{pod}: {why}"))?;
+    let netns = open_netns(places, &netns).map_err(|why| format!("{pod}: {why}"))?;
     let request = AgentRequest { namespace, name, ips, ..AgentRequest::new(CniVerb::Add) };
     let answer = service.answer_by(request, Some(netns), deadline);
     match answer.error {
@@ -139,7 +139,7 @@ fn ask(
 }
 
 /// Opens the namespace that has this path on the host.
-fn open(places: &HostPaths, path: &str) -> Result<Netns, String> {
+fn open_netns(places: &HostPaths, path: &str) -> Result<Netns, String> {
     let netns = open_any(places, path)?;
     // That it is not the node's is for the agent to see; it may have another one itself.
     let own = Netns::current().map_err(|error| error.to_string())?;
@@ -150,7 +150,7 @@ fn open(places: &HostPaths, path: &str) -> Result<Netns, String> {
 }
 
 fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
-    let candidates = candidates(places, path)?;
+    let candidates = candidate_paths(places, path)?;
     for place in &candidates {
         match Netns::open(place) {
             Err(netns::Error::Missing { .. }) => {}
@@ -162,7 +162,7 @@ fn open_any(places: &HostPaths, path: &str) -> Result<Netns, String> {
 }
 
 /// Where it may be, in the order in which it is looked for.
-fn candidates(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
+fn candidate_paths(places: &HostPaths, path: &str) -> Result<Vec<PathBuf>, String> {
     let below = Path::new(path).strip_prefix("/").map_err(|_| format!("{path:?} is no absolute path"))?;
     if !below.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(format!("{path:?} is no plain path"));
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_namespace_of_the_host_is_looked_for_where_it_may_be_mounted() {
         let of = |path: &str| {
-            let found = candidates(&places(), path).unwrap();
+            let found = candidate_paths(&places(), path).unwrap();
             found.iter().map(|place| place.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(of("/var/run/netns/cni-1"), ["/host/var/run/netns/cni-1", "/var/run/netns/cni-1"]);
@@ -220,7 +220,7 @@ mod tests {
             "/proc/1a/ns/net",
             "/..",
         ] {
-            assert!(candidates(&places(), path).is_err(), "{path:?}");
+            assert!(candidate_paths(&places(), path).is_err(), "{path:?}");
         }
     }
 }

@@ -22,44 +22,48 @@ pub(crate) struct HealthProbe {
 
 impl HealthProbe {
     /// Whether the plugin's files are as they should be, and looked after.
-    pub(crate) fn installer(&self) -> Result<(), Reason> {
-        self.installer.live().and_then(|()| self.installer.ready())
+    pub(crate) fn installer_health(&self) -> Result<(), Reason> {
+        self.installer.check_live().and_then(|()| self.installer.check_ready())
     }
 
     /// How often something has changed that people are shown of the node's network.
-    pub(crate) fn changes(&self) -> u64 {
-        self.agent.changes()
+    pub(crate) fn change_count(&self) -> u64 {
+        self.agent.change_count()
     }
 
     /// Whether the node's network is as it should be, and looked after; `None` without ambient mode.
-    pub(crate) fn agent(&self) -> Option<Result<(), Reason>> {
-        self.is_ambient.then(|| self.agent.live().and_then(|()| self.agent_ready()))
+    pub(crate) fn agent_health(&self) -> Option<Result<(), Reason>> {
+        self.is_ambient.then(|| self.agent.check_liveness().and_then(|()| self.agent_ready()))
     }
 
     /// Checks of the node at the start.
-    pub(crate) fn preflight(&self) -> Vec<PreflightCheck> {
+    pub(crate) fn preflight_checks(&self) -> Vec<PreflightCheck> {
         self.preflight.checks()
     }
 
     fn agent_ready(&self) -> Result<(), Reason> {
-        if self.is_ambient { self.preflight.ready().and_then(|()| self.agent.ready()) } else { Ok(()) }
+        if self.is_ambient {
+            self.preflight.capture_readiness().and_then(|()| self.agent.check_readiness())
+        } else {
+            Ok(())
+        }
     }
 }
 
 impl HealthCheck for HealthProbe {
-    fn live(&self) -> Result<(), Reason> {
-        self.installer.live().and_then(|()| self.agent.live())
+    fn check_liveness(&self) -> Result<(), Reason> {
+        self.installer.check_live().and_then(|()| self.agent.check_liveness())
     }
 
-    fn ready(&self) -> Result<(), Reason> {
-        match (self.installer.ready(), self.agent_ready()) {
+    fn check_readiness(&self) -> Result<(), Reason> {
+        match (self.installer.check_ready(), self.agent_ready()) {
             (Err(installer), Err(agent)) => Err(format!("{installer}; {agent}").into()),
             (installer, agent) => installer.and(agent),
         }
     }
 
-    fn reason(&self) -> &'static str {
-        match (self.installer.ready(), self.agent_ready()) {
+    fn unready_reason(&self) -> &'static str {
+        match (self.installer.check_ready(), self.agent_ready()) {
             (Err(_), _) => condition::NOT_INSTALLED,
             (Ok(()), Err(_)) => condition::NETWORK_NOT_READY,
             (Ok(()), Ok(())) => "",

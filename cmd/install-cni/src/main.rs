@@ -48,9 +48,9 @@ use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
 
 /// The text of `--help` of the agent itself, without its flags.
-fn usage() -> String {
+fn usage_text() -> String {
     let mut commands = String::new();
-    for (name, summary, _) in subcommands() {
+    for (name, summary, _) in all_subcommands() {
         let _ = writeln!(commands, "  {name:<12}{summary}"); // into a String
     }
     format!(
@@ -67,10 +67,10 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
 }
 
 /// Every command with one line about it and its flags.
-fn subcommands() -> Vec<Subcommand> {
+fn all_subcommands() -> Vec<Subcommand> {
     let shown = CliCommand::ALL.into_iter().map(|command| {
-        let (name, summary) = command.summary();
-        (name, summary, command.flags().to_vec())
+        let (name, summary) = command.name_and_summary();
+        (name, summary, command.own_flags().to_vec())
     });
     let others = [
         ("uninstall", "remove from the node what the agent has made", commands::REMOVAL.to_vec()),
@@ -87,13 +87,13 @@ fn main() -> ExitCode {
     let mut arguments = env::args_os();
     let program = arguments.next().unwrap_or_default();
     // First of all: an init container runs it as any user, without capabilities, on a read-only root.
-    if let Some(tool) = IptablesTool::named(&program) {
+    if let Some(tool) = IptablesTool::from_program(&program) {
         return tool.main(arguments);
     }
     if taint::is_meant(&program) {
         return taint::main(arguments.collect());
     }
-    match run(arguments.collect()) {
+    match run_subcommand(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
             console::print_error(&error);
@@ -102,29 +102,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
+fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     // A word that is no text is an unknown command, too.
     let word = arguments.first().map(|word| word.to_string_lossy().into_owned());
     let Some(word) = word.filter(|word| !word.starts_with('-')) else { return run_agent(arguments) };
     arguments.remove(0);
     if let Some(command) = CliCommand::from_word(&word) {
-        return Ok(commands::run(command, arguments));
+        return Ok(commands::run_command(command, arguments));
     }
     match word.as_str() {
         "help" => {
             arguments.truncate(1);
-            run([arguments, vec!["--help".into()]].concat())
+            run_subcommand([arguments, vec!["--help".into()]].concat())
         }
         "version" => {
-            let Some(values) = read(version::USAGE, version::FLAGS, arguments)? else {
+            let Some(values) = read_flags(version::USAGE, version::FLAGS, arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
-            let text = version::text(&values).map_err(anyhow::Error::msg)?;
+            let text = version::render_text(&values).map_err(anyhow::Error::msg)?;
             io::stdout().write_all(text.as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
         "uninstall" => {
-            let Some(values) = read(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
+            let Some(values) = read_flags(uninstall::USAGE, UNINSTALL.as_slice(), arguments)? else {
                 return Ok(ExitCode::SUCCESS);
             };
             let is_dry = uninstall::is_dry(&values)?;
@@ -133,24 +133,24 @@ fn run(mut arguments: Vec<OsString>) -> Result<ExitCode> {
         "completion" => {
             let call = flags::parse_with_words(&[], options::STYLE, arguments, |_| None)?;
             let text = match call {
-                ParseOutcome::Help => flags::help(completion::USAGE, &[]),
+                ParseOutcome::Help => flags::help_text(completion::USAGE, &[]),
                 ParseOutcome::Run(values) => {
-                    completion::script(&values.positionals().join(" "), &subcommands())?
+                    completion::shell_script(&values.positionals().join(" "), &all_subcommands())?
                 }
             };
             io::stdout().write_all(text.as_bytes())?;
             Ok(ExitCode::SUCCESS)
         }
         _ => {
-            let names = subcommands().into_iter().map(|(name, ..)| name);
-            let meant = flags::nearest(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
+            let names = all_subcommands().into_iter().map(|(name, ..)| name);
+            let meant = flags::nearest_name(&word, names).map(|name| format!(" (did you mean {name:?}?)"));
             bail!("unknown command {word:?}{}; see install-cni help", meant.unwrap_or_default())
         }
     }
 }
 
 fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let Some(values) = read(&usage(), options::ALL.as_slice(), arguments)? else {
+    let Some(values) = read_flags(&usage_text(), options::ALL.as_slice(), arguments)? else {
         return Ok(ExitCode::SUCCESS);
     };
     let (settings, log) = DaemonSettings::read(&values, &ProcessEnvironment)?;
@@ -158,11 +158,11 @@ fn run_agent(arguments: Vec<OsString>) -> Result<ExitCode> {
 }
 
 /// Reads the flags. Returns `None` if the call only asked for help, which has been printed then.
-fn read(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
+fn read_flags(usage: &str, table: &'static [Flag], arguments: Vec<OsString>) -> Result<Option<FlagValues>> {
     match flags::parse(table, options::STYLE, arguments, |name| ProcessEnvironment.variable(name))? {
         ParseOutcome::Run(values) => Ok(Some(values)),
         ParseOutcome::Help => {
-            io::stdout().write_all(flags::help(usage, table).as_bytes())?;
+            io::stdout().write_all(flags::help_text(usage, table).as_bytes())?;
             Ok(None)
         }
     }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Removes everything from the node's network. Answers with what could not be removed, in sentences.
-pub(crate) fn uninstall(options: &AmbientOptions) -> Vec<String> {
+pub(crate) fn remove_from_node(options: &AmbientOptions) -> Vec<String> {
     let remove = || capture_modes::uninstall(&options.agent);
     match open_node(options) {
         Ok(None) => remove(),
@@ -55,7 +55,7 @@ pub(crate) struct RunningAgent {
 ///
 /// # Errors
 /// The capture mode cannot be opened, or a thread cannot be started.
-pub(crate) fn start(
+pub(crate) fn start_reconciler(
     settings: &Arc<DaemonSettings>,
     registry: &mut Registry,
     mesh_pods: MeshPodMetrics,
@@ -76,7 +76,8 @@ pub(crate) fn start(
     let inspector = NodeInspector::open(Arc::clone(settings), handle.clone())?;
     let (opened, open) = std::sync::mpsc::channel();
     let (end, ended) = oneshot::channel();
-    let (policy, history, to_status) = (policy(settings), settings.history(), Arc::clone(&status));
+    let (policy, history, to_status) =
+        (enrolment_policy(settings), settings.history_path(), Arc::clone(&status));
     let (capture, to_mode) = (ambient.map(|ambient| Arc::new(ambient.agent.clone())), handle.clone());
     // Sockets and children of the thread that opens them are in its namespace.
     let work = move || match capture_modes::open(capture.as_ref(), &to_mode, &metrics) {
@@ -112,7 +113,7 @@ pub(crate) fn start(
     Ok(RunningAgent { handle, ended, marks, notices, status, inspector })
 }
 
-fn policy(settings: &DaemonSettings) -> EnrolmentPolicy {
+fn enrolment_policy(settings: &DaemonSettings) -> EnrolmentPolicy {
     settings.ambient.as_ref().map(|ambient| ambient.agent.policy.clone()).unwrap_or_default()
 }
 
@@ -120,7 +121,7 @@ fn policy(settings: &DaemonSettings) -> EnrolmentPolicy {
 ///
 /// # Errors
 /// A socket cannot be served; without ambient mode that of our plugin is only logged.
-pub(crate) fn serve(
+pub(crate) fn serve_plugin(
     settings: &DaemonSettings,
     agent: &RunningAgent,
     metrics: PluginMetrics,
@@ -135,9 +136,9 @@ pub(crate) fn serve(
         }
         bound => bound.context("cannot serve the plugin")?,
     };
-    let fetch = pod_source::fetcher(settings, cluster, runtime);
+    let fetch = pod_source::pod_fetcher(settings, cluster, runtime);
     let (handle, status) = (agent.handle.clone(), Arc::clone(&agent.status));
-    let service = AgentService::new(handle, policy(settings), fetch, metrics.clone(), status);
+    let service = AgentService::new(handle, enrolment_policy(settings), fetch, metrics.clone(), status);
     let events = settings.ambient.as_ref().and_then(|ambient| ambient.events.as_ref());
     let events = events.map(|events| EventServer::bind(events, service.clone(), metrics)).transpose()?;
     server.serve(service).context("cannot start a thread")?;

@@ -51,7 +51,7 @@ impl NodeLock {
     }
 
     /// Removes the file, when nothing of ours is to stay on the node.
-    pub(crate) fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove_file(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 }
@@ -84,7 +84,7 @@ mod tests {
         drop(first);
         let second = NodeLock::acquire(&path).unwrap();
         // A file that was opened before it was removed is no lock any more.
-        second.remove().unwrap();
+        second.remove_file().unwrap();
         assert!(!path.exists());
         assert!(try_lock(&path).unwrap().is_some());
     }

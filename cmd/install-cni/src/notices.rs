@@ -37,7 +37,7 @@ enum PublishedEvent {
 
 impl NoticeReceivers {
     /// The next notice; none when nobody is left who could tell one.
-    async fn next(&mut self) -> Option<PublishedEvent> {
+    async fn next_notice(&mut self) -> Option<PublishedEvent> {
         let NoticeReceivers { installer, agent, sidecar_drift, repairs, history } = self;
         tokio::select! {
             Some(notice) = installer.recv() => Some(PublishedEvent::Installer(notice)),
@@ -61,7 +61,11 @@ fn history_entry(repair: &RepairEvent) -> Option<HistoryEntry> {
 }
 
 /// Publishes until nobody is left who could report.
-pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut sources: NoticeReceivers) {
+pub(crate) async fn publish_events(
+    client: &KubeClient,
+    settings: &DaemonSettings,
+    mut sources: NoticeReceivers,
+) {
     let identity = &settings.identity;
     let agent = PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() };
     let agent = Some(agent).filter(|pod| !pod.namespace.is_empty() && !pod.name.is_empty());
@@ -69,8 +73,8 @@ pub(crate) async fn publish(client: &KubeClient, settings: &DaemonSettings, mut 
     // The API server has the pods that the agent reports.
     let has_pods = settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api);
     let queue = async {
-        while let Some(notice) = sources.next().await {
-            for (subject, event) in events(notice) {
+        while let Some(notice) = sources.next_notice().await {
+            for (subject, event) in to_kube_events(notice) {
                 if has_pods || !matches!(subject, EventSubject::Pod { .. }) {
                     recorder.submit(subject, event);
                 }
@@ -98,7 +102,7 @@ fn log_result(result: Result<(), Error>, last: &mut LastError) {
 }
 
 /// The Events of a notice.
-fn events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
+fn to_kube_events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
     match notice {
         PublishedEvent::Installer(installer::InstallerNotice { reason, message }) => {
             let event = KubeEvent { level: EventLevel::Warning, reason, is_bypass: false, message };
@@ -151,8 +155,10 @@ mod tests {
             (NoticeLevel::Normal, "RefusedByMesh", false),
             (NoticeLevel::Normal, "JoinedMesh", false),
         ] {
-            let bypasses: Vec<bool> =
-                events(of_agent(level, reason)).into_iter().map(|(_, event)| event.is_bypass).collect();
+            let bypasses: Vec<bool> = to_kube_events(of_agent(level, reason))
+                .into_iter()
+                .map(|(_, event)| event.is_bypass)
+                .collect();
             assert_eq!(bypasses, [expected], "{reason}");
         }
     }
@@ -160,8 +166,10 @@ mod tests {
     #[test]
     fn notices_of_the_installer_are_about_the_node_and_its_own_pod_if_there_is_one() {
         let notice = installer::InstallerNotice { reason: "CNIConfigConflict", message: "a".to_owned() };
-        let subjects: Vec<EventSubject> =
-            events(PublishedEvent::Installer(notice)).into_iter().map(|(subject, _)| subject).collect();
+        let subjects: Vec<EventSubject> = to_kube_events(PublishedEvent::Installer(notice))
+            .into_iter()
+            .map(|(subject, _)| subject)
+            .collect();
         assert_eq!(subjects, [EventSubject::Node, EventSubject::Agent { or_node: false }]);
     }
 }

@@ -26,14 +26,14 @@ pub(crate) fn start(
     let (firewall, policy) =
         (FirewallOptions { native, ..FirewallOptions::default() }, options.policy.clone());
     let records = Arc::clone(&settings.records);
-    let records = AddRecords(Arc::new(move || records.read()));
+    let records = AddRecords(Arc::new(move || records.read_records()));
     let in_place = InPlaceRepair::new(&settings.host_proc, firewall, policy, options.existing, records);
     tokio::spawn(async move {
-        let client = cluster::connect(&connection).await;
+        let client = cluster::connect_to_api(&connection).await;
         let controller = RepairController::new(client, options, in_place, metrics, events);
         restart_on_panic("repair of broken pods", controller, move |controller| {
             let probe = probe.clone();
-            Box::pin(async move { controller.run(|| probe.installer().is_ok()).await })
+            Box::pin(async move { controller.run(|| probe.installer_health().is_ok()).await })
         })
         .await;
     });

@@ -21,7 +21,7 @@ use tokio::{runtime, time::sleep};
 use tracing::{debug, info, warn};
 
 use crate::{
-    cluster::{ClusterAccess, REFUSED_PAUSE, connect, look_up_limit},
+    cluster::{ClusterAccess, REFUSED_PAUSE, connect_to_api, look_up_limit},
     supervise::restart_on_panic,
 };
 
@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 const REGULAR: Duration = Duration::from_secs(60);
 
 /// Returns what the agent asks for a pod that no fact has shown.
-pub(crate) fn fetcher(
+pub(crate) fn pod_fetcher(
     settings: &DaemonSettings,
     cluster: Arc<ClusterAccess>,
     runtime: runtime::Handle,
@@ -83,9 +83,9 @@ async fn fetch_pod(
 }
 
 /// Follows pods, and in ambient mode namespaces, until it is dropped.
-pub(crate) async fn follow(settings: Arc<DaemonSettings>, handle: AgentHandle) {
+pub(crate) async fn follow_facts(settings: Arc<DaemonSettings>, handle: AgentHandle) {
     let follower = FactFollower { settings, handle, last: LastError::default() };
-    restart_on_panic("the list of pods", follower, |follower| Box::pin(follower.follow())).await;
+    restart_on_panic("the list of pods", follower, |follower| Box::pin(follower.follow_forever())).await;
 }
 
 /// Passes facts on, and remembers why they could not be followed.
@@ -96,7 +96,7 @@ struct FactFollower {
 }
 
 impl FactFollower {
-    async fn follow(&mut self) {
+    async fn follow_forever(&mut self) {
         loop {
             let pause = self.follow_once().await;
             sleep(pause).await;
@@ -118,7 +118,7 @@ impl FactFollower {
             return AGAIN;
         }
         let Some(connection) = &self.settings.api else { return pending().await };
-        let (client, own) = (connect(connection).await, self.settings.identity.own_pod());
+        let (client, own) = (connect_to_api(connection).await, self.settings.identity.own_pod());
         if source.is_some() {
             follow_api(client, node, own, tell).await;
             return AGAIN;
@@ -145,7 +145,7 @@ pub(crate) fn follow_fallback(file: &Path, handle: &AgentHandle) {
     };
     let directories: Vec<PathBuf> = file.parent().map(Path::to_owned).into_iter().collect();
     loop {
-        watcher.watch(&directories);
+        watcher.set_directories(&directories);
         match read_fallback(file) {
             Ok(fallback) => {
                 last.clear();
@@ -156,7 +156,7 @@ pub(crate) fn follow_fallback(file: &Path, handle: &AgentHandle) {
             }
             Err(_) => {}
         }
-        if let Err(error) = watcher.wait(REGULAR) {
+        if let Err(error) = watcher.wait_for_change(REGULAR) {
             warn!(target: "ambient", path = %file.display(), %error, "cannot watch any more");
             return;
         }

@@ -29,12 +29,12 @@ impl PreflightOutcome {
     ///
     /// # Errors
     /// Capture is impossible; the reason says why.
-    pub(crate) fn ready(&self) -> Result<(), Reason> {
+    pub(crate) fn capture_readiness(&self) -> Result<(), Reason> {
         let error = preflight_error(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
         error.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    fn replace(&self, checks: Vec<PreflightCheck>) {
+    fn replace_checks(&self, checks: Vec<PreflightCheck>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = checks;
     }
 }
@@ -43,7 +43,7 @@ impl PreflightOutcome {
 ///
 /// # Errors
 /// A thread cannot be started.
-pub(crate) fn start(
+pub(crate) fn start_checks(
     settings: &Arc<DaemonSettings>,
     ports: Observed<Vec<u16>>,
 ) -> Result<Arc<PreflightOutcome>> {
@@ -54,9 +54,9 @@ pub(crate) fn start(
         loop {
             let checks = node_status::preflight_of_agent(&settings, ports.clone());
             log_findings(&checks, &mut logged);
-            ours.replace(checks);
+            ours.replace_checks(checks);
             info!(target: "install", findings = logged.len(), "node checked");
-            if ours.ready().is_ok() {
+            if ours.capture_readiness().is_ok() {
                 return;
             }
             thread::sleep(AGAIN);

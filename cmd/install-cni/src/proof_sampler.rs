@@ -17,19 +17,19 @@ pub(crate) struct ProofMetrics(Labelled<Counter>);
 impl ProofMetrics {
     /// Registers them, with all results, so that none begins with its first occurrence.
     pub(crate) fn register(registry: &mut Registry) -> ProofMetrics {
-        let paths: Labelled<Counter> = registry.metric(
+        let paths: Labelled<Counter> = registry.register_metric(
             "istio_cni_proof_paths",
             "Paths of pods' traffic that the packets of a periodic proof were sent on, by result: proven, bypasses, held, not-testable",
         );
         for result in ProofResult::ALL {
-            drop(paths.get_or_create(&[("result", result.word())]));
+            drop(paths.get_or_create(&[("result", result.as_str())]));
         }
         ProofMetrics(paths)
     }
 
-    fn count(&self, proof: &Proof) {
+    fn count_proof(&self, proof: &Proof) {
         for path in &proof.paths {
-            self.0.get_or_create(&[("result", path.result.word())]).inc();
+            self.0.get_or_create(&[("result", path.result.as_str())]).inc();
         }
     }
 }
@@ -66,17 +66,17 @@ impl ProofSampler {
     /// Proves the next pod. Errors of the observation are reported by who else asks for it; the next one may succeed.
     async fn prove_next(&mut self) {
         let alone = self.collector.wait_turn().await;
-        let Ok(state) = self.collector.state().await else { return };
-        let pods = redirected(&state.pods);
+        let Ok(state) = self.collector.collect_state().await else { return };
+        let pods = redirected_pods(&state.pods);
         self.bypassing.retain(|key| pods.contains(key));
-        let Some(key) = following(&pods, self.last.take()).cloned() else { return };
+        let Some(key) = next_pod(&pods, self.last.take()).cloned() else { return };
         self.last = Some(key.clone());
         let Ok(proof) = self.collector.prove_in(alone, state, &key.0, &key.1).await else { return };
-        self.metrics.count(&proof);
-        self.report(&key, &proof);
+        self.metrics.count_proof(&proof);
+        self.report_proof(&key, &proof);
     }
 
-    fn report(&mut self, key: &PodKey, proof: &Proof) {
+    fn report_proof(&mut self, key: &PodKey, proof: &Proof) {
         let (namespace, pod) = key;
         match proof.paths.iter().find(|path| path.result == ProofResult::Bypasses) {
             Some(path) if self.bypassing.insert(key.clone()) => {
@@ -91,7 +91,7 @@ impl ProofSampler {
 }
 
 /// The pods in whose own network namespace something is redirected.
-fn redirected(pods: &[PodState]) -> BTreeSet<PodKey> {
+fn redirected_pods(pods: &[PodState]) -> BTreeSet<PodKey> {
     let has_rules =
         |pod: &&PodState| matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar));
     let pods = pods.iter().filter(has_rules);
@@ -99,7 +99,7 @@ fn redirected(pods: &[PodState]) -> BTreeSet<PodKey> {
 }
 
 /// The one whose turn it is after another; after the last one the first.
-fn following(pods: &BTreeSet<PodKey>, last: Option<PodKey>) -> Option<&PodKey> {
+fn next_pod(pods: &BTreeSet<PodKey>, last: Option<PodKey>) -> Option<&PodKey> {
     let later = last.and_then(|last| pods.iter().find(|key| **key > last));
     later.or_else(|| pods.first())
 }
@@ -113,7 +113,7 @@ mod tests {
         let key = |name: &str| ("shop".to_owned(), name.to_owned());
         let pods = |names: &[&str]| names.iter().map(|name| key(name)).collect();
         let next = |names: &[&str], last: Option<&str>| {
-            following(&pods(names), last.map(key)).map(|(_, name)| name.clone())
+            next_pod(&pods(names), last.map(key)).map(|(_, name)| name.clone())
         };
         assert_eq!(next(&[], None), None);
         assert_eq!(next(&["a", "b"], None).as_deref(), Some("a"));

@@ -63,7 +63,11 @@ impl SharedShutdownFacts {
     }
 
     /// The API server answered a request or a watch for our DaemonSet. Returns the presence if that is news.
-    pub(crate) fn observe(&self, daemon_set: Option<&DaemonSet>, watched: bool) -> Option<DaemonSetPresence> {
+    pub(crate) fn update_presence(
+        &self,
+        daemon_set: Option<&DaemonSet>,
+        watched: bool,
+    ) -> Option<DaemonSetPresence> {
         self.update_facts(|known| {
             let before = known.presence;
             known.watched = watched;
@@ -84,7 +88,7 @@ impl SharedShutdownFacts {
         self.update_facts(|known| known.watched = false);
     }
 
-    fn known(&self) -> ShutdownFacts {
+    fn known_facts(&self) -> ShutdownFacts {
         self.update_facts(|known| known.clone())
     }
 
@@ -105,7 +109,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const QUESTION: Duration = Duration::from_millis(1500);
 
 /// Decides what happens to the installation. Takes up to three seconds.
-pub(crate) async fn decide(
+pub(crate) async fn decide_verdict(
     mode: CleanupOnExit,
     client: Option<&KubeClient>,
     memory: &SharedShutdownFacts,
@@ -134,12 +138,12 @@ async fn ask_until_decided(
     let mut refused_since = None;
     let mut undecided = "the API server does not answer in time".to_owned();
     loop {
-        let known = memory.known();
+        let known = memory.known_facts();
         let left = (WINDOW + CONFIRMATION).saturating_sub(started.elapsed());
-        let Ok(round) = timeout(left, ask(client, &known, identity)).await else {
+        let Ok(round) = timeout(left, ask_api_server(client, &known, identity)).await else {
             return ShutdownVerdict::Keep(undecided);
         };
-        undecided = match verdict::judge(&known, &round) {
+        undecided = match verdict::judge_round(&known, &round) {
             RoundOutcome::Decided(verdict) => return verdict,
             RoundOutcome::Refused(why) => {
                 let since = refused_since.get_or_insert_with(Instant::now);
@@ -175,17 +179,17 @@ pub(crate) fn daemon_set_path(object: &ObjectRef) -> String {
 }
 
 /// Asks what the verdict may depend on, and nothing beyond what the answers so far leave open.
-async fn ask(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentity) -> ApiAnswers {
+async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentity) -> ApiAnswers {
     let mut round = ApiAnswers::default();
     if let Some(object) = &known.daemon_set {
         let name = format!("DaemonSet {}/{}", object.namespace, object.name);
-        round.daemon_set = get(client, &name, &daemon_set_path(object)).await;
+        round.daemon_set = fetch_object(client, &name, &daemon_set_path(object)).await;
     }
     if let ApiAnswer::Found(daemon_set) = &round.daemon_set
         && daemon_set.metadata.deleted.is_none()
     {
         let path = format!("/api/v1/nodes/{}", identity.node);
-        round.node = get::<Node>(client, &format!("Node {}", identity.node), &path).await;
+        round.node = fetch_object::<Node>(client, &format!("Node {}", identity.node), &path).await;
         return round;
     }
     let settled = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));
@@ -193,12 +197,12 @@ async fn ask(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentit
         return round;
     }
     let name = format!("our own pod {}/{}", identity.namespace, identity.pod);
-    round.pod = get::<Pod>(client, &name, &own_pod_path(identity)).await;
+    round.pod = fetch_object::<Pod>(client, &name, &own_pod_path(identity)).await;
     match &round.pod {
         ApiAnswer::Found(pod) if pod.metadata.deleted.is_some() => {
             let path = format!("/api/v1/namespaces/{}", identity.namespace);
             let name = format!("namespace {}", identity.namespace);
-            round.namespace = get::<Namespace>(client, &name, &path).await;
+            round.namespace = fetch_object::<Namespace>(client, &name, &path).await;
         }
         ApiAnswer::Refused(_) => round.server_is_ready = client.server_is_ready(QUESTION).await,
         _ => {}
@@ -206,7 +210,7 @@ async fn ask(client: &KubeClient, known: &ShutdownFacts, identity: &AgentIdentit
     round
 }
 
-async fn get<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {
+async fn fetch_object<T: DeserializeOwned>(client: &KubeClient, name: &str, path: &str) -> ApiAnswer<T> {
     match client.get(name, path, QUESTION).await {
         Ok(object) => ApiAnswer::Found(object),
         Err(error) => ApiAnswer::from(error),
@@ -245,9 +249,9 @@ mod tests {
         ] {
             let memory = SharedShutdownFacts::default();
             for daemon_set in &observed {
-                memory.observe(*daemon_set, true);
+                memory.update_presence(*daemon_set, true);
             }
-            assert_eq!(memory.known().presence, expected, "{observed:?}");
+            assert_eq!(memory.known_facts().presence, expected, "{observed:?}");
         }
     }
 }

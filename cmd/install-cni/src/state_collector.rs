@@ -61,20 +61,20 @@ pub(crate) struct StateCollector {
 pub(crate) struct SharedCollector(pub(crate) Arc<StateCollector>);
 
 impl StateInspector for SharedCollector {
-    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
-        Box::pin(self.0.state())
+    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
+        Box::pin(self.0.collect_state())
     }
 
-    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
-        Box::pin(self.0.explain(namespace, name))
+    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
+        Box::pin(self.0.explain_pod(namespace, name))
     }
 
-    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
-        Box::pin(self.0.prove(namespace, name))
+    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
+        Box::pin(self.0.prove_pod(namespace, name))
     }
 
-    fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
-        Box::pin(self.0.simulate(change))
+    fn simulate_change(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+        Box::pin(self.0.simulate_change(change))
     }
 }
 
@@ -103,7 +103,7 @@ impl StateCollector {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, CollectorQueue> {
+    fn lock_queue(&self) -> MutexGuard<'_, CollectorQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,13 +111,13 @@ impl StateCollector {
     ///
     /// # Errors
     /// The agent's loop does not answer.
-    pub(crate) async fn state(self: &Arc<StateCollector>) -> StateAnswer {
-        self.enqueue().await.unwrap_or_else(|_| Err("the daemon is ending".into()))
+    pub(crate) async fn collect_state(self: &Arc<StateCollector>) -> StateAnswer {
+        self.enqueue_request().await.unwrap_or_else(|_| Err("the daemon is ending".into()))
     }
 
-    fn enqueue(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
+    fn enqueue_request(self: &Arc<StateCollector>) -> oneshot::Receiver<StateAnswer> {
         let (reply, answer) = oneshot::channel();
-        let mut queue = self.queue();
+        let mut queue = self.lock_queue();
         queue.waiting.push(reply);
         if !std::mem::replace(&mut queue.busy, true) {
             let collector = Arc::clone(self);
@@ -129,13 +129,13 @@ impl StateCollector {
     /// Returns the explanation of one pod, by a close look, in the form of [`report::Explanation`].
     ///
     /// # Errors
-    /// As [`StateCollector::state`].
-    pub(crate) async fn explain(
+    /// As [`StateCollector::collect_state`].
+    pub(crate) async fn explain_pod(
         self: &Arc<StateCollector>,
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, Reason> {
-        let state = self.state().await?;
+        let state = self.collect_state().await?;
         let collector = Arc::clone(self);
         let close = spawn_blocking(move || {
             let mut state = StateReport::clone(&state);
@@ -143,7 +143,7 @@ impl StateCollector {
             if let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name) {
                 collector.inspector.verify_pod(pod)?;
             }
-            let explanation = report::explain(&state, &namespace, &name);
+            let explanation = report::explain_pod(&state, &namespace, &name);
             serde_json::to_value(explanation).map_err(|error| error.to_string())
         });
         Ok(close.await.map_err(|error| error.to_string())??)
@@ -152,14 +152,14 @@ impl StateCollector {
     /// Returns the proof of one pod, in the form of [`report::Proof`]. Of several that are asked for, one is made at a time.
     ///
     /// # Errors
-    /// As [`StateCollector::state`].
-    pub(crate) async fn prove(
+    /// As [`StateCollector::collect_state`].
+    pub(crate) async fn prove_pod(
         self: &Arc<StateCollector>,
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, Reason> {
         let alone = self.wait_turn().await;
-        let state = self.state().await?;
+        let state = self.collect_state().await?;
         let proof = self.prove_in(alone, state, &namespace, &name).await?;
         serde_json::to_value(proof).map_err(|error| error.to_string().into())
     }
@@ -172,7 +172,7 @@ impl StateCollector {
     /// Proves one pod of a state, which was observed after [`StateCollector::wait_turn`].
     ///
     /// # Errors
-    /// As [`StateCollector::state`].
+    /// As [`StateCollector::collect_state`].
     pub(crate) async fn prove_in(
         self: &Arc<StateCollector>,
         alone: OwnedMutexGuard<()>,
@@ -183,8 +183,8 @@ impl StateCollector {
         let (collector, namespace, name) = (Arc::clone(self), namespace.to_owned(), name.to_owned());
         let proven = spawn_blocking(move || {
             let _alone = alone; // also when whoever asked has gone
-            let records = collector.settings.records.read();
-            collector.inspector.prove(&state, &records, &namespace, &name)
+            let records = collector.settings.records.read_records();
+            collector.inspector.prove_pod(&state, &records, &namespace, &name)
         });
         proven.await.map_err(|error| error.to_string())?
     }
@@ -192,25 +192,30 @@ impl StateCollector {
     /// Returns what a change of labels would do to the node's pods.
     ///
     /// # Errors
-    /// As [`StateCollector::state`].
-    async fn simulate(self: &Arc<StateCollector>, change: LabelChange) -> Result<NodeSimulation, Reason> {
+    /// As [`StateCollector::collect_state`].
+    async fn simulate_change(
+        self: &Arc<StateCollector>,
+        change: LabelChange,
+    ) -> Result<NodeSimulation, Reason> {
         let collector = Arc::clone(self);
-        let simulation =
-            spawn_blocking(move || collector.inspector.simulate(&collector.settings.records.read(), &change));
+        let simulation = spawn_blocking(move || {
+            collector.inspector.simulate_change(&collector.settings.records.read_records(), &change)
+        });
         simulation.await.map_err(|error| error.to_string())?
     }
 
     /// Looks for all who wait, until nobody does.
     fn answer_waiting(&self) {
-        self.answer_all(|| self.observe());
+        self.answer_all(|| self.observe_node());
     }
 
     fn answer_all(&self, look: impl Fn() -> StateAnswer) {
         loop {
-            let rest = self.queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
+            let rest =
+                self.lock_queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
             // On a thread for blocking work; whoever comes meanwhile shares the next look.
             thread::sleep(rest.unwrap_or_default());
-            let mut queue = self.queue();
+            let mut queue = self.lock_queue();
             let waiting = std::mem::take(&mut queue.waiting);
             if waiting.is_empty() {
                 queue.busy = false;
@@ -222,15 +227,15 @@ impl StateCollector {
             let looked = panic::catch_unwind(AssertUnwindSafe(&look));
             let answer = looked.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
-            self.queue().rest_until = Some(Instant::now() + rest);
+            self.lock_queue().rest_until = Some(Instant::now() + rest);
             for reply in waiting {
                 drop(reply.send(answer.clone())); // one who has gone needs none
             }
         }
     }
 
-    fn observe(&self) -> StateAnswer {
-        let records = self.settings.records.read();
+    fn observe_node(&self) -> StateAnswer {
+        let records = self.settings.records.read_records();
         let mut state = self.inspector.observe(&records)?;
         self.add_self(&mut state);
         node_status::add_failures(&records, &mut state.pods);
@@ -239,15 +244,16 @@ impl StateCollector {
         installer.template.live = self.installer.template().or(installer.template.live);
         state.installation = installer::inspect_installation(&installer, template_known);
         state.installation.extend(node_status::shared_config(&self.settings));
-        let parts = [("installer", Some(self.probe.installer())), ("agent", self.probe.agent())];
+        let parts =
+            [("installer", Some(self.probe.installer_health())), ("agent", self.probe.agent_health())];
         let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
         state.health = parts.into_iter().filter_map(told).collect();
         // Listed only while something is wrong: it is no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
-        state.preflight = self.probe.preflight();
-        node_status::complete(&mut state, &self.settings);
-        state.conclude();
+        state.preflight = self.probe.preflight_checks();
+        node_status::complete_report(&mut state, &self.settings);
+        state.fill_conclusions();
         Ok(Arc::new(state))
     }
 
@@ -290,8 +296,8 @@ impl StateCollector {
         sleep(FIRST_WRITE).await;
         let mut regular = Instant::now();
         loop {
-            let changes = self.probe.changes();
-            if let Ok(state) = self.state().await {
+            let changes = self.probe.change_count();
+            if let Ok(state) = self.collect_state().await {
                 // What is wrong with a pod is told by looks that are a minute apart.
                 if regular <= Instant::now() {
                     regular = Instant::now() + WRITE;
@@ -306,7 +312,7 @@ impl StateCollector {
                 self.write_down(state, &mut last).await;
             }
             sleep(WRITE_AGAIN).await;
-            while regular > Instant::now() && self.probe.changes() == changes {
+            while regular > Instant::now() && self.probe.change_count() == changes {
                 sleep(LOOK).await;
             }
         }
@@ -360,7 +366,7 @@ fn part_health(part: &str, found: Result<(), Reason>) -> PartHealth {
 /// For root alone: names of pods are nobody else's business. Old or new and complete at every moment. Streamed, where
 /// `hostfs` would have the text in memory twice: it has a good part of a megabyte for 250 pods.
 fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
-    let fresh = unfinished(path);
+    let fresh = staging_path(path);
     let mut options = File::options();
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.write(true).create(true).truncate(true).open(&fresh)?;
@@ -372,6 +378,6 @@ fn write_state(path: &Path, state: &StateReport) -> io::Result<()> {
 }
 
 /// Where the state is written before it takes its place; an agent that is killed may leave it.
-pub(crate) fn unfinished(path: &Path) -> PathBuf {
+pub(crate) fn staging_path(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.new", path.display()))
 }

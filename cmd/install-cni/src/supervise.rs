@@ -25,11 +25,11 @@ const LAST: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff::new(FIRST, LAST);
 
 /// The delay before a task that ran for so long begins again.
-fn delay(attempts: &mut Attempts, ran: Duration) -> Duration {
+fn restart_delay(attempts: &mut Attempts, ran: Duration) -> Duration {
     if ran > LAST {
-        attempts.succeeded();
+        attempts.record_success();
     }
-    attempts.failed()
+    attempts.record_failure()
 }
 
 /// A task that borrows what it keeps.
@@ -52,7 +52,7 @@ fn words_of(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Waits for a task; an error: it panicked, and what it said.
-async fn caught(task: impl Future<Output = ()>) -> Result<(), String> {
+async fn catch_panic(task: impl Future<Output = ()>) -> Result<(), String> {
     let mut task = pin!(task);
     poll_fn(|context| {
         // After a panic it is not polled once more.
@@ -71,12 +71,12 @@ pub(crate) async fn restart_on_panic<K>(
     mut keeps: K,
     mut run: impl for<'a> FnMut(&'a mut K) -> TaskFuture<'a>,
 ) {
-    let mut attempts = BACKOFF.attempts();
+    let mut attempts = BACKOFF.start_attempts();
     loop {
         let began = Instant::now();
         // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
-        let Err(why) = caught(run(&mut keeps)).await else { return };
-        let pause = delay(&mut attempts, began.elapsed());
+        let Err(why) = catch_panic(run(&mut keeps)).await else { return };
+        let pause = restart_delay(&mut attempts, began.elapsed());
         error!(target: "install", task = %name, error = why, pause_s = pause.as_secs(), "task panicked; restarting");
         sleep(pause).await;
     }
@@ -93,8 +93,8 @@ impl VitalTasks {
     }
 
     /// Runs such a task.
-    pub(crate) async fn watch(self, name: &'static str, task: impl Future<Output = ()>) {
-        if let Err(why) = caught(task).await {
+    pub(crate) async fn watch_task(self, name: &'static str, task: impl Future<Output = ()>) {
+        if let Err(why) = catch_panic(task).await {
             drop(self.0.send(format!("{name} has panicked: {why}")).await); // the process may be ending anyway
         }
     }
@@ -102,13 +102,13 @@ impl VitalTasks {
 
 /// Like [`restart_on_panic`], but for what blocks a thread of its own, and ends only if something is wrong.
 pub(crate) fn restart_thread_on_panic(name: &str, mut run: impl FnMut()) {
-    let mut attempts = BACKOFF.attempts();
+    let mut attempts = BACKOFF.start_attempts();
     loop {
         let began = std::time::Instant::now();
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
             error!(target: "install", task = %name, error = words_of(&*payload), "task panicked");
         }
-        thread::sleep(delay(&mut attempts, began.elapsed()));
+        thread::sleep(restart_delay(&mut attempts, began.elapsed()));
     }
 }
 
@@ -147,8 +147,8 @@ mod tests {
     #[tokio::test]
     async fn a_vital_task_that_panics_is_told_of_and_one_that_ends_is_not() {
         let (vital, mut told) = VitalTasks::new();
-        vital.clone().watch("one", async {}).await;
-        vital.watch("another", async { panic!("as it {}", "should") }).await;
+        vital.clone().watch_task("one", async {}).await;
+        vital.watch_task("another", async { panic!("as it {}", "should") }).await;
         assert_eq!(told.recv().await.unwrap(), "another has panicked: as it should");
         assert!(told.recv().await.is_none());
     }

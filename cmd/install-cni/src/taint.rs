@@ -10,7 +10,7 @@ use daemon_settings::{HostEnvironment as _, ProcessEnvironment, in_cluster, log_
 use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 use kubeio::{ApiConnection, LeaseElector};
 use model::parse_go_bool;
-use node_taint::{TaintController, TaintOptions, check_selector, lead, lease_options};
+use node_taint::{TaintController, TaintOptions, check_selector, lease_options, run_while_leading};
 use telemetry::logging::{self, LogOptions};
 use tokio::{
     runtime,
@@ -97,42 +97,44 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            report_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 #[expect(clippy::print_stderr, reason = "there may be no log yet")]
-fn complain(error: &anyhow::Error) {
+fn report_error(error: &anyhow::Error) {
     eprintln!("{PROGRAM}: {}", error_text(error));
 }
 
 fn run(arguments: Vec<OsString>) -> Result<()> {
     let style = FlagStyle { ignored: &[] };
     match flags::parse(FLAGS.as_slice(), style, arguments, |name| ProcessEnvironment.variable(name))? {
-        ParseOutcome::Help => Ok(io::stdout().write_all(flags::help(USAGE, FLAGS.as_slice()).as_bytes())?),
+        ParseOutcome::Help => {
+            Ok(io::stdout().write_all(flags::help_text(USAGE, FLAGS.as_slice()).as_bytes())?)
+        }
         ParseOutcome::Run(values) => {
             let (settings, log) =
-                settings(&values).map_err(|mistakes| anyhow::anyhow!(mistakes.join("\n")))?;
-            start(settings, log)
+                parse_settings(&values).map_err(|mistakes| anyhow::anyhow!(mistakes.join("\n")))?;
+            start_controller(settings, log)
         }
     }
 }
 
-fn settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<String>> {
-    let text = |flag: &Flag| values.text(flag).to_owned();
+fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Vec<String>> {
+    let text = |flag: &Flag| values.flag_text(flag).to_owned();
     let mut mistakes = Vec::new();
-    let run_as_daemon = parse_go_bool(values.text(&RUN_AS_DAEMON));
+    let run_as_daemon = parse_go_bool(values.flag_text(&RUN_AS_DAEMON));
     if run_as_daemon.is_none() {
         mistakes.push(format!("--{RUN_AS_DAEMON}: {:?} is neither true nor false", text(&RUN_AS_DAEMON)));
     }
     for flag in [CONFIGMAP_NAMESPACE, CONFIGMAP_NAME, LEASE_NAME] {
-        if !is_object_name(values.text(&flag)) {
+        if !is_object_name(values.flag_text(&flag)) {
             mistakes.push(format!("--{flag}: {:?} is no name of an object", text(&flag)));
         }
     }
-    let selector = check_selector(values.text(&NODE_SELECTOR));
+    let selector = check_selector(values.flag_text(&NODE_SELECTOR));
     mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
     let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake.into()));
     let log = log_options(values).map_err(|more| mistakes.extend(more));
@@ -155,7 +157,7 @@ fn is_object_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 253 && !text.starts_with('.') && text.chars().all(is_fine)
 }
 
-fn start(settings: TaintSettings, log: LogOptions) -> Result<()> {
+fn start_controller(settings: TaintSettings, log: LogOptions) -> Result<()> {
     logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
     info!(
@@ -166,29 +168,31 @@ fn start(settings: TaintSettings, log: LogOptions) -> Result<()> {
     );
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the runtime")?;
-    let done = runtime.block_on(serve(settings));
+    let done = runtime.block_on(run_controller(settings));
     runtime.shutdown_background();
     done
 }
 
-async fn serve(settings: TaintSettings) -> Result<()> {
+async fn run_controller(settings: TaintSettings) -> Result<()> {
     let mut signals = EndSignals::listen()?;
-    let Some(client) = signals.or(cluster::connect(&settings.api)).await else { return Ok(()) };
+    let Some(client) = signals.run_until_signal(cluster::connect_to_api(&settings.api)).await else {
+        return Ok(());
+    };
     let controller = TaintController::new(client.clone(), settings.options);
     if !settings.run_as_daemon {
-        let Some(done) = signals.or(controller.run_once()).await else {
+        let Some(done) = signals.run_until_signal(controller.run_once()).await else {
             bail!("a signal came before all nodes were evaluated");
         };
         return Ok(done?);
     }
     let identity = fs::read_to_string(RANDOM_ID).with_context(|| format!("cannot read {RANDOM_ID}"))?;
     let mut elector = LeaseElector::new(client, lease_options(&settings.lease_name, identity.trim()));
-    signals.or(lead(&mut elector, || controller.run())).await;
-    release(&elector).await;
+    signals.run_until_signal(run_while_leading(&mut elector, || controller.run())).await;
+    release_lease(&elector).await;
     Ok(())
 }
 
-async fn release(elector: &LeaseElector) {
+async fn release_lease(elector: &LeaseElector) {
     match timeout(RELEASE, elector.release()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => warn!(target: "taint", %error, "cannot release the Lease"),
@@ -212,7 +216,7 @@ impl EndSignals {
     }
 
     /// Returns the result of the work; `None` if a signal came first.
-    async fn or<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    async fn run_until_signal<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let signal = tokio::select! {
             done = work => return Some(done),
             _ = self.terminate.recv() => "SIGTERM",

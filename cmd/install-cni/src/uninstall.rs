@@ -51,7 +51,7 @@ impl Uninstallation {
 
     /// An agent, ours or Istio's, would put everything back.
     fn refuse_beside_agent(&self) -> Result<()> {
-        match self.sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
+        match self.daemon_sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
             None => Ok(()),
             Some(socket) => bail!(
                 "an agent runs on this node, and would put everything back ({} is served): delete its DaemonSet, which \
@@ -63,7 +63,7 @@ impl Uninstallation {
 
     /// Removes capture of ambient mode from the node and its pods. Blocks. Returns what could not be removed, as sentences.
     pub(crate) fn remove_capture(&self) -> Vec<String> {
-        node_agent::uninstall(&self.settings.ambient_traces)
+        node_agent::remove_from_node(&self.settings.ambient_traces)
     }
 
     /// Removes what agent and plugin made and wrote for each other and for commands, unless something else could not be removed
@@ -72,27 +72,30 @@ impl Uninstallation {
         if !errors.is_empty() {
             return errors;
         }
-        let remove = |path: &Path| failure(path, fs::remove_file(path));
-        errors.extend(self.sockets().into_iter().filter_map(|path| failure(path, remove_socket(path))));
+        let remove = |path: &Path| removal_failure(path, fs::remove_file(path));
+        errors.extend(
+            self.daemon_sockets().into_iter().filter_map(|path| removal_failure(path, remove_socket(path))),
+        );
         errors.extend(self.plugin_logs().iter().filter_map(|path| remove(path)));
         let (state, records) = (self.settings.last_state(), self.settings.records.directory());
         let locks = state.with_file_name(cni_types::run_dir::LOCKS);
         let files = [
             self.settings.refused_credential(),
             self.settings.ambient_traces.agent.journal.clone(),
-            self.settings.history(),
-            state_collector::unfinished(&state),
+            self.settings.history_path(),
+            state_collector::staging_path(&state),
             state,
         ];
-        errors
-            .extend([records, &locks].into_iter().filter_map(|path| failure(path, fs::remove_dir_all(path))));
+        errors.extend(
+            [records, &locks].into_iter().filter_map(|path| removal_failure(path, fs::remove_dir_all(path))),
+        );
         errors.extend(files.iter().filter_map(|path| remove(path)));
-        errors.extend(lock.remove().err().map(|error| format!("agent.lock: {error}")));
+        errors.extend(lock.remove_file().err().map(|error| format!("agent.lock: {error}")));
         errors
     }
 
     /// Sockets that the daemon has made. Those that a thread serves until the process ends are there still.
-    fn sockets(&self) -> Vec<&Path> {
+    fn daemon_sockets(&self) -> Vec<&Path> {
         let DaemonSettings { ambient_traces, debug_socket, log_socket, agent_socket, .. } = &*self.settings;
         let events = ambient_traces.events.as_ref().map(|events| &events.socket);
         let ztunnel = ambient_traces.agent.capture.in_pod().map(|chosen| &chosen.socket);
@@ -124,7 +127,7 @@ fn finds_ambient(settings: &DaemonSettings) -> bool {
 }
 
 /// Returns the failure to remove a path, if there is one. A path that does not exist is no failure.
-fn failure(path: &Path, removed: io::Result<()>) -> Option<String> {
+fn removal_failure(path: &Path, removed: io::Result<()>) -> Option<String> {
     let error = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound)?;
     Some(format!("{}: {error}", path.display()))
 }
@@ -170,12 +173,12 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 /// # Errors
 /// That cannot be determined, or printed.
 pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
-    let CommandSettings { values, mut settings, .. } = CommandSettings::read(values)?;
-    let output = OutputOptions::read(&values)?;
+    let CommandSettings { values, mut settings, .. } = CommandSettings::from_flags(values)?;
+    let output = OutputOptions::from_flags(&values)?;
     if settings.ambient.is_none() && finds_ambient(&settings) {
         settings.ambient = Some(settings.ambient_traces.clone());
     }
-    commands::show_removal(&node_status::obtain(&settings)?, output)
+    commands::show_removal(&node_status::obtain_report(&settings)?, output)
 }
 
 /// How the command is called.
@@ -189,8 +192,8 @@ struct CommandSettings {
 
 impl CommandSettings {
     /// Reads the settings. Those that the call leaves open are as the last agent had them.
-    fn read(values: FlagValues) -> Result<CommandSettings> {
-        let (settings, log) = commands::settings(&values)?;
+    fn from_flags(values: FlagValues) -> Result<CommandSettings> {
+        let (settings, log) = commands::read_settings(&values)?;
         let last = match node_status::last_state(&settings) {
             Ok(Some(last)) => last,
             last => return Ok(CommandSettings { values, settings, log, last }),
@@ -199,9 +202,9 @@ impl CommandSettings {
         for setting in
             last.config.iter().filter(|setting| setting.source != "default" && is_of_use(&setting.name))
         {
-            filled.fill(&setting.name, &setting.value);
+            filled.fill_default(&setting.name, &setting.value);
         }
-        Ok(match commands::settings(&filled) {
+        Ok(match commands::read_settings(&filled) {
             Ok((settings, log)) => CommandSettings { values: filled, settings, log, last: Ok(Some(last)) },
             Err(error) => CommandSettings { values, settings, log, last: Err(error) },
         })
@@ -219,7 +222,7 @@ fn is_of_use(setting: &str) -> bool {
 /// # Errors
 /// An agent runs, which would put it back, or what is there cannot be observed.
 pub(crate) fn run(values: FlagValues) -> Result<ExitCode> {
-    let CommandSettings { settings, log, last, .. } = CommandSettings::read(values)?;
+    let CommandSettings { settings, log, last, .. } = CommandSettings::from_flags(values)?;
     let _logger = logging::install(log).context("cannot set up logging")?;
     let settings = Arc::new(settings);
     let uninstallation = Uninstallation::new(Arc::clone(&settings));

@@ -38,7 +38,7 @@ pub(crate) const DATE: &str = match option_env!("MILLRACE_DATE") {
 ///
 /// # Errors
 /// There is no such form.
-pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
+pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
     let members = [
         ("version", VERSION),
         ("revision", REVISION),
@@ -47,7 +47,7 @@ pub(crate) fn text(values: &FlagValues) -> Result<String, String> {
         ("tag", VERSION),
         ("date", DATE),
     ];
-    match (values.text(&OUTPUT), values.text(&SHORT)) {
+    match (values.flag_text(&OUTPUT), values.flag_text(&SHORT)) {
         ("json", _) => {
             let lines = members.map(|(name, value)| format!("    \"{name}\": \"{value}\""));
             Ok(format!("{{\n  \"clientVersion\": {{\n{}\n  }}\n}}\n", lines.join(",\n")))

@@ -12,7 +12,7 @@ const STYLE: FlagStyle = FlagStyle { ignored: flags::LOGGING };
 ///
 /// # Errors
 /// A flag that cannot be understood, or `out` cannot be written to.
-pub(crate) fn read(
+pub(crate) fn read_flags(
     usage: &str,
     table: &'static [Flag],
     arguments: impl IntoIterator<Item = OsString>,
@@ -21,7 +21,7 @@ pub(crate) fn read(
     match flags::parse(table, STYLE, arguments, |name| env::var(name).ok())? {
         ParseOutcome::Run(values) => Ok(Some(values)),
         ParseOutcome::Help => {
-            write!(out, "{}", flags::help(usage, table))?;
+            write!(out, "{}", flags::help_text(usage, table))?;
             Ok(None)
         }
     }

@@ -9,7 +9,7 @@ use model::Mark;
 
 use crate::{
     arguments,
-    settings::{backend, boolean, tproxy_mark},
+    settings::{forced_backend, parse_boolean, tproxy_mark},
 };
 
 const DRY_RUN: Flag = Flag {
@@ -77,23 +77,25 @@ Exit status: 0 nothing of ours is left; 1 wrong flags, or something could not be
 /// # Errors
 /// Wrong flags, or something that could not be removed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
-    let options = FirewallOptions { forced: backend(&values)?, ..FirewallOptions::default() };
-    clean(tproxy_mark(&values)?, &options, boolean(&values, &DRY_RUN)?, out)?;
+    let Some(values) = arguments::read_flags(USAGE, FLAGS, arguments, out)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let options = FirewallOptions { forced: forced_backend(&values)?, ..FirewallOptions::default() };
+    remove_redirection(tproxy_mark(&values)?, &options, parse_boolean(&values, &DRY_RUN)?, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Removes everything, or only prints what it would remove.
-pub(crate) fn clean(
+pub(crate) fn remove_redirection(
     mark: Mark,
     options: &FirewallOptions,
     dry_run: bool,
     out: &mut impl Write,
 ) -> Result<()> {
     let (verb, found) = if dry_run {
-        ("would remove", redirect::leftovers(mark, options)?)
+        ("would remove", redirect::list_leftovers(mark, options)?)
     } else {
-        ("removed", redirect::remove(mark, options)?)
+        ("removed", redirect::remove_all(mark, options)?)
     };
     if found.is_empty() {
         writeln!(out, "nothing of ours is here")?;

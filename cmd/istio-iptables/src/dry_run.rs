@@ -9,10 +9,10 @@ use crate::settings::IptablesSettings;
 
 /// Returns what would be run, as shell commands.
 #[must_use]
-pub fn text(settings: &IptablesSettings, families: &[Family]) -> String {
+pub fn shell_commands(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = write!(text, "{}", routes(settings, families));
+    let _ = write!(text, "{}", route_commands(settings, families));
     for family in families {
         let tool = if *family == Family::V4 { "iptables" } else { "ip6tables" };
         if settings.restore_format {
@@ -24,14 +24,14 @@ pub fn text(settings: &IptablesSettings, families: &[Family]) -> String {
             continue;
         }
         let change = plan::apply(&sidecar::rule_set(&settings.config, *family), &SavedTables::default());
-        for call in change.calls() {
+        for call in change.iptables_calls() {
             let _ = writeln!(text, "{tool} {}", call.join(" "));
         }
     }
     text
 }
 
-fn routes(settings: &IptablesSettings, families: &[Family]) -> String {
+fn route_commands(settings: &IptablesSettings, families: &[Family]) -> String {
     let mut text = String::new();
     if families.contains(&Family::V6) {
         let _ = writeln!(text, "ip -6 addr add {}/128 dev lo nodad", sidecar::passthrough_source(Family::V6));

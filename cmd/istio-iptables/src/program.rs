@@ -30,22 +30,24 @@ Exit status: 0 done; 1 wrong flags, or not done; 126 the validation found no red
 /// # Errors
 /// Wrong flags, or a step that failed: exit status 1.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) -> Result<ExitCode> {
-    let Some(values) = arguments::read(USAGE, FLAGS, arguments, out)? else { return Ok(ExitCode::SUCCESS) };
-    let settings = settings(&values)?;
+    let Some(values) = arguments::read_flags(USAGE, FLAGS, arguments, out)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let settings = read_settings(&values)?;
     for warning in &settings.warnings {
         writeln!(out, "warning: {warning}")?;
     }
     if settings.cleanup_only {
-        clean::clean(tproxy_mark(&values)?, &settings.options, settings.dry_run, out)?;
+        clean::remove_redirection(tproxy_mark(&values)?, &settings.options, settings.dry_run, out)?;
         return Ok(ExitCode::SUCCESS);
     }
     if settings.dry_run {
         print_only(&settings, out)?;
     } else if !settings.skip_apply {
-        report(&apply(&settings, out)?, out)?;
+        print_report(&apply_settings(&settings, out)?, out)?;
     }
     let Some((port, timeout)) = settings.validation else { return Ok(ExitCode::SUCCESS) };
-    match validation::run(&settings.config, port, timeout) {
+    match validation::prove_redirection(&settings.config, port, timeout) {
         Ok(()) => {
             writeln!(out, "validation passed: a connection to port {port} arrived at the proxy's port")?;
             Ok(ExitCode::SUCCESS)
@@ -57,18 +59,18 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, out: &mut impl Write) 
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+fn env_variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-fn settings(values: &FlagValues) -> Result<IptablesSettings> {
+fn read_settings(values: &FlagValues) -> Result<IptablesSettings> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));
     let resolv_conf = fs::read_to_string("/etc/resolv.conf").ok();
-    let envoy_user = variable("ENVOY_USER");
-    let owner_groups = variable("ISTIO_OUTBOUND_OWNER_GROUPS");
-    let owner_groups_exclude = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
-    let loopback = variable(LOOPBACK);
+    let envoy_user = env_variable("ENVOY_USER");
+    let owner_groups = env_variable("ISTIO_OUTBOUND_OWNER_GROUPS");
+    let owner_groups_exclude = env_variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE");
+    let loopback = env_variable(LOOPBACK);
     let sources = SettingSources {
         passwd: &passwd,
         group: &group,
@@ -82,8 +84,8 @@ fn settings(values: &FlagValues) -> Result<IptablesSettings> {
 }
 
 fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
-    let families = redirect::families(settings.families)?;
-    write!(out, "{}", dry_run::text(settings, &families))?;
+    let families = redirect::redirected_families(settings.families)?;
+    write!(out, "{}", dry_run::shell_commands(settings, &families))?;
     if let Some(path) = env::var_os("DRY_RUN_FILE_PATH").filter(|path| !path.is_empty()) {
         let text: String =
             families.iter().map(|family| sidecar::restore_text(&settings.config, *family)).collect();
@@ -92,7 +94,7 @@ fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn apply(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
+fn apply_settings(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
     let form = if settings.restore_format { RuleFormat::Restore } else { RuleFormat::Commands };
     let act = |options: &firewall::FirewallOptions| {
         redirect::apply(&settings.config, settings.families, options, form)
@@ -100,14 +102,14 @@ fn apply(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectRe
     if !settings.cni_mode {
         return Ok(act(&settings.options)?);
     }
-    let (report, warning) = firewall::inside(&Netns::current()?, &settings.options, act)?;
+    let (report, warning) = firewall::run_inside(&Netns::current()?, &settings.options, act)?;
     if let Some(warning) = warning {
         writeln!(out, "warning: {warning}")?;
     }
     Ok(report)
 }
 
-fn report(report: &RedirectReport, out: &mut impl Write) -> Result<()> {
+fn print_report(report: &RedirectReport, out: &mut impl Write) -> Result<()> {
     let families: Vec<String> = report.families.iter().map(Family::to_string).collect();
     let families = families.join(" and ");
     if report.is_unchanged() {

@@ -25,12 +25,12 @@ use run_flags::{
     IPTABLES_PROBE_PORT, IPTABLES_VERSION, NATIVE_NFTABLES, NETWORK_NAMESPACE, PROBE_TIMEOUT, RECONCILE,
     RESTORE_FORMAT, RUN_VALIDATION, SKIP_RULE_APPLY,
 };
-use sidecar_config::config;
-use value::{invalid, parsed};
+use sidecar_config::read_config;
+use value::{invalid_value, parse_value};
 
 pub(crate) use sidecar_config::tproxy_mark;
 pub use value::InvalidValue;
-pub(crate) use value::boolean;
+pub(crate) use value::parse_boolean;
 
 /// All flags of `istio-iptables`.
 pub const FLAGS: &[Flag] = &[
@@ -126,55 +126,64 @@ impl IptablesSettings {
     /// # Errors
     /// The first value that cannot be used, with its flag.
     pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
-        let restore_format = boolean(values, &RESTORE_FORMAT)?;
+        let restore_format = parse_boolean(values, &RESTORE_FORMAT)?;
         // One command for each rule is what only the tools have.
         let nft = if restore_format { NftAccess::Engine } else { NftAccess::Tools };
-        let native = NativeTables::by_setting(boolean(values, &NATIVE_NFTABLES)?);
-        let mut warnings = warnings(values)?;
+        let native = NativeTables::by_setting(parse_boolean(values, &NATIVE_NFTABLES)?);
+        let mut warnings = flag_warnings(values)?;
         Ok(IptablesSettings {
-            config: config(values, sources, &mut warnings)?,
-            families: if boolean(values, &DUAL_STACK)? { FamilyChoice::Dual } else { FamilyChoice::First },
-            options: FirewallOptions { nft, native, forced: backend(values)?, ..FirewallOptions::default() },
-            cni_mode: boolean(values, &CNI_MODE)?,
-            dry_run: boolean(values, &DRY_RUN)?,
+            config: read_config(values, sources, &mut warnings)?,
+            families: if parse_boolean(values, &DUAL_STACK)? {
+                FamilyChoice::Dual
+            } else {
+                FamilyChoice::First
+            },
+            options: FirewallOptions {
+                nft,
+                native,
+                forced: forced_backend(values)?,
+                ..FirewallOptions::default()
+            },
+            cni_mode: parse_boolean(values, &CNI_MODE)?,
+            dry_run: parse_boolean(values, &DRY_RUN)?,
             restore_format,
-            skip_apply: boolean(values, &SKIP_RULE_APPLY)?,
-            cleanup_only: boolean(values, &CLEANUP_ONLY)?,
+            skip_apply: parse_boolean(values, &SKIP_RULE_APPLY)?,
+            cleanup_only: parse_boolean(values, &CLEANUP_ONLY)?,
             warnings,
-            validation: validation(values)?,
+            validation: validation_settings(values)?,
         })
     }
 }
 
-fn warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
-    boolean(values, &RECONCILE)?;
+fn flag_warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
+    parse_boolean(values, &RECONCILE)?;
     let mut warnings = Vec::new();
-    if boolean(values, &FORCE_APPLY)? {
+    if parse_boolean(values, &FORCE_APPLY)? {
         let what = "--force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
         warnings.push(what.to_owned());
     }
     Ok(warnings)
 }
 
-pub(crate) fn backend(values: &FlagValues) -> Result<Option<Backend>, InvalidValue> {
+pub(crate) fn forced_backend(values: &FlagValues) -> Result<Option<Backend>, InvalidValue> {
     for flag in [&IPTABLES_BACKEND, &FORCE_IPTABLES_BINARY] {
-        if !values.text(flag).is_empty() {
-            return parsed(values, flag).map(Some);
+        if !values.flag_text(flag).is_empty() {
+            return parse_value(values, flag).map(Some);
         }
     }
-    Ok(match values.text(&IPTABLES_VERSION) {
+    Ok(match values.flag_text(&IPTABLES_VERSION) {
         "" => None,
         version if version.contains("nf_tables") => Some(Backend::Nft),
         _ => Some(Backend::Legacy),
     })
 }
 
-fn validation(values: &FlagValues) -> Result<Option<(Port, Duration)>, InvalidValue> {
-    if !boolean(values, &RUN_VALIDATION)? {
+fn validation_settings(values: &FlagValues) -> Result<Option<(Port, Duration)>, InvalidValue> {
+    if !parse_boolean(values, &RUN_VALIDATION)? {
         return Ok(None);
     }
-    let text = values.text(&PROBE_TIMEOUT);
-    let timeout = flags::duration(text)
-        .ok_or_else(|| invalid(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m30s"))?;
-    Ok(Some((Port(parsed(values, &IPTABLES_PROBE_PORT)?), timeout)))
+    let text = values.flag_text(&PROBE_TIMEOUT);
+    let timeout = flags::parse_duration(text)
+        .ok_or_else(|| invalid_value(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m30s"))?;
+    Ok(Some((Port(parse_value(values, &IPTABLES_PROBE_PORT)?), timeout)))
 }

@@ -21,7 +21,7 @@ pub enum IptablesTool {
 impl IptablesTool {
     /// The program that was started under this name, with or without a directory; `None`: another one.
     #[must_use]
-    pub fn named(program: &OsStr) -> Option<Self> {
+    pub fn from_program(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?;
         [Self::Redirect, Self::Clean].into_iter().find(|tool| name == tool.name())
     }
@@ -40,13 +40,13 @@ impl IptablesTool {
             Self::Clean => clean::run(arguments, &mut io::stdout()),
         };
         ended.unwrap_or_else(|error| {
-            self.complain(&error);
+            self.print_error(&error);
             ExitCode::FAILURE
         })
     }
 
     #[expect(clippy::print_stderr, reason = "a command line tool tells its user why it failed")]
-    fn complain(self, error: &anyhow::Error) {
+    fn print_error(self, error: &anyhow::Error) {
         eprintln!("{}: {error:#}", self.name());
     }
 }
@@ -66,7 +66,7 @@ mod tests {
             ("/istio-iptables/install-cni", None),
             ("", None),
         ] {
-            assert_eq!(IptablesTool::named(program.as_ref()), expected, "{program}");
+            assert_eq!(IptablesTool::from_program(program.as_ref()), expected, "{program}");
         }
     }
 }

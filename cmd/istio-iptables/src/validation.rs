@@ -57,28 +57,32 @@ pub enum ValidationError {
 ///
 /// # Errors
 /// [`ValidationError`]
-pub fn run(config: &SidecarConfig, port: Port, within: Duration) -> Result<(), ValidationError> {
+pub fn prove_redirection(
+    config: &SidecarConfig,
+    port: Port,
+    within: Duration,
+) -> Result<(), ValidationError> {
     let family = redirect::first_family()?;
-    let listeners = listen(config, family)?;
+    let listeners = open_listeners(config, family)?;
     let source = SocketAddr::new(localhost(family), 0);
     let target = SocketAddr::new(sidecar::passthrough_source(family), port.0);
     let deadline = Instant::now() + within;
     let mut last = "not tried".to_owned();
     while Instant::now() < deadline {
         let until = deadline.min(Instant::now() + PAUSE);
-        let call = call(source, target, remaining(until));
-        if arrived(&listeners, port, if call.is_ok() { until } else { Instant::now() })? {
+        let call = connect_from(source, target, remaining_time(until));
+        if wait_for_arrival(&listeners, port, if call.is_ok() { until } else { Instant::now() })? {
             return Ok(());
         }
         last = call.map_or_else(|error| error.to_string(), |_| "it went elsewhere".to_owned());
-        std::thread::sleep(remaining(until)); // the next call a second after this one, within the deadline
+        std::thread::sleep(remaining_time(until)); // the next call a second after this one, within the deadline
     }
     let ports = format!("{} or {}", config.outbound_port, config.inbound_port);
     Err(ValidationError::Nothing { target, ports, within, last })
 }
 
 /// Returns the time that is left until `until`; never zero, which a socket would take for "no limit".
-fn remaining(until: Instant) -> Duration {
+fn remaining_time(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
@@ -91,7 +95,7 @@ fn localhost(family: Family) -> IpAddr {
 
 /// Connects from localhost. Left to itself, the kernel would call `::6` from `::6`, and what comes from there is let
 /// through by the rules.
-fn call(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
+fn connect_from(source: SocketAddr, target: SocketAddr, within: Duration) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         family_of(source),
         SocketType::STREAM,
@@ -116,10 +120,10 @@ fn family_of(address: SocketAddr) -> AddressFamily {
 }
 
 /// Listeners at the proxy's two ports; one is enough, since the proxy may be there already.
-fn listen(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
+fn open_listeners(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListener>, ValidationError> {
     let at = |port: Port| SocketAddr::new(localhost(family), port.0);
     let (outbound, inbound) = (at(config.outbound_port), at(config.inbound_port));
-    let opened = [listener(outbound), listener(inbound)];
+    let opened = [bind_listener(outbound), bind_listener(inbound)];
     let mut failure = None;
     let listeners: Vec<_> =
         opened.into_iter().filter_map(|open| open.map_err(|error| failure = Some(error)).ok()).collect();
@@ -130,7 +134,7 @@ fn listen(config: &SidecarConfig, family: Family) -> Result<Vec<TcpListener>, Va
 }
 
 /// Shares the port with a proxy that is starting at the same time.
-fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = rustix::net::socket(family_of(address), SocketType::STREAM, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, true)?;
@@ -142,7 +146,7 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// True when a call whose original destination has `port` comes before `until`.
-fn arrived(listeners: &[TcpListener], port: Port, until: Instant) -> Result<bool, ValidationError> {
+fn wait_for_arrival(listeners: &[TcpListener], port: Port, until: Instant) -> Result<bool, ValidationError> {
     loop {
         for listener in listeners {
             if let Ok((call, _)) = listener.accept()

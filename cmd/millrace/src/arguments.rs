@@ -82,7 +82,7 @@ pub(crate) enum FailOn {
 
 impl FailOn {
     /// The least severity that fails.
-    pub(crate) fn least(self) -> Severity {
+    pub(crate) fn minimum_severity(self) -> Severity {
         match self {
             FailOn::Error => Severity::Error,
             FailOn::Unknown => Severity::Unknown,
@@ -254,7 +254,7 @@ pub(crate) enum CompletionShell {
 }
 
 impl CompletionShell {
-    pub(crate) fn shell(self) -> Shell {
+    pub(crate) fn to_clap_shell(self) -> Shell {
         match self {
             CompletionShell::Bash => Shell::Bash,
             CompletionShell::Zsh => Shell::Zsh,
@@ -275,8 +275,8 @@ impl Invocation {
     /// Reads the command line; ends the program with usage or help if it is none.
     pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
         let words: Vec<OsString> = words.into_iter().collect();
-        let program = program(words.first());
-        let matches = command(program).get_matches_from(words);
+        let program = program_name(words.first());
+        let matches = command_grammar(program).get_matches_from(words);
         match Arguments::from_arg_matches(&matches) {
             Ok(arguments) => Invocation { arguments, program },
             Err(error) => error.exit(),
@@ -284,14 +284,14 @@ impl Invocation {
     }
 }
 
-fn program(word: Option<&OsString>) -> &'static str {
+fn program_name(word: Option<&OsString>) -> &'static str {
     let name =
         word.and_then(|word| PathBuf::from(word).file_name().map(|name| name.to_string_lossy().into_owned()));
     if name.is_some_and(|name| name.starts_with("kubectl-")) { PLUGIN } else { "millrace" }
 }
 
 /// The grammar, with the name that people type.
-pub(crate) fn command(program: &'static str) -> Command {
+pub(crate) fn command_grammar(program: &'static str) -> Command {
     let command = Arguments::command();
     if program == PLUGIN { command.bin_name("kubectl millrace") } else { command.bin_name("millrace") }
 }
@@ -306,8 +306,8 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 
 fn capture_state(word: &str) -> Result<CaptureState, String> {
     let all = CaptureState::ALL;
-    let found = all.into_iter().find(|state| state.word() == word);
-    found.ok_or_else(|| format!("it is none of {}", all.map(CaptureState::word).join(", ")))
+    let found = all.into_iter().find(|state| state.as_str() == word);
+    found.ok_or_else(|| format!("it is none of {}", all.map(CaptureState::as_str).join(", ")))
 }
 
 #[cfg(test)]
@@ -316,8 +316,8 @@ mod tests {
 
     #[test]
     fn the_grammar_is_consistent() {
-        command("millrace").debug_assert();
-        command(PLUGIN).debug_assert();
+        command_grammar("millrace").debug_assert();
+        command_grammar(PLUGIN).debug_assert();
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
             ("/usr/local/bin/kubectl-millrace", "Usage: kubectl millrace"),
             ("./millrace", "Usage: millrace"),
         ] {
-            let help = command(program(Some(&word.into()))).render_help().to_string();
+            let help = command_grammar(program_name(Some(&word.into()))).render_help().to_string();
             assert!(help.contains(usage), "{help}");
         }
     }

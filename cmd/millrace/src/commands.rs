@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_report::{
-    CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, junit, list_text,
-    partial_text, pods, preflight_text, sarif, verify, verify_text,
+    CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, list_text,
+    partial_text, pod_list, preflight_text, render_junit, render_sarif, verify_cluster, verify_text,
 };
 use report::CaptureState;
 
@@ -37,15 +37,16 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     ensure!(is_check || !options.output.is_of_check(), "-o junit and -o sarif are forms of check alone");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, .. } => {
-            check_before(options, namespace.as_deref(), fail_on.least()).await
+            check_before(options, namespace.as_deref(), fail_on.minimum_severity()).await
         }
         Action::Check { namespace, node, fail_on, wait, .. } => {
             let until = Instant::now() + wait.unwrap_or_default();
-            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.least(), until).await
+            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.minimum_severity(), until)
+                .await
         }
         Action::List { bypassing, state, namespace, node } => {
             let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
-            list(options, namespace.as_deref(), node.as_deref(), state, *bypassing).await
+            list_pods(options, namespace.as_deref(), node.as_deref(), state, *bypassing).await
         }
         Action::Explain { pod, namespace } => explain::run(options, pod, namespace.as_deref()).await,
         Action::Prove { pod: Some(pod), namespace, .. } => {
@@ -54,18 +55,20 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
         Action::Prove { pod: None, namespace, node, .. } => {
             prove::run_all(options, namespace.as_deref(), node.as_deref()).await
         }
-        Action::Verify { namespace, node } => compare(options, namespace.as_deref(), node.as_deref()).await,
+        Action::Verify { namespace, node } => {
+            verify_nodes(options, namespace.as_deref(), node.as_deref()).await
+        }
         Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on }) => {
             let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };
-            simulate::label(options, object, labels, fail_on.least()).await
+            simulate::label_change(options, object, labels, fail_on.minimum_severity()).await
         }
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {
             let only = watch::Only { namespace: namespace.as_deref(), node: node.as_deref() };
             watch::run(options, *duration, *interval, only).await
         }
-        Action::Completion { shell } => completion(invocation.program, *shell),
-        Action::Man { command } => manual(command.as_deref()),
+        Action::Completion { shell } => print_completion(invocation.program, *shell),
+        Action::Man { command } => print_man_page(command.as_deref()),
     }
 }
 
@@ -78,7 +81,7 @@ async fn check_cluster(
 ) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
     let report = loop {
-        let report = source.everything(namespace, node).await.map(|cluster| check(&cluster));
+        let report = source.read_cluster(namespace, node).await.map(|cluster| check(&cluster));
         let is_good = report.as_ref().is_ok_and(|report| report.status(least) == 0);
         if is_good || Instant::now() + WAIT_INTERVAL > until {
             break report?;
@@ -86,7 +89,7 @@ async fn check_cluster(
         tokio::time::sleep(WAIT_INTERVAL).await;
     };
     if !print_log(options, "millrace check", &report.checks, &report.findings, least)? {
-        Printer::new(options).print(&report, |wide, colour| check_text(&report, wide, colour))?;
+        Printer::new(options).print_value(&report, |wide, colour| check_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
@@ -95,7 +98,7 @@ async fn check_before(options: &Options, namespace: Option<&str>, least: Severit
     let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
     let report = check_before_installation(&cluster, &objects);
     if !print_log(options, "millrace check --pre", &report.checks, &report.findings, least)? {
-        Printer::new(options).print(&report, |wide, colour| preflight_text(&report, wide, colour))?;
+        Printer::new(options).print_value(&report, |wide, colour| preflight_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
@@ -109,30 +112,30 @@ fn print_log(
     least: Severity,
 ) -> Result<bool> {
     match options.output {
-        OutputFormat::Junit => output::write(junit(name, checks, findings, least).as_bytes())?,
-        OutputFormat::Sarif => output::write(sarif(name, checks, findings).as_bytes())?,
+        OutputFormat::Junit => output::write_stdout(render_junit(name, checks, findings, least).as_bytes())?,
+        OutputFormat::Sarif => output::write_stdout(render_sarif(name, checks, findings).as_bytes())?,
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-async fn list(
+async fn list_pods(
     options: &Options,
     namespace: Option<&str>,
     node: Option<&str>,
     state: Option<CaptureState>,
     bypassing: bool,
 ) -> Result<ExitCode> {
-    let cluster = ClusterSource::open(options).await?.states(node).await?;
-    let list = pods(&cluster, namespace, state);
-    Printer::new(options).print(&list, |wide, colour| list_text(&list, wide, colour))?;
+    let cluster = ClusterSource::open(options).await?.query_states(node).await?;
+    let list = pod_list(&cluster, namespace, state);
+    Printer::new(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
     complain_partial(&list.unanswered);
     if cluster.answers.is_empty() {
-        output::complain("no agent was found");
+        output::print_message("no agent was found");
         return Ok(ExitCode::from(CANNOT));
     }
     let is_unsure =
-        || list.partial || !pods(&cluster, namespace, Some(CaptureState::Unknown)).pods.is_empty();
+        || list.partial || !pod_list(&cluster, namespace, Some(CaptureState::Unknown)).pods.is_empty();
     Ok(match (bypassing, list.pods.is_empty()) {
         (true, false) => ExitCode::FAILURE,
         (true, true) if is_unsure() => ExitCode::from(CANNOT),
@@ -141,30 +144,35 @@ async fn list(
     })
 }
 
-async fn compare(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
-    let mut cluster = ClusterSource::open(options).await?.states(node).await?;
+async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
+    let mut cluster = ClusterSource::open(options).await?.query_states(node).await?;
     if let Some(namespace) = namespace {
         cluster.keep_namespace(namespace);
     }
-    let report = verify(&cluster);
-    Printer::new(options).print(&report, |_, colour| verify_text(&report, colour))?;
+    let report = verify_cluster(&cluster);
+    Printer::new(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
     complain_partial(&report.unanswered);
     Ok(ExitCode::from(report.status()))
 }
 
 fn complain_partial(unanswered: &[Unanswered]) {
-    output::complain(&partial_text(unanswered));
+    output::print_message(&partial_text(unanswered));
 }
 
-fn completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode> {
+fn print_completion(program: &'static str, shell: CompletionShell) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(shell.shell(), &mut arguments::command("millrace"), program, &mut script);
-    output::write(&script)?;
+    clap_complete::generate(
+        shell.to_clap_shell(),
+        &mut arguments::command_grammar("millrace"),
+        program,
+        &mut script,
+    );
+    output::write_stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn manual(command: Option<&str>) -> Result<ExitCode> {
-    let mut all = arguments::command("millrace").disable_help_subcommand(true);
+fn print_man_page(command: Option<&str>) -> Result<ExitCode> {
+    let mut all = arguments::command_grammar("millrace").disable_help_subcommand(true);
     all.build(); // gives commands their full names and the flags of every command
     let documented = match command {
         None => all,
@@ -174,6 +182,6 @@ fn manual(command: Option<&str>) -> Result<ExitCode> {
     };
     let mut page = Vec::new();
     clap_mangen::Man::new(documented).render(&mut page).context("cannot make the manual page")?;
-    output::write(&page)?;
+    output::write_stdout(&page)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,14 +10,14 @@ pub(crate) fn agents_by_node(agents: &[Pod]) -> BTreeMap<&str, &Pod> {
     let mut chosen: BTreeMap<&str, &Pod> = BTreeMap::new();
     for agent in agents.iter().filter(|agent| !agent.spec.node_name.is_empty()) {
         let best = chosen.entry(&agent.spec.node_name).or_insert(agent);
-        if standing(agent) > standing(best) {
+        if agent_preference(agent) > agent_preference(best) {
             *best = agent;
         }
     }
     chosen
 }
 
-fn standing(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
+fn agent_preference(agent: &Pod) -> (bool, bool, bool, Option<&str>) {
     let started = agent.status.start_time.as_deref();
     (agent.status.phase == "Running", agent.status.is_ready(), agent.metadata.deleted.is_none(), started)
 }

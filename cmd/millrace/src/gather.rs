@@ -35,7 +35,7 @@ impl<'a> ClusterSource<'a> {
         Ok(ClusterSource { session, options })
     }
 
-    pub(crate) fn query(&self) -> AgentQuery {
+    pub(crate) fn agent_query(&self) -> AgentQuery {
         AgentQuery::new(self.session.client.clone(), self.options)
     }
 
@@ -43,13 +43,13 @@ impl<'a> ClusterSource<'a> {
     ///
     /// # Errors
     /// The API server does not list them.
-    pub(crate) async fn agents(&self, node: Option<&str>) -> Result<Vec<Pod>> {
-        let mut query = format!("labelSelector={}", escaped(&self.options.selector));
+    pub(crate) async fn list_agents(&self, node: Option<&str>) -> Result<Vec<Pod>> {
+        let mut query = format!("labelSelector={}", percent_encode(&self.options.selector));
         if let Some(node) = node {
-            query = format!("{query}&fieldSelector=spec.nodeName%3D{}", escaped(node));
+            query = format!("{query}&fieldSelector=spec.nodeName%3D{}", percent_encode(node));
         }
         let path = match &self.options.agent_namespace {
-            Some(namespace) => format!("/api/v1/namespaces/{}/pods", escaped(namespace)),
+            Some(namespace) => format!("/api/v1/namespaces/{}/pods", percent_encode(namespace)),
             None => "/api/v1/pods".to_owned(),
         };
         let listed = self.session.client.list_all("the agents' pods", &path, &query, PAGE);
@@ -60,9 +60,9 @@ impl<'a> ClusterSource<'a> {
     ///
     /// # Errors
     /// The agents cannot be found.
-    pub(crate) async fn states(&self, node: Option<&str>) -> Result<Cluster> {
-        let agents = self.agents(node).await?;
-        let answers = self.ask(&agents).await;
+    pub(crate) async fn query_states(&self, node: Option<&str>) -> Result<Cluster> {
+        let agents = self.list_agents(node).await?;
+        let answers = self.query_answers(&agents).await;
         Ok(Cluster { agents, answers, ..Cluster::default() })
     }
 
@@ -70,35 +70,36 @@ impl<'a> ClusterSource<'a> {
     ///
     /// # Errors
     /// The agents cannot be found, or there is no such namespace.
-    pub(crate) async fn everything(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
-        let agents = self.agents(node).await?;
+    pub(crate) async fn read_cluster(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
+        let agents = self.list_agents(node).await?;
         let only = |field: &str, name: Option<&str>| {
-            name.map(|name| format!("fieldSelector={field}%3D{}", escaped(name))).unwrap_or_default()
+            name.map(|name| format!("fieldSelector={field}%3D{}", percent_encode(name))).unwrap_or_default()
         };
         let (pods_of, nodes_of) = (only("spec.nodeName", node), only("metadata.name", node));
         let namespaces_of = only("metadata.name", namespace);
-        let inside = namespace.map(|name| format!("/namespaces/{}", escaped(name))).unwrap_or_default();
+        let inside =
+            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
         let pods_at = format!("/api/v1{inside}/pods");
         let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let label = format!("labelSelector={}", escaped(&self.options.selector));
+        let label = format!("labelSelector={}", percent_encode(&self.options.selector));
         let (answers, pods, namespaces, nodes, policies, daemon_sets) = tokio::join!(
-            self.ask(&agents),
-            self.list("pods", &pods_at, &pods_of),
-            self.list("namespaces", "/api/v1/namespaces", &namespaces_of),
-            self.list("nodes", "/api/v1/nodes", &nodes_of),
-            self.list("networkpolicies", &policies_at, ""),
-            self.list("daemonsets", "/apis/apps/v1/daemonsets", &label),
+            self.query_answers(&agents),
+            self.list_objects("pods", &pods_at, &pods_of),
+            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+            self.list_objects("nodes", "/api/v1/nodes", &nodes_of),
+            self.list_objects("networkpolicies", &policies_at, ""),
+            self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", &label),
         );
         if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
             bail!("there is no namespace {name}");
         }
         let mut unread = Vec::new();
         let mut cluster = Cluster {
-            pods: taken(pods, &mut unread),
-            namespaces: taken(namespaces, &mut unread),
-            nodes: taken(nodes, &mut unread),
-            policies: taken(policies, &mut unread),
-            daemon_sets: taken(daemon_sets, &mut unread),
+            pods: value_or_default(pods, &mut unread),
+            namespaces: value_or_default(namespaces, &mut unread),
+            nodes: value_or_default(nodes, &mut unread),
+            policies: value_or_default(policies, &mut unread),
+            daemon_sets: value_or_default(daemon_sets, &mut unread),
             agents,
             answers,
             unread: Vec::new(),
@@ -114,17 +115,17 @@ impl<'a> ClusterSource<'a> {
     /// to what it would do, by node.
     ///
     /// # Errors
-    /// As [`ClusterSource::everything`].
-    pub(crate) async fn simulation(
+    /// As [`ClusterSource::read_cluster`].
+    pub(crate) async fn query_simulation(
         &self,
         change: &LabelChange,
     ) -> Result<(Cluster, BTreeMap<String, NodeReply>)> {
-        let namespace = escaped(&change.namespace);
-        let agents = self.agents(None).await?;
-        let query = self.query();
-        let replies = self.each(&agents, |agent| {
+        let namespace = percent_encode(&change.namespace);
+        let agents = self.list_agents(None).await?;
+        let query = self.agent_query();
+        let replies = self.ask_each_node(&agents, |agent| {
             let query = query.clone();
-            async move { query.simulate(agent, change).await.map_err(|error| error.to_string()) }
+            async move { query.simulate_change(agent, change).await.map_err(|error| error.to_string()) }
         });
         let (pods_at, namespace_at) = (
             format!("/api/v1/namespaces/{namespace}/pods"),
@@ -133,18 +134,18 @@ impl<'a> ClusterSource<'a> {
         let policies_at = format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies");
         let (replies, pods, namespaces, policies) = tokio::join!(
             replies,
-            self.list("pods", &pods_at, ""),
-            self.list("namespaces", "/api/v1/namespaces", &namespace_at),
-            self.list("networkpolicies", &policies_at, ""),
+            self.list_objects("pods", &pods_at, ""),
+            self.list_objects("namespaces", "/api/v1/namespaces", &namespace_at),
+            self.list_objects("networkpolicies", &policies_at, ""),
         );
         if let Ok([]) = namespaces.as_deref() {
             bail!("there is no namespace {}", change.namespace);
         }
         let mut unread = Vec::new();
         let mut cluster = Cluster {
-            pods: taken(pods, &mut unread),
-            namespaces: taken(namespaces, &mut unread),
-            policies: taken(policies, &mut unread),
+            pods: value_or_default(pods, &mut unread),
+            namespaces: value_or_default(namespaces, &mut unread),
+            policies: value_or_default(policies, &mut unread),
             agents,
             ..Cluster::default()
         };
@@ -156,14 +157,14 @@ impl<'a> ClusterSource<'a> {
     ///
     /// # Errors
     /// The agents cannot be found.
-    pub(crate) async fn proofs(
+    pub(crate) async fn query_proofs(
         &self,
         namespace: Option<&str>,
         node: Option<&str>,
     ) -> Result<BTreeMap<String, Result<Vec<Proof>, String>>> {
-        let agents = self.agents(node).await?;
-        let query = self.query();
-        let proofs = self.each(&agents, |agent| {
+        let agents = self.list_agents(node).await?;
+        let query = self.agent_query();
+        let proofs = self.ask_each_node(&agents, |agent| {
             let query = query.clone();
             async move { query.prove_all(agent, namespace).await.map_err(|error| error.to_string()) }
         });
@@ -178,43 +179,45 @@ impl<'a> ClusterSource<'a> {
         &self,
         namespace: Option<&str>,
     ) -> Result<(Cluster, NetworkObjects)> {
-        let inside = namespace.map(|name| format!("/namespaces/{}", escaped(name))).unwrap_or_default();
+        let inside =
+            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
         let pods_at = format!("/api/v1{inside}/pods");
         let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let namespaces_of = namespace.map(|name| format!("fieldSelector=metadata.name%3D{}", escaped(name)));
+        let namespaces_of =
+            namespace.map(|name| format!("fieldSelector=metadata.name%3D{}", percent_encode(name)));
         let namespaces_of = namespaces_of.unwrap_or_default();
         let (pods, namespaces, nodes, policies, daemon_sets, cilium, felix, openshift) = tokio::join!(
-            self.list("pods", &pods_at, ""),
-            self.list("namespaces", "/api/v1/namespaces", &namespaces_of),
-            self.list("nodes", "/api/v1/nodes", ""),
-            self.list("networkpolicies", &policies_at, ""),
-            self.list("daemonsets", "/apis/apps/v1/daemonsets", ""),
-            self.find("ConfigMap cilium-config", CILIUM),
-            self.find("FelixConfiguration default", FELIX),
-            self.find("OpenShift network cluster", OPENSHIFT),
+            self.list_objects("pods", &pods_at, ""),
+            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+            self.list_objects("nodes", "/api/v1/nodes", ""),
+            self.list_objects("networkpolicies", &policies_at, ""),
+            self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", ""),
+            self.find_object("ConfigMap cilium-config", CILIUM),
+            self.find_object("FelixConfiguration default", FELIX),
+            self.find_object("OpenShift network cluster", OPENSHIFT),
         );
         if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
             bail!("there is no namespace {name}");
         }
         let mut unread = Vec::new();
         let cluster = Cluster {
-            pods: taken(pods, &mut unread),
-            namespaces: taken(namespaces, &mut unread),
-            nodes: taken(nodes, &mut unread),
-            policies: taken(policies, &mut unread),
+            pods: value_or_default(pods, &mut unread),
+            namespaces: value_or_default(namespaces, &mut unread),
+            nodes: value_or_default(nodes, &mut unread),
+            policies: value_or_default(policies, &mut unread),
             ..Cluster::default()
         };
         let objects = NetworkObjects {
-            daemon_sets: taken(daemon_sets, &mut unread),
-            cilium: taken(cilium, &mut unread),
-            felix: taken(felix, &mut unread),
-            openshift: taken(openshift, &mut unread),
+            daemon_sets: value_or_default(daemon_sets, &mut unread),
+            cilium: value_or_default(cilium, &mut unread),
+            felix: value_or_default(felix, &mut unread),
+            openshift: value_or_default(openshift, &mut unread),
         };
         Ok((Cluster { unread, ..cluster }, objects))
     }
 
     /// Returns an object that may not exist, nor its kind.
-    async fn find<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<Option<T>, Unread> {
+    async fn find_object<T: DeserializeOwned>(&self, what: &str, path: &str) -> Result<Option<T>, Unread> {
         match self.session.client.get(what, path, PAGE).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
@@ -222,16 +225,21 @@ impl<'a> ClusterSource<'a> {
         }
     }
 
-    async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, query: &str) -> Result<Vec<T>, Unread> {
+    async fn list_objects<T: DeserializeOwned>(
+        &self,
+        what: &str,
+        path: &str,
+        query: &str,
+    ) -> Result<Vec<T>, Unread> {
         let listed = self.session.client.list_all(what, path, query, PAGE).await;
         listed.map_err(|error| Unread { what: what.to_owned(), why: error.to_string() })
     }
 
-    async fn ask(&self, agents: &[Pod]) -> BTreeMap<String, NodeAnswer> {
-        let query = self.query();
-        let answers = self.each(agents, |agent| {
+    async fn query_answers(&self, agents: &[Pod]) -> BTreeMap<String, NodeAnswer> {
+        let query = self.agent_query();
+        let answers = self.ask_each_node(agents, |agent| {
             let query = query.clone();
-            async move { query.state(agent).await.map_err(|error| error.to_string()) }
+            async move { query.node_state(agent).await.map_err(|error| error.to_string()) }
         });
         let answer = |state: Result<StateReport, String>| match state {
             Ok(state) => NodeAnswer::State(Box::new(state)),
@@ -241,7 +249,7 @@ impl<'a> ClusterSource<'a> {
     }
 
     /// Something of each node, from its agent, in no order, with a progress bar.
-    async fn each<'b, T, F: Future<Output = Result<T, String>>>(
+    async fn ask_each_node<'b, T, F: Future<Output = Result<T, String>>>(
         &self,
         agents: &'b [Pod],
         ask: impl Fn(&'b Pod) -> F,
@@ -254,7 +262,7 @@ impl<'a> ClusterSource<'a> {
             async move {
                 let answer = match question {
                     Some(question) => question.await,
-                    None => Err(format!("its agent does not run: {}", agent.standing())),
+                    None => Err(format!("its agent does not run: {}", agent.phase_summary())),
                 };
                 (node.to_owned(), answer)
             }
@@ -268,7 +276,7 @@ impl<'a> ClusterSource<'a> {
     }
 }
 
-fn taken<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {
+fn value_or_default<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {
     read.unwrap_or_else(|why| {
         unread.push(why);
         T::default()
@@ -276,7 +284,7 @@ fn taken<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {
 }
 
 /// For a query or a path: everything but letters, digits and `-._~` as `%XX`.
-pub(crate) fn escaped(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
@@ -291,6 +299,6 @@ mod tests {
 
     #[test]
     fn a_selector_is_one_value_of_a_query() {
-        assert_eq!(escaped("k8s-app=a,b in (c)"), "k8s-app%3Da%2Cb%20in%20%28c%29");
+        assert_eq!(percent_encode("k8s-app=a,b in (c)"), "k8s-app%3Da%2Cb%20in%20%28c%29");
     }
 }

@@ -70,10 +70,10 @@ impl AgentQuery {
     }
 
     /// The node's document.
-    pub(crate) async fn state(&self, agent: &Pod) -> Result<StateReport, QueryError> {
+    pub(crate) async fn node_state(&self, agent: &Pod) -> Result<StateReport, QueryError> {
         let body = match self.via {
-            Via::PortForward => self.get(agent, STATE).await?,
-            Via::Exec => self.exec(agent, &["install-cni", "state", "-o", "json"]).await?,
+            Via::PortForward => self.get_document(agent, STATE).await?,
+            Via::Exec => self.exec_in_agent(agent, &["install-cni", "state", "-o", "json"]).await?,
         };
         StateReport::parse(&body).map_err(|error| match error {
             DocumentError::Schema { found } => QueryError::Version(found),
@@ -82,7 +82,7 @@ impl AgentQuery {
     }
 
     /// Returns the agent's explanation of a pod, whose names the API server has.
-    pub(crate) async fn explain(
+    pub(crate) async fn explain_pod(
         &self,
         agent: &Pod,
         namespace: &str,
@@ -90,19 +90,24 @@ impl AgentQuery {
     ) -> Result<Explanation, QueryError> {
         let pod = format!("{namespace}/{name}");
         let body = match self.via {
-            Via::PortForward => self.get(agent, &format!("/debug/explain?pod={pod}")).await?,
-            Via::Exec => self.exec(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
+            Via::PortForward => self.get_document(agent, &format!("/debug/explain?pod={pod}")).await?,
+            Via::Exec => self.exec_in_agent(agent, &["install-cni", "explain", &pod, "-o", "json"]).await?,
         };
-        read(&body)
+        decode_json(&body)
     }
 
     /// Has the agent prove a pod. It sends packets, which no agent does for a request over TCP, so always by pods/exec.
-    pub(crate) async fn prove(&self, agent: &Pod, namespace: &str, name: &str) -> Result<Proof, QueryError> {
+    pub(crate) async fn prove_pod(
+        &self,
+        agent: &Pod,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Proof, QueryError> {
         let pod = format!("{namespace}/{name}");
-        read(&self.exec(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
+        decode_json(&self.exec_in_agent(agent, &["install-cni", "prove", &pod, "-o", "json"]).await?)
     }
 
-    /// As [`AgentQuery::prove`], one pod of the node after the other: those of a namespace, if one is meant.
+    /// As [`AgentQuery::prove_pod`], one pod of the node after the other: those of a namespace, if one is meant.
     pub(crate) async fn prove_all(
         &self,
         agent: &Pod,
@@ -110,11 +115,11 @@ impl AgentQuery {
     ) -> Result<Vec<Proof>, QueryError> {
         let only = namespace.map(|namespace| ["-n", namespace]);
         let command = [&["install-cni", "prove", "--all", "-o", "json"][..], only.as_slice().as_flattened()];
-        read(&self.exec_within(ALL_PROOFS, agent, &command.concat()).await?)
+        decode_json(&self.exec_within(ALL_PROOFS, agent, &command.concat()).await?)
     }
 
     /// Returns what a change of labels would do to the node's pods.
-    pub(crate) async fn simulate(
+    pub(crate) async fn simulate_change(
         &self,
         agent: &Pod,
         change: &LabelChange,
@@ -125,16 +130,16 @@ impl AgentQuery {
         let mut command = vec!["install-cni", "simulate", "-o", "json", "label", kind, &name];
         command.extend(labels.split(','));
         let body = match self.via {
-            Via::PortForward => self.get(agent, &change.path()).await?,
-            Via::Exec => self.exec(agent, &command).await?,
+            Via::PortForward => self.get_document(agent, &change.debug_path()).await?,
+            Via::Exec => self.exec_in_agent(agent, &command).await?,
         };
-        read(&body)
+        decode_json(&body)
     }
 
     /// The agent's last log lines.
-    pub(crate) async fn lines(&self, agent: &Pod) -> Result<String, QueryError> {
+    pub(crate) async fn log_lines(&self, agent: &Pod) -> Result<String, QueryError> {
         let body = match self.via {
-            Via::PortForward => self.get(agent, LINES).await?,
+            Via::PortForward => self.get_document(agent, LINES).await?,
             Via::Exec => {
                 return Err(QueryError::Content("with --via exec, kubectl logs has its lines".to_owned()));
             }
@@ -142,7 +147,7 @@ impl AgentQuery {
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
-    async fn get(&self, agent: &Pod, path: &str) -> Result<Vec<u8>, QueryError> {
+    async fn get_document(&self, agent: &Pod, path: &str) -> Result<Vec<u8>, QueryError> {
         let meta = &agent.metadata;
         let began = Instant::now();
         let connecting = self.client.forward_port(&meta.namespace, &meta.name, self.port, self.limit);
@@ -156,7 +161,7 @@ impl AgentQuery {
         let answer =
             match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT as u64)).await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(error)) => return Err(broken(port, &error.to_string()).await),
+                Ok(Err(error)) => return Err(connection_error(port, &error.to_string()).await),
                 Err(_) => return Err(QueryError::Late(self.limit)),
             };
         match http_response::receive::<MAX_DOCUMENT>(&mut answer.as_slice()) {
@@ -164,12 +169,12 @@ impl AgentQuery {
             Ok(response) => {
                 Err(QueryError::Refused { status: response.status, body: report::excerpt(&response.body) })
             }
-            Err(HttpError::Io(error)) => Err(broken(port, &error.to_string()).await),
+            Err(HttpError::Io(error)) => Err(connection_error(port, &error.to_string()).await),
             Err(HttpError::Malformed(what)) => Err(QueryError::Malformed(what)),
         }
     }
 
-    async fn exec(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
+    async fn exec_in_agent(&self, agent: &Pod, command: &[&str]) -> Result<Vec<u8>, QueryError> {
         self.exec_within(self.limit, agent, command).await
     }
 
@@ -194,8 +199,8 @@ impl AgentQuery {
 }
 
 /// The kubelet's reason for a broken connection, else the one that was seen here.
-async fn broken(port: kubeio::ForwardedPort, otherwise: &str) -> QueryError {
-    match port.reason().await {
+async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> QueryError {
+    match port.failure_reason().await {
         // Container runtimes pass on the text of the system's ECONNREFUSED.
         Some(reason) if reason.contains("connection refused") => QueryError::Closed(reason),
         Some(reason) => QueryError::Connection(reason),
@@ -203,6 +208,6 @@ async fn broken(port: kubeio::ForwardedPort, otherwise: &str) -> QueryError {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {
+fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {
     serde_json::from_slice(body).map_err(|error| QueryError::Content(error.to_string()))
 }

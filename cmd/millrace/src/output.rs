@@ -57,7 +57,7 @@ impl Printer {
     ///
     /// # Errors
     /// It cannot be printed.
-    pub(crate) fn print<T: Serialize>(
+    pub(crate) fn print_value<T: Serialize>(
         self,
         value: &T,
         text: impl FnOnce(bool, bool) -> String,
@@ -70,7 +70,7 @@ impl Printer {
             }
             OutputFormat::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
         };
-        write(text.as_bytes())
+        write_stdout(text.as_bytes())
     }
 }
 
@@ -78,7 +78,7 @@ impl Printer {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn write(bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_stdout(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -90,6 +90,6 @@ pub(crate) fn write(bytes: &[u8]) -> Result<()> {
 
 /// A message for people, beside the answer.
 #[expect(clippy::print_stderr, reason = "the answer is on standard output, for scripts")]
-pub(crate) fn complain(message: &str) {
-    message.lines().for_each(|line| eprintln!("millrace: {}", report::clean(line)));
+pub(crate) fn print_message(message: &str) {
+    message.lines().for_each(|line| eprintln!("millrace: {}", report::sanitize_text(line)));
 }

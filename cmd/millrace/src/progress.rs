@@ -25,7 +25,7 @@ impl ProgressBar {
 
     fn draw(&self) {
         if self.is_shown {
-            let _ = write!(io::stderr().lock(), "\r{}", line(self.done, self.of));
+            let _ = write!(io::stderr().lock(), "\r{}", bar_text(self.done, self.of));
         }
     }
 }
@@ -38,7 +38,7 @@ impl Drop for ProgressBar {
     }
 }
 
-fn line(done: usize, of: usize) -> String {
+fn bar_text(done: usize, of: usize) -> String {
     let full = (done * WIDTH).checked_div(of).unwrap_or(WIDTH).min(WIDTH);
     format!("[{}{}] {done} of {of} agents", "=".repeat(full), " ".repeat(WIDTH - full))
 }
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn the_bar_is_as_full_as_the_work_is_done() {
-        assert_eq!(line(0, 4), format!("[{}] 0 of 4 agents", " ".repeat(30)));
-        assert_eq!(line(2, 4), format!("[{}{}] 2 of 4 agents", "=".repeat(15), " ".repeat(15)));
-        assert_eq!(line(0, 0), format!("[{}] 0 of 0 agents", "=".repeat(30)));
+        assert_eq!(bar_text(0, 4), format!("[{}] 0 of 4 agents", " ".repeat(30)));
+        assert_eq!(bar_text(2, 4), format!("[{}{}] 2 of 4 agents", "=".repeat(15), " ".repeat(15)));
+        assert_eq!(bar_text(0, 0), format!("[{}] 0 of 0 agents", "=".repeat(30)));
     }
 }

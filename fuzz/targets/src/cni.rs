@@ -19,7 +19,7 @@ pub fn cni_stdin(data: &[u8]) {
             is_result(&output);
             let versions = SUPPORTED.iter().filter_map(|version| version.to_string().parse().ok());
             for version in versions.filter(|_| prev.is_some()) {
-                prev.iter().for_each(|prev| is_result(&prev.output(version)));
+                prev.iter().for_each(|prev| is_result(&prev.output_for(version)));
             }
         }
         (Err(error), Err(same)) => {

@@ -1,8 +1,8 @@
 //! Network configuration files on a node, which other people's installers and hands write.
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, Libcni, is_conversion_of, merged, plugin_types, read_network,
-    standing, without_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, entry_status, is_conversion_of, merge_entry,
+    plugin_types, read_network, without_entry,
 };
 
 const TEMPLATE: &str = r#"{"cniVersion":"0.3.1","type":"istio-cni","kubernetes":{"kubeconfig":"/k"}}"#;
@@ -28,13 +28,13 @@ pub fn conflist(data: &[u8]) {
 }
 
 fn edited(existing: &[u8], entry: &ConflistEntry) {
-    let after = match merged(existing, entry) {
+    let after = match merge_entry(existing, entry) {
         Ok(after) => after,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let (text, bytes) = (&after.text, after.text.as_bytes());
-    assert_eq!(merged(bytes, entry).as_ref().map(|again| &again.text), Ok(text));
-    assert_eq!(standing(bytes, entry), Ok(EntryStatus::Current));
+    assert_eq!(merge_entry(bytes, entry).as_ref().map(|again| &again.text), Ok(text));
+    assert_eq!(entry_status(bytes, entry), Ok(EntryStatus::Current));
     assert_eq!(is_conversion_of(bytes, existing), after.converted);
     let without = without_entry(bytes);
     assert!(

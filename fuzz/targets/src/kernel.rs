@@ -2,7 +2,7 @@
 //! there are, and what they are called.
 
 use firewall::fuzzing::{nft_chain, nft_rule};
-use hostnet::fuzzing::{KernelObject, parse, request};
+use hostnet::fuzzing::{KernelObject, creation_request, parse};
 use iptables_legacy::fuzzing::legacy_table;
 use model::Family;
 use netlink::{MessageFlags, MessageIter};
@@ -42,7 +42,7 @@ fn asked_as_told(object: &KernelObject) {
 }
 
 fn told_again(object: &KernelObject) -> Option<KernelObject> {
-    let mut request = request(object)?;
+    let mut request = creation_request(object)?;
     let bytes = request.finish(SEQUENCE, MessageFlags::NONE).ok()?;
     let message = MessageIter::new(bytes).next()?.ok()?;
     parse(&message).ok()?

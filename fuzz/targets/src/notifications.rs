@@ -5,8 +5,8 @@
 /// # Panics
 /// When one of these does not hold.
 pub fn notifications(data: &[u8]) {
-    let change = netns_changes::fuzzing::notification(data);
-    assert_eq!(change, netns_changes::fuzzing::notification(data));
+    let change = netns_changes::fuzzing::parse_notification(data);
+    assert_eq!(change, netns_changes::fuzzing::parse_notification(data));
     if let Some(writer) = change.and_then(|change| change.writer) {
         assert!(
             writer.name.len() <= 15 && writer.name.bytes().all(|byte| matches!(byte, b' '..=b'~')),

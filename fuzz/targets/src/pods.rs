@@ -24,7 +24,7 @@ pub fn pod_object(data: &[u8]) {
     let line = serde_json::to_string(&pod).unwrap_or_default();
     assert_eq!(serde_json::from_str::<Pod>(&line).ok(), Some(as_written(pod.clone())), "{line}");
     let mut trimmed = pod.clone();
-    facts::trim(&mut trimmed);
+    facts::trim_pod(&mut trimmed);
     same_decisions(&pod, &trimmed, &namespace);
     let mut index = FactIndex::default();
     assert!(index.apply(Fact::Pod(Box::new(pod.clone()))));
@@ -51,14 +51,14 @@ fn same_decisions(pod: &Pod, trimmed: &Pod, namespace: &Namespace) {
         assert_eq!(whole, small);
     }
     let policy = EnrolmentPolicy::default();
-    let [whole, small] = [pod, trimmed].map(|pod| ambient::standing(pod, Some(namespace), &policy));
+    let [whole, small] = [pod, trimmed].map(|pod| ambient::pod_standing(pod, Some(namespace), &policy));
     assert_eq!(whole, small);
     let options = PodOptionPolicy { dns_capture: true, allowed: AllowedExceptions::all() };
     let mut small_namespace = namespace.clone();
     facts::trim_namespace(&mut small_namespace);
     let [whole, small] = [(pod, namespace), (trimmed, &small_namespace)].map(|(pod, namespace)| {
         let inherited = RequestedExceptions::read_from(&namespace.metadata.annotations);
-        InPodAnnotations::read_from(pod).options(Some(&inherited), &options)
+        InPodAnnotations::read_from(pod).effective_options(Some(&inherited), &options)
     });
     assert_eq!(whole, small);
 }

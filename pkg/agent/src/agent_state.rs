@@ -10,7 +10,7 @@ use std::{
 use model::{Pod, PodName, PodUid};
 use planner::{
     AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
-    ambient::{AMBIENT_REDIRECTION, standing},
+    ambient::{AMBIENT_REDIRECTION, pod_standing},
     facts::{ChangedPod, Fact, FactChange, FactIndex},
     node::MemberAddresses,
     ztunnel,
@@ -184,13 +184,13 @@ impl AgentState {
     }
 
     /// The pods that a pass of this scope considers; `None`: all of them.
-    pub fn changed(&self, scope: ReconcileScope) -> Option<ChangedPods> {
+    pub fn changed_pods(&self, scope: ReconcileScope) -> Option<ChangedPods> {
         (scope == ReconcileScope::Pods).then(|| self.changed.clone())
     }
 
     /// The pods that a pass considers; `None`: all that are known.
-    pub fn considered(&self, only: Option<&ChangedPods>) -> Vec<&Pod> {
-        considered(&self.index, only)
+    pub fn considered_pods(&self, only: Option<&ChangedPods>) -> Vec<&Pod> {
+        select_pods(&self.index, only)
     }
 
     /// A pass has considered them.
@@ -212,7 +212,7 @@ impl AgentState {
     pub(crate) fn answer_waiting(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for who in waiting.into_iter().filter(|who| who.since.elapsed() < FORGOTTEN) {
-            match self.known(&who.name, &who.uid) {
+            match self.find_known_pod(&who.name, &who.uid) {
                 Some(known) => drop(who.reply.send(known)),
                 None => self.waiting.push(who),
             }
@@ -221,7 +221,7 @@ impl AgentState {
 
     /// The pod that an ADD is about, which gave it these addresses. A caller that passes no UID, as Istio's own plugin, may
     /// mean a successor of the known pod of this name: a pod that has ended, or has other addresses, is not used for it.
-    pub(crate) fn arriving(
+    pub(crate) fn find_arriving_pod(
         &self,
         name: &PodName,
         uid: &PodUid,
@@ -230,7 +230,7 @@ impl AgentState {
         if uid.is_empty() && !self.policy.ambient {
             return None; // without ambient mode no DEL comes, by which a predecessor could be told
         }
-        let known = self.known(name, uid)?;
+        let known = self.find_known_pod(name, uid)?;
         let (pod, _) = &known;
         let shown = pod.status.ips();
         let is_other = !shown.is_empty() && !ips.iter().any(|ip| shown.contains(ip));
@@ -239,7 +239,11 @@ impl AgentState {
         (!uid.is_empty() || !is_before).then_some(known)
     }
 
-    pub(crate) fn known(&self, name: &PodName, uid: &PodUid) -> Option<reconciler::PodWithNamespace> {
+    pub(crate) fn find_known_pod(
+        &self,
+        name: &PodName,
+        uid: &PodUid,
+    ) -> Option<reconciler::PodWithNamespace> {
         let pod = self.index.pod(name).filter(|pod| uid.is_empty() || pod.has_runtime_uid(uid))?;
         let namespace = self.index.namespace(&name.namespace).cloned();
         // Without ambient mode no decision depends on namespaces, and nothing follows them.
@@ -252,9 +256,10 @@ impl AgentState {
     }
 
     /// The enrolled pods' UIDs by address; `inherited` are those that the kernel has.
-    pub fn members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
+    pub fn resolve_members(&mut self, inherited: &MemberAddresses) -> MemberAddresses {
         let Self { index, policy, pace, ledger, .. } = self;
-        let members = ledger.members(index, |pod: &Pod| paced(index, policy, pace, pod), inherited);
+        let members =
+            ledger.resolve_members(index, |pod: &Pod| paced_standing(index, policy, pace, pod), inherited);
         if self.started.elapsed() >= GRACE {
             self.seen.clear();
             return members;
@@ -263,7 +268,7 @@ impl AgentState {
         self.keep_unseen(members, inherited)
     }
 
-    /// Like [`Self::members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
+    /// Like [`Self::resolve_members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
     pub fn members_among(
         &mut self,
         ips: &BTreeSet<IpAddr>,
@@ -271,7 +276,7 @@ impl AgentState {
         inherited: &MemberAddresses,
     ) -> MemberAddresses {
         let Self { index, policy, pace, ledger, .. } = self;
-        let standing = |pod: &Pod| paced(index, policy, pace, pod);
+        let standing = |pod: &Pod| paced_standing(index, policy, pace, pod);
         let members = ledger.members_among((ips, &changed.pods), index, standing, inherited);
         if self.started.elapsed() >= GRACE {
             return members;
@@ -298,10 +303,10 @@ impl AgentState {
         if !is_partial {
             self.pace.begin_observation();
         }
-        for pod in considered(&self.index, is_partial.then_some(&self.changed)) {
-            let shown = standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
+        for pod in select_pods(&self.index, is_partial.then_some(&self.changed)) {
+            let shown = pod_standing(pod, self.index.namespace(&pod.metadata.namespace), &self.policy);
             let PodName { namespace, name } = pod.name();
-            match self.pace.observe(&pod.metadata.uid, &shown, now) {
+            match self.pace.observe_pod(&pod.metadata.uid, &shown, now) {
                 Some(SeriesNotice::Begins) => {
                     warn!(target: "ambient", %namespace, pod = %name, "pod joins and leaves the mesh repeatedly; further changes are not logged");
                 }
@@ -312,13 +317,13 @@ impl AgentState {
             }
         }
         if !is_partial {
-            self.pace.end();
+            self.pace.end_observation();
         }
     }
 
     /// When a pod joins or leaves by a change of labels that came too early.
     pub(crate) fn paced_until(&self) -> Option<Instant> {
-        self.pace.due()
+        self.pace.next_wakeup()
     }
 
     /// A pod joins and leaves the mesh so often that this is not logged any more.
@@ -329,8 +334,8 @@ impl AgentState {
 
     /// Whether a pod belongs to ambient mode, by what the API shows and whether its sandbox exists. The API shows a deleted
     /// pod until the kubelet has seen it end; its DEL comes before that.
-    pub fn standing(&self, pod: &Pod) -> AmbientStanding {
-        match paced(&self.index, &self.policy, &self.pace, pod) {
+    pub fn pod_standing(&self, pod: &Pod) -> AmbientStanding {
+        match paced_standing(&self.index, &self.policy, &self.pace, pod) {
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) if self.is_gone(pod) => {
                 AmbientStanding::Out(SkipReason::Terminated)
             }
@@ -339,8 +344,8 @@ impl AgentState {
     }
 
     /// A pod has a sandbox.
-    pub(crate) fn begins(&mut self, pod: &Pod) {
-        self.pace.starts(&pod.metadata.uid);
+    pub(crate) fn record_sandbox_start(&mut self, pod: &Pod) {
+        self.pace.reset_pod(&pod.metadata.uid);
         self.ended.remove(&pod.metadata.uid);
         if let Some(hash) = pod.manifest_hash() {
             self.ended.remove(&hash);
@@ -348,7 +353,7 @@ impl AgentState {
     }
 
     /// A sandbox of a pod was deleted.
-    pub(crate) fn ends(&mut self, uid: &PodUid) {
+    pub(crate) fn record_sandbox_end(&mut self, uid: &PodUid) {
         let has_other = !self.ledger.added_addresses(uid).is_empty();
         if !uid.is_empty() && !has_other {
             self.ended.insert(uid.clone());
@@ -372,19 +377,19 @@ impl AgentState {
     }
 
     fn count_doubts(&mut self) {
-        let doubted = self.index.doubted();
+        let doubted = self.index.doubted_objects();
         if *doubted == self.doubted {
             return;
         }
         let new = doubted.pods.difference(&self.doubted.pods).count()
             + doubted.namespaces.difference(&self.doubted.namespaces).count();
-        self.metrics.doubted(doubted.pods.len() + doubted.namespaces.len(), new);
+        self.metrics.record_doubts(doubted.pods.len() + doubted.namespaces.len(), new);
         self.doubted = doubted.clone();
     }
 
     /// Whether the pod is kept as it is known, although the API server's list differs.
     fn is_doubted(&self, pod: &Pod) -> bool {
-        self.index.doubted().pods.contains(&pod.name())
+        self.index.doubted_objects().pods.contains(&pod.name())
     }
 
     /// Publishes the status of pods: annotations, Events and metrics. `only`: what was published of others stands. `status` is
@@ -400,12 +405,12 @@ impl AgentState {
         if only.is_none() {
             self.notices.begin_observation();
         }
-        for pod in considered(&self.index, only) {
+        for pod in select_pods(&self.index, only) {
             if self.is_gone(pod) {
                 continue; // it is not reported any more
             }
             let uid = &pod.metadata.uid;
-            let (standing, is_waiting) = (self.standing(pod), self.pace.is_waiting(uid));
+            let (standing, is_waiting) = (self.pod_standing(pod), self.pace.is_waiting(uid));
             let (is_member, refused, status) = match &standing {
                 AmbientStanding::Member { ips, .. } => (true, None, status(pod, Some(ips))),
                 // Its address is not known yet.
@@ -419,7 +424,7 @@ impl AgentState {
                     (false, refused, CaptureStatus { state, ..status })
                 }
             };
-            self.notices.saw(pod, &standing, status, || why(uid), Instant::now());
+            self.notices.observe_pod(pod, &standing, status, || why(uid), Instant::now());
             let count = match status.annotation {
                 Some(Redirection::Enabled) => PodCount::Enrolled,
                 // One that is deleted will not come.
@@ -431,26 +436,26 @@ impl AgentState {
             };
             // An annotation of the user's, by which it leaves in a moment, must not be replaced until then.
             let annotation = status.annotation.filter(|_| !is_waiting);
-            marks.extend(annotation.and_then(|redirection| mark(pod, redirection)));
+            marks.extend(annotation.and_then(|redirection| annotation_update(pod, redirection)));
             let namespace = pod.metadata.namespace.clone();
             let report = PodReport { namespace, state: status.state, since: now, count, refused };
             reports.insert(uid.clone(), report);
         }
         match only {
-            None => self.notices.end(),
+            None => self.notices.end_observation(),
             Some(changed) => {
                 let gone = changed.pods.keys().filter(|uid| !reports.contains_key(*uid));
-                gone.for_each(|uid| self.notices.forget(uid));
+                gone.for_each(|uid| self.notices.forget_pod(uid));
             }
         }
-        self.remember(only, reports);
+        self.store_reports(only, reports);
         self.count_pods();
         self.count_doubts();
         self.tell_marks(only, marks);
     }
 
     /// Keeps what was reported, and since when each pod is in its state.
-    fn remember(&mut self, only: Option<&ChangedPods>, reports: BTreeMap<PodUid, PodReport>) {
+    fn store_reports(&mut self, only: Option<&ChangedPods>, reports: BTreeMap<PodUid, PodReport>) {
         let before: BTreeMap<PodUid, PodReport> = match only {
             None => std::mem::take(&mut self.reports),
             Some(changed) => changed.pods.keys().filter_map(|uid| self.reports.remove_entry(uid)).collect(),
@@ -464,26 +469,26 @@ impl AgentState {
             self.reports.insert(uid, report);
         }
         if differs {
-            self.status.changed();
+            self.status.record_change();
         }
     }
 
     fn count_pods(&self) {
         let count = |of: PodCount| self.reports.values().filter(|report| report.count == of).count();
-        self.metrics.pods(count(PodCount::Enrolled), count(PodCount::Pending));
+        self.metrics.set_pods(count(PodCount::Enrolled), count(PodCount::Pending));
         self.metrics
             .capture_states(self.reports.values().map(|report| (report.namespace.as_str(), report.state)));
         let mut refused: BTreeMap<&'static str, usize> = BTreeMap::new();
         for reason in self.reports.values().filter_map(|report| report.refused) {
             *refused.entry(reason).or_default() += 1;
         }
-        self.metrics.refused(&refused);
+        self.metrics.set_refused_pods(&refused);
     }
 
     /// A copy of all that the debug state shows.
     pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> AgentSnapshot {
         let known = |pod: &Pod| KnownPod {
-            standing: self.standing(pod),
+            standing: self.pod_standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
             told: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
@@ -493,11 +498,11 @@ impl AgentState {
         };
         AgentSnapshot {
             pods: self.index.pods().map(known).collect(),
-            ztunnels: ztunnel::candidates(&self.index, &self.policy.ztunnel),
+            ztunnels: ztunnel::list_candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
             has_pods: self.index.has_pods(),
             trouble: self.trouble.clone(),
-            history: self.history.changes(),
+            history: self.history.newest_changes(),
             way,
         }
     }
@@ -521,35 +526,40 @@ impl AgentState {
     pub(crate) fn tell_failure(&mut self, trouble: &str) {
         self.notices.begin_observation();
         for pod in self.index.pods() {
-            let standing = self.standing(pod);
-            self.notices.failed(pod, &standing, trouble, Instant::now());
+            let standing = self.pod_standing(pod);
+            self.notices.observe_failure(pod, &standing, trouble, Instant::now());
         }
-        self.notices.end();
+        self.notices.end_observation();
     }
 
     /// Marks every pod as not captured: none of our rules will be left.
     pub(crate) fn unmark_all(&self) {
-        let unmark = |pod: &Pod| mark(pod, Redirection::None);
+        let unmark = |pod: &Pod| annotation_update(pod, Redirection::None);
         self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
     }
 }
 
 /// The pods that a pass considers; `None`: all that are known.
-fn considered<'a>(index: &'a FactIndex, only: Option<&ChangedPods>) -> Vec<&'a Pod> {
+fn select_pods<'a>(index: &'a FactIndex, only: Option<&ChangedPods>) -> Vec<&'a Pod> {
     only.map_or_else(|| index.pods().collect(), |changed| index.pods_with(&changed.pods).collect())
 }
 
 /// The standing of a pod by its labels, as it is in effect.
-fn paced(index: &FactIndex, policy: &EnrolmentPolicy, pace: &MembershipPace, pod: &Pod) -> AmbientStanding {
-    pace.standing(pod, standing(pod, index.namespace(&pod.metadata.namespace), policy))
+fn paced_standing(
+    index: &FactIndex,
+    policy: &EnrolmentPolicy,
+    pace: &MembershipPace,
+    pod: &Pod,
+) -> AmbientStanding {
+    pace.effective_standing(pod, pod_standing(pod, index.namespace(&pod.metadata.namespace), policy))
 }
 
 /// `None` if the annotation has this value already.
-fn mark(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
+fn annotation_update(pod: &Pod, redirection: Redirection) -> Option<AnnotationUpdate> {
     let shown = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
     // Another value was set by the user, and has another meaning.
     let shown = shown.filter(|value| Redirection::VALUES.contains(value));
-    (shown != redirection.value()).then(|| AnnotationUpdate {
+    (shown != redirection.annotation_value()).then(|| AnnotationUpdate {
         pod: pod.name(),
         uid: pod.metadata.uid.clone(),
         redirection,

@@ -41,14 +41,14 @@ pub trait CaptureMode: Send {
     fn is_awaited(&self) -> bool;
 
     /// Answers the requests that wait for a pass; `trouble`: why no pod can be enrolled.
-    fn answer(&mut self, trouble: Option<&Reason>);
+    fn answer_requests(&mut self, trouble: Option<&Reason>);
 
     /// Enrols a pod.
-    fn enrol(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);
+    fn enrol_pod(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);
 
     /// Notes the addresses of a pod outside of ambient mode. If an earlier pod is still captured by one of them, that
     /// capture ends.
-    fn skip(
+    fn skip_pod(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
@@ -57,7 +57,7 @@ pub trait CaptureMode: Send {
     );
 
     /// A container was deleted, and these addresses belong to no pod any more.
-    fn release(
+    fn release_pod(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
@@ -65,7 +65,7 @@ pub trait CaptureMode: Send {
     ) -> CaptureResult;
 
     /// Compares with the kernel. An error: the pod is known to bypass the mesh.
-    fn check(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);
+    fn check_pod(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);
 
     /// Completes what has begun: when this returns, nothing changes the kernel any more. Afterwards the mode is only
     /// dropped, or forgets all pods.
@@ -80,8 +80,8 @@ pub trait CaptureMode: Send {
     fn work_completed(&mut self, core: &mut AgentState);
 
     /// Returns the state of the capture mode, for the debug state.
-    fn snapshot(&self) -> CaptureSnapshot;
+    fn capture_snapshot(&self) -> CaptureSnapshot;
 
     /// When it needs a pass even if no event occurs.
-    fn due(&self) -> Option<Instant>;
+    fn next_wakeup(&self) -> Option<Instant>;
 }

@@ -57,7 +57,7 @@ impl ChangeHistory {
     }
 
     /// An event that the next pass handles.
-    pub fn because(&mut self, cause: impl FnOnce() -> String) {
+    pub fn add_cause(&mut self, cause: impl FnOnce() -> String) {
         if self.causes.len() >= MOST_CAUSES {
             self.more = self.more.saturating_add(1);
             return;
@@ -70,7 +70,7 @@ impl ChangeHistory {
 
     /// The causes of this pass. Without any, another component must have changed what the pass finds changed: drift.
     #[must_use]
-    pub fn cause(&self) -> String {
+    pub fn pass_cause(&self) -> String {
         match (self.causes.as_slice(), self.more) {
             ([], _) => "drift".to_owned(),
             (causes, 0) => causes.join(", "),
@@ -79,13 +79,13 @@ impl ChangeHistory {
     }
 
     /// The pass has ended.
-    pub(crate) fn turned(&mut self) {
+    pub(crate) fn clear_causes(&mut self) {
         self.causes.clear();
         self.more = 0;
     }
 
     /// Records a change. One that fails again as the last one did replaces it.
-    pub fn note(&mut self, entry: HistoryEntry) {
+    pub fn record_change(&mut self, entry: HistoryEntry) {
         let change = ChangeRecord {
             started_at: wire::rfc3339(
                 SystemTime::now().checked_sub(entry.took).unwrap_or(SystemTime::UNIX_EPOCH),
@@ -93,7 +93,7 @@ impl ChangeHistory {
             cause: entry.cause,
             action: entry.what,
             pod: entry.pod,
-            duration_ms: milliseconds(entry.took),
+            duration_ms: to_milliseconds(entry.took),
             outcome: if entry.error.is_some() { ChangeStatus::Failed } else { ChangeStatus::Succeeded },
             error: entry.error,
         };
@@ -111,19 +111,19 @@ impl ChangeHistory {
         }
         self.changes.push_back(change);
         if let Some(file) = &mut self.file {
-            file.append(&self.changes);
+            file.append_newest(&self.changes);
         }
     }
 
     /// All, newest first.
-    pub(crate) fn changes(&self) -> Vec<ChangeRecord> {
+    pub(crate) fn newest_changes(&self) -> Vec<ChangeRecord> {
         self.changes.iter().rev().cloned().collect()
     }
 }
 
 /// The steps of a plan in one line: the first six, and the number of the others.
 #[must_use]
-pub fn summary(steps: &[impl ToString]) -> String {
+pub fn summarize_steps(steps: &[impl ToString]) -> String {
     let first: Vec<String> = steps.iter().take(MOST_STEPS).map(ToString::to_string).collect();
     match steps.len().saturating_sub(MOST_STEPS) {
         0 => first.join("; "),
@@ -133,7 +133,7 @@ pub fn summary(steps: &[impl ToString]) -> String {
 
 /// Milliseconds, to the microsecond.
 #[must_use]
-pub fn milliseconds(took: Duration) -> f64 {
+pub fn to_milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn the_newest_comes_first_and_the_oldest_goes() {
         let mut history = ChangeHistory::default();
-        (0..=MOST).for_each(|number| history.note(entry(&number.to_string())));
-        let changes = history.changes();
+        (0..=MOST).for_each(|number| history.record_change(entry(&number.to_string())));
+        let changes = history.newest_changes();
         assert_eq!(changes.len(), MOST);
         assert_eq!(changes[0].action, MOST.to_string());
         assert_eq!(changes[MOST - 1].action, "1");
@@ -164,29 +164,31 @@ mod tests {
     #[test]
     fn a_turn_that_nothing_set_off_finds_drift() {
         let mut history = ChangeHistory::default();
-        assert_eq!(history.cause(), "start");
-        history.turned();
-        assert_eq!(history.cause(), "drift");
-        (0..5).for_each(|number| history.because(|| format!("pod {number}")));
-        assert_eq!(history.cause(), "pod 0, pod 1, pod 2 and 2 more");
-        history.turned();
-        (0..5).for_each(|_| history.because(|| "pod 0".to_owned()));
-        assert_eq!(history.cause(), "pod 0");
+        assert_eq!(history.pass_cause(), "start");
+        history.clear_causes();
+        assert_eq!(history.pass_cause(), "drift");
+        (0..5).for_each(|number| history.add_cause(|| format!("pod {number}")));
+        assert_eq!(history.pass_cause(), "pod 0, pod 1, pod 2 and 2 more");
+        history.clear_causes();
+        (0..5).for_each(|_| history.add_cause(|| "pod 0".to_owned()));
+        assert_eq!(history.pass_cause(), "pod 0");
     }
 
     #[test]
     fn what_fails_again_is_told_once() {
         let mut history = ChangeHistory::default();
-        (0..3).for_each(|_| history.note(HistoryEntry { error: Some("no".to_owned()), ..entry("try") }));
-        history.note(entry("try"));
-        history.note(entry("try"));
-        assert_eq!(history.changes().len(), 3);
+        (0..3).for_each(|_| {
+            history.record_change(HistoryEntry { error: Some("no".to_owned()), ..entry("try") });
+        });
+        history.record_change(entry("try"));
+        history.record_change(entry("try"));
+        assert_eq!(history.newest_changes().len(), 3);
     }
 
     #[test]
     fn a_long_plan_is_cut() {
         let steps: Vec<String> = (0..8).map(|number| number.to_string()).collect();
-        assert_eq!(summary(&steps), "0; 1; 2; 3; 4; 5; and 2 more");
-        assert_eq!(summary(&steps[..2]), "0; 1");
+        assert_eq!(summarize_steps(&steps), "0; 1; 2; 3; 4; 5; and 2 more");
+        assert_eq!(summarize_steps(&steps[..2]), "0; 1");
     }
 }

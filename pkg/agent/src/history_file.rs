@@ -48,29 +48,32 @@ impl HistoryFile {
             HistoryFile { path: path.to_owned(), file: None, size: 0, error: LastError::default() };
         let changes = read_history(path).map_or_else(
             |error| {
-                file.report(&error);
+                file.log_error(&error);
                 VecDeque::new()
             },
             VecDeque::from,
         );
         // A line that was cut off ends here, and what is not ours goes.
         if path.exists() {
-            let written = file.replace(&changes);
+            let written = file.replace_file(&changes);
             file.take_in(written);
         }
         (file, changes)
     }
 
     /// Adds the newest of all changes. Where that fails, it is logged, and the file lacks it.
-    pub(crate) fn append(&mut self, all: &VecDeque<ChangeRecord>) {
+    pub(crate) fn append_newest(&mut self, all: &VecDeque<ChangeRecord>) {
         let Some(newest) = all.back() else { return };
-        let line = line(newest);
-        let written =
-            if self.size + line.len() > LIMIT { self.replace(all) } else { self.write(line.as_bytes()) };
+        let line = encode_line(newest);
+        let written = if self.size + line.len() > LIMIT {
+            self.replace_file(all)
+        } else {
+            self.write_line(line.as_bytes())
+        };
         self.take_in(written);
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
@@ -84,11 +87,11 @@ impl HistoryFile {
     }
 
     /// Makes a new file of the newest changes.
-    fn replace(&mut self, all: &VecDeque<ChangeRecord>) -> io::Result<()> {
+    fn replace_file(&mut self, all: &VecDeque<ChangeRecord>) -> io::Result<()> {
         self.file = None;
         let mut lines = VecDeque::new();
         let mut size = 0;
-        for line in all.iter().rev().map(line) {
+        for line in all.iter().rev().map(encode_line) {
             size += line.len();
             if size > LIMIT / 2 {
                 break;
@@ -106,12 +109,12 @@ impl HistoryFile {
             Ok(()) => drop(self.error.clear()),
             Err(error) => {
                 self.file = None;
-                self.report(&error);
+                self.log_error(&error);
             }
         }
     }
 
-    fn report(&mut self, error: &dyn std::fmt::Display) {
+    fn log_error(&mut self, error: &dyn std::fmt::Display) {
         if self.error.replace(error) {
             let path = self.path.display();
             warn!(target: "ambient", %path, %error, "the history of changes is not kept on the node");
@@ -120,7 +123,7 @@ impl HistoryFile {
 }
 
 /// The line of an entry, whose texts are cut: other components' errors may be of any length.
-fn line(change: &ChangeRecord) -> String {
+fn encode_line(change: &ChangeRecord) -> String {
     let cut = |text: &str| text.chars().take(LONGEST_TEXT).collect::<String>();
     let change = ChangeRecord {
         cause: cut(&change.cause),
@@ -158,13 +161,13 @@ mod tests {
         assert_eq!(changes, []);
         assert!(!path.exists(), "nothing was changed yet");
         let changes = [change("one"), change("two"), change("three\nwith a line break")];
-        file.append(&all(&changes[..1]));
-        file.append(&all(&changes[..2]));
+        file.append_newest(&all(&changes[..1]));
+        file.append_newest(&all(&changes[..2]));
         drop(file);
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"at\":\"2026").unwrap();
         let (mut file, found) = HistoryFile::open(&path);
         assert_eq!(found, &changes[..2]);
-        file.append(&all(&changes));
+        file.append_newest(&all(&changes));
         assert_eq!(read_history(&path).unwrap(), changes);
     }
 
@@ -177,7 +180,7 @@ mod tests {
         let mut last = VecDeque::new();
         for number in 0..500 {
             last.push_back(ChangeRecord { cause: number.to_string(), ..long.clone() });
-            file.append(&last);
+            file.append_newest(&last);
             assert!(std::fs::metadata(&path).unwrap().len() <= LIMIT as u64);
         }
         let found = read_history(&path).unwrap();
@@ -192,9 +195,9 @@ mod tests {
         std::fs::write(&path, vec![b'x'; LIMIT + 1]).unwrap();
         let (mut file, found) = HistoryFile::open(&path);
         assert_eq!(found, []);
-        file.append(&all(&[change("one")]));
+        file.append_newest(&all(&[change("one")]));
         assert_eq!(read_history(&path).unwrap(), [change("one")]);
         let (mut file, _) = HistoryFile::open(&directory.path().join("nowhere/history"));
-        file.append(&all(&[change("one")]));
+        file.append_newest(&all(&[change("one")]));
     }
 }

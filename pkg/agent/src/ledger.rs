@@ -59,7 +59,7 @@ const UNNAMED: &str = "pod:";
 
 /// Stands for the container of a pod whose ADD did not name it, as with Istio's own plugin. No DEL will name it either: the
 /// next ADD of the pod replaces it, and it is dropped when the API no longer shows the pod.
-pub(crate) fn unnamed(uid: &PodUid) -> ContainerId {
+pub(crate) fn unnamed_container(uid: &PodUid) -> ContainerId {
     format!("{UNNAMED}{uid}").into()
 }
 
@@ -79,7 +79,7 @@ pub struct AttachmentLedger {
 impl AttachmentLedger {
     /// A container has these addresses from now on. Another pod that had one of them no longer has it, although its own end
     /// may be reported later, or never.
-    pub fn added(&mut self, container: &ContainerId, attachment: PodAttachment) {
+    pub fn record_add(&mut self, container: &ContainerId, attachment: PodAttachment) {
         self.last += 1;
         let PodAttachment { uid, ips, .. } = &attachment;
         for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
@@ -92,7 +92,7 @@ impl AttachmentLedger {
         for ip in ips {
             self.released.remove(&(uid.clone(), *ip));
         }
-        self.records.remove(&unnamed(uid));
+        self.records.remove(&unnamed_container(uid));
         let record = AttachmentRecord { attachment, order: self.last, seen: false };
         self.records.insert(container.clone(), record);
     }
@@ -100,7 +100,7 @@ impl AttachmentLedger {
     /// An earlier agent received the ADD of a container with these addresses; the API has shown the pod since. That counts
     /// less than all reports to this agent, and no more than what the API shows. Returns the addresses that still belong to
     /// the pod.
-    pub fn inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
+    pub fn record_inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
         let PodAttachment { uid, mut ips } = attachment;
         let is_newer = |(name, known): (&ContainerId, &AttachmentRecord)| {
             name == container || known.attachment.uid == uid
@@ -123,7 +123,7 @@ impl AttachmentLedger {
 
     /// A container was deleted. Returns its addresses that belong to no other pod, and the UID that they were added with;
     /// `told` is what the call itself reports, for an agent that did not receive the ADD.
-    pub fn deleted(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
+    pub fn record_delete(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
         let seen = record.as_ref().is_some_and(|record| record.seen);
@@ -142,13 +142,13 @@ impl AttachmentLedger {
     }
 
     /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
-    pub fn lost(&mut self, uid: &PodUid) {
+    pub fn drop_lost_pod(&mut self, uid: &PodUid) {
         self.records.retain(|_, record| record.seen || record.attachment.uid != *uid);
     }
 
     /// The known containers that are not among these, except those that no ADD named.
     #[must_use]
-    pub fn without(&self, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
+    pub fn containers_not_in(&self, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
         let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
         self.records.keys().filter(gone).cloned().collect()
     }
@@ -176,7 +176,7 @@ impl AttachmentLedger {
     ///
     /// `inherited` are the members that an earlier agent or a plugin left in the kernel, for pods that the API shows
     /// without an address.
-    pub fn members(
+    pub fn resolve_members(
         &mut self,
         index: &FactIndex,
         standing: impl Fn(&Pod) -> AmbientStanding,
@@ -184,12 +184,12 @@ impl AttachmentLedger {
     ) -> MemberAddresses {
         if index.is_synced() {
             let known: BTreeSet<&PodUid> = index.pods().map(|pod| &pod.metadata.uid).collect();
-            self.tidy(|uid| Some(known.contains(uid)));
+            self.drop_obsolete(|uid| Some(known.contains(uid)));
         }
         self.claim_all(index.pods(), standing, inherited, |_| true)
     }
 
-    /// Like [`Self::members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
+    /// Like [`Self::resolve_members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
     pub fn members_among(
         &mut self,
         (ips, changed): (&BTreeSet<IpAddr>, &BTreeMap<PodUid, PodName>),
@@ -199,7 +199,7 @@ impl AttachmentLedger {
     ) -> MemberAddresses {
         if index.is_synced() {
             let known: BTreeSet<&PodUid> = index.pods_with(changed).map(|pod| &pod.metadata.uid).collect();
-            self.tidy(|uid| changed.contains_key(uid).then(|| known.contains(uid)));
+            self.drop_obsolete(|uid| changed.contains_key(uid).then(|| known.contains(uid)));
         }
         let shares = |shown: &[IpAddr]| shown.iter().any(|ip| ips.contains(ip));
         let recorded = self.records.values().filter(|record| shares(&record.attachment.ips));
@@ -272,7 +272,7 @@ impl AttachmentLedger {
     }
 
     /// Drops what the API has caught up with. `is_known`: whether the API shows the pod; `None`: nothing changed there.
-    fn tidy(&mut self, is_known: impl Fn(&PodUid) -> Option<bool>) {
+    fn drop_obsolete(&mut self, is_known: impl Fn(&PodUid) -> Option<bool>) {
         self.records.retain(|_, record| {
             let Some(there) = is_known(&record.attachment.uid) else { return true };
             record.seen |= there;

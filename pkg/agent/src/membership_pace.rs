@@ -62,7 +62,7 @@ impl MembershipPace {
     }
 
     /// A pod, as labels and annotations are now: brings its membership into effect, unless it is too early.
-    pub(crate) fn observe(
+    pub(crate) fn observe_pod(
         &mut self,
         uid: &PodUid,
         shown: &AmbientStanding,
@@ -98,17 +98,17 @@ impl MembershipPace {
     }
 
     /// The observation has ended: pods that were not among the observed ones are forgotten.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_observation(&mut self) {
         self.pods.retain(|_, pod| pod.round == self.round);
     }
 
     /// A pod starts: its labels take effect at once.
-    pub(crate) fn starts(&mut self, uid: &PodUid) {
+    pub(crate) fn reset_pod(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }
 
     /// The standing that is in effect. `shown`: that of labels and annotations.
-    pub(crate) fn standing(&self, pod: &Pod, shown: AmbientStanding) -> AmbientStanding {
+    pub(crate) fn effective_standing(&self, pod: &Pod, shown: AmbientStanding) -> AmbientStanding {
         let known = self.pods.get(&pod.metadata.uid).map(|known| known.membership);
         match known {
             Some(known) if by_labels(&shown).is_some_and(|shown| shown.is_ok() != known.is_ok()) => {
@@ -125,7 +125,7 @@ impl MembershipPace {
     }
 
     /// When a change that was too early takes effect.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(crate) fn next_wakeup(&self) -> Option<Instant> {
         self.due
     }
 

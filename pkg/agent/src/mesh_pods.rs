@@ -39,12 +39,12 @@ struct NamespaceSeries {
 impl MeshPodMetrics {
     /// Registers them.
     pub fn register(registry: &mut Registry, by_namespace: bool) -> MeshPodMetrics {
-        let pods = registry.metric(
+        let pods = registry.register_metric(
             "istio_cni_mesh_pods",
             "Pods of this node that belong to the mesh or leave it, by redirection and capture state",
         );
         let by_namespace = by_namespace.then(|| NamespaceSeries {
-            pods: registry.metric(
+            pods: registry.register_metric(
                 "istio_cni_mesh_pods_by_namespace",
                 "The same by the pods' namespace, with METRICS_BY_NAMESPACE",
             ),
@@ -55,7 +55,7 @@ impl MeshPodMetrics {
 
     /// Sets how many pods are in each state; those outside of the mesh are not counted. `redirection`: `ambient` or `sidecar`;
     /// `pods`: the namespace and state of each.
-    pub fn set<'a>(
+    pub fn set_pod_counts<'a>(
         &self,
         redirection: &'static str,
         pods: impl IntoIterator<Item = (&'a str, CaptureState)>,
@@ -66,23 +66,23 @@ impl MeshPodMetrics {
             *counts.entry(state).or_default() += 1;
             if self.by_namespace.is_some() {
                 let pod_namespace = namespace.to_owned();
-                let label = NamespaceLabel { pod_namespace, redirection, state: state.word() };
+                let label = NamespaceLabel { pod_namespace, redirection, state: state.as_str() };
                 *by_namespace.entry(label).or_default() += 1;
             }
         }
         for state in CaptureState::ALL.into_iter().filter(|state| *state != CaptureState::Outside) {
-            let label = [("redirection", redirection), ("state", state.word())];
+            let label = [("redirection", redirection), ("state", state.as_str())];
             self.pods.get_or_create(&label).set(counts.get(&state).copied().unwrap_or_default());
         }
         if let Some(series) = &self.by_namespace {
-            series.set(redirection, by_namespace);
+            series.replace_samples(redirection, by_namespace);
         }
     }
 }
 
 impl NamespaceSeries {
     /// Replaces all samples of this redirection: a namespace whose last pod has gone has none.
-    fn set(&self, redirection: &'static str, counts: BTreeMap<NamespaceLabel, i64>) {
+    fn replace_samples(&self, redirection: &'static str, counts: BTreeMap<NamespaceLabel, i64>) {
         let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         labels.retain(|label| {
             let stays = label.redirection != redirection || counts.contains_key(label);
@@ -115,12 +115,15 @@ mod tests {
     fn namespaces_have_samples_only_if_asked_for_and_only_while_they_have_pods() {
         use CaptureState::{Bypassing, Captured, Outside};
         let mut registry = Registry::default();
-        MeshPodMetrics::register(&mut registry, false).set("ambient", [("shop", Captured)]);
+        MeshPodMetrics::register(&mut registry, false).set_pod_counts("ambient", [("shop", Captured)]);
         assert!(shown(&registry).is_empty());
         let mut registry = Registry::default();
         let metrics = MeshPodMetrics::register(&mut registry, true);
-        metrics.set("ambient", [("shop", Captured), ("shop", Captured), ("shop", Bypassing), ("x", Outside)]);
-        metrics.set("sidecar", [("old", Captured)]);
+        metrics.set_pod_counts(
+            "ambient",
+            [("shop", Captured), ("shop", Captured), ("shop", Bypassing), ("x", Outside)],
+        );
+        metrics.set_pod_counts("sidecar", [("old", Captured)]);
         let sample = |namespace: &str, redirection: &str, state: &str, count: i64| {
             format!(
                 "istio_cni_mesh_pods_by_namespace{{pod_namespace=\"{namespace}\",redirection=\"{redirection}\",state=\"{state}\"}} {count}"
@@ -129,10 +132,10 @@ mod tests {
         let old = sample("old", "sidecar", "captured", 1);
         let ambient = |state, count| sample("shop", "ambient", state, count);
         assert_eq!(shown(&registry), [old.clone(), ambient("bypassing", 1), ambient("captured", 2)]);
-        metrics.set("ambient", [("shop", Captured)]);
+        metrics.set_pod_counts("ambient", [("shop", Captured)]);
         assert_eq!(shown(&registry), [old, ambient("captured", 1)]);
-        metrics.set("sidecar", []);
-        metrics.set("ambient", []);
+        metrics.set_pod_counts("sidecar", []);
+        metrics.set_pod_counts("ambient", []);
         assert!(shown(&registry).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Labelled, Labels, MetricRegistry as _, amount, histograms};
+use metrics::{Labelled, Labels, MetricRegistry as _, gauge_value, histogram_family};
 use pod_status::CaptureState;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -49,45 +49,45 @@ pub struct AgentMetrics {
 impl AgentMetrics {
     /// Registers everything but `mesh_pods`, so that it is there before the first pass.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> AgentMetrics {
-        let doubts = registry.metric(
+        let doubts = registry.register_metric(
             "istio_cni_ambient_doubted",
             "Times that a pod or namespace was kept although the API server's list lacked it or was older",
         );
-        let privileges = registry.metric(
+        let privileges = registry.register_metric(
             "istio_cni_ambient_privileged_pods",
             "Pods with in-pod redirection, by what their strongest container may do in the pod's network namespace",
         );
-        let overruled = registry.metric(
+        let overruled = registry.register_metric(
             "istio_cni_ambient_overruled_pods",
             "Captured pods in whose network namespace rules of another component precede ours, so that traffic bypasses the mesh",
         );
-        let ambiguous = registry.metric(
+        let ambiguous = registry.register_metric(
             "istio_cni_ambient_ambiguous_pods",
             "Pods of ambient mode whose network namespace could not be determined, so that they are not captured",
         );
-        let excepted = registry.metric(
+        let excepted = registry.register_metric(
             "istio_cni_ambient_excepted_pods",
             "Captured pods of which some traffic stays outside of the mesh by intent, as annotations ask for it",
         );
-        let outside = registry.metric(
+        let outside = registry.register_metric(
             "istio_cni_ambient_outside_connections",
             "TCP connections that captured pods had when they joined, and that bypass ztunnel until they close",
         );
         let metrics = AgentMetrics {
             mesh_pods,
-            pods: registry.metric(
+            pods: registry.register_metric(
                 "istio_cni_ambient_pods",
                 "Pods of this node that belong to ambient mode, by whether the kernel captures them",
             ),
-            refused: registry.metric(
+            refused: registry.register_metric(
                 "istio_cni_ambient_refused_pods",
                 "Pods whose labels request ambient mode and that are not enrolled, by reason",
             ),
-            active: registry.metric(
+            active: registry.register_metric(
                 "istio_cni_ambient_active_slot",
                 "Slot of the ztunnel that accepts new connections, or -1",
             ),
-            switches: registry.metric(
+            switches: registry.register_metric(
                 "istio_cni_ambient_ztunnel_switches",
                 "Switches of new connections to another ztunnel",
             ),
@@ -96,36 +96,38 @@ impl AgentMetrics {
                 "Duration of such a switch, from its first to its last step",
                 Histogram::new(DURATIONS),
             ),
-            steps: registry.metric(
+            steps: registry.register_metric(
                 "istio_cni_ambient_plan_steps",
                 "Steps applied to the node's network, by kind and result",
             ),
-            age: registry.metric(
+            age: registry.register_metric(
                 "istio_cni_ambient_queue_age_seconds",
                 "Age of the oldest change that the last reconcile pass handled",
             ),
-            doubted: registry.metric(
+            doubted: registry.register_metric(
                 "istio_cni_ambient_doubted_objects",
                 "Pods and namespaces that are kept although the API server's list lacks them or is older",
             ),
             doubts,
-            members: registry.metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
-            ready: registry
-                .metric("istio_cni_ambient_ready", "Whether the last reconcile pass succeeded: 1 or 0"),
-            repairs: registry.metric(
+            members: registry.register_metric("istio_cni_ambient_set_size", "Addresses in the node's sets"),
+            ready: registry.register_metric(
+                "istio_cni_ambient_ready",
+                "Whether the last reconcile pass succeeded: 1 or 0",
+            ),
+            repairs: registry.register_metric(
                 "istio_cni_ambient_repairs",
                 "Repairs of what other components changed or removed, by place",
             ),
             drift: registry.metric_as(
                 "istio_cni_ambient_drift_repair_seconds",
                 "Time from when a change by another component was noticed to its repair, by what was changed",
-                histograms(|| Histogram::new(DRIFT_DURATIONS)),
+                histogram_family(|| Histogram::new(DRIFT_DURATIONS)),
             ),
-            unsynced: registry.metric(
+            unsynced: registry.register_metric(
                 "istio_cni_ambient_unsynced_ztunnels",
                 "Ztunnels that are connected and have not acknowledged their snapshot of pods",
             ),
-            unknown_ztunnels: registry.metric(
+            unknown_ztunnels: registry.register_metric(
                 "istio_cni_ambient_unknown_ztunnels",
                 "Connected ztunnels that run in none of the node's ztunnel pods",
             ),
@@ -135,30 +137,30 @@ impl AgentMetrics {
             excepted,
             outside,
             // Istio's own names.
-            events: registry.metric(
+            events: registry.register_metric(
                 "nodeagent_reconcile_events",
                 "Pods that joined ambient mode, changed, or left it, with in-pod redirection",
             ),
-            connected: registry.metric("ztunnel_connected", "Connections from ztunnel"),
+            connected: registry.register_metric("ztunnel_connected", "Connections from ztunnel"),
         };
         metrics.active.set(-1);
         metrics
     }
 
     /// A pod joined (`add`), changed (`update`) or left (`delete`) in-pod redirection.
-    pub fn event(&self, kind: &'static str) {
+    pub fn count_pod_event(&self, kind: &'static str) {
         self.events.get_or_create(&[("type", kind)]).inc();
     }
 
     /// How many ztunnels are connected, and how many of these have acknowledged their snapshot.
-    pub fn ztunnels(&self, connected: usize, synced: usize) {
-        self.connected.set(amount(connected));
-        self.unsynced.set(amount(connected.saturating_sub(synced)));
+    pub fn set_ztunnels(&self, connected: usize, synced: usize) {
+        self.connected.set(gauge_value(connected));
+        self.unsynced.set(gauge_value(connected.saturating_sub(synced)));
     }
 
     /// How many connected ztunnels run in none of the node's ztunnel pods.
     pub fn unknown_ztunnels(&self, count: usize) {
-        self.unknown_ztunnels.set(amount(count));
+        self.unknown_ztunnels.set(gauge_value(count));
     }
 
     /// Drift was repaired that had been noticed this long ago; `kind`: what was changed.
@@ -167,13 +169,13 @@ impl AgentMetrics {
     }
 
     /// Drift was repaired; `place`: `node`, `pod` or `namespace`.
-    pub fn repaired(&self, place: &'static str) {
+    pub fn count_repair(&self, place: &'static str) {
         self.repairs.get_or_create(&[("place", place)]).inc();
     }
 
     /// Enrolled pods that may bypass the mesh, by privilege; pods whose rules are overruled by those of other components; and
     /// connections that bypass ztunnel until they close.
-    pub fn bypasses(
+    pub fn set_bypasses(
         &self,
         privileges: &std::collections::BTreeMap<model::NetworkPrivilege, usize>,
         overruled: usize,
@@ -181,30 +183,30 @@ impl AgentMetrics {
     ) {
         for privilege in model::NetworkPrivilege::ALL {
             let pods = privileges.get(&privilege).copied().unwrap_or_default();
-            self.privileges.get_or_create(&[("privilege", privilege.word())]).set(amount(pods));
+            self.privileges.get_or_create(&[("privilege", privilege.word())]).set(gauge_value(pods));
         }
-        self.overruled.set(amount(overruled));
-        self.outside.set(amount(outside));
+        self.overruled.set(gauge_value(overruled));
+        self.outside.set(gauge_value(outside));
     }
 
     /// Pods of which some traffic is excepted from capture.
-    pub fn excepted(&self, pods: usize) {
-        self.excepted.set(amount(pods));
+    pub fn set_excepted_pods(&self, pods: usize) {
+        self.excepted.set(gauge_value(pods));
     }
 
     /// Pods whose network namespace could not be determined.
-    pub fn ambiguous(&self, pods: usize) {
-        self.ambiguous.set(amount(pods));
+    pub fn set_ambiguous_pods(&self, pods: usize) {
+        self.ambiguous.set(gauge_value(pods));
     }
 
     /// An operation on the kernel succeeded or failed.
-    pub fn step(&self, kind: &'static str, done: bool) {
+    pub fn count_operation(&self, kind: &'static str, done: bool) {
         let result = if done { "success" } else { "failure" };
         self.steps.get_or_create(&[("kind", kind), ("result", result)]).inc();
     }
 
     /// The slot that accepts new connections changed; `None`: none does.
-    pub fn switched(&self, slot: Option<u32>, took: Duration) {
+    pub fn record_switch(&self, slot: Option<u32>, took: Duration) {
         self.active.set(slot.map_or(-1, i64::from));
         if slot.is_some() {
             self.switches.inc();
@@ -212,22 +214,22 @@ impl AgentMetrics {
         }
     }
 
-    pub(crate) fn age(&self, age: Duration) {
+    pub(crate) fn set_queue_age(&self, age: Duration) {
         self.age.set(age.as_secs_f64());
     }
 
-    pub(crate) fn ready(&self, ready: bool) {
+    pub(crate) fn set_ready(&self, ready: bool) {
         self.ready.set(i64::from(ready));
     }
 
     /// Counts pods of ambient mode by state; of each, its namespace is given, too.
     pub(crate) fn capture_states<'a>(&self, pods: impl IntoIterator<Item = (&'a str, CaptureState)>) {
-        self.mesh_pods.set("ambient", pods);
+        self.mesh_pods.set_pod_counts("ambient", pods);
     }
 
-    pub(crate) fn pods(&self, enrolled: usize, pending: usize) {
+    pub(crate) fn set_pods(&self, enrolled: usize, pending: usize) {
         let set = |state, number: usize| {
-            let number = amount(number);
+            let number = gauge_value(number);
             self.pods.get_or_create(&[("state", state)]).set(number);
         };
         set("enrolled", enrolled);
@@ -235,15 +237,15 @@ impl AgentMetrics {
     }
 
     /// So many objects are doubted, of which so many were not before.
-    pub(crate) fn doubted(&self, number: usize, new: usize) {
-        self.doubted.set(amount(number));
+    pub(crate) fn record_doubts(&self, number: usize, new: usize) {
+        self.doubted.set(gauge_value(number));
         self.doubts.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn refused(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {
+    pub(crate) fn set_refused_pods(&self, reasons: &std::collections::BTreeMap<&'static str, usize>) {
         self.refused.clear();
         for (reason, number) in reasons {
-            let number = amount(*number);
+            let number = gauge_value(*number);
             self.refused.get_or_create(&[("reason", *reason)]).set(number);
         }
     }
@@ -254,7 +256,7 @@ impl AgentMetrics {
             model::Family::V4 => "ipv4",
             model::Family::V6 => "ipv6",
         };
-        let number = amount(number);
+        let number = gauge_value(number);
         self.members.get_or_create(&[("family", family)]).set(number);
     }
 }

@@ -14,7 +14,7 @@ use model::{Pod, PodName, PodUid};
 use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
-use crate::pod_life::life;
+use crate::pod_life::life_from_phase;
 
 /// The severity of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,17 +132,17 @@ impl NoticeTracker {
     }
 
     /// The observation has ended: pods that were not among the observed ones are forgotten.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_observation(&mut self) {
         self.pods.retain(|_, seen| seen.round == self.round);
     }
 
     /// A pod is not observed any more.
-    pub(crate) fn forget(&mut self, uid: &PodUid) {
+    pub(crate) fn forget_pod(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }
 
     /// A pod, and its status. `why` is called for a pod that should be captured and is not.
-    pub(crate) fn saw(
+    pub(crate) fn observe_pod(
         &mut self,
         pod: &Pod,
         standing: &AmbientStanding,
@@ -151,7 +151,7 @@ impl NoticeTracker {
         now: Instant,
     ) {
         if has_ended(pod) {
-            self.forget(&pod.metadata.uid);
+            self.forget_pod(&pod.metadata.uid);
             return;
         }
         let round = self.round;
@@ -194,24 +194,27 @@ impl NoticeTracker {
     }
 
     /// The pass failed: as far as is known, pods that were captured still are, and others are not.
-    pub(crate) fn failed(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
+    pub(crate) fn observe_failure(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
         let before = self.pods.get_mut(&pod.metadata.uid);
         if let Some(seen) = before.filter(|seen| seen.captured && !has_ended(pod)) {
             seen.round = self.round;
             return;
         }
-        let evidence =
-            Evidence { life: life(pod), rules: RulesEvidence::Absent { failing: true }, ..Evidence::UNKNOWN };
+        let evidence = Evidence {
+            life: life_from_phase(pod),
+            rules: RulesEvidence::Absent { failing: true },
+            ..Evidence::UNKNOWN
+        };
         let status = match standing {
             AmbientStanding::Out(_) => CaptureStatus { state: CaptureState::Unknown, annotation: None },
             _ => evidence.classify(),
         };
-        self.saw(pod, standing, status, || why.to_owned(), now);
+        self.observe_pod(pod, standing, status, || why.to_owned(), now);
     }
 
     /// Rules that another component had changed were restored. `led`: what they redirect, and where.
-    pub fn repaired(&self, led: &str, what: &[String]) {
-        self.warn(
+    pub fn report_repair(&self, led: &str, what: &[String]) {
+        self.emit_warning(
             "DriftRepaired",
             format!(
                 "Rules that redirect {led} were changed externally and have been restored: {}.",
@@ -221,14 +224,14 @@ impl NoticeTracker {
     }
 
     /// Whether a ztunnel accepts new connections; `meanwhile`: what happens to them if none does.
-    pub fn ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
+    pub fn observe_ztunnel(&mut self, there: bool, meanwhile: &str, now: Instant) {
         let ztunnel = &mut self.ztunnel;
         if there {
             ztunnel.known = true;
             ztunnel.gone = None;
             if std::mem::take(&mut ztunnel.said) {
                 let message = "A ztunnel accepts new connections again.".to_owned();
-                self.say(NoticeSubject::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
+                self.emit_notice(NoticeSubject::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
             }
         } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.said {
             ztunnel.gone = Some((now + PATIENCE, meanwhile.to_owned()));
@@ -245,17 +248,17 @@ impl NoticeTracker {
     }
 
     /// Reports what is due.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    pub(crate) fn report_due(&mut self, now: Instant) {
         if matches!(self.unknown_ztunnel, UnknownZtunnel::Due(when) if when <= now) {
             self.unknown_ztunnel = UnknownZtunnel::Reported;
             let message = "A process that runs in none of the node's ztunnel pods has connected to the ZDS socket. It receives \
                            the network namespaces of all captured pods in its snapshot. `install-cni state` shows its connection.";
-            self.warn("UnknownZtunnel", message.to_owned());
+            self.emit_warning("UnknownZtunnel", message.to_owned());
         }
         let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);
         if let Some((_, meanwhile)) = due {
             self.ztunnel.said = true;
-            self.warn("NoZtunnel", format!("No ztunnel is available on the node: {meanwhile}."));
+            self.emit_warning("NoZtunnel", format!("No ztunnel is available on the node: {meanwhile}."));
         }
         let mut due = Vec::new();
         for (uid, seen) in &mut self.pods {
@@ -264,13 +267,13 @@ impl NoticeTracker {
             missing.said = Some(missing.reason);
             seen.ran_outside = true;
             let about = NoticeSubject::Pod { name: seen.name.clone(), uid: uid.clone() };
-            due.push((about, (NoticeLevel::Warning, missing.reason, missing.message(&seen.name))));
+            due.push((about, (NoticeLevel::Warning, missing.reason, missing.event_message(&seen.name))));
         }
-        due.into_iter().for_each(|(about, what)| self.say(about, what));
+        due.into_iter().for_each(|(about, what)| self.emit_notice(about, what));
     }
 
     /// When the next report is due.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(crate) fn next_wakeup(&self) -> Option<Instant> {
         let pods = self.pods.values().filter_map(|seen| seen.missing.as_ref()).map(|missing| missing.next);
         let unknown = match self.unknown_ztunnel {
             UnknownZtunnel::Due(when) => Some(when),
@@ -279,11 +282,11 @@ impl NoticeTracker {
         pods.chain(self.ztunnel.gone.as_ref().map(|(when, _)| *when)).chain(unknown).min()
     }
 
-    fn warn(&self, reason: &'static str, message: String) {
-        self.say(NoticeSubject::Agent, (NoticeLevel::Warning, reason, message));
+    fn emit_warning(&self, reason: &'static str, message: String) {
+        self.emit_notice(NoticeSubject::Agent, (NoticeLevel::Warning, reason, message));
     }
 
-    fn say(&self, about: NoticeSubject, (level, reason, message): EventDraft) {
+    fn emit_notice(&self, about: NoticeSubject, (level, reason, message): EventDraft) {
         (self.notify)(AgentNotice { about, level, reason, message });
     }
 }
@@ -327,7 +330,7 @@ impl PodHistory {
             let message = format!("The pod left the mesh and keeps running outside of it: {reason}.");
             return Some((NoticeLevel::Normal, "ReleasedFromMesh", message));
         }
-        let level = refusal(reason).filter(|_| !known)?;
+        let level = exclusion_level(reason).filter(|_| !known)?;
         let message =
             format!("Labels or selectors request ambient mode, but the pod is not enrolled: {reason}.");
         Some((level, "RefusedByMesh", message))
@@ -335,7 +338,7 @@ impl PodHistory {
 }
 
 impl UncapturedPod {
-    fn message(&self, pod: &PodName) -> String {
+    fn event_message(&self, pod: &PodName) -> String {
         let what = match self.reason {
             "CaptureFailed" => "Its traffic is redirected to ztunnel, but ztunnel does not serve the pod",
             _ => "The pod should be captured and is not: its traffic may bypass the mesh",
@@ -345,7 +348,7 @@ impl UncapturedPod {
 }
 
 /// The severity of a pod's exclusion; `None`: it is not reported.
-fn refusal(reason: SkipReason) -> Option<NoticeLevel> {
+fn exclusion_level(reason: SkipReason) -> Option<NoticeLevel> {
     match reason {
         // The pod's annotations claim a sidecar, and nothing redirects its traffic.
         SkipReason::HostNetwork | SkipReason::NoProxy => Some(NoticeLevel::Warning),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Labelled, MetricRegistry as _, histograms};
+use metrics::{Labelled, MetricRegistry as _, histogram_family};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
@@ -21,24 +21,24 @@ impl PluginMetrics {
     /// Registers them.
     pub fn register(registry: &mut Registry) -> PluginMetrics {
         PluginMetrics {
-            requests: registry.metric(
+            requests: registry.register_metric(
                 "istio_cni_plugin_requests",
                 "Requests of the CNI plugin, ours or Istio's, by response status",
             ),
             adds: registry.metric_as(
                 "istio_cni_ambient_add_seconds",
                 "Duration of the plugin's ADD requests, by phase",
-                histograms(|| Histogram::new(DURATIONS)),
+                histogram_family(|| Histogram::new(DURATIONS)),
             ),
         }
     }
 
     /// A request was answered with this HTTP status, or what corresponds to it: 200 done, 400 not understood, 500 failed.
-    pub fn answered(&self, response_code: u16) {
+    pub fn count_response(&self, response_code: u16) {
         self.requests.get_or_create(&[("response_code", response_code)]).inc();
     }
 
-    pub(crate) fn add(&self, phase: &'static str, took: Duration) {
+    pub(crate) fn observe_add_phase(&self, phase: &'static str, took: Duration) {
         self.adds.get_or_create(&[("phase", phase)]).observe(took.as_secs_f64());
     }
 }

@@ -5,6 +5,6 @@ use pod_status::PodLife;
 
 /// Whether a pod runs, by its phase. The API does not show that a sandbox is gone.
 #[must_use]
-pub fn life(pod: &Pod) -> PodLife {
+pub fn life_from_phase(pod: &Pod) -> PodLife {
     if pod.status.phase == "Running" { PodLife::Running } else { PodLife::Starting }
 }

@@ -14,7 +14,8 @@ use std::{
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
 use planner::{
-    EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::membership, facts::Fact, node::ZtunnelFallback,
+    EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::evaluate_membership, facts::Fact,
+    node::ZtunnelFallback,
 };
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
@@ -129,7 +130,7 @@ impl AgentHandle {
 
     /// A copy of what the reconciler knows. It answers between two messages; `None`: not within that time. Blocks.
     #[must_use]
-    pub fn snapshot(&self, within: Duration) -> Option<Box<AgentSnapshot>> {
+    pub fn request_snapshot(&self, within: Duration) -> Option<Box<AgentSnapshot>> {
         let (reply, answer) = mpsc::channel();
         self.send(ReconcilerMessage::Inspect(reply));
         answer.recv_timeout(within).ok()
@@ -201,7 +202,7 @@ impl Reconciler {
         Reconciler {
             core: AgentState::new(policy, metrics, status, annotate, notify),
             mode,
-            attempts: BACKOFF.attempts(),
+            attempts: BACKOFF.start_attempts(),
             due: Instant::now(),
             whole: None,
             oldest: None,
@@ -219,8 +220,8 @@ impl Reconciler {
     /// Runs until it is stopped.
     pub fn run(&mut self) {
         loop {
-            self.core.status.turned();
-            self.core.notices.tick(Instant::now());
+            self.core.status.record_progress();
+            self.core.notices.report_due(Instant::now());
             match self.inbox.recv_timeout(self.next_wakeup().saturating_duration_since(Instant::now())) {
                 Ok(ReconcilerMessage::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(message) => self.handle_message(message),
@@ -240,15 +241,15 @@ impl Reconciler {
     /// When there is work even if no message arrives.
     fn next_wakeup(&self) -> Instant {
         // After a failure these have to wait.
-        let waiting = [self.mode.due(), self.core.paced_until()].into_iter().flatten();
-        let waiting = waiting.min().filter(|_| self.attempts.failures() == 0);
-        [waiting, self.core.notices.due()].into_iter().flatten().fold(self.due, Instant::min)
+        let waiting = [self.mode.next_wakeup(), self.core.paced_until()].into_iter().flatten();
+        let waiting = waiting.min().filter(|_| self.attempts.failure_count() == 0);
+        [waiting, self.core.notices.next_wakeup()].into_iter().flatten().fold(self.due, Instant::min)
     }
 
     fn reconcile_if_due(&mut self) {
         let now = Instant::now();
         // Both also when messages arrive so often that the loop never waits.
-        if self.mode.due().is_some_and(|due| due <= now) {
+        if self.mode.next_wakeup().is_some_and(|due| due <= now) {
             self.core.mark_dirty(ReconcileScope::Timers);
         }
         if self.core.paced_until().is_some_and(|due| due <= now) {
@@ -259,15 +260,15 @@ impl Reconciler {
         }
         let Some(scope) = self.core.dirty else { return };
         // After a failure an event brings the next attempt forward, but not to now, unless a request waits for it.
-        if self.attempts.failures() > 0 && now < self.due && !self.mode.is_awaited() {
+        if self.attempts.failure_count() > 0 && now < self.due && !self.mode.is_awaited() {
             return;
         }
         self.core.dirty = None;
         let age = self.oldest.take().map(|oldest| now.duration_since(oldest)).unwrap_or_default();
-        self.core.metrics.age(age);
-        match self.reconcile(scope) {
+        self.core.metrics.set_queue_age(age);
+        match self.run_pass(scope) {
             Ok(()) => {
-                self.attempts.succeeded();
+                self.attempts.record_success();
                 // A pass of smaller scope does not postpone the full one.
                 if scope == ReconcileScope::Full {
                     self.whole = Some(Instant::now());
@@ -276,13 +277,13 @@ impl Reconciler {
             }
             Err(()) => {
                 self.core.mark_dirty(ReconcileScope::Full);
-                self.due = Instant::now() + self.attempts.failed();
+                self.due = Instant::now() + self.attempts.record_failure();
             }
         }
     }
 
     /// One pass, and reports its result.
-    fn reconcile(&mut self, scope: ReconcileScope) -> Result<(), ()> {
+    fn run_pass(&mut self, scope: ReconcileScope) -> Result<(), ()> {
         if scope > ReconcileScope::Timers {
             self.core.pace_memberships(scope, Instant::now());
         }
@@ -301,13 +302,13 @@ impl Reconciler {
         }
         let trouble = done.unwrap_or_else(Some).map(String::from);
         self.log_trouble(trouble.as_deref());
-        self.core.history.turned();
+        self.core.history.clear_causes();
         self.core.trouble.clone_from(&trouble);
-        self.core.status.set(trouble.clone());
-        self.core.metrics.ready(self.core.status.ready().is_ok());
+        self.core.status.set_trouble(trouble.clone());
+        self.core.metrics.set_ready(self.core.status.check_readiness().is_ok());
         // Before the facts are in sync nothing can be answered; each request has a deadline.
         if self.core.is_synced() {
-            self.mode.answer(refused.as_ref());
+            self.mode.answer_requests(refused.as_ref());
         }
         trouble.map_or(Ok(()), |_| Err(()))
     }
@@ -334,18 +335,20 @@ impl Reconciler {
         match message {
             ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
-                let (cause, was_synced) = (cause(&fact), core.is_synced());
+                let (cause, was_synced) = (describe_fact(&fact), core.is_synced());
                 if core.take_in(*fact) {
-                    core.history.because(|| cause);
+                    core.history.add_cause(|| cause);
                     // Passes before that failed for want of facts alone.
                     if core.is_synced() && !was_synced {
-                        self.attempts.succeeded();
+                        self.attempts.record_success();
                         self.due = Instant::now();
                     }
                     // An earlier failure may be due to the lack of this fact.
                     let soonest = Instant::now() + FIRST_RETRY;
-                    let calm =
-                        self.whole.filter(|_| self.attempts.failures() == 0).map(|whole| whole + AFTER_NEWS);
+                    let calm = self
+                        .whole
+                        .filter(|_| self.attempts.failure_count() == 0)
+                        .map(|whole| whole + AFTER_NEWS);
                     self.due = self.due.min(calm.map_or(soonest, |calm| soonest.max(calm)));
                     core.answer_waiting();
                 }
@@ -353,70 +356,75 @@ impl Reconciler {
             ReconcilerMessage::Pod(name, uid, reply) => {
                 core.wait_for_pod(PodWaiter { name, uid, since: Instant::now(), reply });
             }
-            ReconcilerMessage::Add(arrival, told, reply) => drop(told.send(self.add(arrival, reply))),
+            ReconcilerMessage::Add(arrival, told, reply) => drop(told.send(self.process_add(arrival, reply))),
             ReconcilerMessage::Release(container, told, reply) => {
-                drop(reply.send(self.release(&container, told)));
+                drop(reply.send(self.release_container(&container, told)));
             }
-            ReconcilerMessage::Check(uid, ips, reply) => mode.check(core, &uid, &ips, reply),
-            ReconcilerMessage::Collect(attachments, reply) => drop(reply.send(self.collect(&attachments))),
+            ReconcilerMessage::Check(uid, ips, reply) => mode.check_pod(core, &uid, &ips, reply),
+            ReconcilerMessage::Collect(attachments, reply) => {
+                drop(reply.send(self.collect_garbage(&attachments)));
+            }
             ReconcilerMessage::Fallback(fallback) => {
                 if mode.set_fallback(fallback) {
-                    core.history.because(|| format!("policy without ztunnel: {fallback}"));
+                    core.history.add_cause(|| format!("policy without ztunnel: {fallback}"));
                     core.mark_dirty(ReconcileScope::Full);
                 }
             }
-            ReconcilerMessage::Inspect(reply) => drop(reply.send(Box::new(core.snapshot(mode.snapshot())))),
-            ReconcilerMessage::Note(entry) => core.history.note(*entry),
+            ReconcilerMessage::Inspect(reply) => {
+                drop(reply.send(Box::new(core.snapshot(mode.capture_snapshot()))));
+            }
+            ReconcilerMessage::Note(entry) => core.history.record_change(*entry),
             ReconcilerMessage::WorkCompleted => mode.work_completed(core),
             ReconcilerMessage::Stop => {}
         }
     }
 
     /// Decides on a pod that starts, and begins what follows; `reply` gets the result.
-    fn add(
+    fn process_add(
         &mut self,
         mut arrival: Box<PodArrival>,
         reply: CaptureReply,
     ) -> Result<AddDecision, Box<PodArrival>> {
         let PodArrival { name, uid, ips, .. } = arrival.as_ref();
-        let arriving = self.core.arriving(name, uid, ips);
+        let arriving = self.core.find_arriving_pod(name, uid, ips);
         let known = arrival.known.take().or(arriving);
         let Some(known) = known else { return Err(arrival) };
         let PodArrival { container, ips, netns, deadline, .. } = *arrival;
-        let container = if container.is_empty() { ledger::unnamed(&known.0.metadata.uid) } else { container };
-        let membership = membership(&known.0, known.1.as_ref(), &self.core.policy);
+        let container =
+            if container.is_empty() { ledger::unnamed_container(&known.0.metadata.uid) } else { container };
+        let membership = evaluate_membership(&known.0, known.1.as_ref(), &self.core.policy);
         let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips };
-        self.core.history.because(|| format!("ADD of {}", known.0.name()));
-        self.core.begins(&known.0);
+        self.core.history.add_cause(|| format!("ADD of {}", known.0.name()));
+        self.core.record_sandbox_start(&known.0);
         match membership {
             Ok(_) if attachment.ips.is_empty() => {
                 drop(reply.send(Err("the plugins before this one gave the pod no address".into())));
             }
             Ok(_) => {
                 let pod = known.0.clone();
-                self.mode.enrol(
+                self.mode.enrol_pod(
                     &mut self.core,
                     PodEnrolment { container, attachment, netns, deadline, pod },
                     reply,
                 );
             }
             Err(_) if attachment.ips.is_empty() => drop(reply.send(Ok(()))),
-            Err(_) => self.mode.skip(&mut self.core, &container, attachment, reply),
+            Err(_) => self.mode.skip_pod(&mut self.core, &container, attachment, reply),
         }
         Ok(AddDecision { known, membership })
     }
 
-    fn release(&mut self, container: &ContainerId, told: PodAttachment) -> CaptureResult {
-        let gone = self.core.ledger.deleted(container, told);
-        self.core.ends(&gone.uid);
-        self.core.history.because(|| format!("DEL of container {container}"));
+    fn release_container(&mut self, container: &ContainerId, told: PodAttachment) -> CaptureResult {
+        let gone = self.core.ledger.record_delete(container, told);
+        self.core.record_sandbox_end(&gone.uid);
+        self.core.history.add_cause(|| format!("DEL of container {container}"));
         self.core.mark_pod(&gone.uid, &gone.ips);
-        self.mode.release(&mut self.core, container, gone)
+        self.mode.release_pod(&mut self.core, container, gone)
     }
 
-    fn collect(&mut self, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
-        for container in self.core.ledger.without(attachments) {
-            self.release(&container, PodAttachment::default())?;
+    fn collect_garbage(&mut self, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
+        for container in self.core.ledger.containers_not_in(attachments) {
+            self.release_container(&container, PodAttachment::default())?;
         }
         Ok(())
     }
@@ -433,7 +441,7 @@ impl Reconciler {
 }
 
 /// A short description of a fact.
-fn cause(fact: &Fact) -> String {
+fn describe_fact(fact: &Fact) -> String {
     match fact {
         Fact::Pods(pods) => format!("list of {} pods", pods.len()),
         Fact::Pod(pod) => format!("pod {}", pod.name()),

@@ -60,19 +60,21 @@ impl RecordIndex {
     /// Returns the records that there are now: of at most 2,000 files, the newest. Reads those that are new or have changed
     /// since the last call; what cannot be read is absent, and so is a failure older than a day. Blocks.
     #[must_use]
-    pub fn read(&self) -> Vec<Arc<PodRecord>> {
-        self.update().into_values().filter_map(|file| file.record).collect()
+    pub fn read_records(&self) -> Vec<Arc<PodRecord>> {
+        self.update_index().into_values().filter_map(|file| file.record).collect()
     }
 
-    fn update(&self) -> BTreeMap<OsString, IndexedFile> {
+    fn update_index(&self) -> BTreeMap<OsString, IndexedFile> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *files);
         let now = SystemTime::now();
-        for file in newest(list(&self.directory).filter(|file| file.is_record() && !file.is_stale(now)), drop)
-        {
+        for file in newest_files(
+            list_files(&self.directory).filter(|file| file.is_record() && !file.is_stale(now)),
+            drop,
+        ) {
             let known = before.remove(&file.name).filter(|known| known.is_settled);
             let indexed = known.filter(|known| known.fingerprint == file.fingerprint).unwrap_or_else(|| {
-                let record = load(&self.directory.join(&file.name)).map(Arc::new);
+                let record = load_record(&self.directory.join(&file.name)).map(Arc::new);
                 let is_settled = file.fingerprint.is_settled(now);
                 IndexedFile { fingerprint: file.fingerprint, is_settled, record }
             });
@@ -86,7 +88,7 @@ impl RecordIndex {
     /// `netns_directory`: where the container runtime binds network namespaces. Blocks.
     pub fn prune(&self, netns_directory: &Path) {
         let now = SystemTime::now();
-        for file in list(&self.directory).filter(|file| file.is_stale(now)) {
+        for file in list_files(&self.directory).filter(|file| file.is_stale(now)) {
             drop(fs::remove_file(self.directory.join(&file.name))); // the next pass tries again
         }
         let judge = |name: OsString, record: Option<&PodRecord>, is_excess: bool| {
@@ -94,14 +96,14 @@ impl RecordIndex {
             let state = record.map_or(NetnsState::Unknown, |record| netns_state(record, netns_directory));
             JudgedFile { name, directory, state, is_excess }
         };
-        let files = self.update().into_iter();
+        let files = self.update_index().into_iter();
         let mut judged: Vec<_> =
             files.map(|(name, file)| judge(name, file.record.as_deref(), false)).collect();
         let excess = |file: ListedFile| {
-            let record = load(&self.directory.join(&file.name));
+            let record = load_record(&self.directory.join(&file.name));
             judged.push(judge(file.name, record.as_ref(), true));
         };
-        drop(newest(list(&self.directory).filter(ListedFile::is_record), excess));
+        drop(newest_files(list_files(&self.directory).filter(ListedFile::is_record), excess));
         // A namespace is gone only if others of its directory are seen here: this may be another directory.
         let alive = judged.iter().filter(|file| file.state == NetnsState::Alive);
         let seen: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
@@ -198,13 +200,16 @@ impl ListedFile {
     }
 }
 
-fn list(directory: &Path) -> impl Iterator<Item = ListedFile> {
+fn list_files(directory: &Path) -> impl Iterator<Item = ListedFile> {
     let entries = fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
     entries.filter_map(|entry| ListedFile::from_entry(&entry))
 }
 
 /// Returns the newest [`MOST`] files, and hands the others to `excess`.
-fn newest(files: impl Iterator<Item = ListedFile>, mut excess: impl FnMut(ListedFile)) -> Vec<ListedFile> {
+fn newest_files(
+    files: impl Iterator<Item = ListedFile>,
+    mut excess: impl FnMut(ListedFile),
+) -> Vec<ListedFile> {
     let mut kept: Vec<ListedFile> = Vec::new();
     let mut cut = |kept: &mut Vec<ListedFile>| {
         kept.sort_by_key(|file| std::cmp::Reverse(file.modified));
@@ -221,7 +226,7 @@ fn newest(files: impl Iterator<Item = ListedFile>, mut excess: impl FnMut(Listed
 }
 
 /// Reads a record. One of the version before, which did not bound it, is cut to what this one would keep.
-fn load(path: &Path) -> Option<PodRecord> {
+fn load_record(path: &Path) -> Option<PodRecord> {
     let text = hostfs::read(path, MAX_RECORD).ok()?;
     let mut record = PodRecord::decode(&text).ok()?;
     let bound = if record.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };

@@ -25,21 +25,21 @@ impl CaptureMode for SidecarsOnly {
         false
     }
 
-    fn answer(&mut self, _: Option<&Reason>) {}
+    fn answer_requests(&mut self, _: Option<&Reason>) {}
 
-    fn enrol(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
+    fn enrol_pod(&mut self, _: &mut AgentState, _: PodEnrolment, reply: CaptureReply) {
         drop(reply.send(Err(OFF.into()))); // who asked may have given up
     }
 
-    fn skip(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, reply: CaptureReply) {
+    fn skip_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment, reply: CaptureReply) {
         drop(reply.send(Ok(())));
     }
 
-    fn release(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment) -> CaptureResult {
+    fn release_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment) -> CaptureResult {
         Ok(())
     }
 
-    fn check(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], reply: CaptureReply) {
+    fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, _: &[IpAddr], reply: CaptureReply) {
         drop(reply.send(Err(OFF.into())));
     }
 
@@ -51,11 +51,11 @@ impl CaptureMode for SidecarsOnly {
 
     fn work_completed(&mut self, _: &mut AgentState) {}
 
-    fn snapshot(&self) -> CaptureSnapshot {
+    fn capture_snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::None
     }
 
-    fn due(&self) -> Option<Instant> {
+    fn next_wakeup(&self) -> Option<Instant> {
         None
     }
 }

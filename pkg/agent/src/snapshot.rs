@@ -117,7 +117,7 @@ pub struct EnrolledPodView {
 
 impl EnrolledPodView {
     /// Rules of other components that precede ours, as they were observed.
-    pub fn overruling(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(|seen| seen.bypasses())
+    pub fn overruling_rules(&self) -> impl Iterator<Item = &str> {
+        self.seen.iter().flat_map(|seen| seen.bypass_reasons())
     }
 }

@@ -19,7 +19,7 @@ use std::{
 
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::{EnrolmentPolicy, ambient::membership};
+use planner::{EnrolmentPolicy, ambient::evaluate_membership};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use socketfile::{Accompanying, SocketError, SocketFile, receive_with_descriptor};
@@ -94,7 +94,7 @@ impl AgentService {
     /// answer gives the reason. `netns`: for an ADD, the pod's network namespace.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
-        answer(request, RequestContext { netns, deadline }, || false, &self.0)
+        answer_request(request, RequestContext { netns, deadline }, || false, &self.0)
     }
 }
 
@@ -129,11 +129,11 @@ impl AgentServer {
     /// # Errors
     /// A thread cannot be started.
     pub fn serve(self, service: AgentService) -> io::Result<()> {
-        let body = move || self.accept(&service.0);
+        let body = move || self.accept_connections(&service.0);
         thread::Builder::new().name("agent.sock".to_owned()).spawn(body).map(drop)
     }
 
-    fn accept(&self, shared: &Arc<ConnectionContext>) {
+    fn accept_connections(&self, shared: &Arc<ConnectionContext>) {
         // Closed when no other descriptor is left, so that the plugin has an answer instead of waiting for one.
         let mut reserve = None;
         let mut logged: Option<Instant> = None;
@@ -152,7 +152,7 @@ impl AgentServer {
                 continue;
             }
             match self.accept_with(&mut reserve, &shared.status) {
-                Ok((client, _)) => start(client, Arc::clone(shared)),
+                Ok((client, _)) => spawn_connection(client, Arc::clone(shared)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Ten times a second would hide all other lines.
@@ -187,13 +187,13 @@ impl AgentServer {
     }
 }
 
-fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
+fn spawn_connection(client: UnixStream, shared: Arc<ConnectionContext>) {
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let counted = Arc::clone(&shared);
     let body = move || {
-        if let Err(error) = converse(&client, &shared) {
+        if let Err(error) = serve_connection(&client, &shared) {
             warn!(target: "ambient", %error, "a request of the plugin was not answered");
-            shared.status.failed(&client);
+            shared.status.record_failed_request(&client);
         }
         shared.connections.fetch_sub(1, Ordering::Relaxed);
     };
@@ -203,7 +203,7 @@ fn start(client: UnixStream, shared: Arc<ConnectionContext>) {
     }
 }
 
-fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
+fn serve_connection(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
     let deadline = Instant::now() + ANSWER;
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(PATIENCE))?;
@@ -223,15 +223,15 @@ fn converse(client: &UnixStream, shared: &ConnectionContext) -> io::Result<()> {
         Accompanying::Undeliverable => Err(UNDELIVERABLE),
     };
     let (answer, failure) = match (serde_json::from_slice(&line), netns) {
-        (Err(error), _) => (AgentAnswer::failed(format!("the request cannot be read: {error}")), 400),
-        (Ok(_), Err(error)) => (AgentAnswer::failed(error), 500),
+        (Err(error), _) => (AgentAnswer::from_error(format!("the request cannot be read: {error}")), 400),
+        (Ok(_), Err(error)) => (AgentAnswer::from_error(error), 500),
         (Ok(request), Ok(netns)) => {
-            (answer(request, RequestContext { netns, deadline }, || is_gone(client), shared), 500)
+            (answer_request(request, RequestContext { netns, deadline }, || is_gone(client), shared), 500)
         }
     };
-    shared.plugin.answered(if answer.error.is_some() { failure } else { 200 });
+    shared.plugin.count_response(if answer.error.is_some() { failure } else { 200 });
     if answer.error.is_some() {
-        shared.status.failed(client);
+        shared.status.record_failed_request(client);
     }
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
@@ -268,7 +268,7 @@ fn is_gone(client: &UnixStream) -> bool {
 }
 
 /// `is_gone`: the client no longer waits for the answer.
-fn answer(
+fn answer_request(
     request: AgentRequest,
     with: RequestContext,
     is_gone: impl Fn() -> bool,
@@ -277,20 +277,22 @@ fn answer(
     let began = Instant::now();
     match request.verb {
         CniVerb::Add => {
-            let answer = add(request, with, is_gone, shared);
-            shared.plugin.add("total", began.elapsed());
+            let answer = answer_add(request, with, is_gone, shared);
+            shared.plugin.observe_add_phase("total", began.elapsed());
             answer
         }
         CniVerb::Del => {
             let told = PodAttachment { uid: request.uid, ips: request.ips };
-            told_by(ask(shared, with.deadline, |reply| {
+            told_by(ask_reconciler(shared, with.deadline, |reply| {
                 ReconcilerMessage::Release(request.container, told, reply)
             }))
         }
-        CniVerb::Check => check(request, with.deadline, shared),
+        CniVerb::Check => answer_check(request, with.deadline, shared),
         CniVerb::Gc => {
             let attachments: BTreeSet<ContainerId> = request.attachments.into_iter().collect();
-            told_by(ask(shared, with.deadline, |reply| ReconcilerMessage::Collect(attachments, reply)))
+            told_by(ask_reconciler(shared, with.deadline, |reply| {
+                ReconcilerMessage::Collect(attachments, reply)
+            }))
         }
         CniVerb::Status => AgentAnswer::default(),
     }
@@ -300,22 +302,22 @@ fn told_by(done: Result<CaptureResult, Reason>) -> AgentAnswer {
     AgentAnswer { error: done.and_then(|done| done).err().map(String::from), ..AgentAnswer::default() }
 }
 
-fn ask<T>(
+fn ask_reconciler<T>(
     shared: &ConnectionContext,
     deadline: Instant,
     message: impl FnOnce(mpsc::Sender<T>) -> ReconcilerMessage,
 ) -> Result<T, Reason> {
     let (reply, answer) = mpsc::channel();
     shared.owner.send(message(reply));
-    receive(&answer, deadline)
+    receive_reply(&answer, deadline)
 }
 
-fn receive<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, Reason> {
+fn receive_reply<T>(answer: &mpsc::Receiver<T>, deadline: Instant) -> Result<T, Reason> {
     answer.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| LATE.into())
 }
 
 /// Facts, decision, enrolment: by one message, if the reconciler knows the pod.
-fn add(
+fn answer_add(
     request: AgentRequest,
     with: RequestContext,
     is_gone: impl Fn() -> bool,
@@ -329,32 +331,32 @@ fn add(
         PodArrival { name: name.clone(), uid, container, ips, netns, deadline: give_up, known: None };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
-    let decided = decide(Box::new(arrival), &reply, is_gone, deadline, shared);
-    shared.plugin.add("facts", began.elapsed());
+    let decided = decide_add(Box::new(arrival), &reply, is_gone, deadline, shared);
+    shared.plugin.observe_add_phase("facts", began.elapsed());
     let AddDecision { known: (pod, namespace), membership } = match decided {
         Ok(decided) => decided,
-        Err(error) => return AgentAnswer::failed(error),
+        Err(error) => return AgentAnswer::from_error(error),
     };
     let began = Instant::now();
-    let done = receive(&done, deadline).and_then(|done| done);
+    let done = receive_reply(&done, deadline).and_then(|done| done);
     match (membership, done) {
         (Ok(reason), Ok(())) => {
             info!(target: "ambient", namespace = %name.namespace, pod = %name.name, %reason, "pod enrolled");
         }
-        (Ok(_), Err(error)) => return AgentAnswer::failed(error),
+        (Ok(_), Err(error)) => return AgentAnswer::from_error(error),
         (Err(_), Ok(())) => {}
         (Err(_), Err(error)) => {
             warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, %error, "addresses of the pod may still be captured");
         }
     }
-    shared.plugin.add("enrol", began.elapsed());
+    shared.plugin.observe_add_phase("enrol", began.elapsed());
     let enrolled = membership.is_ok();
     AgentAnswer { pod: Some(pod), namespace, enrolled, error: None }
 }
 
 /// Has the reconciler decide on a pod and begin what follows. If it does not know the pod, waits for it, and asks the API
 /// server.
-fn decide(
+fn decide_add(
     arrival: Box<PodArrival>,
     reply: &CaptureReply,
     is_gone: impl Fn() -> bool,
@@ -365,7 +367,7 @@ fn decide(
         if is_gone() {
             return Err("the client no longer waits for the answer".into());
         }
-        ask(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
+        ask_reconciler(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
     };
     let mut unknown = match decided(arrival)? {
         Ok(decided) => return Ok(decided),
@@ -376,28 +378,30 @@ fn decide(
     unknown.known = Some(match asked {
         Some(Err(error)) if !shared.policy.ambient => return Err(error),
         Some(Ok(known)) => known,
-        _ => facts(&unknown.name, &unknown.uid, deadline, shared)?,
+        _ => find_pod_facts(&unknown.name, &unknown.uid, deadline, shared)?,
     });
     decided(unknown)?.map_err(|_| LATE.into())
 }
 
 /// Facts, and whether a pod that belongs to ambient mode is captured.
-fn check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -> AgentAnswer {
+fn answer_check(request: AgentRequest, deadline: Instant, shared: &ConnectionContext) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
-    let (pod, namespace) = match facts(&name, &request.uid, deadline, shared) {
+    let (pod, namespace) = match find_pod_facts(&name, &request.uid, deadline, shared) {
         Ok(known) => known,
-        Err(error) => return AgentAnswer::failed(error),
+        Err(error) => return AgentAnswer::from_error(error),
     };
     let mut answer = AgentAnswer::default();
-    if membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
+    if evaluate_membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
-        answer = told_by(ask(shared, deadline, |reply| ReconcilerMessage::Check(uid, request.ips, reply)));
+        answer = told_by(ask_reconciler(shared, deadline, |reply| {
+            ReconcilerMessage::Check(uid, request.ips, reply)
+        }));
         answer.enrolled = answer.error.is_none();
     }
     AgentAnswer { pod: Some(pod), namespace, ..answer }
 }
 
-fn facts(
+fn find_pod_facts(
     name: &PodName,
     uid: &PodUid,
     deadline: Instant,
@@ -421,7 +425,7 @@ fn look_up(
     shared: &ConnectionContext,
 ) -> Result<PodWithNamespace, Reason> {
     let (mut pod, mut namespace) = (shared.lookup)(name, uid, deadline)?;
-    planner::facts::trim(&mut pod);
+    planner::facts::trim_pod(&mut pod);
     namespace.iter_mut().for_each(planner::facts::trim_namespace);
     Ok((Box::new(pod), namespace))
 }

@@ -45,35 +45,35 @@ impl Default for AgentStatus {
 }
 
 impl AgentStatus {
-    fn state(&self) -> MutexGuard<'_, ReconcilerHealth> {
+    fn lock_health(&self) -> MutexGuard<'_, ReconcilerHealth> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn turned(&self) {
-        self.state().turned = Instant::now();
+    pub(crate) fn record_progress(&self) {
+        self.lock_health().turned = Instant::now();
     }
 
     /// Whether the workers have stopped making progress.
-    pub fn workers(&self, standstill: bool) {
-        self.state().standstill = standstill;
+    pub fn set_standstill(&self, standstill: bool) {
+        self.lock_health().standstill = standstill;
     }
 
-    pub(crate) fn set(&self, trouble: Option<String>) {
-        let mut state = self.state();
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        let mut state = self.lock_health();
         if state.trouble != trouble {
             state.trouble = trouble;
-            self.changed();
+            self.record_change();
         }
     }
 
     /// The debug state has changed.
-    pub fn changed(&self) {
+    pub fn record_change(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often it has changed.
     #[must_use]
-    pub fn changes(&self) -> u64 {
+    pub fn change_count(&self) -> u64 {
         self.1.load(Ordering::Relaxed)
     }
 
@@ -81,9 +81,9 @@ impl AgentStatus {
     ///
     /// # Errors
     /// It has not; the message says which.
-    pub fn live(&self) -> Result<(), Reason> {
+    pub fn check_liveness(&self) -> Result<(), Reason> {
         let (since, standstill) = {
-            let state = self.state();
+            let state = self.lock_health();
             (state.turned.elapsed(), state.standstill)
         };
         if standstill {
@@ -94,7 +94,7 @@ impl AgentStatus {
 
     /// An ADD, or the connection that it came by, has failed: notes it if the process has no file descriptors left. `of` is
     /// any that can be duplicated.
-    pub(crate) fn failed(&self, of: impl AsFd) {
+    pub(crate) fn record_failed_request(&self, of: impl AsFd) {
         let spare: Result<Vec<OwnedFd>, Errno> = (0..NEEDED).map(|_| fcntl_dupfd_cloexec(&of, 0)).collect();
         if matches!(spare, Err(Errno::MFILE | Errno::NFILE)) {
             self.out_of_descriptors();
@@ -103,16 +103,16 @@ impl AgentStatus {
 
     /// The process has no file descriptors left for an ADD.
     pub(crate) fn out_of_descriptors(&self) {
-        self.state().short = Some(Instant::now());
-        self.changed();
+        self.lock_health().short = Some(Instant::now());
+        self.record_change();
     }
 
     /// The facts are known, the last reconcile pass succeeded, and no ADD has failed lately for lack of file descriptors.
     ///
     /// # Errors
     /// What is missing.
-    pub fn ready(&self) -> Result<(), Reason> {
-        let state = self.state();
+    pub fn check_readiness(&self) -> Result<(), Reason> {
+        let state = self.lock_health();
         if state.short.is_some_and(|when| when.elapsed() < SHORT) {
             let limit = SHORT.as_secs();
             return Err(format!(

@@ -9,8 +9,8 @@ use http_response::{HttpError, HttpResponse};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::kubeconfig::{LoadedKubeconfig, load};
-use crate::retry::{RetrySeries, random};
+use crate::kubeconfig::{LoadedKubeconfig, load_kubeconfig};
+use crate::retry::{RetrySeries, random_fraction};
 use crate::transport::{Deadline, DeadlineStream};
 use crate::{Error, FailureReason, Resolver, RetryPolicy, Secret, ServerHost, tls};
 
@@ -94,42 +94,42 @@ impl ApiClient {
             series.tries += 1;
             let left = policy.deadline.saturating_sub(start.elapsed());
             let attempt = Deadline::after(left.min(policy.per_try));
-            let reason = match self.attempt(segments, freshness, attempt, &mut server) {
+            let reason = match self.attempt_request(segments, freshness, attempt, &mut server) {
                 Ok(value) => return Ok(value),
-                Err(reason) => telling(reason, before.take(), left < policy.per_try),
+                Err(reason) => clearer_reason(reason, before.take(), left < policy.per_try),
             };
-            let pause = series.pause(policy, &reason, start.elapsed(), random());
+            let pause = series.next_pause(policy, &reason, start.elapsed(), random_fraction());
             if pause.is_none_or(|pause| pause_for(pause) == RetryDecision::GiveUp) {
                 let (tries, elapsed) = (series.tries, start.elapsed());
-                return Err(Error { asked: describe(segments), server, tries, elapsed, reason });
+                return Err(Error { asked: describe_request(segments), server, tries, elapsed, reason });
             }
             before = Some(reason);
         }
     }
 
     /// One try. `server` is set as soon as it is known.
-    fn attempt<T: DeserializeOwned>(
+    fn attempt_request<T: DeserializeOwned>(
         &self,
         segments: &[&str],
         freshness: Freshness,
         deadline: Deadline,
         server: &mut Option<String>,
     ) -> Result<T, FailureReason> {
-        let mut path =
-            path(segments).ok_or_else(|| FailureReason::config("the path of the request is invalid"))?;
+        let mut path = escaped_path(segments)
+            .ok_or_else(|| FailureReason::config_error("the path of the request is invalid"))?;
         if freshness == Freshness::Cached {
             path.push_str("?resourceVersion=0");
         }
-        let loaded = load(&self.kubeconfig)?;
+        let loaded = load_kubeconfig(&self.kubeconfig)?;
         *server = Some(loaded.server.to_string());
-        let response = self.exchange(&loaded, &path, deadline)?;
+        let response = self.exchange_messages(&loaded, &path, deadline)?;
         if response.status == 200 {
-            return decode(&response.body);
+            return decode_body(&response.body);
         }
-        Err(refusal(&response, loaded.authorization.as_ref()))
+        Err(refusal_reason(&response, loaded.authorization.as_ref()))
     }
 
-    fn exchange(
+    fn exchange_messages(
         &self,
         loaded: &LoadedKubeconfig,
         path: &str,
@@ -140,19 +140,19 @@ impl ApiClient {
             ServerHost::Name(name) => self
                 .resolver
                 .resolve(name, deadline)
-                .map_err(|error| tls::reason(&error, "looking up its name"))?,
+                .map_err(|error| tls::failure_reason(&error, "looking up its name"))?,
         };
         let mut connection = DeadlineStream::open(&addresses, loaded.server.port, deadline)
-            .map_err(|error| tls::reason(&error, "connecting"))?;
-        let request = request(loaded, path);
+            .map_err(|error| tls::failure_reason(&error, "connecting"))?;
+        let request = request_bytes(loaded, path);
         let response = if loaded.server.https {
-            http_response::receive::<MAX_BODY>(&mut tls::send(loaded, connection, &request)?)
+            http_response::receive::<MAX_BODY>(&mut tls::handshake_and_send(loaded, connection, &request)?)
         } else {
-            connection.write_all(&request).map_err(|error| tls::reason(&error, "the request"))?;
+            connection.write_all(&request).map_err(|error| tls::failure_reason(&error, "the request"))?;
             http_response::receive::<MAX_BODY>(&mut connection)
         };
         response.map_err(|error| match error {
-            HttpError::Io(error) => tls::reason(&error, "the exchange"),
+            HttpError::Io(error) => tls::failure_reason(&error, "the exchange"),
             HttpError::Malformed(what) => FailureReason::Malformed(what),
         })
     }
@@ -160,14 +160,14 @@ impl ApiClient {
 
 /// Of two reasons the one to tell: a last try that had only the rest of the time runs out of it, whatever is wrong; what
 /// an earlier one was told says more.
-fn telling(last: FailureReason, before: Option<FailureReason>, cut_short: bool) -> FailureReason {
+fn clearer_reason(last: FailureReason, before: Option<FailureReason>, cut_short: bool) -> FailureReason {
     match (last, before) {
         (FailureReason::TimedOut(_), Some(before)) if cut_short => before,
         (last, _) => last,
     }
 }
 
-fn request(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
+fn request_bytes(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
     let mut request = format!(
         "GET {}{path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nUser-Agent: istio-cni\r\nConnection: close\r\n",
         loaded.server.prefix,
@@ -176,7 +176,7 @@ fn request(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
     .into_bytes();
     if let Some(value) = &loaded.authorization {
         request.extend_from_slice(b"Authorization: ");
-        request.extend_from_slice(value.bytes());
+        request.extend_from_slice(value.as_bytes());
         request.extend_from_slice(b"\r\n");
     }
     request.extend_from_slice(b"\r\n");
@@ -184,7 +184,7 @@ fn request(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
 }
 
 /// The path; none if a segment is empty or would change the meaning of others.
-fn path(segments: &[&str]) -> Option<String> {
+fn escaped_path(segments: &[&str]) -> Option<String> {
     let mut path = String::new();
     for segment in segments {
         if matches!(*segment, "" | "." | "..") {
@@ -204,7 +204,7 @@ fn path(segments: &[&str]) -> Option<String> {
 }
 
 /// `GET pods default/web-0`, or the path where it is no object of the core group.
-fn describe(segments: &[&str]) -> String {
+fn describe_request(segments: &[&str]) -> String {
     match segments {
         ["api", "v1", "namespaces", namespace, kind, name] => format!("GET {kind} {namespace}/{name}"),
         ["api", "v1", kind, name] => format!("GET {kind} {name}"),
@@ -213,22 +213,22 @@ fn describe(segments: &[&str]) -> String {
 }
 
 /// Values do not show in the error: a pod may have secrets in its environment.
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FailureReason> {
+fn decode_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, FailureReason> {
     serde_json::from_slice(body).map_err(|error| {
         let what = if error.is_data() { "JSON of another shape than expected" } else { "no JSON" };
         FailureReason::Malformed(format!("{what} (line {}, column {})", error.line(), error.column()))
     })
 }
 
-fn refusal(response: &HttpResponse, authorization: Option<&Secret>) -> FailureReason {
-    let message = message(response, authorization);
+fn refusal_reason(response: &HttpResponse, authorization: Option<&Secret>) -> FailureReason {
+    let message = status_message(response, authorization);
     match response.status {
         401 => FailureReason::Unauthorized(message),
         403 => FailureReason::Forbidden(message),
         404 => FailureReason::NotFound(message),
         status @ 300..=399 => {
             let location = response.header("Location").unwrap_or_default();
-            FailureReason::Redirected { status, location: shortened(location) }
+            FailureReason::Redirected { status, location: shorten_text(location) }
         }
         status => FailureReason::Server { status, message, retry_after: retry_after(response) },
     }
@@ -240,7 +240,7 @@ fn retry_after(response: &HttpResponse) -> Option<Duration> {
 }
 
 /// The message of a Kubernetes `Status`, or what there is of text.
-fn message(response: &HttpResponse, authorization: Option<&Secret>) -> String {
+fn status_message(response: &HttpResponse, authorization: Option<&Secret>) -> String {
     #[derive(Deserialize)]
     struct StatusBody {
         message: String,
@@ -252,12 +252,12 @@ fn message(response: &HttpResponse, authorization: Option<&Secret>) -> String {
     // A proxy that echoes the request must not bring our credential into a log.
     let credential = authorization.and_then(Secret::header_word).unwrap_or_default();
     let text = if credential.is_empty() { text } else { text.replace(credential, "[hidden]") };
-    let text = shortened(&text);
+    let text = shorten_text(&text);
     if text.is_empty() { "no message".to_owned() } else { text }
 }
 
 /// At most 300 characters on one line.
-fn shortened(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(301).collect();
     if line.chars().count() > 300 { line.chars().take(300).chain("…".chars()).collect() } else { line }
 }
@@ -268,22 +268,22 @@ mod tests {
 
     #[test]
     fn paths_are_escaped_and_do_not_climb() {
-        assert_eq!(path(&["api", "v1", "a b/c?d%"]).unwrap(), "/api/v1/a%20b%2Fc%3Fd%25");
+        assert_eq!(escaped_path(&["api", "v1", "a b/c?d%"]).unwrap(), "/api/v1/a%20b%2Fc%3Fd%25");
         for bad in [&["api", ".."][..], &["", "x"], &["."], &[]] {
-            assert_eq!(path(bad), None);
+            assert_eq!(escaped_path(bad), None);
         }
     }
 
     #[test]
     fn requests_are_described_in_the_readers_words() {
-        assert_eq!(describe(&["api", "v1", "namespaces", "ns", "pods", "web"]), "GET pods ns/web");
-        assert_eq!(describe(&["api", "v1", "nodes", "n"]), "GET nodes n");
-        assert_eq!(describe(&["version"]), "GET /version");
+        assert_eq!(describe_request(&["api", "v1", "namespaces", "ns", "pods", "web"]), "GET pods ns/web");
+        assert_eq!(describe_request(&["api", "v1", "nodes", "n"]), "GET nodes n");
+        assert_eq!(describe_request(&["version"]), "GET /version");
     }
 
     #[test]
     fn long_messages_are_cut_and_stay_on_one_line() {
-        assert_eq!(shortened("a\r\nb"), "a  b");
-        assert_eq!(shortened(&"ä".repeat(1000)).chars().count(), 301);
+        assert_eq!(shorten_text("a\r\nb"), "a  b");
+        assert_eq!(shorten_text(&"ä".repeat(1000)).chars().count(), 301);
     }
 }

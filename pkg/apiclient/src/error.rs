@@ -86,7 +86,7 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
-    pub(crate) fn config(what: impl Into<String>) -> Self {
+    pub(crate) fn config_error(what: impl Into<String>) -> Self {
         FailureReason::Config(what.into())
     }
 }

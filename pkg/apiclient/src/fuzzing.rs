@@ -2,18 +2,18 @@
 
 use std::net::IpAddr;
 
-use crate::names::{DnsAnswer, RecordType, ResolvConf, in_hosts, parse, query};
+use crate::names::{DnsAnswer, RecordType, ResolvConf, encode_query, in_hosts, parse_answer};
 
 /// A question for the addresses of a name, of IPv6 or IPv4.
 #[must_use]
 pub fn dns_query(id: u16, name: &str, v6: bool) -> Option<Vec<u8>> {
-    query(id, name, kind(v6))
+    encode_query(id, name, record_type(v6))
 }
 
 /// The addresses in the answer to that question; none if it is not the answer, or says that it failed.
 #[must_use]
 pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<IpAddr>> {
-    match parse(message, id, name, kind(v6))? {
+    match parse_answer(message, id, name, record_type(v6))? {
         DnsAnswer::Addresses(addresses) => Some(addresses),
         DnsAnswer::Failed(_) | DnsAnswer::Truncated => None,
     }
@@ -24,10 +24,10 @@ pub fn dns_answer(message: &[u8], id: u16, name: &str, v6: bool) -> Option<Vec<I
 #[must_use]
 pub fn name_files(text: &str, name: &str) -> (Vec<IpAddr>, Vec<IpAddr>, Vec<String>) {
     let conf = ResolvConf::parse(text);
-    let candidates = conf.candidates(name);
+    let candidates = conf.candidate_names(name);
     (in_hosts(text, name), conf.servers, candidates)
 }
 
-fn kind(v6: bool) -> RecordType {
+fn record_type(v6: bool) -> RecordType {
     if v6 { RecordType::Aaaa } else { RecordType::A }
 }

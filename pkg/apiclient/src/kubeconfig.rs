@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
 use crate::{Secret, ServerUrl};
-pub(crate) use load::{LoadedKubeconfig, LoadedTrust, load};
+pub(crate) use load::{LoadedKubeconfig, LoadedTrust, load_kubeconfig};
 use yaml::YamlNode;
 
 /// The greatest size of a kubeconfig, token, certificate or key file, in bytes.
@@ -83,7 +83,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    fn invalid(key: &str, why: impl fmt::Display) -> Self {
+    fn invalid_value(key: &str, why: impl fmt::Display) -> Self {
         ConfigError::Invalid { key: key.to_owned(), why: why.to_string() }
     }
 }
@@ -96,54 +96,59 @@ impl Kubeconfig {
     /// (`exec`, `auth-provider`, impersonation, `proxy-url`).
     pub fn parse(text: &str, directory: &Path) -> Result<Self, ConfigError> {
         let root = YamlNode::parse(text).map_err(ConfigError::Syntax)?;
-        let current = required(&root, "current-context", "current-context")?;
-        let context = named(&root, "contexts", "context", &current)?;
-        let cluster = named(&root, "clusters", "cluster", &required(context, "cluster", "context.cluster")?)?;
+        let current = required_text(&root, "current-context", "current-context")?;
+        let context = named_entry(&root, "contexts", "context", &current)?;
+        let cluster = named_entry(
+            &root,
+            "clusters",
+            "cluster",
+            &required_text(context, "cluster", "context.cluster")?,
+        )?;
         let user = match text_of(context, "user", "context.user")? {
-            Some(name) => named(&root, "users", "user", &name)?,
+            Some(name) => named_entry(&root, "users", "user", &name)?,
             None => &YamlNode::NOTHING,
         };
-        refuse(cluster, "cluster", &["proxy-url"])?;
-        refuse(user, "user", &["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
+        refuse_keys(cluster, "cluster", &["proxy-url"])?;
+        refuse_keys(user, "user", &["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
         Ok(Kubeconfig {
-            server: required(cluster, "server", "cluster.server")?
+            server: required_text(cluster, "server", "cluster.server")?
                 .parse()
-                .map_err(|error| ConfigError::invalid("cluster.server", error))?,
-            trust: trust(cluster, directory)?,
+                .map_err(|error| ConfigError::invalid_value("cluster.server", error))?,
+            trust: server_trust(cluster, directory)?,
             server_name: text_of(cluster, "tls-server-name", "cluster.tls-server-name")?,
-            token: token(user, directory)?,
-            basic: basic(user)?,
-            certificate: certificate(user, directory)?,
+            token: token_source(user, directory)?,
+            basic: basic_credentials(user)?,
+            certificate: client_certificate(user, directory)?,
         })
     }
 }
 
-fn trust(cluster: &YamlNode, directory: &Path) -> Result<ServerTrust, ConfigError> {
-    if flag(cluster, "insecure-skip-tls-verify", "cluster.insecure-skip-tls-verify")? {
+fn server_trust(cluster: &YamlNode, directory: &Path) -> Result<ServerTrust, ConfigError> {
+    if boolean_value(cluster, "insecure-skip-tls-verify", "cluster.insecure-skip-tls-verify")? {
         return Ok(ServerTrust::Insecure);
     }
-    let source = source(cluster, "cluster", "certificate-authority", directory)?;
+    let source = credential_source(cluster, "cluster", "certificate-authority", directory)?;
     Ok(source.map_or(ServerTrust::Nobody, ServerTrust::Authority))
 }
 
-fn token(user: &YamlNode, directory: &Path) -> Result<Option<CredentialSource>, ConfigError> {
+fn token_source(user: &YamlNode, directory: &Path) -> Result<Option<CredentialSource>, ConfigError> {
     if let Some(path) = text_of(user, "tokenFile", "user.tokenFile")? {
         return Ok(Some(CredentialSource::File(directory.join(path))));
     }
     Ok(text_of(user, "token", "user.token")?.map(|token| CredentialSource::Inline(Secret::new(token))))
 }
 
-fn basic(user: &YamlNode) -> Result<Option<(String, Secret)>, ConfigError> {
+fn basic_credentials(user: &YamlNode) -> Result<Option<(String, Secret)>, ConfigError> {
     let password = text_of(user, "password", "user.password")?.unwrap_or_default();
     Ok(text_of(user, "username", "user.username")?.map(|name| (name, Secret::new(password))))
 }
 
-fn certificate(
+fn client_certificate(
     user: &YamlNode,
     directory: &Path,
 ) -> Result<Option<(CredentialSource, CredentialSource)>, ConfigError> {
-    let certificate = source(user, "user", "client-certificate", directory)?;
-    let key = source(user, "user", "client-key", directory)?;
+    let certificate = credential_source(user, "user", "client-certificate", directory)?;
+    let key = credential_source(user, "user", "client-key", directory)?;
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),
@@ -153,7 +158,7 @@ fn certificate(
 }
 
 /// `<key>-data`, which wins, or the file `<key>`.
-fn source(
+fn credential_source(
     map: &YamlNode,
     path: &str,
     key: &str,
@@ -163,7 +168,8 @@ fn source(
     if let Some(data) = text_of(map, &format!("{key}-data"), &data_path)? {
         // A block of YAML, or a tool, may have wrapped the lines.
         let data: String = data.split_ascii_whitespace().collect();
-        let bytes = BASE64.decode(data).map_err(|_| ConfigError::invalid(&data_path, "is no Base64"))?;
+        let bytes =
+            BASE64.decode(data).map_err(|_| ConfigError::invalid_value(&data_path, "is no Base64"))?;
         return Ok(Some(CredentialSource::Inline(Secret::new(bytes))));
     }
     let file = text_of(map, key, &format!("{path}.{key}"))?;
@@ -171,18 +177,23 @@ fn source(
 }
 
 /// The `part` of the element of a list that has this name.
-fn named<'a>(root: &'a YamlNode, list: &str, part: &str, name: &str) -> Result<&'a YamlNode, ConfigError> {
+fn named_entry<'a>(
+    root: &'a YamlNode,
+    list: &str,
+    part: &str,
+    name: &str,
+) -> Result<&'a YamlNode, ConfigError> {
     let shown: String = name.chars().take(80).collect();
     let entry = root
         .get(list)
         .into_iter()
         .flat_map(YamlNode::elements)
-        .find(|entry| entry.get("name").and_then(YamlNode::text).is_some_and(|text| text == name));
+        .find(|entry| entry.get("name").and_then(YamlNode::scalar_text).is_some_and(|text| text == name));
     let entry = entry.ok_or_else(|| ConfigError::Missing(format!("the entry {shown:?} of {list}")))?;
     Ok(entry.get(part).unwrap_or(&YamlNode::NOTHING))
 }
 
-fn required(map: &YamlNode, key: &str, path: &str) -> Result<String, ConfigError> {
+fn required_text(map: &YamlNode, key: &str, path: &str) -> Result<String, ConfigError> {
     text_of(map, key, path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))
 }
 
@@ -191,21 +202,21 @@ fn text_of(map: &YamlNode, key: &str, path: &str) -> Result<Option<String>, Conf
     match map.get(key) {
         None => Ok(None),
         Some(value) => {
-            let text = value.text().ok_or_else(|| ConfigError::invalid(path, "is no text"))?;
+            let text = value.scalar_text().ok_or_else(|| ConfigError::invalid_value(path, "is no text"))?;
             Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
         }
     }
 }
 
-fn flag(map: &YamlNode, key: &str, path: &str) -> Result<bool, ConfigError> {
-    match map.get(key).map(YamlNode::text) {
+fn boolean_value(map: &YamlNode, key: &str, path: &str) -> Result<bool, ConfigError> {
+    match map.get(key).map(YamlNode::scalar_text) {
         None | Some(Some("false")) => Ok(false),
         Some(Some("true")) => Ok(true),
-        Some(_) => Err(ConfigError::invalid(path, "is neither true nor false")),
+        Some(_) => Err(ConfigError::invalid_value(path, "is neither true nor false")),
     }
 }
 
-fn refuse(map: &YamlNode, path: &str, keys: &[&str]) -> Result<(), ConfigError> {
+fn refuse_keys(map: &YamlNode, path: &str, keys: &[&str]) -> Result<(), ConfigError> {
     let used = |key: &&&str| map.get(key).is_some_and(|value| !value.is_empty());
     match keys.iter().find(used) {
         Some(key) => Err(ConfigError::Unsupported(format!("{path}.{key}"))),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::retry::random_bits;
 use crate::transport::Deadline;
 pub(crate) use files::{ResolvConf, in_hosts};
-pub(crate) use message::{DnsAnswer, RecordType, parse, query};
+pub(crate) use message::{DnsAnswer, RecordType, encode_query, parse_answer};
 
 /// Which files say how names are looked up, and where name servers listen.
 #[derive(Clone, Debug)]
@@ -35,16 +35,16 @@ impl Default for Resolver {
 impl Resolver {
     /// The addresses of a name, IPv4 first, within the deadline. Files that are missing or cannot be read are empty.
     pub(crate) fn resolve(&self, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
-        let known = in_hosts(&text(&self.hosts), name);
+        let known = in_hosts(&read_text(&self.hosts), name);
         if !known.is_empty() {
             return Ok(known);
         }
         if name == "localhost" {
             return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
-        let conf = ResolvConf::parse(&text(&self.resolv_conf));
+        let conf = ResolvConf::parse(&read_text(&self.resolv_conf));
         let mut failure = io::Error::new(ErrorKind::NotFound, format!("no name server knows {name}"));
-        for candidate in conf.candidates(name) {
+        for candidate in conf.candidate_names(name) {
             match self.ask_all(&conf, &candidate, deadline) {
                 Ok(addresses) if !addresses.is_empty() => return Ok(addresses),
                 Ok(_) => {}
@@ -60,8 +60,8 @@ impl Resolver {
         for wait in [Duration::from_secs(1), Duration::from_secs(3)] {
             for server in &conf.servers {
                 let server = SocketAddr::new(*server, self.port);
-                let wait = wait.min(deadline.left()?);
-                match ask(server, name, Deadline::after(wait)) {
+                let wait = wait.min(deadline.time_left()?);
+                match query_server(server, name, Deadline::after(wait)) {
                     Ok(addresses) => return Ok(addresses),
                     Err(error) => {
                         failure = io::Error::new(error.kind(), format!("the name server {server}: {error}"));
@@ -75,7 +75,7 @@ impl Resolver {
 
 /// Asks one server for both families at once and waits for both answers. An answer of one family is enough when the
 /// other does not come in time.
-fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
+fn query_server(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpAddr>> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -85,14 +85,14 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
     let ids = [u16::from_be_bytes([bits[0], bits[1]]), u16::from_be_bytes([bits[2], bits[3]])];
     let mut open = vec![(RecordType::A, ids[0]), (RecordType::Aaaa, ids[1])];
     for (kind, id) in &open {
-        let query = query(*id, name, *kind)
+        let query = encode_query(*id, name, *kind)
             .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the name is too long"))?;
         socket.send(&query)?;
     }
     let (mut found, mut failure) = (Vec::new(), None);
     let mut buffer = [0; 4096];
     while !open.is_empty() {
-        let received = deadline.left().and_then(|left| {
+        let received = deadline.time_left().and_then(|left| {
             socket.set_read_timeout(Some(left))?;
             socket.recv(&mut buffer)
         });
@@ -104,7 +104,7 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
             }
             Err(error) => return Err(error),
         };
-        let answered = |(kind, id): &(RecordType, u16)| parse(datagram, *id, name, *kind);
+        let answered = |(kind, id): &(RecordType, u16)| parse_answer(datagram, *id, name, *kind);
         let Some((at, answer)) = open.iter().enumerate().find_map(|(at, asked)| Some((at, answered(asked)?)))
         else {
             continue;
@@ -126,7 +126,7 @@ fn ask(server: SocketAddr, name: &str, deadline: Deadline) -> io::Result<Vec<IpA
 }
 
 /// At most 1 MiB of a file, whatever is text in it.
-fn text(path: &Path) -> String {
+fn read_text(path: &Path) -> String {
     use std::io::Read;
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {

@@ -49,7 +49,7 @@ pub(crate) struct RetrySeries {
 
 impl RetrySeries {
     /// The pause after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
-    pub(crate) fn pause(
+    pub(crate) fn next_pause(
         &mut self,
         policy: &RetryPolicy,
         reason: &FailureReason,
@@ -71,7 +71,7 @@ impl RetrySeries {
                 self.first_refused.get_or_insert(elapsed).saturating_add(policy.unauthorized_grace)
             }
         };
-        let doubled = Backoff::new(policy.backoff, policy.backoff_max).after(self.tries);
+        let doubled = Backoff::new(policy.backoff, policy.backoff_max).delay_after(self.tries);
         let jittered = doubled.min(Duration::from_secs(3600)).mul_f64(random.clamp(0.0, 1.0));
         let asked = match reason {
             FailureReason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
@@ -83,7 +83,7 @@ impl RetrySeries {
 }
 
 /// A number from 0 to 1, random enough to spread retries: the keys of the standard library's hash maps are.
-pub(crate) fn random() -> f64 {
+pub(crate) fn random_fraction() -> f64 {
     random_bits() as f64 / u64::MAX as f64
 }
 
@@ -123,7 +123,9 @@ mod tests {
         ] {
             let mut series = RetrySeries::default();
             let retried: Vec<u64> = (0..40)
-                .filter(|second| series.pause(&policy, &reason, Duration::from_secs(*second), 0.0).is_some())
+                .filter(|second| {
+                    series.next_pause(&policy, &reason, Duration::from_secs(*second), 0.0).is_some()
+                })
                 .collect();
             assert_eq!(retried.last().copied(), last, "{reason:?}");
         }
@@ -134,7 +136,12 @@ mod tests {
         let mut series = RetrySeries::default();
         let policy = RetryPolicy::default();
         let mut at = |second| {
-            series.pause(&policy, &FailureReason::NotFound(String::new()), Duration::from_secs(second), 0.0)
+            series.next_pause(
+                &policy,
+                &FailureReason::NotFound(String::new()),
+                Duration::from_secs(second),
+                0.0,
+            )
         };
         assert!(at(10).is_some() && at(11).is_some() && at(12).is_none());
     }
@@ -145,15 +152,15 @@ mod tests {
         let millis: Vec<u128> = (1..9)
             .map(|tries| {
                 let mut series = RetrySeries { tries, ..RetrySeries::default() };
-                series.pause(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
+                series.next_pause(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
             })
             .collect();
         assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
         let mut series = RetrySeries { tries: 1, ..RetrySeries::default() };
-        let pause = series.pause(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
+        let pause = series.next_pause(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
         assert_eq!(pause, Some(Duration::from_secs(3)));
-        assert_eq!(series.pause(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
-        assert_eq!(series.pause(&policy, &server(429, Some(u64::MAX)), Duration::ZERO, 0.5), None);
+        assert_eq!(series.next_pause(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
+        assert_eq!(series.next_pause(&policy, &server(429, Some(u64::MAX)), Duration::ZERO, 0.5), None);
     }
 
     #[test]
@@ -173,13 +180,13 @@ mod tests {
             server(500, None),
         ] {
             let mut series = RetrySeries { tries: u32::MAX, ..RetrySeries::default() };
-            assert!(series.pause(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
+            assert!(series.next_pause(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
         }
     }
 
     #[test]
     fn random_numbers_differ() {
-        assert!((0..20).any(|_| random() != random()));
-        assert!((0..1000).all(|_| (0.0..=1.0).contains(&random())));
+        assert!((0..20).any(|_| random_fraction() != random_fraction()));
+        assert!((0..1000).all(|_| (0.0..=1.0).contains(&random_fraction())));
     }
 }

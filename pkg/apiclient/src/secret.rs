@@ -14,7 +14,7 @@ impl Secret {
     }
 
     /// The bytes, for the one who sends them.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 

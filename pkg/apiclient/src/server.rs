@@ -35,11 +35,11 @@ impl FromStr for ServerUrl {
     type Err = NotAServer;
 
     fn from_str(text: &str) -> Result<Self, NotAServer> {
-        parse(text.trim()).ok_or(NotAServer)
+        parse_url(text.trim()).ok_or(NotAServer)
     }
 }
 
-fn parse(text: &str) -> Option<ServerUrl> {
+fn parse_url(text: &str) -> Option<ServerUrl> {
     let (scheme, rest) = text.split_once("://")?;
     let https = match scheme.to_ascii_lowercase().as_str() {
         "https" => true,

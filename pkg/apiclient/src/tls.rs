@@ -22,20 +22,21 @@ pub(crate) type TlsStream = rustls::StreamOwned<ClientConnection, DeadlineStream
 
 /// Makes the handshake and sends `request`, which leaves together with our last words of the handshake: after the
 /// server has proved who it is, and without waiting for another answer.
-pub(crate) fn send(
+pub(crate) fn handshake_and_send(
     loaded: &LoadedKubeconfig,
     mut connection: DeadlineStream,
     request: &[u8],
 ) -> Result<TlsStream, FailureReason> {
-    let config = config(loaded)?;
+    let config = client_config(loaded)?;
     let name = server_name(loaded)?;
     let mut client = ClientConnection::new(Arc::new(config), name)
-        .map_err(|error| FailureReason::config(format!("TLS cannot be set up: {error}")))?;
+        .map_err(|error| FailureReason::config_error(format!("TLS cannot be set up: {error}")))?;
     let queued = client.writer().write_all(request);
-    queued.map_err(|error| FailureReason::config(format!("the request cannot be sent: {error}")))?;
+    queued.map_err(|error| FailureReason::config_error(format!("the request cannot be sent: {error}")))?;
     while client.is_handshaking() || client.wants_write() {
-        let moved =
-            client.complete_io(&mut connection).map_err(|error| reason(&error, "the TLS handshake"))?;
+        let moved = client
+            .complete_io(&mut connection)
+            .map_err(|error| failure_reason(&error, "the TLS handshake"))?;
         if moved == (0, 0) && client.is_handshaking() {
             return Err(FailureReason::Unreachable(
                 "the server closed the connection in the TLS handshake".to_owned(),
@@ -50,71 +51,73 @@ pub(crate) fn send(
 /// # Errors
 /// The text holds no certificate that can be used.
 pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, FailureReason> {
-    Ok(trusting(authority)?.with_no_client_auth())
+    Ok(trust_builder(authority)?.with_no_client_auth())
 }
 
-fn trusting(authority: Option<&[u8]>) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, FailureReason> {
+fn trust_builder(
+    authority: Option<&[u8]>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, FailureReason> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| FailureReason::config(format!("TLS cannot be set up: {error}")))?;
+        .map_err(|error| FailureReason::config_error(format!("TLS cannot be set up: {error}")))?;
     Ok(match authority {
         None => builder.dangerous().with_custom_certificate_verifier(Arc::new(InsecureVerifier(provider))),
-        Some(pem) => builder.with_root_certificates(roots(pem)?),
+        Some(pem) => builder.with_root_certificates(root_store(pem)?),
     })
 }
 
-fn config(loaded: &LoadedKubeconfig) -> Result<ClientConfig, FailureReason> {
-    let builder = trusting(match &loaded.trust {
+fn client_config(loaded: &LoadedKubeconfig) -> Result<ClientConfig, FailureReason> {
+    let builder = trust_builder(match &loaded.trust {
         LoadedTrust::Insecure => None,
-        LoadedTrust::Authority(pem) => Some(pem.bytes()),
+        LoadedTrust::Authority(pem) => Some(pem.as_bytes()),
     })?;
     match &loaded.certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => builder
             .with_client_auth_cert(
-                certificates(certificate.bytes(), "client certificate")?,
+                parse_certificates(certificate.as_bytes(), "client certificate")?,
                 private_key(key)?,
             )
             .map_err(|error| {
-                FailureReason::config(format!("the client certificate cannot be used: {error}"))
+                FailureReason::config_error(format!("the client certificate cannot be used: {error}"))
             }),
     }
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, FailureReason> {
+fn root_store(pem: &[u8]) -> Result<RootCertStore, FailureReason> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem, "certificate authority")? {
+    for certificate in parse_certificates(pem, "certificate authority")? {
         roots.add(certificate).map_err(|error| {
-            FailureReason::config(format!("the certificate authority cannot be used: {error}"))
+            FailureReason::config_error(format!("the certificate authority cannot be used: {error}"))
         })?;
     }
     Ok(roots)
 }
 
-fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, FailureReason> {
+fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, FailureReason> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => Err(FailureReason::config(format!("the {what} is no PEM with a certificate"))),
+        _ => Err(FailureReason::config_error(format!("the {what} is no PEM with a certificate"))),
     }
 }
 
 fn private_key(pem: &Secret) -> Result<PrivateKeyDer<'static>, FailureReason> {
-    PrivateKeyDer::from_pem_slice(pem.bytes())
-        .map_err(|_| FailureReason::config("the client key is no PEM with a private key"))
+    PrivateKeyDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| FailureReason::config_error("the client key is no PEM with a private key"))
 }
 
 fn server_name(loaded: &LoadedKubeconfig) -> Result<ServerName<'static>, FailureReason> {
     match (&loaded.server_name, &loaded.server.host) {
         (None, ServerHost::Ip(ip)) => Ok(ServerName::from(*ip)),
         (Some(name), _) | (None, ServerHost::Name(name)) => ServerName::try_from(name.clone())
-            .map_err(|_| FailureReason::config(format!("{name:?} is no name for a certificate"))),
+            .map_err(|_| FailureReason::config_error(format!("{name:?} is no name for a certificate"))),
     }
 }
 
 /// Returns the reason that an error on a connection, with TLS or without, stands for.
-pub(crate) fn reason(error: &io::Error, during: &'static str) -> FailureReason {
+pub(crate) fn failure_reason(error: &io::Error, during: &'static str) -> FailureReason {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(_)) => {

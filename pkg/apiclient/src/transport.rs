@@ -15,7 +15,7 @@ impl Deadline {
     }
 
     /// Returns the time that is left; an error of kind `TimedOut` if there is none.
-    pub(crate) fn left(self) -> io::Result<Duration> {
+    pub(crate) fn time_left(self) -> io::Result<Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(timed_out()) } else { Ok(left) }
     }
@@ -38,7 +38,7 @@ impl DeadlineStream {
     pub(crate) fn open(addresses: &[IpAddr], port: u16, deadline: Deadline) -> io::Result<Self> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for (tried, address) in addresses.iter().enumerate() {
-            let share = deadline.left()? / u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+            let share = deadline.time_left()? / u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
             match TcpStream::connect_timeout(&SocketAddr::new(*address, port), share) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
@@ -53,20 +53,20 @@ impl DeadlineStream {
 
 impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.deadline.left()?))?;
+        self.stream.set_read_timeout(Some(self.deadline.time_left()?))?;
         self.stream.read(buffer).map_err(as_time_out)
     }
 }
 
 impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.deadline.left()?))?;
+        self.stream.set_write_timeout(Some(self.deadline.time_left()?))?;
         self.stream.write(bytes).map_err(as_time_out)
     }
 
     /// TLS hands over several records at once; they belong into one segment.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.deadline.left()?))?;
+        self.stream.set_write_timeout(Some(self.deadline.time_left()?))?;
         self.stream.write_vectored(parts).map_err(as_time_out)
     }
 

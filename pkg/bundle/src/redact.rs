@@ -10,7 +10,7 @@ const NAMES: [&str; 6] = ["token", "password", "passwd", "secret", "client-key-d
 #[must_use]
 pub fn text(text: &str) -> String {
     let text = without_keys(text);
-    text.split_inclusive('\n').map(|line| redact_words(&named(line))).collect()
+    text.split_inclusive('\n').map(|line| redact_words(&redact_named_values(line))).collect()
 }
 
 /// Removes the credentials from each text of a value.
@@ -45,7 +45,7 @@ fn without_keys(mut rest: &str) -> String {
 }
 
 /// `name: value` and `name=value`, quoted or not.
-fn named(line: &str) -> String {
+fn redact_named_values(line: &str) -> String {
     let mut line = line.to_owned();
     for name in NAMES {
         let mut from = 0;

@@ -24,8 +24,8 @@ impl<W: Write> TarWriter<W> {
     ///
     /// # Errors
     /// The name is too long, or the archive cannot be written.
-    pub fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.out.write_all(&header(name, content.len(), self.time)?)?;
+    pub fn add_file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.out.write_all(&file_header(name, content.len(), self.time)?)?;
         self.out.write_all(content)?;
         let rest = content.len() % BLOCK;
         let padding = if rest == 0 { 0 } else { BLOCK - rest };
@@ -42,7 +42,7 @@ impl<W: Write> TarWriter<W> {
     }
 }
 
-fn header(name: &str, size: usize, time: u64) -> io::Result<Vec<u8>> {
+fn file_header(name: &str, size: usize, time: u64) -> io::Result<Vec<u8>> {
     if name.len() > MAX_NAME {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("the name {name} is too long")));
     }

@@ -113,7 +113,7 @@ impl AutoCapture {
                 in_pod.take_over(true);
             }
             self.handing_over = Some(HandOver::new());
-            announce(is_in_pod);
+            log_mode_change(is_in_pod);
         } else {
             self.take_over_on_node(state)?;
             self.handing_over = None;
@@ -132,14 +132,14 @@ impl AutoCapture {
         if let Some(node) = &mut self.node {
             drop(node.reconcile(state, ReconcileScope::Full)?);
         }
-        announce(false);
+        log_mode_change(false);
         if let Some(in_pod) = &mut self.in_pod {
             in_pod.take_over(false);
             in_pod.finish_work(); // a pending job would add rules where there are to be none
             in_pod.forget_all();
         }
         uninstall::log_errors(&in_pod::uninstall(&self.settings));
-        note(state, false, began.elapsed());
+        record_mode_change(state, false, began.elapsed());
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl AutoCapture {
         else {
             return None;
         };
-        for pod in in_pod.ruled() {
+        for pod in in_pod.pods_with_rules() {
             if handing.done.contains(&pod.uid) {
                 continue;
             }
@@ -160,14 +160,14 @@ impl AutoCapture {
                 Err(error) => warn!(target: "ambient", %error, "a pod stays on the node path"),
             }
         }
-        let left = in_pod.bare();
+        let left = in_pod.count_without_rules();
         if left == Some(0) {
             let began = handing.began;
             in_pod.take_over(false);
             (self.node, self.handing_over) = (None, None);
-            self.metrics.switched(None, Duration::ZERO); // no slot accepts connections any more
+            self.metrics.record_switch(None, Duration::ZERO); // no slot accepts connections any more
             uninstall::log_errors(&node::uninstall(&self.settings));
-            note(state, true, began.elapsed());
+            record_mode_change(state, true, began.elapsed());
             return None;
         }
         let is_late = handing.began.elapsed() > LATE;
@@ -178,7 +178,7 @@ impl AutoCapture {
 
     /// A connected ztunnel is the best evidence, and so is one that was connected a moment ago: a ztunnel that restarts is
     /// not ready meanwhile.
-    fn spoken(&self, state: &AgentState) -> Option<bool> {
+    fn ztunnel_speaks_in_pod(&self, state: &AgentState) -> Option<bool> {
         let connected = self.in_pod.as_ref().and_then(InPodCapture::last_connected);
         if connected.is_some_and(|last| last.elapsed() < BELIEVED) {
             return Some(true);
@@ -186,7 +186,7 @@ impl AutoCapture {
         ztunnel::newest_speaks_in_pod(&state.index, &state.policy.ztunnel)
     }
 
-    fn way(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
+    fn current_mode(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
         let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
             (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
             (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
@@ -199,17 +199,17 @@ impl AutoCapture {
 impl CaptureMode for AutoCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
         self.reconciled = Instant::now();
-        let scope = match self.spoken(state) {
+        let scope = match self.ztunnel_speaks_in_pod(state) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
                 self.turn_to(state, is_in_pod)?;
                 ReconcileScope::Full
             }
             _ => scope,
         };
-        if self.way().is_err() {
+        if self.current_mode().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        let trouble = self.way()?.reconcile(state, scope)?;
+        let trouble = self.current_mode()?.reconcile(state, scope)?;
         Ok(self.hand_over(state).or(trouble))
     }
 
@@ -218,33 +218,33 @@ impl CaptureMode for AutoCapture {
         in_pod || self.node.as_ref().is_some_and(CaptureMode::is_awaited)
     }
 
-    fn answer(&mut self, trouble: Option<&Reason>) {
-        if let Ok(way) = self.way() {
-            way.answer(trouble);
+    fn answer_requests(&mut self, trouble: Option<&Reason>) {
+        if let Ok(way) = self.current_mode() {
+            way.answer_requests(trouble);
         }
     }
 
-    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
-        match self.way() {
-            Ok(way) => way.enrol(state, enrolment, reply),
+    fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+        match self.current_mode() {
+            Ok(way) => way.enrol_pod(state, enrolment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
 
-    fn skip(
+    fn skip_pod(
         &mut self,
         state: &mut AgentState,
         container: &ContainerId,
         attachment: PodAttachment,
         reply: CaptureReply,
     ) {
-        match self.way() {
-            Ok(way) => way.skip(state, container, attachment, reply),
+        match self.current_mode() {
+            Ok(way) => way.skip_pod(state, container, attachment, reply),
             Err(trouble) => drop(reply.send(Err(trouble))),
         }
     }
 
-    fn release(
+    fn release_pod(
         &mut self,
         state: &mut AgentState,
         container: &ContainerId,
@@ -253,12 +253,12 @@ impl CaptureMode for AutoCapture {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may soon belong to another pod
         }
-        self.way()?.release(state, container, gone)
+        self.current_mode()?.release_pod(state, container, gone)
     }
 
-    fn check(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
-        match self.way() {
-            Ok(way) => way.check(state, uid, ips, reply),
+    fn check_pod(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        match self.current_mode() {
+            Ok(way) => way.check_pod(state, uid, ips, reply),
             Err(_) => drop(reply.send(Ok(()))), // which mode the node has is not known yet
         }
     }
@@ -284,37 +284,43 @@ impl CaptureMode for AutoCapture {
         }
     }
 
-    fn snapshot(&self) -> CaptureSnapshot {
+    fn capture_snapshot(&self) -> CaptureSnapshot {
         match (self.is_in_pod, &self.node, &self.in_pod) {
-            (false, Some(node), _) => node.snapshot(),
-            (true, _, Some(in_pod)) => in_pod.snapshot(),
+            (false, Some(node), _) => node.capture_snapshot(),
+            (true, _, Some(in_pod)) => in_pod.capture_snapshot(),
             _ => CaptureSnapshot::None,
         }
     }
 
-    fn due(&self) -> Option<Instant> {
+    fn next_wakeup(&self) -> Option<Instant> {
         let Some(in_pod) = self.in_pod.as_ref().filter(|_| self.is_in_pod) else {
-            return self.node.as_ref().and_then(CaptureMode::due);
+            return self.node.as_ref().and_then(CaptureMode::next_wakeup);
         };
         // When an earlier connection no longer counts, the mode has to be decided again.
         let believed = in_pod.last_connected().map(|last| last + BELIEVED);
         let again = believed.filter(|until| *until > self.reconciled);
-        in_pod.due().into_iter().chain(again).min()
+        in_pod.next_wakeup().into_iter().chain(again).min()
     }
 }
 
-fn announce(is_in_pod: bool) {
+fn log_mode_change(is_in_pod: bool) {
     info!(target: "ambient", mode = if is_in_pod { "in-pod" } else { "node-level" }, "capture mode changed");
 }
 
-fn place(is_in_pod: bool) -> &'static str {
+fn capture_place(is_in_pod: bool) -> &'static str {
     if is_in_pod { "in each pod's network namespace" } else { "on the node" }
 }
 
-fn note(state: &mut AgentState, is_in_pod: bool, took: Duration) {
+fn record_mode_change(state: &mut AgentState, is_in_pod: bool, took: Duration) {
     let what = format!(
         "pods are captured {} from now on; what the other capture mode had made was removed afterwards",
-        place(is_in_pod)
+        capture_place(is_in_pod)
     );
-    state.history.note(HistoryEntry { cause: "ztunnel".to_owned(), what, pod: None, took, error: None });
+    state.history.record_change(HistoryEntry {
+        cause: "ztunnel".to_owned(),
+        what,
+        pod: None,
+        took,
+        error: None,
+    });
 }

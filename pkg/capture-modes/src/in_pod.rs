@@ -128,7 +128,7 @@ impl InPodCapture {
         let chosen = &chosen.within_kernel();
         let probes = NodeProbes::open(
             chosen.rules.clone(),
-            chosen.families(),
+            chosen.captured_families(),
             settings.tools.clone(),
             &settings.journal,
         )?;
@@ -139,7 +139,7 @@ impl InPodCapture {
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
-        let hub = Hub::new(Box::new(tell), Box::new(locate));
+        let hub = Hub::new(Box::new(tell), Box::new(connection_addresses));
         let server = ZdsServer::bind(&chosen.socket)?;
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
@@ -195,7 +195,7 @@ impl InPodCapture {
     }
 
     /// Pods that belong to the mesh and whose rules are in place: all of their traffic goes to ztunnel, or nowhere.
-    pub(crate) fn ruled(&self) -> impl Iterator<Item = PodAttachment> {
+    pub(crate) fn pods_with_rules(&self) -> impl Iterator<Item = PodAttachment> {
         let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
             enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
         });
@@ -204,7 +204,7 @@ impl InPodCapture {
 
     /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: unknown. Pods that wait for their ADD do
     /// not run.
-    pub(crate) fn bare(&self) -> Option<usize> {
+    pub(crate) fn count_without_rules(&self) -> Option<usize> {
         let is_bare = |enrolled_pod: &&EnrolledPod| {
             let lifecycle = &enrolled_pod.lifecycle;
             !lifecycle.is_awaited() && !lifecycle.is_leaving() && !lifecycle.is_ruled()
@@ -212,14 +212,14 @@ impl InPodCapture {
         self.searched.then(|| self.enrolled.values().filter(is_bare).count())
     }
 
-    fn refuse(&self, enrolment: &PodEnrolment) -> CaptureResult {
+    fn validate_enrolment(&self, enrolment: &PodEnrolment) -> CaptureResult {
         let Some(netns) = &enrolment.netns else {
             return Err("the request has no network namespace: the plugin is of another version".into());
         };
         if netns.id() == self.node {
             return Err("its network namespace is the node's own".into());
         }
-        let captured = |ip: &&IpAddr| self.chosen.families().contains(&Family::of_ip(**ip));
+        let captured = |ip: &&IpAddr| self.chosen.captured_families().contains(&Family::of_ip(**ip));
         match enrolment.attachment.ips.iter().find(captured) {
             Some(_) => Ok(()),
             None => Err("it has no address of a family that is captured".into()),
@@ -228,7 +228,7 @@ impl InPodCapture {
 }
 
 /// The addresses of a connection's peer.
-fn locate(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
+fn connection_addresses(connection: BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> {
     peer_addresses(&connection).map_err(|error| error.to_string().into())
 }
 
@@ -271,20 +271,20 @@ impl CaptureMode for InPodCapture {
         self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
     }
 
-    fn answer(&mut self, _trouble: Option<&Reason>) {}
+    fn answer_requests(&mut self, _trouble: Option<&Reason>) {}
 
-    fn enrol(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
-        if let Err(why) = self.refuse(&enrolment) {
+    fn enrol_pod(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
+        if let Err(why) = self.validate_enrolment(&enrolment) {
             drop(reply.send(Err(why)));
             return;
         }
         // A probe that arrives before its exemption would be treated as traffic of the mesh.
         let PodAttachment { uid, ips } = enrolment.attachment.clone();
-        if let Err(error) = self.probes.add(&ips, &uid) {
+        if let Err(error) = self.probes.add_addresses(&ips, &uid) {
             drop(reply.send(Err(error.to_string().into())));
             return;
         }
-        let families = self.chosen.families();
+        let families = self.chosen.captured_families();
         let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
         self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
         let (latest, is_away) = (Instant::now() + PATIENCE, self.is_ztunnel_away());
@@ -295,17 +295,17 @@ impl CaptureMode for InPodCapture {
         enrolled_pod.waiting.push(reply);
         let opens = enrolled_pod.open_or_close(is_away);
         let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns, Witness::Add));
-        state.ledger.added(&enrolment.container, enrolment.attachment);
+        state.ledger.record_add(&enrolment.container, enrolment.attachment);
         if opens {
-            self.handle(&uid, PodEvent::Opened(is_away));
+            self.handle_pod_event(&uid, PodEvent::Opened(is_away));
         }
         let until = deadline.saturating_duration_since(self.started);
-        self.handle(&uid, PodEvent::Added { netns, deadline: until });
+        self.handle_pod_event(&uid, PodEvent::Added { netns, deadline: until });
         // There is nothing else to do before ztunnel has answered, or the time is up.
         self.due = Some(self.due.map_or(deadline, |due| due.min(deadline)));
     }
 
-    fn skip(
+    fn skip_pod(
         &mut self,
         state: &mut AgentState,
         container: &ContainerId,
@@ -314,12 +314,12 @@ impl CaptureMode for InPodCapture {
     ) {
         // The set of probes follows in the next pass; nothing else identifies pods by their addresses.
         let uid = attachment.uid.clone();
-        state.ledger.added(container, attachment);
+        state.ledger.record_add(container, attachment);
         state.mark_pod(&uid, &[]);
         drop(reply.send(Ok(())));
     }
 
-    fn release(
+    fn release_pod(
         &mut self,
         _core: &mut AgentState,
         container: &ContainerId,
@@ -329,12 +329,12 @@ impl CaptureMode for InPodCapture {
         let ended =
             self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
         if ended {
-            self.forget(&gone.uid, "its container has ended");
+            self.forget_pod(&gone.uid, "its container has ended");
         }
         Ok(())
     }
 
-    fn check(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
+    fn check_pod(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
         let known = enrolled_pod.and_then(|enrolled_pod| {
             Ok((enrolled_pod.ruled_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
@@ -342,7 +342,7 @@ impl CaptureMode for InPodCapture {
         match known {
             // Its rules are compared by tools, for which no other request should wait.
             Ok((netns, pod, before)) => {
-                self.workers.send(CaptureJob::Check { netns, pod, before, reply }, false);
+                self.workers.send_job(CaptureJob::Check { netns, pod, before, reply }, false);
             }
             Err(why) => drop(reply.send(Err(why))),
         }
@@ -351,7 +351,7 @@ impl CaptureMode for InPodCapture {
     fn finish_work(&mut self) {
         self.workers.drain();
         self.seeking = false; // the search may be one of the dropped jobs
-        self.exemption.settled();
+        self.exemption.clear_pending();
     }
 
     fn set_fallback(&mut self, _fallback: ZtunnelFallback) -> bool {
@@ -364,19 +364,19 @@ impl CaptureMode for InPodCapture {
         }
     }
 
-    fn snapshot(&self) -> CaptureSnapshot {
+    fn capture_snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::InPod {
             members: self.addresses.clone(),
             enrolled: self
                 .enrolled
                 .iter()
-                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.view(self.connections > 0)))
+                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.to_view(self.connections > 0)))
                 .collect(),
             ztunnels: self.hub.state().connections,
         }
     }
 
-    fn due(&self) -> Option<Instant> {
+    fn next_wakeup(&self) -> Option<Instant> {
         self.due
     }
 }

@@ -19,7 +19,7 @@ mod settings;
 mod uninstall;
 
 pub use error::Error;
-pub use node::{found as found_on_node, open_path};
+pub use node::{observe_installed as found_on_node, open_path};
 pub use open::open;
 pub use settings::{CaptureConfig, CaptureSettings, InPodConfig, kernel_has_ipv6};
 pub use uninstall::uninstall;

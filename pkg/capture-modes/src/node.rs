@@ -26,9 +26,9 @@ use crate::{
     node_watch::{NodeDrift, NodeNotice, NodeObjects, NodeWatch},
     settings::CaptureSettings,
 };
-use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life};
+use agent::{AgentHandle, AgentState, CaptureReply, PodAttachment, life_from_phase};
 
-pub use uninstall::found;
+pub use uninstall::observe_installed;
 pub(crate) use uninstall::uninstall;
 
 /// The desired state and the observed one when the kernel last matched the desired state.
@@ -120,7 +120,7 @@ impl NodeCapture {
     /// A pod's own rules capture it by now, or it has ended: its addresses are removed from the node path, which keeps
     /// other pods.
     pub(crate) fn hand_over(&mut self, pod: &PodAttachment) -> Result<(), nodepath::Error> {
-        self.members.release(&pod.ips, &pod.uid).map(drop)
+        self.members.release_pod(&pod.ips, &pod.uid).map(drop)
     }
 }
 
@@ -145,7 +145,7 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
             let Some(ips) = ips else { return Evidence::OUTSIDE.classify() };
             let redirected = is_redirected(ips, &pod.metadata.uid, desired, observed);
             let evidence = Evidence {
-                life: life(pod),
+                life: life_from_phase(pod),
                 rules: if redirected {
                     RulesEvidence::Verified
                 } else {
@@ -177,8 +177,8 @@ fn report_refused_exceptions(
     let mut all = BTreeMap::new();
     for pod in state.index.pods().filter(|pod| enrolled.contains(&pod.metadata.uid)) {
         let name = pod.name();
-        let Some(asked) = state.index.annotations(&name) else { continue };
-        let refused = asked.refused_on_node(state.index.exceptions(&name.namespace));
+        let Some(asked) = state.index.pod_annotations(&name) else { continue };
+        let refused = asked.refused_on_node(state.index.namespace_exceptions(&name.namespace));
         state.notices.refused_exceptions(&name, &pod.metadata.uid, &refused);
         if !refused.is_empty() {
             all.insert(pod.metadata.uid.clone(), refused);

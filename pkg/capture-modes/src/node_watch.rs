@@ -54,7 +54,7 @@ pub(crate) enum NodeChange {
 
 impl NodeChange {
     /// Returns the kind of objects, as a label of metrics.
-    pub(crate) fn label(self) -> &'static str {
+    pub(crate) fn metric_label(self) -> &'static str {
         match self {
             NodeChange::Rules => "firewall",
             NodeChange::Sets => "sets",
@@ -113,12 +113,12 @@ pub(crate) struct NodeDisturbance {
 
 impl NodeDisturbance {
     /// Returns the cause of a change that follows, for the history; `None`: the process is not known.
-    pub(crate) fn cause(&self) -> Option<String> {
+    pub(crate) fn drift_cause(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("drift, changed by {writer}"))
     }
 
     /// Whether objects of this kind changed.
-    pub(crate) fn concerns(&self, kind: NodeChange) -> bool {
+    pub(crate) fn has_kind(&self, kind: NodeChange) -> bool {
         self.kinds.contains(&kind)
     }
 }
@@ -129,7 +129,7 @@ impl NodeDrift {
     }
 
     /// Takes in a change.
-    pub(crate) fn notice(&mut self, notice: NodeNotice, now: Instant) {
+    pub(crate) fn record_notice(&mut self, notice: NodeNotice, now: Instant) {
         let new = || NodeDisturbance { noticed: now, kinds: BTreeSet::new(), writer: None };
         let pending = self.pending.get_or_insert_with(new);
         let _ = pending.kinds.insert(notice.change);
@@ -137,22 +137,22 @@ impl NodeDrift {
     }
 
     /// Returns when an observation is to begin; `None` if nothing changed.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(crate) fn next_observation(&self) -> Option<Instant> {
         self.pending.as_ref().map(|pending| pending.noticed.max(self.rest_until))
     }
 
     /// Returns the changes that an observation which begins now looks into; `None` if none is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<NodeDisturbance> {
-        if self.due().is_none_or(|due| due > now) {
+        if self.next_observation().is_none_or(|due| due > now) {
             return None;
         }
         self.pending.take()
     }
 
     /// Takes in for how long a processor worked for an observation, and whether it led to a repair. The next one waits accordingly.
-    pub(crate) fn end(&mut self, worked: Duration, repaired: bool, now: Instant) {
+    pub(crate) fn end_observation(&mut self, worked: Duration, repaired: bool, now: Instant) {
         let relief = now + (worked * RELIEF).min(LAST_PAUSE);
-        let paced = repaired.then(|| self.started + self.pace.next(now - self.started));
+        let paced = repaired.then(|| self.started + self.pace.next_observation(now - self.started));
         self.rest_until = paced.into_iter().fold(self.rest_until.max(relief), Instant::max);
     }
 }
@@ -300,10 +300,10 @@ impl NodeObserver {
     /// Returns whether the network changed, if that concerns us, and the last process that wrote firewall rules.
     fn read_notifications(&self) -> (bool, Option<String>) {
         let Some((watcher, _)) = &self.notifications else { return (false, None) };
-        let changes = watcher.wait(Some(Duration::ZERO)).ok().flatten().unwrap_or_default();
+        let changes = watcher.wait_for_changes(Some(Duration::ZERO)).ok().flatten().unwrap_or_default();
         let network = changes.iter().any(|change| change.kinds != ChangeKinds::FIREWALL);
         let writer =
-            changes.into_iter().filter_map(|change| NetnsDisturbance::new(change).writer()).next_back();
+            changes.into_iter().filter_map(|change| NetnsDisturbance::new(change).writer_name()).next_back();
         (self.objects.network && network, writer)
     }
 
@@ -353,19 +353,19 @@ mod tests {
     fn a_change_that_comes_alone_is_looked_into_at_once() {
         let start = Instant::now();
         let mut drift = NodeDrift::new(start);
-        assert_eq!((drift.due(), drift.take_due(start)), (None, None));
+        assert_eq!((drift.next_observation(), drift.take_due(start)), (None, None));
         let noticed = start + Duration::from_secs(5);
-        drift.notice(NodeChange::Sets.into(), noticed);
+        drift.record_notice(NodeChange::Sets.into(), noticed);
         let writer = Some("nft (process 7)".to_owned());
         let rules = NodeNotice { change: NodeChange::Rules, writer: writer.clone() };
-        drift.notice(rules, noticed + Duration::from_millis(1));
-        drift.notice(NodeChange::Sets.into(), noticed + Duration::from_millis(2));
-        assert_eq!(drift.due(), Some(noticed));
+        drift.record_notice(rules, noticed + Duration::from_millis(1));
+        drift.record_notice(NodeChange::Sets.into(), noticed + Duration::from_millis(2));
+        assert_eq!(drift.next_observation(), Some(noticed));
         let begun = drift.take_due(noticed).expect("it is due");
         assert_eq!((begun.noticed, &begun.writer), (noticed, &writer));
-        assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.concerns(kind)));
-        assert!(!begun.concerns(NodeChange::Network));
-        assert_eq!(drift.due(), None);
+        assert!([NodeChange::Rules, NodeChange::Sets].into_iter().all(|kind| begun.has_kind(kind)));
+        assert!(!begun.has_kind(NodeChange::Network));
+        assert_eq!(drift.next_observation(), None);
     }
 
     #[test]
@@ -374,14 +374,14 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut drift = NodeDrift::new(start);
         // What another component's events cost is bounded; a look that finds nothing is no repair.
-        drift.end(Duration::from_millis(4), false, at(1000));
-        drift.notice(NodeChange::Network.into(), at(1001));
-        assert_eq!(drift.due(), Some(at(1200)));
+        drift.end_observation(Duration::from_millis(4), false, at(1000));
+        drift.record_notice(NodeChange::Network.into(), at(1001));
+        assert_eq!(drift.next_observation(), Some(at(1200)));
         assert!(drift.take_due(at(1199)).is_none() && drift.take_due(at(1200)).is_some());
-        drift.end(Duration::from_secs(60), false, at(2000));
-        drift.notice(NodeChange::Rules.into(), at(2000));
+        drift.end_observation(Duration::from_secs(60), false, at(2000));
+        drift.record_notice(NodeChange::Rules.into(), at(2000));
         assert_eq!(
-            drift.due(),
+            drift.next_observation(),
             Some(at(7000)),
             "a slow look delays the next one by the longest pause at most"
         );
@@ -389,9 +389,9 @@ mod tests {
         let mut now = at(1000);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            drift.end(Duration::ZERO, true, now);
-            drift.notice(NodeChange::Rules.into(), now);
-            let due = drift.due().expect("there is a change");
+            drift.end_observation(Duration::ZERO, true, now);
+            drift.record_notice(NodeChange::Rules.into(), now);
+            let due = drift.next_observation().expect("there is a change");
             pauses.push((due - now).as_millis());
             now = due;
             assert!(drift.take_due(now).is_some());

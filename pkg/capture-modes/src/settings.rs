@@ -56,7 +56,7 @@ pub struct InPodConfig {
 impl InPodConfig {
     /// The families that are captured.
     #[must_use]
-    pub fn families(&self) -> Vec<model::Family> {
+    pub fn captured_families(&self) -> Vec<model::Family> {
         let all = model::Family::BOTH.into_iter();
         all.filter(|family| self.ipv6 || *family == model::Family::V4).collect()
     }

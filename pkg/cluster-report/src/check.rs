@@ -111,22 +111,22 @@ pub fn check(cluster: &Cluster) -> CheckReport {
     findings.extend(mesh_pods::findings(&lookup));
     findings.extend(policies::findings(&lookup));
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
-    let unanswered = cluster.unanswered();
+    let unanswered = cluster.unanswered_nodes();
     let missing = Missing::new(cluster, &findings);
     let codes = Code::ALL.iter().filter(|code| code.is_of_check());
-    let checks = lines(codes, &findings, |code| missing.reasons_for(code));
+    let checks = check_lines(codes, &findings, |code| missing.reasons_for(code));
     CheckReport {
         schema: "millrace.check/v1",
-        verdict: verdict(&checks),
+        verdict: overall_verdict(&checks),
         partial: !unanswered.is_empty() || !cluster.unread.is_empty(),
-        counts: counts(cluster),
+        counts: cluster_counts(cluster),
         checks,
         findings,
         unanswered,
     }
 }
 
-pub(crate) fn verdict(checks: &[CheckLine]) -> Verdict {
+pub(crate) fn overall_verdict(checks: &[CheckLine]) -> Verdict {
     match checks.iter().filter_map(|line| line.severity).max() {
         Some(Severity::Error) => Verdict::Unhealthy,
         Some(Severity::Unknown) => Verdict::Unknown,
@@ -134,17 +134,17 @@ pub(crate) fn verdict(checks: &[CheckLine]) -> Verdict {
     }
 }
 
-fn counts(cluster: &Cluster) -> Counts {
+fn cluster_counts(cluster: &Cluster) -> Counts {
     let pods = |capture: Option<CaptureState>| {
-        let all = cluster.states().flat_map(|(_, state)| &state.pods);
+        let all = cluster.state_reports().flat_map(|(_, state)| &state.pods);
         all.filter(|pod| capture.is_none_or(|capture| capture == pod.capture)).count()
     };
-    let all = cluster.states().flat_map(|(_, state)| &state.pods);
+    let all = cluster.state_reports().flat_map(|(_, state)| &state.pods);
     let excepted = all.filter(|pod| pod.capture == CaptureState::Captured && !pod.exceptions.is_empty());
     Counts {
         nodes: cluster.nodes.len(),
         agents: cluster.agents.len(),
-        answered: cluster.states().count(),
+        answered: cluster.state_reports().count(),
         pods: pods(None),
         captured: pods(Some(CaptureState::Captured)),
         excepted: excepted.count(),
@@ -153,7 +153,7 @@ fn counts(cluster: &Cluster) -> Counts {
 }
 
 /// The checks with these codes. `unknown`: why one could not be determined completely.
-pub(crate) fn lines<'a>(
+pub(crate) fn check_lines<'a>(
     codes: impl Iterator<Item = &'a Code>,
     findings: &[Finding],
     unknown: impl Fn(Code) -> Vec<String>,

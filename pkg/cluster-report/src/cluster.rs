@@ -64,7 +64,7 @@ pub struct Unanswered {
 
 impl Cluster {
     /// Documents of the nodes that answered, by node.
-    pub fn states(&self) -> impl Iterator<Item = (&str, &StateReport)> {
+    pub fn state_reports(&self) -> impl Iterator<Item = (&str, &StateReport)> {
         self.answers.iter().filter_map(|(node, answer)| match answer {
             NodeAnswer::State(state) => Some((node.as_str(), &**state)),
             NodeAnswer::Silent(_) => None,
@@ -73,7 +73,7 @@ impl Cluster {
 
     /// Nodes whose agent did not answer, by name.
     #[must_use]
-    pub fn unanswered(&self) -> Vec<Unanswered> {
+    pub fn unanswered_nodes(&self) -> Vec<Unanswered> {
         let silent = self.answers.iter().filter_map(|(node, answer)| match answer {
             NodeAnswer::Silent(why) => Some(Unanswered { node: node.clone(), message: why.clone() }),
             NodeAnswer::State(_) => None,
@@ -95,7 +95,7 @@ impl Cluster {
     }
 
     /// The document of a node.
-    pub(crate) fn state(&self, node: &str) -> Option<&StateReport> {
+    pub(crate) fn state_of(&self, node: &str) -> Option<&StateReport> {
         match self.answers.get(node)? {
             NodeAnswer::State(state) => Some(state),
             NodeAnswer::Silent(_) => None,

@@ -273,7 +273,7 @@ impl ObjectName {
         ObjectName { kind: "Cluster", namespace: String::new(), name: String::new() }
     }
 
-    pub(crate) fn named(kind: &'static str, namespace: &str, name: &str) -> ObjectName {
+    pub(crate) fn in_namespace(kind: &'static str, namespace: &str, name: &str) -> ObjectName {
         ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
@@ -328,13 +328,13 @@ impl Finding {
             severity: code.severity(),
             object,
             node: None,
-            message: report::clean(&message.into()),
+            message: report::sanitize_text(&message.into()),
             hint: code.hint().to_owned(),
             link: format!("{DOCS}#{}", code.word()),
         }
     }
 
-    pub(crate) fn on(mut self, node: &str) -> Finding {
+    pub(crate) fn on_node(mut self, node: &str) -> Finding {
         self.node = Some(node.to_owned());
         self
     }

@@ -7,21 +7,21 @@ use crate::{
     finding::{Finding, Severity},
 };
 
-/// Returns a report with a test case for each check, as [`report::junit`].
+/// Returns a report with a test case for each check, as [`report::render_junit`].
 #[must_use]
-pub fn junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
+pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
     let case = |line: &CheckLine| JunitCase {
         class: line.section.title().to_owned(),
         name: line.title.to_owned(),
         failed: line
             .severity
-            .map(|severity| (severity, line.code.word().to_owned(), message(line, findings))),
+            .map(|severity| (severity, line.code.word().to_owned(), failure_message(line, findings))),
     };
-    report::junit(suite, &checks.iter().map(case).collect::<Vec<_>>(), least)
+    report::render_junit(suite, &checks.iter().map(case).collect::<Vec<_>>(), least)
 }
 
 /// Returns the findings of a check and the parts that are missing, on one line.
-fn message(line: &CheckLine, findings: &[Finding]) -> String {
+fn failure_message(line: &CheckLine, findings: &[Finding]) -> String {
     let of_check = findings.iter().filter(|finding| finding.code == line.code);
     let found = of_check.map(|finding| match finding.object.title().as_str() {
         "" => finding.message.clone(),
@@ -51,7 +51,7 @@ mod tests {
             line(Code::NodeDrift, Some(Severity::Error), &[]),
             line(Code::PodPending, Some(Severity::Warning), &[]),
         ];
-        let text = junit("millrace check", &checks, &[finding], Severity::Unknown);
+        let text = render_junit("millrace check", &checks, &[finding], Severity::Unknown);
         assert_eq!(
             text,
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -65,10 +65,12 @@ mod tests {
              </testsuite>\n"
         );
         assert!(
-            junit("s", &checks, &[], Severity::Warning).contains("failures=\"2\" errors=\"1\" skipped=\"0\"")
+            render_junit("s", &checks, &[], Severity::Warning)
+                .contains("failures=\"2\" errors=\"1\" skipped=\"0\"")
         );
         assert!(
-            junit("s", &checks, &[], Severity::Error).contains("failures=\"1\" errors=\"0\" skipped=\"2\"")
+            render_junit("s", &checks, &[], Severity::Error)
+                .contains("failures=\"1\" errors=\"0\" skipped=\"2\"")
         );
     }
 }

@@ -18,17 +18,17 @@ mod text;
 pub use check::{CheckLine, CheckReport, Counts, Verdict, check};
 pub use cluster::{Cluster, NodeAnswer, Unanswered, Unread, mesh_membership};
 pub use finding::{Code, DOCS, Finding, ObjectName, Section, Severity};
-pub use junit::junit;
+pub use junit::render_junit;
 pub use objects::{Container, ContainerPort, DaemonSet, DaemonSetStatus, Pod, PodSpec};
 pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
-    SelectorTerm, blocked,
+    SelectorTerm, policy_effect,
 };
 pub use preflight::{
     ConfigMap, FelixConfiguration, FelixSpec, NetworkObjects, OpenShiftDefaultNetwork, OpenShiftNetwork,
     OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, check_before_installation,
 };
-pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pods, verify};
-pub use sarif::sarif;
-pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate};
+pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
+pub use sarif::render_sarif;
+pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};
 pub use text::{check_text, list_text, partial_text, preflight_text, simulation_text, verify_text};

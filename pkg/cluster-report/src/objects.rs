@@ -72,7 +72,7 @@ pub struct ContainerPort {
 impl Pod {
     /// The pod's name, as findings show it.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub fn qualified_name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
@@ -94,7 +94,7 @@ impl Pod {
 
     /// Why it is not ready, in a clause.
     #[must_use]
-    pub fn standing(&self) -> String {
+    pub fn phase_summary(&self) -> String {
         let mut waiting =
             self.status.container_statuses.iter().filter_map(|status| status.state.waiting.as_ref());
         let phase = if self.status.phase.is_empty() { "Unknown" } else { &self.status.phase };

@@ -127,14 +127,15 @@ pub enum Blocked {
 impl Selector {
     /// Whether the selector matches an object with these labels. A term with an unknown operator matches nothing.
     #[must_use]
-    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+    pub fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let equal = |(key, value): (&String, &String)| labels.get(key) == Some(value);
-        self.match_labels.iter().all(equal) && self.match_expressions.iter().all(|term| term.holds(labels))
+        self.match_labels.iter().all(equal)
+            && self.match_expressions.iter().all(|term| term.matches_labels(labels))
     }
 }
 
 impl SelectorTerm {
-    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+    fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match self.operator.as_str() {
             "In" => value.is_some_and(|value| self.values.contains(value)),
@@ -149,17 +150,17 @@ impl SelectorTerm {
 impl NetworkPolicy {
     /// Whether the policy restricts ingress to this pod.
     #[must_use]
-    pub fn isolates(&self, pod: &Pod) -> bool {
+    pub fn isolates_pod(&self, pod: &Pod) -> bool {
         let types = &self.spec.policy_types;
         self.metadata.namespace == pod.metadata.namespace
             && (types.is_empty() || types.iter().any(|kind| kind == "Ingress"))
-            && self.spec.pod_selector.selects(&pod.metadata.labels)
+            && self.spec.pod_selector.matches_labels(&pod.metadata.labels)
     }
 }
 
 impl IngressRule {
     fn opens_hbone(&self, pod: &Pod) -> bool {
-        self.ports.is_empty() || self.ports.iter().any(|port| port.has(HBONE, pod))
+        self.ports.is_empty() || self.ports.iter().any(|port| port.includes_port(HBONE, pod))
     }
 
     /// Whoever matches `other` matches this rule too. By their text: that one selector implies another is not seen.
@@ -170,7 +171,7 @@ impl IngressRule {
 }
 
 impl PolicyPort {
-    fn has(&self, number: u16, pod: &Pod) -> bool {
+    fn includes_port(&self, number: u16, pod: &Pod) -> bool {
         let is_tcp = |protocol: Option<&str>| matches!(protocol, None | Some("" | "TCP"));
         let fits = match (&self.port, self.end_port) {
             (None, _) => true,
@@ -193,11 +194,12 @@ impl PolicyPort {
 /// Returns the effect of policies on HBONE to this pod, and those of the policies that select it. The peers of different
 /// rules are taken to be different unless they are written alike.
 #[must_use]
-pub fn blocked<'a>(
+pub fn policy_effect<'a>(
     pod: &Pod,
     policies: impl IntoIterator<Item = &'a NetworkPolicy>,
 ) -> (Blocked, Vec<&'a NetworkPolicy>) {
-    let selecting: Vec<&NetworkPolicy> = policies.into_iter().filter(|policy| policy.isolates(pod)).collect();
+    let selecting: Vec<&NetworkPolicy> =
+        policies.into_iter().filter(|policy| policy.isolates_pod(pod)).collect();
     let rules = || selecting.iter().flat_map(|policy| &policy.spec.ingress);
     let opening: Vec<&IngressRule> = rules().filter(|rule| rule.opens_hbone(pod)).collect();
     // What is open for UDP alone does not go through the mesh.

@@ -11,7 +11,7 @@ use report::exit_status;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    check::{CheckLine, Missing, Verdict, lines, policy_findings, verdict},
+    check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings},
     cluster::Cluster,
     finding::{Code, Finding, ObjectName, Severity},
     objects::is_schedulable_linux,
@@ -147,10 +147,10 @@ pub fn check_before_installation(cluster: &Cluster, objects: &NetworkObjects) ->
     findings.sort_by(|a, b| (a.code, &a.object, &a.message).cmp(&(b.code, &b.object, &b.message)));
     let missing = Missing::new(cluster, &findings);
     let codes = Code::ALL.iter().filter(|code| code.is_of_preflight());
-    let checks = lines(codes, &findings, |code| missing.objects_of(code));
+    let checks = check_lines(codes, &findings, |code| missing.objects_of(code));
     PreflightReport {
         schema: "millrace.preflight/v1",
-        verdict: verdict(&checks),
+        verdict: overall_verdict(&checks),
         nodes: nodes.len(),
         checks,
         findings,
@@ -163,7 +163,7 @@ fn not_readable(unread: &crate::Unread) -> Finding {
 
 fn node_findings(node: &Node) -> Vec<Finding> {
     let (name, info) = (&node.metadata.name, &node.status.node_info);
-    let finding = |code, message| Finding::new(code, ObjectName::node(name), message).on(name);
+    let finding = |code, message| Finding::new(code, ObjectName::node(name), message).on_node(name);
     let mut findings = Vec::new();
     if parse_version(&info.kernel_version).is_some_and(|found| found < KERNEL) {
         findings.push(finding(Code::KernelOld, format!("its kernel is Linux {}", info.kernel_version)));
@@ -195,7 +195,7 @@ fn mesh_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let installed = of_name(AGENT).map(|found| {
         let image = found.spec.template.spec.containers.first().map_or("", |container| &container.image);
         let meta = &found.metadata;
-        let object = ObjectName::named("DaemonSet", &meta.namespace, &meta.name);
+        let object = ObjectName::in_namespace("DaemonSet", &meta.namespace, &meta.name);
         Finding::new(Code::AgentInstalled, object, format!("it runs the image {image}"))
     });
     let mut findings: Vec<Finding> = installed.collect();

@@ -68,37 +68,37 @@ impl VerifyReport {
 
 /// Pods of nodes that answered: those of a namespace, if one is meant, and in a state, if one is meant.
 #[must_use]
-pub fn pods(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureState>) -> PodList {
+pub fn pod_list(cluster: &Cluster, namespace: Option<&str>, state: Option<CaptureState>) -> PodList {
     let is_meant = |pod: &&PodState| {
         namespace.is_none_or(|namespace| namespace == pod.namespace)
             && state.is_none_or(|state| state == pod.capture)
     };
-    let rows = cluster.states().flat_map(|(node, state)| {
+    let rows = cluster.state_reports().flat_map(|(node, state)| {
         let row = |pod: &PodState| PodRow { node: node.to_owned(), pod: pod.clone() };
         state.pods.iter().filter(is_meant).map(row)
     });
     let mut pods: Vec<PodRow> = rows.collect();
     pods.sort_by(|a, b| {
-        let key = |row: &PodRow| tables::rank(row.pod.capture);
+        let key = |row: &PodRow| tables::capture_rank(row.pod.capture);
         key(a).cmp(&key(b)).then_with(|| {
             (&a.pod.namespace, &a.pod.name, &a.node).cmp(&(&b.pod.namespace, &b.pod.name, &b.node))
         })
     });
-    let unanswered = cluster.unanswered();
+    let unanswered = cluster.unanswered_nodes();
     let partial = !unanswered.is_empty() || cluster.answers.is_empty();
     PodList { schema: "millrace.pods/v1", partial, pods, unanswered }
 }
 
 /// Differences of every node that answered.
 #[must_use]
-pub fn verify(cluster: &Cluster) -> VerifyReport {
-    let nodes = cluster.states().map(|(node, state)| NodeDifferences {
+pub fn verify_cluster(cluster: &Cluster) -> VerifyReport {
+    let nodes = cluster.state_reports().map(|(node, state)| NodeDifferences {
         node: node.to_owned(),
-        differences: tables::verified(state),
+        differences: tables::verification_findings(state),
         unknown: tables::not_known(state),
     });
     let nodes: Vec<NodeDifferences> = nodes.collect();
-    let unanswered = cluster.unanswered();
+    let unanswered = cluster.unanswered_nodes();
     let well = |node: &NodeDifferences| node.differences.is_empty() && node.unknown.is_empty();
     VerifyReport {
         schema: "millrace.verify/v1",

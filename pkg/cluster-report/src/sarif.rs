@@ -9,7 +9,7 @@ use crate::{
 
 /// Returns a log with a rule for each check, and a result for each finding and each reason why a check could not be completed.
 #[must_use]
-pub fn sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> String {
+pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> String {
     let rule = |line: &CheckLine| SarifRule {
         code: line.code.word().to_owned(),
         check: line.title.to_owned(),
@@ -33,7 +33,7 @@ pub fn sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> String {
         })
     });
     let rules: Vec<SarifRule> = checks.iter().map(rule).collect();
-    report::sarif(tool, &rules, &found.chain(unknown).collect::<Vec<_>>())
+    report::render_sarif(tool, &rules, &found.chain(unknown).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        check::lines,
+        check::check_lines,
         finding::{Code, ObjectName},
     };
 
@@ -61,17 +61,17 @@ mod tests {
     /// 3.33 and 3.49.
     #[test]
     fn a_log_has_what_the_standard_requires() {
-        let finding = |code, object| Finding::new(code, object, "a message").on("n1");
+        let finding = |code, object| Finding::new(code, object, "a message").on_node("n1");
         let findings = [
             finding(Code::NodeDrift, ObjectName::node("n1")),
-            finding(Code::PodHeld, ObjectName::named("Pod", "shop", "web")),
+            finding(Code::PodHeld, ObjectName::in_namespace("Pod", "shop", "web")),
             Finding::new(Code::NoAgents, ObjectName::cluster(), "a message"),
             Finding::new(Code::NotReadable, ObjectName::cluster(), "pods: forbidden"),
         ];
         let unknown =
             |code| if code == Code::AgentSilent { vec!["no answer".to_owned()] } else { Vec::new() };
-        let checks = lines(Code::ALL.iter(), &findings, unknown);
-        let log: Value = serde_json::from_str(&sarif("millrace check", &checks, &findings)).unwrap();
+        let checks = check_lines(Code::ALL.iter(), &findings, unknown);
+        let log: Value = serde_json::from_str(&render_sarif("millrace check", &checks, &findings)).unwrap();
         assert_eq!(log["version"], "2.1.0");
         let [run] = log["runs"].as_array().unwrap().as_slice() else { panic!("{log}") };
         let driver = &run["tool"]["driver"];

@@ -59,13 +59,13 @@ impl SimulationReport {
 
     /// Returns the number of pods with this effect.
     #[must_use]
-    pub fn count(&self, effect: MembershipEffect) -> usize {
+    pub fn count_pods(&self, effect: MembershipEffect) -> usize {
         self.pods.iter().filter(|row| row.effect == effect).count()
     }
 
     /// Returns the number of connections that pods which would join have open.
     #[must_use]
-    pub fn connections(&self) -> usize {
+    pub fn open_connections(&self) -> usize {
         let joining = self.pods.iter().filter(|row| row.effect == MembershipEffect::Joins);
         joining.filter_map(|row| row.pod.connections).sum()
     }
@@ -74,7 +74,7 @@ impl SimulationReport {
 /// Puts together what agents answered, by node, and what would be wrong after the change. `cluster` has the objects of the
 /// namespace.
 #[must_use]
-pub fn simulate(
+pub fn simulate_change(
     cluster: &Cluster,
     change: &LabelChange,
     replies: &BTreeMap<String, NodeReply>,
@@ -132,9 +132,9 @@ fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
     let own = cluster.namespaces.iter().filter(|found| found.metadata.name == change.namespace);
     let mut namespaces: Vec<_> = own.cloned().collect();
     if change.pod.is_some() {
-        pods.iter_mut().for_each(|pod| change.apply(&mut pod.metadata.labels));
+        pods.iter_mut().for_each(|pod| change.apply_to(&mut pod.metadata.labels));
     } else {
-        namespaces.iter_mut().for_each(|namespace| change.apply(&mut namespace.metadata.labels));
+        namespaces.iter_mut().for_each(|namespace| change.apply_to(&mut namespace.metadata.labels));
     }
     let policies = cluster.policies.clone();
     Cluster { pods, namespaces, policies, ..Cluster::default() }
@@ -165,7 +165,8 @@ fn unknown_pods<'a>(
 fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (node, reply) in replies {
-        let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+        let finding =
+            |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
         let simulation = match reply {
             Ok(simulation) => simulation,
             Err(why) => {
@@ -195,9 +196,10 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
 fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
     let SimulatedRow { node, effect, pod } = row;
     let is_refused = *effect == MembershipEffect::Joins && !pod.refused_exceptions.is_empty();
-    let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
-    is_refused
-        .then(|| Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on(node))
+    let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
+    is_refused.then(|| {
+        Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on_node(node)
+    })
 }
 
 /// Nodes without an agent whose pods would belong to ambient mode.
@@ -212,7 +214,7 @@ fn pods_without_agent(changed: &Cluster, replies: &BTreeMap<String, NodeReply>) 
     }
     let finding = |(node, count): (&str, usize)| {
         let message = format!("it runs no agent, and {count} of its pods would belong to ambient mode");
-        Finding::new(Code::MeshWithoutAgent, ObjectName::node(node), message).on(node)
+        Finding::new(Code::MeshWithoutAgent, ObjectName::node(node), message).on_node(node)
     };
     nodes.into_iter().map(finding).collect()
 }

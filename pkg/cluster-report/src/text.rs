@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use report::{
-    MembershipEffect, clean,
-    tables::{Cell, Colour, colour_of, paint, seconds, simulated_row, table},
+    MembershipEffect, sanitize_text,
+    tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, whole_seconds},
 };
 
 use crate::{
@@ -24,21 +24,21 @@ const SHOWN_PODS: usize = 50;
 /// `millrace check`: sections, a mark for each check, and below it what was found. `all` shows every finding.
 #[must_use]
 pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
-    let mut text = sections(&report.checks, &report.findings, all, colour);
-    text.push_str(&conclusion(report, colour));
+    let mut text = render_sections(&report.checks, &report.findings, all, colour);
+    text.push_str(&render_conclusion(report, colour));
     text
 }
 
 /// `millrace check --pre`: as [`check_text`].
 #[must_use]
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
-    let mut text = sections(&report.checks, &report.findings, all, colour);
+    let mut text = render_sections(&report.checks, &report.findings, all, colour);
     let _ = writeln!(text, "{} nodes would run an agent", report.nodes);
     text.push_str(&verdict_text(report.verdict, colour));
     text
 }
 
-fn sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour: bool) -> String {
+fn render_sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour: bool) -> String {
     let mut text = String::new();
     for section in Section::ALL {
         let title = section.title();
@@ -63,7 +63,7 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
     for finding in findings.iter().take(most) {
         match finding.object.title().as_str() {
             "" => writeln!(text, "    {}", finding.message),
-            title => writeln!(text, "    {}: {}", clean(title), finding.message),
+            title => writeln!(text, "    {}: {}", sanitize_text(title), finding.message),
         }
         .unwrap_or_default();
     }
@@ -80,7 +80,7 @@ fn one_check(text: &mut String, findings: &[Finding], line: &CheckLine, most: us
         } else {
             line.code.hint()
         };
-        let _ = writeln!(text, "    {}\n    see {} for hints", clean(hint), first.link);
+        let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(hint), first.link);
     }
 }
 
@@ -98,7 +98,7 @@ fn mark_of(failed: Option<Severity>) -> (&'static str, Colour) {
 /// `millrace simulate`: one line for each pod, then what would be wrong. `all` shows every pod.
 #[must_use]
 pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> String {
-    let mut text = format!("{}\n\n", clean(&report.change.to_string()));
+    let mut text = format!("{}\n\n", sanitize_text(&report.change.to_string()));
     let most = if all { usize::MAX } else { SHOWN_PODS };
     let row = |row: &SimulatedRow| {
         let [pod, effect, now, then, connections, why] = simulated_row(&row.pod, row.effect);
@@ -108,12 +108,16 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     if rows.is_empty() {
         text.push_str("No pods.\n");
     } else {
-        text.push_str(&table(&["POD", "NODE", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"], &rows, colour));
+        text.push_str(&render_table(
+            &["POD", "NODE", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WHY"],
+            &rows,
+            colour,
+        ));
     }
     if report.pods.len() > most {
         let _ = writeln!(text, "and {} more: -o wide shows all", report.pods.len() - most);
     }
-    let count = |effect| report.count(effect);
+    let count = |effect| report.count_pods(effect);
     let _ = writeln!(
         text,
         "\nPods that would join ambient mode: {}; that would leave it: {}; that would stay as they are: {}; unknown: {}.",
@@ -122,7 +126,7 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
         count(MembershipEffect::Unchanged),
         count(MembershipEffect::Unknown)
     );
-    match report.connections() {
+    match report.open_connections() {
         0 => {}
         open => {
             let _ = writeln!(
@@ -133,9 +137,9 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     }
     for finding in &report.findings {
         let (mark, shade) = mark_of(Some(finding.severity));
-        let title = clean(&finding.object.title());
+        let title = sanitize_text(&finding.object.title());
         let _ = writeln!(text, "{} {title}: {}", paint(mark, shade, colour), finding.message);
-        let _ = writeln!(text, "    {}\n    see {} for hints", clean(&finding.hint), finding.link);
+        let _ = writeln!(text, "    {}\n    see {} for hints", sanitize_text(&finding.hint), finding.link);
     }
     text
 }
@@ -144,7 +148,7 @@ fn excepted_clause(pods: usize) -> String {
     if pods == 0 { String::new() } else { format!(" ({pods} with exceptions)") }
 }
 
-fn conclusion(report: &CheckReport, colour: bool) -> String {
+fn render_conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
     let mut text =
         format!("{} nodes, {} agents, {} of which answered; ", counts.nodes, counts.agents, counts.answered);
@@ -192,9 +196,9 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
         let mut cells = vec![
             Cell::plain(&pod.title()),
             Cell::plain(&row.node),
-            Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-            Cell::plain(pod.mode.map_or("-", |way| way.word())),
-            Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
+            Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
+            Cell::plain(pod.mode.map_or("-", |way| way.as_str())),
+            Cell::plain(&whole_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
         ];
         if wide {
             let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
@@ -212,7 +216,7 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
     } else {
         &["POD", "NODE", "CAPTURE", "MODE", "SINCE", "WHY"]
     };
-    table(titles, &rows, colour)
+    render_table(titles, &rows, colour)
 }
 
 /// `millrace verify`: differences, one line each, then what is not known.
@@ -231,7 +235,7 @@ pub fn verify_text(report: &VerifyReport, colour: bool) -> String {
         (true, true) => "No difference was found on the nodes that answered.\n".to_owned(),
         (true, false) if report.nodes.is_empty() => "No agent was found.\n".to_owned(),
         (true, false) => format!("All {} nodes are as desired.\n", report.nodes.len()),
-        (false, _) => table(&["NODE", "STATE", "WHAT"], &rows, colour),
+        (false, _) => render_table(&["NODE", "STATE", "WHAT"], &rows, colour),
     }
 }
 
@@ -243,7 +247,7 @@ pub fn partial_text(unanswered: &[Unanswered]) -> String {
     }
     let mut text = format!("partial: {} nodes did not answer\n", unanswered.len());
     for node in unanswered.iter().take(SHOWN) {
-        let _ = writeln!(text, "  {}: {}", clean(&node.node), clean(&node.message));
+        let _ = writeln!(text, "  {}: {}", sanitize_text(&node.node), sanitize_text(&node.message));
     }
     if unanswered.len() > SHOWN {
         let _ = writeln!(text, "  and {} more", unanswered.len() - SHOWN);

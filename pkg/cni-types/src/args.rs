@@ -35,34 +35,37 @@ impl CniArgs {
     /// `IgnoreUnknown` is not true anywhere in the text; or a text over [`MAX_ARGS`].
     pub fn parse(text: &str) -> Result<Self, CniError> {
         if text.len() > MAX_ARGS {
-            return Err(invalid(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
+            return Err(invalid_args(format!("CNI_ARGS is longer than {MAX_ARGS} bytes")));
         }
         let mut args = CniArgs::default();
         let mut unknown = Vec::new();
         let pairs = text.split(';').filter(|_| !text.is_empty());
         for pair in pairs {
-            let (key, value) = split(pair)?;
-            if !args.set(key, value)? {
+            let (key, value) = split_pair(pair)?;
+            if !args.set_field(key, value)? {
                 unknown.push(quote_value(key));
             }
         }
         if unknown.is_empty() || args.ignore_unknown {
             return Ok(args);
         }
-        Err(invalid(format!("CNI_ARGS has unknown keys and no IgnoreUnknown=true: {}", unknown.join(", "))))
+        Err(invalid_args(format!(
+            "CNI_ARGS has unknown keys and no IgnoreUnknown=true: {}",
+            unknown.join(", ")
+        )))
     }
 
     /// Sets one field; false for a key that we do not know.
-    fn set(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
+    fn set_field(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
         match key {
-            "IgnoreUnknown" => self.ignore_unknown = boolean(key, value)?,
-            "IP" => self.ip = address(key, value)?,
-            "K8S_POD_NAME" => self.pod_name = name(key, value, K8sPodName::new)?,
-            "K8S_POD_NAMESPACE" => self.pod_namespace = name(key, value, K8sNamespace::new)?,
+            "IgnoreUnknown" => self.ignore_unknown = parse_bool(key, value)?,
+            "IP" => self.ip = parse_address(key, value)?,
+            "K8S_POD_NAME" => self.pod_name = parse_name(key, value, K8sPodName::new)?,
+            "K8S_POD_NAMESPACE" => self.pod_namespace = parse_name(key, value, K8sNamespace::new)?,
             "K8S_POD_INFRA_CONTAINER_ID" => {
                 self.infra_container_id = Some(value.into()).filter(|id: &ContainerId| !id.is_empty());
             }
-            "K8S_POD_UID" => self.pod_uid = name(key, value, names::pod_uid)?,
+            "K8S_POD_UID" => self.pod_uid = parse_name(key, value, names::pod_uid)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -70,35 +73,38 @@ impl CniArgs {
 }
 
 /// Exactly one `=` per pair, as libcni's parser wants it.
-fn split(pair: &str) -> Result<(&str, &str), CniError> {
+fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
-        _ => Err(invalid(format!("CNI_ARGS has {:?}, which is not one key=value", quote_value(pair)))),
+        _ => Err(invalid_args(format!("CNI_ARGS has {:?}, which is not one key=value", quote_value(pair)))),
     }
 }
 
 /// Go's `strconv.ParseBool`, and `true` and `false` in any case as libcni has it.
-fn boolean(key: &str, value: &str) -> Result<bool, CniError> {
+fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
     match value {
         "1" | "t" | "T" => Ok(true),
         "0" | "f" | "F" => Ok(false),
         _ if value.eq_ignore_ascii_case("true") => Ok(true),
         _ if value.eq_ignore_ascii_case("false") => Ok(false),
-        _ => Err(invalid(format!("CNI_ARGS key {key}: {:?} is neither true nor false", quote_value(value)))),
+        _ => Err(invalid_args(format!(
+            "CNI_ARGS key {key}: {:?} is neither true nor false",
+            quote_value(value)
+        ))),
     }
 }
 
-fn address(key: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
+fn parse_address(key: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
     if value.is_empty() {
         return Ok(None);
     }
     value
         .parse()
         .map(Some)
-        .map_err(|_| invalid(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
+        .map_err(|_| invalid_args(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
 }
 
-fn name<T>(
+fn parse_name<T>(
     key: &str,
     value: &str,
     parse: impl Fn(&str) -> Result<T, NameError>,
@@ -106,14 +112,14 @@ fn name<T>(
     if value.is_empty() {
         return Ok(None);
     }
-    parse(value).map(Some).map_err(|error| invalid(format!("CNI_ARGS key {key}: {error}")))
+    parse(value).map(Some).map_err(|error| invalid_args(format!("CNI_ARGS key {key}: {error}")))
 }
 
 fn quote_value(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn invalid(msg: String) -> CniError {
+fn invalid_args(msg: String) -> CniError {
     CniError::new(ErrorCode::InvalidEnvironment, msg)
 }
 

@@ -121,32 +121,32 @@ impl NetConf {
         let fields = ObjectFields::parse("", text).map_err(|wrong| {
             CniError::new(ErrorCode::Decode, format!("the configuration is no JSON object: {}", wrong.what))
         })?;
-        let version = version(&fields)?;
-        Self::checked(&fields, version).map_err(|error| error.with_version(version))
+        let version = parse_version(&fields)?;
+        Self::from_fields(&fields, version).map_err(|error| error.with_version(version))
     }
 
-    fn checked(fields: &ObjectFields<'_>, cni_version: CniVersion) -> Result<Self, CniError> {
-        let directory = fields.text("cni_agent_run_dir")?;
+    fn from_fields(fields: &ObjectFields<'_>, cni_version: CniVersion) -> Result<Self, CniError> {
+        let directory = fields.text_member("cni_agent_run_dir")?;
         let shared = |name| directory.as_deref().map(|directory| run_dir::path(directory, name));
-        let or_shared = |key, name| Ok::<_, CniError>(fields.text(key)?.or_else(|| shared(name)));
-        let log_level = fields.text("log_level")?;
-        let mut kubernetes = kubernetes(fields)?;
+        let or_shared = |key, name| Ok::<_, CniError>(fields.text_member(key)?.or_else(|| shared(name)));
+        let log_level = fields.text_member("log_level")?;
+        let mut kubernetes = kubernetes_conf(fields)?;
         kubernetes.kubeconfig = kubernetes.kubeconfig.or_else(|| shared(run_dir::KUBECONFIG));
         Ok(NetConf {
             cni_version,
-            name: name(fields)?,
-            plugin: fields.text("type")?,
+            name: network_name(fields)?,
+            plugin: fields.text_member("type")?,
             prev_result: fields.get("prevResult").map(ToOwned::to_owned),
             pod_annotations: pod_annotations(fields)?,
             valid_attachments: valid_attachments(fields)?,
-            log_level: log_level.or(fields.text("plugin_log_level")?),
+            log_level: log_level.or(fields.text_member("plugin_log_level")?),
             log_uds_address: or_shared("log_uds_address", run_dir::LOG_SOCKET)?,
             log_file: or_shared("log_file", run_dir::LOG_FILE)?,
-            ambient_enabled: fields.value("ambient_enabled")?.unwrap_or(false),
+            ambient_enabled: fields.decode_member("ambient_enabled")?.unwrap_or(false),
             enablement_selectors: enablement_selectors(fields)?,
-            native_nftables: fields.value("native_nftables")?.unwrap_or(false),
+            native_nftables: fields.decode_member("native_nftables")?.unwrap_or(false),
             agent_socket: or_shared("agent_socket", run_dir::AGENT_SOCKET)?,
-            ambient_config: fields.text("ambient_config")?,
+            ambient_config: fields.text_member("ambient_config")?,
             pod_namespace: pod_namespace(fields)?,
             kubernetes,
         })
@@ -156,8 +156,8 @@ impl NetConf {
     ///
     /// # Errors
     /// Code 1.
-    pub fn allows(&self, command: CniCommand) -> Result<(), CniError> {
-        let since = command.since();
+    pub fn check_command(&self, command: CniCommand) -> Result<(), CniError> {
+        let since = command.minimum_version();
         if self.cni_version >= since {
             return Ok(());
         }
@@ -182,25 +182,25 @@ impl NetConf {
     /// As [`NetConf::prev_result`].
     pub fn pass_through(&self) -> Result<String, CniError> {
         Ok(match self.prev_result()? {
-            Some(prev) => prev.output(self.cni_version),
+            Some(prev) => prev.output_for(self.cni_version),
             None => crate::empty_result(self.cni_version),
         })
     }
 }
 
-fn version(fields: &ObjectFields<'_>) -> Result<CniVersion, CniError> {
-    let text = fields.text("cniVersion")?.unwrap_or_default();
+fn parse_version(fields: &ObjectFields<'_>) -> Result<CniVersion, CniError> {
+    let text = fields.text_member("cniVersion")?.unwrap_or_default();
     text.parse()
         .map_err(|error| CniError::new(ErrorCode::IncompatibleVersion, format!("cniVersion: {error}")))
 }
 
-fn name(fields: &ObjectFields<'_>) -> Result<String, CniError> {
-    match fields.text("name")? {
-        None => Err(invalid("name", "is missing; a network needs one")),
+fn network_name(fields: &ObjectFields<'_>) -> Result<String, CniError> {
+    match fields.text_member("name")? {
+        None => Err(invalid_config("name", "is missing; a network needs one")),
         Some(name) if is_cni_name(&name) => Ok(name),
         Some(name) => {
             let shown: String = name.chars().take(80).collect();
-            Err(invalid(
+            Err(invalid_config(
                 "name",
                 &format!("{shown:?} is not an alphanumeric followed by alphanumerics, '_', '.', '-'"),
             ))
@@ -209,8 +209,8 @@ fn name(fields: &ObjectFields<'_>) -> Result<String, CniError> {
 }
 
 fn pod_annotations(fields: &ObjectFields<'_>) -> Result<Option<BTreeMap<String, String>>, CniError> {
-    let Some(runtime) = fields.object("runtimeConfig")? else { return Ok(None) };
-    let Some(map) = runtime.value::<BTreeMap<String, Option<String>>>(POD_ANNOTATIONS)? else {
+    let Some(runtime) = fields.object_member("runtimeConfig")? else { return Ok(None) };
+    let Some(map) = runtime.decode_member::<BTreeMap<String, Option<String>>>(POD_ANNOTATIONS)? else {
         return Ok(None);
     };
     Ok(Some(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect()))
@@ -222,52 +222,53 @@ fn valid_attachments(fields: &ObjectFields<'_>) -> Result<Option<Vec<ValidAttach
     }
     let attachment = |item: &ObjectFields<'_>| {
         Ok(ValidAttachment {
-            container_id: item.text("containerID")?.unwrap_or_default().into(),
-            ifname: item.text("ifname")?.unwrap_or_default(),
+            container_id: item.text_member("containerID")?.unwrap_or_default().into(),
+            ifname: item.text_member("ifname")?.unwrap_or_default(),
         })
     };
-    fields.objects(VALID_ATTACHMENTS)?.iter().map(attachment).collect::<Result<_, CniError>>().map(Some)
+    fields.object_list(VALID_ATTACHMENTS)?.iter().map(attachment).collect::<Result<_, CniError>>().map(Some)
 }
 
 fn pod_namespace(fields: &ObjectFields<'_>) -> Result<Option<K8sNamespace>, CniError> {
-    let parse =
-        |text: String| K8sNamespace::new(&text).map_err(|error| invalid("pod_namespace", &error.to_string()));
-    fields.text("pod_namespace")?.map(parse).transpose()
+    let parse = |text: String| {
+        K8sNamespace::new(&text).map_err(|error| invalid_config("pod_namespace", &error.to_string()))
+    };
+    fields.text_member("pod_namespace")?.map(parse).transpose()
 }
 
 fn enablement_selectors(fields: &ObjectFields<'_>) -> Result<Option<Box<RawValue>>, CniError> {
     const KEY: &str = "enablement_selectors";
-    fields.objects(KEY)?; // that it is a list of objects; what is in them is for those who know selectors
+    fields.object_list(KEY)?; // that it is a list of objects; what is in them is for those who know selectors
     Ok(fields.get(KEY).map(ToOwned::to_owned))
 }
 
-fn kubernetes(beside: &ObjectFields<'_>) -> Result<KubernetesConf, CniError> {
+fn kubernetes_conf(beside: &ObjectFields<'_>) -> Result<KubernetesConf, CniError> {
     const EXCLUDED: &str = "exclude_namespaces";
-    let excluded = beside.texts(EXCLUDED)?;
+    let excluded = beside.text_list(EXCLUDED)?;
     let default = KubernetesConf { exclude_namespaces: excluded, ..KubernetesConf::default() };
-    let Some(fields) = beside.object("kubernetes")? else { return Ok(default) };
-    let seconds = match fields.value::<i64>("api_timeout_seconds")? {
+    let Some(fields) = beside.object_member("kubernetes")? else { return Ok(default) };
+    let seconds = match fields.decode_member::<i64>("api_timeout_seconds")? {
         None => default.api_timeout_seconds,
         Some(seconds) => {
             u16::try_from(seconds).ok().filter(|seconds| (1..=300).contains(seconds)).ok_or_else(|| {
-                invalid("kubernetes.api_timeout_seconds", &format!("{seconds} is not from 1 to 300"))
+                invalid_config("kubernetes.api_timeout_seconds", &format!("{seconds} is not from 1 to 300"))
             })?
         }
     };
     Ok(KubernetesConf {
-        kubeconfig: fields.text("kubeconfig")?,
+        kubeconfig: fields.text_member("kubeconfig")?,
         exclude_namespaces: match fields.get(EXCLUDED) {
-            Some(_) => fields.texts(EXCLUDED)?,
+            Some(_) => fields.text_list(EXCLUDED)?,
             None => default.exclude_namespaces,
         },
-        intercept_type: fields.text("intercept_type")?.unwrap_or(default.intercept_type),
-        cni_bin_dir: fields.text("cni_bin_dir")?,
+        intercept_type: fields.text_member("intercept_type")?.unwrap_or(default.intercept_type),
+        cni_bin_dir: fields.text_member("cni_bin_dir")?,
         api_timeout_seconds: seconds,
-        kubelet_root_dir: fields.text("kubelet_root_dir")?.unwrap_or(default.kubelet_root_dir),
+        kubelet_root_dir: fields.text_member("kubelet_root_dir")?.unwrap_or(default.kubelet_root_dir),
     })
 }
 
-fn invalid(path: &str, what: &str) -> CniError {
+fn invalid_config(path: &str, what: &str) -> CniError {
     CniError::new(ErrorCode::InvalidConfig, format!("{path}: {what}"))
 }
 

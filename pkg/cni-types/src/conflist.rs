@@ -6,7 +6,7 @@
 //! its unknown members and the text of its numbers. The printed form is the one in which Istio's agent writes, so that
 //! taking turns with it makes no difference.
 
-use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
+use crate::document::{Json, JsonError, JsonMembers, field_text, matching_fields};
 use crate::version::CniVersion;
 
 mod entry;
@@ -89,16 +89,16 @@ pub enum EntryStatus {
 ///
 /// # Errors
 /// See [`EditError`]. Never because of what foreign entries say.
-pub fn merged(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConflist, EditError> {
+pub fn merge_entry(existing: &[u8], entry: &ConflistEntry) -> Result<MergedConflist, EditError> {
     let (mut list, converted) = match ConfigFile::read(existing)? {
         ConfigFile::List(list) => (list, false),
-        ConfigFile::Single(conf) => (conversion(conf)?, true),
+        ConfigFile::Single(conf) => (convert_to_list(conf)?, true),
     };
     list.plugins.retain(is_foreign);
     if list.plugins.is_empty() {
         return Err(EditError::NothingToChain);
     }
-    list.plugins.push(entry.json().clone());
+    list.plugins.push(entry.as_json().clone());
     Ok(MergedConflist { text: list.into_json().to_go_text(), converted })
 }
 
@@ -118,8 +118,8 @@ pub fn without_entry(existing: &[u8]) -> Result<Option<String>, EditError> {
 /// In a single configuration it is absent.
 ///
 /// # Errors
-/// As for [`merged`].
-pub fn standing(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatus, EditError> {
+/// As for [`merge_entry`].
+pub fn entry_status(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatus, EditError> {
     let ConfigFile::List(list) = ConfigFile::read(existing)? else { return Ok(EntryStatus::Absent) };
     let foreign = list.plugins.iter().filter(|plugin| is_foreign(plugin)).count();
     if foreign == 0 {
@@ -129,13 +129,13 @@ pub fn standing(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatus, E
     Ok(match (list.plugins.len() - foreign, last) {
         (0, _) => EntryStatus::Absent,
         (1, None) => EntryStatus::NotLast,
-        (1, Some(ours)) if ours == entry.json() => EntryStatus::Current,
+        (1, Some(ours)) if ours == entry.as_json() => EntryStatus::Current,
         (1, Some(_)) => EntryStatus::Differs,
         _ => EntryStatus::Repeated,
     })
 }
 
-/// Whether `converted` without our entry is just what [`merged`] makes of the single configuration `original`. Then
+/// Whether `converted` without our entry is just what [`merge_entry`] makes of the single configuration `original`. Then
 /// nobody has changed it since, and the original can be put back in its place. No when one of them cannot be read.
 #[must_use]
 pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
@@ -145,7 +145,7 @@ pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
         return false;
     };
     list.plugins.retain(is_foreign);
-    conversion(conf).is_ok_and(|expected| expected.into_json() == list.into_json())
+    convert_to_list(conf).is_ok_and(|expected| expected.into_json() == list.into_json())
 }
 
 /// The types of the plugins in a file, in their order, for messages that name them; empty when the file has none or
@@ -220,10 +220,10 @@ fn is_foreign(plugin: &Json) -> bool {
 }
 
 /// The list that Istio's agent makes of a single configuration, before our entry is in it.
-fn conversion(mut conf: JsonMembers) -> Result<PluginList, EditError> {
+fn convert_to_list(mut conf: JsonMembers) -> Result<PluginList, EditError> {
     let version = list_version(&conf);
     conf.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
-    if conf.values().map(Json::depth).max().unwrap_or(0) + ENTRY_LEVEL >= Json::MAX_DEPTH {
+    if conf.values().map(Json::nesting_depth).max().unwrap_or(0) + ENTRY_LEVEL >= Json::MAX_DEPTH {
         return Err(EditError::TooDeep);
     }
     let member = |key: &str, text: &str| (key.to_owned(), Json::String(text.to_owned()));
@@ -241,7 +241,7 @@ fn conversion(mut conf: JsonMembers) -> Result<PluginList, EditError> {
 /// would lose `STATUS`, `GC` and parts of its result. A version that we do not speak is replaced, since our plugin would
 /// refuse every call of such a list.
 fn list_version(conf: &JsonMembers) -> CniVersion {
-    let own = fields(conf, "cniVersion").find_map(Json::as_str).and_then(|text| text.parse().ok());
+    let own = matching_fields(conf, "cniVersion").find_map(Json::as_str).and_then(|text| text.parse().ok());
     own.filter(|version| *version == CniVersion::V0_3_0 || *version > CniVersion::V0_4_0)
         .unwrap_or(CniVersion::V0_3_1)
 }

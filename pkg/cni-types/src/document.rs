@@ -45,7 +45,7 @@ impl Json {
     pub fn parse(bytes: &[u8]) -> Result<Json, JsonError> {
         match str::from_utf8(bytes) {
             Ok(text) => parse::document(text),
-            Err(error) => Err(JsonError::at(bytes, error.valid_up_to(), "these bytes are not UTF-8")),
+            Err(error) => Err(JsonError::at_offset(bytes, error.valid_up_to(), "these bytes are not UTF-8")),
         }
     }
 
@@ -87,10 +87,10 @@ impl Json {
     }
 
     /// How many brackets are open at the deepest place.
-    pub(crate) fn depth(&self) -> usize {
+    pub(crate) fn nesting_depth(&self) -> usize {
         match self {
-            Json::List(list) => 1 + list.iter().map(Json::depth).max().unwrap_or(0),
-            Json::Object(members) => 1 + members.values().map(Json::depth).max().unwrap_or(0),
+            Json::List(list) => 1 + list.iter().map(Json::nesting_depth).max().unwrap_or(0),
+            Json::Object(members) => 1 + members.values().map(Json::nesting_depth).max().unwrap_or(0),
             Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => 0,
         }
     }
@@ -98,7 +98,7 @@ impl Json {
 
 /// The members that Go's decoder takes for a field of a struct: those whose key differs only in ASCII case, the exact
 /// one first.
-pub(crate) fn fields<'a>(members: &'a JsonMembers, key: &'a str) -> impl Iterator<Item = &'a Json> {
+pub(crate) fn matching_fields<'a>(members: &'a JsonMembers, key: &'a str) -> impl Iterator<Item = &'a Json> {
     let alike = move |name: &str| name != key && name.eq_ignore_ascii_case(key);
     let others = members.iter().filter(move |(name, _)| alike(name)).map(|(_, value)| value);
     members.get(key).into_iter().chain(others)
@@ -106,7 +106,7 @@ pub(crate) fn fields<'a>(members: &'a JsonMembers, key: &'a str) -> impl Iterato
 
 /// The text that such a field gets; none when it is missing, empty or no string.
 pub(crate) fn field_text<'a>(members: &'a JsonMembers, key: &'a str) -> Option<&'a str> {
-    fields(members, key).find_map(Json::as_str).filter(|text| !text.is_empty())
+    matching_fields(members, key).find_map(Json::as_str).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]

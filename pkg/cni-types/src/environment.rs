@@ -30,7 +30,7 @@ impl CniCommand {
     /// # Errors
     /// Code 4 for any other text.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, CniError> {
-        let Some(text) = given(&lookup, "CNI_COMMAND") else { return Ok(None) };
+        let Some(text) = nonempty_variable(&lookup, "CNI_COMMAND") else { return Ok(None) };
         let command = match text.to_str() {
             Some("ADD") => CniCommand::Add,
             Some("DEL") => CniCommand::Del,
@@ -40,7 +40,9 @@ impl CniCommand {
             Some("VERSION") => CniCommand::Version,
             _ => {
                 let shown: String = text.to_string_lossy().chars().take(64).collect();
-                return Err(invalid(format!("CNI_COMMAND is {shown:?}, which is no CNI command")));
+                return Err(invalid_environment(format!(
+                    "CNI_COMMAND is {shown:?}, which is no CNI command"
+                )));
             }
         };
         Ok(Some(command))
@@ -48,7 +50,7 @@ impl CniCommand {
 
     /// The first version that has the command.
     #[must_use]
-    pub const fn since(self) -> CniVersion {
+    pub const fn minimum_version(self) -> CniVersion {
         match self {
             CniCommand::Add | CniCommand::Del => CniVersion::V0_1_0,
             CniCommand::Version => CniVersion::V0_2_0,
@@ -60,7 +62,7 @@ impl CniCommand {
     /// The variables that must be there and not empty, beside `CNI_COMMAND`: those that the specification requires, and
     /// `CNI_PATH` as the reference plugins do (Istio 1.20).
     #[must_use]
-    pub const fn required(self) -> &'static [&'static str] {
+    pub const fn required_variables(self) -> &'static [&'static str] {
         match self {
             CniCommand::Add | CniCommand::Check => {
                 &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"]
@@ -98,7 +100,7 @@ pub struct CniEnvironment {
     pub ifname: Option<CniIfName>,
     /// `CNI_PATH`: directories of plugin binaries, separated by `:`.
     pub path: Option<OsString>,
-    /// `CNI_ARGS`, not parsed yet: see [`CniEnvironment::args`]. Empty when unset.
+    /// `CNI_ARGS`, not parsed yet: see [`CniEnvironment::parse_args`]. Empty when unset.
     pub raw_args: String,
 }
 
@@ -108,27 +110,31 @@ impl CniEnvironment {
     /// # Errors
     /// Code 4: one that is required is missing (all missing ones are named), or one is invalid.
     pub fn parse(command: CniCommand, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
-        let missing: Vec<&str> =
-            command.required().iter().copied().filter(|name| given(&lookup, name).is_none()).collect();
+        let missing: Vec<&str> = command
+            .required_variables()
+            .iter()
+            .copied()
+            .filter(|name| nonempty_variable(&lookup, name).is_none())
+            .collect();
         if !missing.is_empty() {
-            return Err(invalid(format!(
+            return Err(invalid_environment(format!(
                 "{command} needs variables that are not set: {}",
                 missing.join(", ")
             )));
         }
         let container = matches!(command, CniCommand::Add | CniCommand::Del | CniCommand::Check);
-        let of_container = |name: &str| if container { given(&lookup, name) } else { None };
+        let of_container = |name: &str| if container { nonempty_variable(&lookup, name) } else { None };
         Ok(CniEnvironment {
             command,
-            container_id: checked(
+            container_id: parse_variable(
                 "CNI_CONTAINERID",
                 of_container("CNI_CONTAINERID"),
                 as_text(names::container_id),
             )?,
-            netns: checked("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
-            ifname: checked("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(CniIfName::new))?,
-            path: given(&lookup, "CNI_PATH"),
-            raw_args: checked("CNI_ARGS", of_container("CNI_ARGS"), as_text(bounded_args))?
+            netns: parse_variable("CNI_NETNS", of_container("CNI_NETNS"), NetnsPath::new)?,
+            ifname: parse_variable("CNI_IFNAME", of_container("CNI_IFNAME"), as_text(CniIfName::new))?,
+            path: nonempty_variable(&lookup, "CNI_PATH"),
+            raw_args: parse_variable("CNI_ARGS", of_container("CNI_ARGS"), as_text(bounded_args))?
                 .unwrap_or_default(),
         })
     }
@@ -137,21 +143,24 @@ impl CniEnvironment {
     ///
     /// # Errors
     /// Code 4, see [`CniArgs::parse`].
-    pub fn args(&self) -> Result<CniArgs, CniError> {
+    pub fn parse_args(&self) -> Result<CniArgs, CniError> {
         CniArgs::parse(&self.raw_args)
     }
 }
 
-fn given(lookup: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
+fn nonempty_variable(lookup: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<OsString> {
     lookup(name).filter(|value| !value.is_empty())
 }
 
-fn checked<T>(
+fn parse_variable<T>(
     name: &str,
     value: Option<OsString>,
     parse: impl Fn(&OsStr) -> Result<T, NameError>,
 ) -> Result<Option<T>, CniError> {
-    value.map(|value| parse(&value)).transpose().map_err(|error| invalid(format!("{name} {error}")))
+    value
+        .map(|value| parse(&value))
+        .transpose()
+        .map_err(|error| invalid_environment(format!("{name} {error}")))
 }
 
 fn as_text<T>(parse: impl Fn(&str) -> Result<T, NameError>) -> impl Fn(&OsStr) -> Result<T, NameError> {
@@ -167,7 +176,7 @@ fn bounded_args(text: &str) -> Result<String, NameError> {
     if text.len() > MAX_ARGS { Err(NameError::TooLong { max: MAX_ARGS }) } else { Ok(text.to_owned()) }
 }
 
-fn invalid(msg: String) -> CniError {
+fn invalid_environment(msg: String) -> CniError {
     CniError::new(ErrorCode::InvalidEnvironment, msg)
 }
 

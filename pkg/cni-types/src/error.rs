@@ -99,7 +99,7 @@ impl CniError {
     /// The JSON that goes to stdout, indented by four blanks as the reference plugins do, without a newline at the end.
     #[must_use]
     pub fn to_json(&self) -> String {
-        json::pretty(self)
+        json::to_pretty_json(self)
     }
 }
 

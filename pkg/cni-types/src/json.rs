@@ -35,7 +35,7 @@ pub(crate) struct ObjectFields<'a> {
 impl<'a> ObjectFields<'a> {
     /// Reads the text of an object.
     pub(crate) fn parse(path: &str, text: &'a str) -> Result<Self, InvalidMember> {
-        let RawMembers(members) = read(path, text)?;
+        let RawMembers(members) = decode_text(path, text)?;
         Ok(ObjectFields { path: path.to_owned(), members })
     }
 
@@ -48,7 +48,7 @@ impl<'a> ObjectFields<'a> {
     }
 
     /// The members that are none of these keys.
-    pub(crate) fn except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
+    pub(crate) fn members_except(&self, keys: &[&str]) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.members
             .iter()
             .filter(move |(name, _)| !keys.iter().any(|key| key.eq_ignore_ascii_case(name)))
@@ -56,49 +56,49 @@ impl<'a> ObjectFields<'a> {
     }
 
     /// The path of a member, for messages.
-    pub(crate) fn path(&self, key: &str) -> String {
+    pub(crate) fn member_path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// The decoded value of a key.
-    pub(crate) fn value<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, InvalidMember> {
-        self.get(key).map(|raw| read(&self.path(key), raw.get())).transpose()
+    pub(crate) fn decode_member<T: Deserialize<'a>>(&self, key: &str) -> Result<Option<T>, InvalidMember> {
+        self.get(key).map(|raw| decode_text(&self.member_path(key), raw.get())).transpose()
     }
 
     /// A string; none when it is absent or empty.
-    pub(crate) fn text(&self, key: &str) -> Result<Option<String>, InvalidMember> {
-        Ok(self.value::<String>(key)?.filter(|text| !text.is_empty()))
+    pub(crate) fn text_member(&self, key: &str) -> Result<Option<String>, InvalidMember> {
+        Ok(self.decode_member::<String>(key)?.filter(|text| !text.is_empty()))
     }
 
     /// A list of strings, empty when absent.
-    pub(crate) fn texts(&self, key: &str) -> Result<Vec<String>, InvalidMember> {
-        let list: Vec<Option<String>> = self.value(key)?.unwrap_or_default();
+    pub(crate) fn text_list(&self, key: &str) -> Result<Vec<String>, InvalidMember> {
+        let list: Vec<Option<String>> = self.decode_member(key)?.unwrap_or_default();
         Ok(list.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// An object.
-    pub(crate) fn object(&self, key: &str) -> Result<Option<ObjectFields<'a>>, InvalidMember> {
-        self.get(key).map(|raw| ObjectFields::parse(&self.path(key), raw.get())).transpose()
+    pub(crate) fn object_member(&self, key: &str) -> Result<Option<ObjectFields<'a>>, InvalidMember> {
+        self.get(key).map(|raw| ObjectFields::parse(&self.member_path(key), raw.get())).transpose()
     }
 
     /// A list of objects, empty when absent. An element that is `null` is an empty object, as for Go.
-    pub(crate) fn objects(&self, key: &str) -> Result<Vec<ObjectFields<'a>>, InvalidMember> {
-        let list: Vec<&'a RawValue> = self.value(key)?.unwrap_or_default();
+    pub(crate) fn object_list(&self, key: &str) -> Result<Vec<ObjectFields<'a>>, InvalidMember> {
+        let list: Vec<&'a RawValue> = self.decode_member(key)?.unwrap_or_default();
         let element = |(at, raw): (usize, &'a RawValue)| {
-            let path = format!("{}[{at}]", self.path(key));
+            let path = format!("{}[{at}]", self.member_path(key));
             ObjectFields::parse(&path, if raw.get() == "null" { "{}" } else { raw.get() })
         };
         list.into_iter().enumerate().map(element).collect()
     }
 
     /// Returns an error that says what is wrong with the value of a key.
-    pub(crate) fn wrong(&self, key: &str, what: impl fmt::Display) -> InvalidMember {
-        InvalidMember { path: self.path(key), what: what.to_string() }
+    pub(crate) fn member_error(&self, key: &str, what: impl fmt::Display) -> InvalidMember {
+        InvalidMember { path: self.member_path(key), what: what.to_string() }
     }
 }
 
 /// Decodes a text and says where it stands when it cannot.
-fn read<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, InvalidMember> {
+fn decode_text<'a, T: Deserialize<'a>>(path: &str, text: &'a str) -> Result<T, InvalidMember> {
     serde_json::from_str(text).map_err(|error| InvalidMember {
         path: if path.is_empty() { "the document".to_owned() } else { path.to_owned() },
         what: error.to_string(),
@@ -155,7 +155,7 @@ impl Serialize for JsonNode<'_> {
 }
 
 /// JSON text indented by four blanks. Raw parts stay as they are.
-pub(crate) fn pretty(value: &impl Serialize) -> String {
+pub(crate) fn to_pretty_json(value: &impl Serialize) -> String {
     let mut text = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn a_wrong_value_is_named_by_its_path() {
         let fields = ObjectFields::parse("", r#"{"a":{"list":[{"x":"1"},{"x":5}]}}"#).unwrap();
-        let list = fields.object("a").unwrap().unwrap().objects("list").unwrap();
-        assert_eq!(list[0].text("x").unwrap().as_deref(), Some("1"));
-        let wrong = list[1].text("x").unwrap_err().to_string();
+        let list = fields.object_member("a").unwrap().unwrap().object_list("list").unwrap();
+        assert_eq!(list[0].text_member("x").unwrap().as_deref(), Some("1"));
+        let wrong = list[1].text_member("x").unwrap_err().to_string();
         assert!(wrong.starts_with("a.list[1].x: invalid type: integer `5`, expected a string"), "{wrong}");
     }
 }

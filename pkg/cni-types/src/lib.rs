@@ -24,8 +24,8 @@ pub use args::{CniArgs, MAX_ARGS};
 pub use conf::{KubernetesConf, MAX_STDIN, NetConf, POD_ANNOTATIONS, VALID_ATTACHMENTS, ValidAttachment};
 pub use conflist::{
     ConflistEntry, EditError, EntryError, EntryStatus, FileForm, Libcni, MergedConflist, NetworkFile,
-    UnusableConf, check_directory_plugin, check_standalone, is_auxiliary, is_conversion_of, merged,
-    plugin_types, read_network, standing, unknown_version, without_entry,
+    UnusableConf, check_directory_plugin, check_standalone, entry_status, is_auxiliary, is_conversion_of,
+    merge_entry, plugin_types, read_network, unknown_version, without_entry,
 };
 pub use document::{Json, JsonError};
 pub use environment::{CniCommand, CniEnvironment};

@@ -111,20 +111,20 @@ impl<'a> PrevResult<'a> {
     /// Code 6, with the member's path, when it is no result of its version; code 1 for a version that we do not speak.
     pub fn parse(raw: &'a RawValue, config: CniVersion) -> Result<Self, CniError> {
         let fields = ObjectFields::parse("prevResult", raw.get())?;
-        let text = fields.text("cniVersion")?;
+        let text = fields.text_member("cniVersion")?;
         let version = match &text {
             None => config,
             Some(text) => text.parse().map_err(|error| {
                 CniError::new(ErrorCode::IncompatibleVersion, format!("prevResult.cniVersion: {error}"))
             })?,
         };
-        let result = parse(&fields, version.shape())?;
+        let result = parse_result(&fields, version.result_shape())?;
         Ok(PrevResult { raw, fields, version, stated: text.is_some(), result })
     }
 
     /// Returns the parsed content of the result.
     #[must_use]
-    pub fn result(&self) -> &CniResult {
+    pub fn parsed_result(&self) -> &CniResult {
         &self.result
     }
 
@@ -132,11 +132,11 @@ impl<'a> PrevResult<'a> {
     /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
     #[must_use]
-    pub fn output(&self, wanted: CniVersion) -> String {
+    pub fn output_for(&self, wanted: CniVersion) -> String {
         if self.stated && self.version == wanted {
             return self.raw.get().to_owned();
         }
-        convert::convert(&self.fields, &self.result, self.version.shape(), wanted)
+        convert::convert_result(&self.fields, &self.result, self.version.result_shape(), wanted)
     }
 }
 
@@ -146,82 +146,84 @@ pub fn empty_result(version: CniVersion) -> String {
     format!("{{\"cniVersion\":\"{version}\"}}")
 }
 
-fn parse(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
-    let dns = match fields.object("dns")? {
-        Some(fields) => dns(&fields)?,
+fn parse_result(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
+    let dns = match fields.object_member("dns")? {
+        Some(fields) => parse_dns(&fields)?,
         None => CniDns::default(),
     };
     let mut result = CniResult { dns, ..CniResult::default() };
     if shape == ResultShape::Ip4Ip6 {
         for key in ["ip4", "ip6"] {
-            if let Some(ip) = fields.object(key)? {
+            if let Some(ip) = fields.object_member(key)? {
                 result.ips.push(ip_config(&ip, "ip")?);
-                result.routes.extend(list(&ip, "routes", route)?);
+                result.routes.extend(parse_list(&ip, "routes", parse_route)?);
             }
         }
         return Ok(result);
     }
-    result.interfaces = list(fields, "interfaces", interface)?;
-    result.ips = list(fields, "ips", |ip| ip_config(ip, "address"))?;
-    result.routes = list(fields, "routes", route)?;
+    result.interfaces = parse_list(fields, "interfaces", parse_interface)?;
+    result.ips = parse_list(fields, "ips", |ip| ip_config(ip, "address"))?;
+    result.routes = parse_list(fields, "routes", parse_route)?;
     Ok(result)
 }
 
-fn list<T>(
+fn parse_list<T>(
     fields: &ObjectFields<'_>,
     key: &str,
     item: impl Fn(&ObjectFields<'_>) -> Result<T, InvalidMember>,
 ) -> Result<Vec<T>, InvalidMember> {
-    fields.objects(key)?.iter().map(item).collect()
+    fields.object_list(key)?.iter().map(item).collect()
 }
 
-fn interface(fields: &ObjectFields<'_>) -> Result<Interface, InvalidMember> {
+fn parse_interface(fields: &ObjectFields<'_>) -> Result<Interface, InvalidMember> {
     Ok(Interface {
-        name: fields.text("name")?.unwrap_or_default(),
-        mac: fields.text("mac")?,
-        mtu: fields.value("mtu")?,
-        sandbox: fields.text("sandbox")?,
-        socket_path: fields.text("socketPath")?,
-        pci_id: fields.text("pciID")?,
+        name: fields.text_member("name")?.unwrap_or_default(),
+        mac: fields.text_member("mac")?,
+        mtu: fields.decode_member("mtu")?,
+        sandbox: fields.text_member("sandbox")?,
+        socket_path: fields.text_member("socketPath")?,
+        pci_id: fields.text_member("pciID")?,
     })
 }
 
 fn ip_config(fields: &ObjectFields<'_>, address: &str) -> Result<IpConfig, InvalidMember> {
     Ok(IpConfig {
-        address: prefix(fields, address)?,
-        gateway: gateway(fields, "gateway")?,
-        interface: fields.value("interface")?,
+        address: parse_prefix(fields, address)?,
+        gateway: parse_gateway(fields, "gateway")?,
+        interface: fields.decode_member("interface")?,
     })
 }
 
-fn route(fields: &ObjectFields<'_>) -> Result<CniRoute, InvalidMember> {
-    Ok(CniRoute { dst: prefix(fields, "dst")?, gw: gateway(fields, "gw")? })
+fn parse_route(fields: &ObjectFields<'_>) -> Result<CniRoute, InvalidMember> {
+    Ok(CniRoute { dst: parse_prefix(fields, "dst")?, gw: parse_gateway(fields, "gw")? })
 }
 
-fn dns(fields: &ObjectFields<'_>) -> Result<CniDns, InvalidMember> {
+fn parse_dns(fields: &ObjectFields<'_>) -> Result<CniDns, InvalidMember> {
     Ok(CniDns {
-        nameservers: fields.texts("nameservers")?,
-        domain: fields.text("domain")?,
-        search: fields.texts("search")?,
-        options: fields.texts("options")?,
+        nameservers: fields.text_list("nameservers")?,
+        domain: fields.text_member("domain")?,
+        search: fields.text_list("search")?,
+        options: fields.text_list("options")?,
     })
 }
 
-fn prefix(fields: &ObjectFields<'_>, key: &str) -> Result<IpNet, InvalidMember> {
-    let text = fields.text(key)?.ok_or_else(|| fields.wrong(key, "is missing"))?;
-    let wrong =
-        || fields.wrong(key, format!("{:?} is not an address with a prefix length", shortened(&text)));
+fn parse_prefix(fields: &ObjectFields<'_>, key: &str) -> Result<IpNet, InvalidMember> {
+    let text = fields.text_member(key)?.ok_or_else(|| fields.member_error(key, "is missing"))?;
+    let wrong = || {
+        fields.member_error(key, format!("{:?} is not an address with a prefix length", shorten_text(&text)))
+    };
     text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).map_err(|_| wrong())
 }
 
-fn shortened(text: &str) -> String {
+fn shorten_text(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn gateway(fields: &ObjectFields<'_>, key: &str) -> Result<Option<IpAddr>, InvalidMember> {
-    let parse =
-        |text: String| text.parse().map_err(|_| fields.wrong(key, format!("{text:?} is no IP address")));
-    fields.text(key)?.map(parse).transpose()
+fn parse_gateway(fields: &ObjectFields<'_>, key: &str) -> Result<Option<IpAddr>, InvalidMember> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| fields.member_error(key, format!("{text:?} is no IP address")))
+    };
+    fields.text_member(key)?.map(parse).transpose()
 }
 
 #[cfg(test)]

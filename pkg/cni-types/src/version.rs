@@ -62,7 +62,7 @@ impl CniVersion {
     }
 
     /// The shape of results at this version.
-    pub(crate) const fn shape(self) -> ResultShape {
+    pub(crate) const fn result_shape(self) -> ResultShape {
         match self {
             CniVersion::V0_1_0 | CniVersion::V0_2_0 => ResultShape::Ip4Ip6,
             CniVersion::V0_3_0 | CniVersion::V0_3_1 | CniVersion::V0_4_0 => ResultShape::VersionedIps,

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use cni_types::{
-    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, is_conversion_of, merged,
-    plugin_types, read_network, standing, without_entry,
+    ConflistEntry, EntryStatus, FileForm, Json, Libcni, check_standalone, entry_status, is_conversion_of,
+    merge_entry, plugin_types, read_network, without_entry,
 };
 use proptest::prelude::*;
 use proptest::{collection::btree_map, collection::vec, option, sample};
@@ -24,13 +24,13 @@ fn parse(text: &str) -> Json {
 
 /// Merging gives the golden text, and again; taking our entry out and putting it back gives it too.
 fn golden(existing: &str, expected: &str, converted: bool) {
-    let now = merged(existing.as_bytes(), &entry()).unwrap();
+    let now = merge_entry(existing.as_bytes(), &entry()).unwrap();
     assert_eq!((now.text.as_str(), now.converted), (expected, converted));
-    let again = merged(expected.as_bytes(), &entry()).unwrap();
+    let again = merge_entry(expected.as_bytes(), &entry()).unwrap();
     assert_eq!((again.text.as_str(), again.converted), (expected, false));
-    assert_eq!(standing(expected.as_bytes(), &entry()), Ok(EntryStatus::Current));
+    assert_eq!(entry_status(expected.as_bytes(), &entry()), Ok(EntryStatus::Current));
     let without = without_entry(expected.as_bytes()).unwrap().unwrap();
-    assert_eq!(merged(without.as_bytes(), &entry()).unwrap().text, expected);
+    assert_eq!(merge_entry(without.as_bytes(), &entry()).unwrap().text, expected);
     assert_eq!(without_entry(without.as_bytes()), Ok(None));
 }
 
@@ -61,7 +61,7 @@ fn our_entry_comes_last_and_once() {
         (include_str!("data/conflist/flannel-ours-middle.conflist"), EntryStatus::NotLast),
         (include_str!("data/conflist/flannel-ours-twice.conflist"), EntryStatus::Repeated),
     ] {
-        assert_eq!(standing(list.as_bytes(), &entry()), Ok(before));
+        assert_eq!(entry_status(list.as_bytes(), &entry()), Ok(before));
         golden(list, expected, false);
     }
 }
@@ -71,8 +71,8 @@ fn ten_megabytes_are_no_more_than_that() {
     let row = r#"{"a":[1,"<>",{"b":null}],"c":"0123456789012345678901234567890123456789"},"#;
     let rows = row.repeat(10 * 1024 * 1024 / row.len());
     let list = format!(r#"{{"name":"n","plugins":[{{"type":"a","rows":[{rows}0]}}]}}"#);
-    let text = merged(list.as_bytes(), &entry()).unwrap().text;
-    assert_eq!(standing(text.as_bytes(), &entry()), Ok(EntryStatus::Current));
+    let text = merge_entry(list.as_bytes(), &entry()).unwrap().text;
+    assert_eq!(entry_status(text.as_bytes(), &entry()), Ok(EntryStatus::Current));
 }
 
 fn string() -> impl Strategy<Value = String> {
@@ -164,21 +164,21 @@ proptest! {
     #[test]
     fn merging_adds_our_entry_and_nothing_else((before, foreign) in list()) {
         let text = before.to_go_text();
-        let once = merged(text.as_bytes(), &entry()).unwrap();
+        let once = merge_entry(text.as_bytes(), &entry()).unwrap();
         prop_assert!(!once.converted);
         let ours = entry();
         let plugins = parse(&once.text).get("plugins").and_then(Json::as_list).unwrap().to_vec();
-        prop_assert_eq!(plugins.last(), Some(ours.json()));
+        prop_assert_eq!(plugins.last(), Some(ours.as_json()));
 
-        let again = merged(once.text.as_bytes(), &entry()).unwrap();
+        let again = merge_entry(once.text.as_bytes(), &entry()).unwrap();
         prop_assert_eq!(&again.text, &once.text);
-        prop_assert_eq!(standing(once.text.as_bytes(), &entry()), Ok(EntryStatus::Current));
+        prop_assert_eq!(entry_status(once.text.as_bytes(), &entry()), Ok(EntryStatus::Current));
         let without = without_entry(once.text.as_bytes()).unwrap();
         prop_assert_eq!(without, Some(foreign.to_go_text()));
 
         let had = text != foreign.to_go_text();
         prop_assert_eq!(without_entry(text.as_bytes()), Ok(had.then(|| foreign.to_go_text())));
-        prop_assert_eq!(standing(text.as_bytes(), &ours) == Ok(EntryStatus::Absent), !had);
+        prop_assert_eq!(entry_status(text.as_bytes(), &ours) == Ok(EntryStatus::Absent), !had);
     }
 
     #[test]
@@ -195,7 +195,7 @@ proptest! {
             let before = Json::Object(before);
             let text = before.to_go_text();
             if read_network(form, text.as_bytes(), libcni).is_ok()
-                && let Ok(after) = merged(text.as_bytes(), &entry())
+                && let Ok(after) = merge_entry(text.as_bytes(), &entry())
             {
                 let read = read_network(FileForm::Conflist, after.text.as_bytes(), libcni);
                 prop_assert!(read.is_ok(), "{:?}", read);
@@ -212,7 +212,7 @@ proptest! {
                 let _ = read_network(FileForm::Conf, &bytes, libcni);
                 let _ = read_network(FileForm::Conflist, &bytes, libcni);
             }
-            let _ = (standing(&bytes, &entry()), merged(&bytes, &entry()), without_entry(&bytes));
+            let _ = (entry_status(&bytes, &entry()), merge_entry(&bytes, &entry()), without_entry(&bytes));
             let _ = (plugin_types(&bytes), is_conversion_of(&bytes, &bytes), check_standalone(&bytes));
             let _ = ConflistEntry::parse(&String::from_utf8_lossy(&bytes));
         }

@@ -6,7 +6,7 @@ use firewall::{FamilyChanges, Firewall, WaitingRestore};
 use model::ExistingConnections;
 use sockdiag::TcpSocket;
 
-use crate::{Error, HeldConnections, KeptConnections, held::count, reset};
+use crate::{Error, HeldConnections, KeptConnections, held::count_connections, reset_connections};
 
 /// The outcome for connections that were there when redirection began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl ConnectionsReport {
         }
     }
 
-    fn broken(error: &Error) -> ConnectionsReport {
+    fn from_error(error: &Error) -> ConnectionsReport {
         ConnectionsReport::Broken(error.to_string())
     }
 }
@@ -53,7 +53,7 @@ impl fmt::Display for ConnectionsReport {
 ///
 /// # Errors
 /// As [`Firewall::apply`]. What goes wrong with connections is reported, and keeps no pod from its rules.
-pub fn apply(
+pub fn apply_changes(
     firewall: &Firewall,
     changes: &FamilyChanges,
     waiting: Vec<WaitingRestore>,
@@ -64,25 +64,27 @@ pub fn apply(
         (None, _) => firewall.apply(changes, waiting).map(|_| None),
         (Some(_), ExistingConnections::Reset) => {
             // Some end by themselves before they are closed: the rules redirect their next packet, and the proxy answers with a reset.
-            let before = count(concerns);
+            let before = count_connections(concerns);
             firewall.apply(changes, waiting)?;
-            Ok(match reset(concerns).and_then(|closed| Ok(closed.max(before?))) {
+            Ok(match reset_connections(concerns).and_then(|closed| Ok(closed.max(before?))) {
                 Ok(0) => None,
                 Ok(count) => Some(ConnectionsReport::Reset(count)),
-                Err(error) => Some(ConnectionsReport::broken(&error)),
+                Err(error) => Some(ConnectionsReport::from_error(&error)),
             })
         }
         (Some((fill, lead)), ExistingConnections::Keep) => match HeldConnections::track_existing(concerns) {
             Ok(Some(mut held)) => {
                 firewall.apply(&fill, waiting)?;
-                let tracked = held.tracked();
+                let tracked = held.track_new();
                 firewall.apply(&lead, Vec::new())?;
-                let kept = tracked.and_then(|()| held.redirected());
-                Ok(Some(kept.map_or_else(|error| ConnectionsReport::broken(&error), ConnectionsReport::Kept)))
+                let kept = tracked.and_then(|()| held.finish_redirection());
+                Ok(Some(
+                    kept.map_or_else(|error| ConnectionsReport::from_error(&error), ConnectionsReport::Kept),
+                ))
             }
             nothing_to_hold => {
                 firewall.apply(changes, waiting)?;
-                Ok(nothing_to_hold.err().as_ref().map(ConnectionsReport::broken))
+                Ok(nothing_to_hold.err().as_ref().map(ConnectionsReport::from_error))
             }
         },
     }

@@ -22,7 +22,7 @@ impl LocalPorts {
     pub fn new(sockets: &TcpSockets, range: Option<&str>) -> LocalPorts {
         LocalPorts {
             listeners: sockets.listeners.clone(),
-            ephemeral: range.and_then(parse).unwrap_or(EPHEMERAL),
+            ephemeral: range.and_then(parse_range).unwrap_or(EPHEMERAL),
         }
     }
 
@@ -31,11 +31,11 @@ impl LocalPorts {
     /// # Errors
     /// Its sockets cannot be listed.
     pub fn of_this_netns() -> Result<LocalPorts, Error> {
-        Ok(LocalPorts::of(&held::sockets()?))
+        Ok(LocalPorts::from_sockets(&held::list_sockets()?))
     }
 
     /// Of the calling thread's namespace, which has these sockets.
-    pub(crate) fn of(sockets: &TcpSockets) -> LocalPorts {
+    pub(crate) fn from_sockets(sockets: &TcpSockets) -> LocalPorts {
         let range = hostnet::sysctl::read("net/ipv4/ip_local_port_range").ok().flatten();
         LocalPorts::new(sockets, range.as_deref())
     }
@@ -60,7 +60,7 @@ impl LocalPorts {
     }
 }
 
-fn parse(range: &str) -> Option<RangeInclusive<u16>> {
+fn parse_range(range: &str) -> Option<RangeInclusive<u16>> {
     let (low, high) = range.trim().split_once(char::is_whitespace)?;
     Some(low.parse().ok()?..=high.trim().parse().ok()?)
 }

@@ -37,7 +37,7 @@ pub enum TrackedProtocol {
 }
 
 impl TrackedProtocol {
-    pub(crate) fn number(self) -> u8 {
+    pub(crate) fn protocol_number(self) -> u8 {
         match self {
             TrackedProtocol::Tcp => 6,
             TrackedProtocol::Udp => 17,

@@ -7,5 +7,5 @@ use crate::{TrackedConnection, TrackedProtocol, message};
 /// Reads one message about a tracked connection.
 #[must_use]
 pub fn connection(message: &ReceivedMessage<'_>) -> Option<TrackedConnection> {
-    message::parse(message, TrackedProtocol::Tcp)
+    message::parse_connection(message, TrackedProtocol::Tcp)
 }

@@ -31,8 +31,9 @@ impl ConntrackHandle {
     /// # Errors
     /// The kernel does not give one.
     pub fn open() -> Result<ConntrackHandle, Error> {
-        let socket = Socket::open(NetlinkProtocol::Netfilter).map_err(failed("open a netfilter socket"))?;
-        Ok(ConntrackHandle(socket.bounded(ListBounds::POD)))
+        let socket =
+            Socket::open(NetlinkProtocol::Netfilter).map_err(tracking_error("open a netfilter socket"))?;
+        Ok(ConntrackHandle(socket.with_bounds(ListBounds::POD)))
     }
 
     pub(crate) fn insert(
@@ -40,9 +41,9 @@ impl ConntrackHandle {
         connections: impl IntoIterator<Item = (TcpTuple, TcpState, u32)>,
     ) -> Result<Vec<InsertOutcome>, Error> {
         let messages =
-            connections.into_iter().map(|(tuple, state, mark)| message::insert(tuple, state, mark));
+            connections.into_iter().map(|(tuple, state, mark)| message::insert_request(tuple, state, mark));
         Ok(self
-            .batch(messages, "enter connections into the tracking")?
+            .send_batch(messages, "enter connections into the tracking")?
             .into_iter()
             .map(|done| match done {
                 Ok(()) => InsertOutcome::Inserted,
@@ -58,10 +59,12 @@ impl ConntrackHandle {
     /// The kernel cannot be asked.
     pub fn find(&mut self, key: impl Into<FlowKey>) -> Result<Option<TrackedConnection>, Error> {
         let key = key.into();
-        match self.0.get(message::get(key)) {
-            Ok(replies) => Ok(replies.iter().find_map(|reply| message::parse(&reply, key.protocol))),
+        match self.0.get(message::get_request(key)) {
+            Ok(replies) => {
+                Ok(replies.iter().find_map(|reply| message::parse_connection(&reply, key.protocol)))
+            }
             Err(error) if error.errno() == Some(Errno::NOENT) => Ok(None),
-            Err(error) => Err(failed("ask for a tracked connection")(error)),
+            Err(error) => Err(tracking_error("ask for a tracked connection")(error)),
         }
     }
 
@@ -86,16 +89,17 @@ impl ConntrackHandle {
             return Ok(Vec::new());
         }
         let ConntrackHandle(socket) = ConntrackHandle::open()?;
-        let listed = socket.head(&message::list(mark), MAX_BYTES);
-        let (replies, _) = listed.map_err(failed("list tracked connections"))?;
-        let connections = replies.iter().filter_map(|reply| message::parse(&reply, TrackedProtocol::Tcp));
+        let listed = socket.dump_head(&message::list_request(mark), MAX_BYTES);
+        let (replies, _) = listed.map_err(tracking_error("list tracked connections"))?;
+        let connections =
+            replies.iter().filter_map(|reply| message::parse_connection(&reply, TrackedProtocol::Tcp));
         Ok(connections.filter(|one| mark.is_none_or(|mark| one.has_mark(mark))).collect())
     }
 
     /// Marks connections; those that are gone are left out.
     pub(crate) fn set_mark(&mut self, tuples: &[TcpTuple], mark: Mark) -> Result<(), Error> {
         let messages = tuples.iter().map(|tuple| message::set_mark(*tuple, mark));
-        self.batch(messages, "mark tracked connections").map(drop)
+        self.send_batch(messages, "mark tracked connections").map(drop)
     }
 
     /// Forgets connections; answers with how many there were.
@@ -103,20 +107,20 @@ impl ConntrackHandle {
     /// # Errors
     /// The kernel cannot be asked.
     pub fn delete<K: Copy + Into<FlowKey>>(&mut self, flows: &[K]) -> Result<usize, Error> {
-        let messages = flows.iter().map(|flow| message::delete((*flow).into()));
-        let done = self.batch(messages, "delete tracked connections")?;
+        let messages = flows.iter().map(|flow| message::delete_request((*flow).into()));
+        let done = self.send_batch(messages, "delete tracked connections")?;
         Ok(done.iter().filter(|one| one.is_ok()).count())
     }
 
-    fn batch(
+    fn send_batch(
         &mut self,
         messages: impl IntoIterator<Item = NetlinkRequest>,
         step: &'static str,
     ) -> Result<Vec<Result<(), netlink::Error>>, Error> {
-        self.0.batch(messages).map_err(failed(step))
+        self.0.send_batch(messages).map_err(tracking_error(step))
     }
 }
 
-fn failed(step: &'static str) -> impl FnOnce(netlink::Error) -> Error {
+fn tracking_error(step: &'static str) -> impl FnOnce(netlink::Error) -> Error {
     move |source| Error::Tracking { step, source }
 }

@@ -29,8 +29,8 @@ pub struct KeptConnections {
 /// Existing connections of a namespace, from before its traffic is redirected until it is.
 ///
 /// First [`HeldConnections::track_existing`], while nothing is tracked. Then tracking begins: rules that need it are there, but no
-/// packet comes to them yet. Then [`HeldConnections::tracked`]: connections that were opened meanwhile. Then redirection
-/// begins. Then [`HeldConnections::redirected`].
+/// packet comes to them yet. Then [`HeldConnections::track_new`]: connections that were opened meanwhile. Then redirection
+/// begins. Then [`HeldConnections::finish_redirection`].
 pub struct HeldConnections<'a> {
     handle: ConntrackHandle,
     /// Redirection concerns the connection of this socket, so that it counts when it stays outside.
@@ -49,14 +49,14 @@ impl<'a> HeldConnections<'a> {
     pub fn track_existing(
         concerns: &'a dyn Fn(&TcpSocket) -> bool,
     ) -> Result<Option<HeldConnections<'a>>, Error> {
-        let sockets = sockets()?;
+        let sockets = list_sockets()?;
         if sockets.connected.is_empty() {
             return Ok(None);
         }
         let handle = ConntrackHandle::open()?;
         let (seen, refused) = (BTreeSet::new(), None);
         let mut held = HeldConnections { handle, concerns, seen, refused, is_truncated: false };
-        held.enter(&sockets)?;
+        held.track_sockets(&sockets)?;
         Ok(Some(held))
     }
 
@@ -64,20 +64,21 @@ impl<'a> HeldConnections<'a> {
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn tracked(&mut self) -> Result<(), Error> {
-        self.enter(&sockets()?)
+    pub fn track_new(&mut self) -> Result<(), Error> {
+        self.track_sockets(&list_sockets()?)
     }
 
     /// Forgets those that were closed meanwhile: another connection may have the same ends one day, and is to be redirected.
     ///
     /// # Errors
     /// The kernel cannot be asked.
-    pub fn redirected(mut self) -> Result<KeptConnections, Error> {
-        let sockets = sockets()?;
+    pub fn finish_redirection(mut self) -> Result<KeptConnections, Error> {
+        let sockets = list_sockets()?;
         let live = sockets.by_addresses();
         // Opened since the last look, tracked from their first packet on, and not redirected.
-        let new =
-            live.values().filter(|socket| !self.seen.contains(&ends(socket)) && (self.concerns)(socket));
+        let new = live
+            .values()
+            .filter(|socket| !self.seen.contains(&socket_ends(socket)) && (self.concerns)(socket));
         let mut tuples = Vec::new();
         for socket in new.filter(|socket| socket.state != TcpState::SynSent) {
             let found = self.handle.find_of(socket)?;
@@ -85,7 +86,7 @@ impl<'a> HeldConnections<'a> {
         }
         self.handle.set_mark(&tuples, OUTSIDE)?;
         let (mut kept, mut over) = (0, Vec::new());
-        for connection in outside()? {
+        for connection in outside_connections()? {
             match is_live(&connection, &live) {
                 true => kept += 1,
                 false => over.push(connection.original),
@@ -95,12 +96,12 @@ impl<'a> HeldConnections<'a> {
         Ok(KeptConnections { kept, refused: self.refused, is_truncated: self.is_truncated })
     }
 
-    fn enter(&mut self, sockets: &TcpSockets) -> Result<(), Error> {
+    fn track_sockets(&mut self, sockets: &TcpSockets) -> Result<(), Error> {
         self.is_truncated |= sockets.is_truncated;
-        let ports = LocalPorts::of(sockets);
+        let ports = LocalPorts::from_sockets(sockets);
         let new: Vec<&TcpSocket> =
-            sockets.connected.iter().filter(|socket| self.seen.insert(ends(socket))).collect();
-        let known = self.insert(&new, &ports)?;
+            sockets.connected.iter().filter(|socket| self.seen.insert(socket_ends(socket))).collect();
+        let known = self.insert_sockets(&new, &ports)?;
         if known.is_empty() {
             return Ok(());
         }
@@ -119,18 +120,18 @@ impl<'a> HeldConnections<'a> {
         self.handle.set_mark(&outside, OUTSIDE)?;
         let (again, dead): (Vec<&TcpSocket>, Vec<TcpTuple>) = dead.into_iter().unzip();
         self.handle.delete(&dead)?;
-        self.insert(&again, &ports).map(drop)
+        self.insert_sockets(&again, &ports).map(drop)
     }
 
     /// Enters connections that are not tracked, and answers with the others.
-    fn insert<'s>(
+    fn insert_sockets<'s>(
         &mut self,
         sockets: &[&'s TcpSocket],
         ports: &LocalPorts,
     ) -> Result<Vec<&'s TcpSocket>, Error> {
         let entry = |socket: &&TcpSocket| {
             let mark = if (self.concerns)(socket) { OUTSIDE.value } else { 0 };
-            (original(socket, ports), socket.state, mark)
+            (original_tuple(socket, ports), socket.state, mark)
         };
         let outcomes = self.handle.insert(sockets.iter().map(entry))?;
         let mut known = Vec::new();
@@ -152,7 +153,7 @@ impl<'a> HeldConnections<'a> {
 ///
 /// # Errors
 /// The kernel cannot be asked, or does not track connections.
-pub fn outside() -> Result<Vec<TrackedConnection>, Error> {
+pub fn outside_connections() -> Result<Vec<TrackedConnection>, Error> {
     let mut found = ConntrackHandle::list(Some(OUTSIDE))?;
     found.retain(|connection| !connection.is_closed);
     Ok(found)
@@ -162,30 +163,30 @@ pub fn outside() -> Result<Vec<TrackedConnection>, Error> {
 ///
 /// # Errors
 /// The kernel refuses, such as one that cannot close sockets of others (`CONFIG_INET_DIAG_DESTROY`).
-pub fn reset(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
+pub fn reset_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     let refused = |source| Error::Tracking { step: "close a connection", source };
-    let mut handle = sockdiag::handle().map_err(Error::Sockets)?;
+    let mut handle = sockdiag::open_handle().map_err(Error::Sockets)?;
     let mut count = 0;
-    for socket in sockets()?.connected.iter().filter(|socket| concerns(socket)) {
-        count += usize::from(sockdiag::destroy(&mut handle, socket).map_err(refused)?);
+    for socket in list_sockets()?.connected.iter().filter(|socket| concerns(socket)) {
+        count += usize::from(sockdiag::destroy_socket(&mut handle, socket).map_err(refused)?);
     }
     Ok(count)
 }
 
 /// How many connections redirection concerns.
-pub(crate) fn count(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
-    Ok(sockets()?.connected.iter().filter(|socket| concerns(socket)).count())
+pub(crate) fn count_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
+    Ok(list_sockets()?.connected.iter().filter(|socket| concerns(socket)).count())
 }
 
-pub(crate) fn sockets() -> Result<TcpSockets, Error> {
+pub(crate) fn list_sockets() -> Result<TcpSockets, Error> {
     TcpSockets::of_this_netns().map_err(Error::Sockets)
 }
 
-fn ends(socket: &TcpSocket) -> Ends {
+fn socket_ends(socket: &TcpSocket) -> Ends {
     (socket.local, socket.remote)
 }
 
-fn original(socket: &TcpSocket, ports: &LocalPorts) -> TcpTuple {
+fn original_tuple(socket: &TcpSocket, ports: &LocalPorts) -> TcpTuple {
     let ours = TcpTuple { source: socket.local, dest: socket.remote };
     if ports.was_accepted(socket) { ours.reversed() } else { ours }
 }

@@ -4,7 +4,7 @@
 //! namespace without rules nothing is tracked, so when redirection begins, the next packet of each existing connection counts as
 //! the first of a new one, goes to a proxy that knows nothing of it, and is answered with a reset. [`HeldConnections`] enters
 //! those connections into the tracking (`ctnetlink`) as ones that were seen in both directions: no rule of `nat` is asked, and
-//! they go on past the proxy until they close. Each such entry has the mark [`OUTSIDE`], by which [`outside`] finds them.
+//! they go on past the proxy until they close. Each such entry has the mark [`OUTSIDE`], by which [`outside_connections`] finds them.
 //!
 //! Everything acts on the network namespace of the calling thread, and needs `CAP_NET_ADMIN` in it.
 //!
@@ -20,11 +20,11 @@ mod handle;
 mod held;
 mod message;
 
-pub use begin::{ConnectionsReport, apply};
+pub use begin::{ConnectionsReport, apply_changes};
 pub use direction::LocalPorts;
 pub use entry::{FlowKey, TcpTuple, TrackedConnection, TrackedProtocol};
 pub use handle::ConntrackHandle;
-pub use held::{HeldConnections, KeptConnections, outside, reset};
+pub use held::{HeldConnections, KeptConnections, outside_connections, reset_connections};
 
 use model::Mark;
 

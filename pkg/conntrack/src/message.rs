@@ -51,7 +51,7 @@ const ASSURED: u32 = 0x04;
 
 /// How the kernel tracks a connection whose socket is in a state: `enum tcp_conntrack`, how long without a packet (seconds, the
 /// kernel's defaults, which it applies itself from the next packet on), and the status.
-fn tracking(state: TcpState) -> (u8, u32, u32) {
+fn tracking_state(state: TcpState) -> (u8, u32, u32) {
     let seen = CONFIRMED | SEEN_REPLY | ASSURED;
     match state {
         TcpState::SynSent => (1, 120, CONFIRMED),
@@ -66,17 +66,17 @@ fn tracking(state: TcpState) -> (u8, u32, u32) {
 }
 
 /// Enters a connection that is not translated; refused if it, or one in its way, is known already.
-pub(crate) fn insert(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
-    let (number, timeout, status) = tracking(state);
-    let mut message = request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
+pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkRequest {
+    let (number, timeout, status) = tracking_state(state);
+    let mut message = new_request(NEW, original.family(), MessageFlags::CREATE | MessageFlags::EXCLUSIVE);
     put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
     put_tuple(&mut message, REPLY, original.reversed(), TrackedProtocol::Tcp);
-    message.be32(STATUS, status).be32(TIMEOUT, timeout).be32(MARK, mark);
-    message.nested(PROTOCOL_INFO, |info| {
-        info.nested(TCP, |tcp| {
-            tcp.u8(TCP_STATE, number);
+    message.put_be32(STATUS, status).put_be32(TIMEOUT, timeout).put_be32(MARK, mark);
+    message.put_nested(PROTOCOL_INFO, |info| {
+        info.put_nested(TCP, |tcp| {
+            tcp.put_u8(TCP_STATE, number);
             for flags in TCP_FLAGS {
-                tcp.bytes(flags, &LIBERAL);
+                tcp.put_bytes(flags, &LIBERAL);
             }
         });
     });
@@ -85,42 +85,42 @@ pub(crate) fn insert(original: TcpTuple, state: TcpState, mark: u32) -> NetlinkR
 
 /// Gives a connection that is known a mark, and leaves the bits of others.
 pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
-    let mut message = request(NEW, original.family(), MessageFlags::NONE);
+    let mut message = new_request(NEW, original.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);
-    message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
+    message.put_be32(MARK, mark.value).put_be32(MARK_MASK, mark.mask);
     message
 }
 
 /// Asks for a connection, by either direction.
-pub(crate) fn get(key: FlowKey) -> NetlinkRequest {
-    about(GET, key)
+pub(crate) fn get_request(key: FlowKey) -> NetlinkRequest {
+    connection_request(GET, key)
 }
 
 /// Asks for all connections of both families, TCP or not, with a mark, if any. Old kernels send the others, too.
-pub(crate) fn list(mark: Option<Mark>) -> NetlinkRequest {
+pub(crate) fn list_request(mark: Option<Mark>) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(GET, MessageFlags::NONE, &[0; 4]); // struct nfgenmsg of no family
     if let Some(mark) = mark {
-        message.be32(MARK, mark.value).be32(MARK_MASK, mark.mask);
+        message.put_be32(MARK, mark.value).put_be32(MARK_MASK, mark.mask);
     }
     message
 }
 
 /// Forgets a connection.
-pub(crate) fn delete(key: FlowKey) -> NetlinkRequest {
-    about(DELETE, key)
+pub(crate) fn delete_request(key: FlowKey) -> NetlinkRequest {
+    connection_request(DELETE, key)
 }
 
 /// Names one connection: without a tuple the kernel would list, or forget, all.
-fn about(kind: u16, key: FlowKey) -> NetlinkRequest {
-    let mut message = request(kind, key.tuple.family(), MessageFlags::NONE);
+fn connection_request(kind: u16, key: FlowKey) -> NetlinkRequest {
+    let mut message = new_request(kind, key.tuple.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, key.tuple, key.protocol);
     if key.zone != 0 {
-        message.be16(ZONE, key.zone);
+        message.put_be16(ZONE, key.zone);
     }
     message
 }
 
-fn request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
+fn new_request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
     let number = match family {
         Family::V4 => 2,
         Family::V6 => 10,
@@ -130,48 +130,61 @@ fn request(kind: u16, family: Family, flags: MessageFlags) -> NetlinkRequest {
 
 fn put_tuple(message: &mut NetlinkRequest, kind: u16, tuple: TcpTuple, protocol: TrackedProtocol) {
     let ends = [tuple.source, tuple.dest];
-    message.nested(kind, |message| {
-        message.nested(TUPLE_IP, |message| {
+    message.put_nested(kind, |message| {
+        message.put_nested(TUPLE_IP, |message| {
             for ((v4, v6), end) in V4.into_iter().zip(V6).zip(ends) {
                 match end.ip() {
-                    IpAddr::V4(ip) => message.bytes(v4, &ip.octets()),
-                    IpAddr::V6(ip) => message.bytes(v6, &ip.octets()),
+                    IpAddr::V4(ip) => message.put_bytes(v4, &ip.octets()),
+                    IpAddr::V6(ip) => message.put_bytes(v6, &ip.octets()),
                 };
             }
         });
-        message.nested(TUPLE_PROTOCOL, |message| {
-            message.u8(PROTOCOL, protocol.number());
+        message.put_nested(TUPLE_PROTOCOL, |message| {
+            message.put_u8(PROTOCOL, protocol.protocol_number());
             for (kind, end) in PORTS.into_iter().zip(ends) {
-                message.be16(kind, end.port());
+                message.put_be16(kind, end.port());
             }
         });
     });
 }
 
 /// `None`: it is none of this protocol.
-pub(crate) fn parse(message: &ReceivedMessage<'_>, of: TrackedProtocol) -> Option<TrackedConnection> {
-    let (_, attributes) = message.header::<HEADER>().ok()?;
+pub(crate) fn parse_connection(
+    message: &ReceivedMessage<'_>,
+    of: TrackedProtocol,
+) -> Option<TrackedConnection> {
+    let (_, attributes) = message.split_header::<HEADER>().ok()?;
     Some(TrackedConnection {
-        original: tuple(&attributes.find(ORIGINAL)?.nested(), of)?,
-        reply: tuple(&attributes.find(REPLY)?.nested(), of)?,
-        is_closed: state(&attributes).is_some_and(|state| CLOSED.contains(&state)),
-        mark: attributes.find(MARK).and_then(|mark| mark.be32().ok()).unwrap_or_default(),
+        original: parse_tuple(&attributes.find(ORIGINAL)?.nested_attributes(), of)?,
+        reply: parse_tuple(&attributes.find(REPLY)?.nested_attributes(), of)?,
+        is_closed: parse_state(&attributes).is_some_and(|state| CLOSED.contains(&state)),
+        mark: attributes.find(MARK).and_then(|mark| mark.read_be32().ok()).unwrap_or_default(),
     })
 }
 
-fn state(attributes: &Attributes<'_>) -> Option<u8> {
-    attributes.find(PROTOCOL_INFO)?.nested().find(TCP)?.nested().find(TCP_STATE)?.u8().ok()
+fn parse_state(attributes: &Attributes<'_>) -> Option<u8> {
+    attributes
+        .find(PROTOCOL_INFO)?
+        .nested_attributes()
+        .find(TCP)?
+        .nested_attributes()
+        .find(TCP_STATE)?
+        .read_u8()
+        .ok()
 }
 
-fn tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTuple> {
-    let (ip, protocol) = (attributes.find(TUPLE_IP)?.nested(), attributes.find(TUPLE_PROTOCOL)?.nested());
-    if protocol.find(PROTOCOL)?.u8().ok()? != of.number() {
+fn parse_tuple(attributes: &Attributes<'_>, of: TrackedProtocol) -> Option<TcpTuple> {
+    let (ip, protocol) = (
+        attributes.find(TUPLE_IP)?.nested_attributes(),
+        attributes.find(TUPLE_PROTOCOL)?.nested_attributes(),
+    );
+    if protocol.find(PROTOCOL)?.read_u8().ok()? != of.protocol_number() {
         return None;
     }
     let [source, dest] = [0, 1].map(|side: usize| {
-        let v4 = ip.find(*V4.get(side)?).and_then(|ip| ip.array::<4>().ok()).map(IpAddr::from);
-        let v6 = ip.find(*V6.get(side)?).and_then(|ip| ip.array::<16>().ok()).map(IpAddr::from);
-        let port = protocol.find(*PORTS.get(side)?)?.be16().ok()?;
+        let v4 = ip.find(*V4.get(side)?).and_then(|ip| ip.read_array::<4>().ok()).map(IpAddr::from);
+        let v6 = ip.find(*V6.get(side)?).and_then(|ip| ip.read_array::<16>().ok()).map(IpAddr::from);
+        let port = protocol.find(*PORTS.get(side)?)?.read_be16().ok()?;
         Some(SocketAddr::new(v4.or(v6)?, port))
     });
     Some(TcpTuple { source: source?, dest: dest? })
@@ -192,7 +205,7 @@ mod tests {
 
     fn read(payload: &[u8]) -> Option<TrackedConnection> {
         let message = ReceivedMessage { kind: NEW, flags: MessageFlags::NONE, sequence: 0, payload };
-        parse(&message, TrackedProtocol::Tcp)
+        parse_connection(&message, TrackedProtocol::Tcp)
     }
 
     #[test]
@@ -200,7 +213,7 @@ mod tests {
         for (source, dest) in [("10.0.0.2:40000", "10.0.0.1:80"), ("[fd00::2]:40000", "[fd00::1]:80")] {
             for state in [TcpState::Established, TcpState::SynSent, TcpState::LastAck] {
                 let original = tuple(source, dest);
-                let (kind, payload) = sent(insert(original, state, 0x4d52_0000));
+                let (kind, payload) = sent(insert_request(original, state, 0x4d52_0000));
                 let found = read(&payload).unwrap();
                 assert_eq!((kind, found.original, found.mark), (NEW, original, 0x4d52_0000));
                 assert!(!found.is_translated() && !found.is_closed && found.has_mark(crate::OUTSIDE));
@@ -212,14 +225,16 @@ mod tests {
     #[test]
     fn only_one_connection_is_asked_for_or_forgotten() {
         let one = tuple("10.0.0.2:40000", "10.0.0.1:80");
-        for (message, expected) in
-            [(delete(one.into()), DELETE), (get(one.into()), GET), (set_mark(one, crate::OUTSIDE), NEW)]
-        {
+        for (message, expected) in [
+            (delete_request(one.into()), DELETE),
+            (get_request(one.into()), GET),
+            (set_mark(one, crate::OUTSIDE), NEW),
+        ] {
             let (kind, payload) = sent(message);
             let attributes = Attributes::new(&payload[HEADER..]);
             assert_eq!(kind, expected);
             assert_eq!(
-                super::tuple(&attributes.find(ORIGINAL).unwrap().nested(), TrackedProtocol::Tcp),
+                parse_tuple(&attributes.find(ORIGINAL).unwrap().nested_attributes(), TrackedProtocol::Tcp),
                 Some(one)
             );
         }
@@ -229,19 +244,19 @@ mod tests {
     fn a_flow_of_another_protocol_and_zone_is_named_as_such() {
         let tuple = tuple("10.0.0.2:40000", "10.0.0.1:53");
         let key = FlowKey { tuple, protocol: TrackedProtocol::Udp, zone: 2 };
-        for (message, expected) in [(get(key), GET), (delete(key), DELETE)] {
+        for (message, expected) in [(get_request(key), GET), (delete_request(key), DELETE)] {
             let (kind, payload) = sent(message);
             let attributes = Attributes::new(&payload[HEADER..]);
-            let original = attributes.find(ORIGINAL).unwrap().nested();
-            assert_eq!((kind, super::tuple(&original, TrackedProtocol::Udp)), (expected, Some(tuple)));
-            assert_eq!(super::tuple(&original, TrackedProtocol::Tcp), None);
-            assert_eq!(attributes.find(ZONE).unwrap().be16().unwrap(), 2);
+            let original = attributes.find(ORIGINAL).unwrap().nested_attributes();
+            assert_eq!((kind, parse_tuple(&original, TrackedProtocol::Udp)), (expected, Some(tuple)));
+            assert_eq!(parse_tuple(&original, TrackedProtocol::Tcp), None);
+            assert_eq!(attributes.find(ZONE).unwrap().read_be16().unwrap(), 2);
         }
     }
 
     #[test]
     fn what_is_no_tcp_connection_is_none() {
-        let (_, payload) = sent(insert(tuple("10.0.0.2:1", "10.0.0.1:2"), TcpState::Established, 0));
+        let (_, payload) = sent(insert_request(tuple("10.0.0.2:1", "10.0.0.1:2"), TcpState::Established, 0));
         let at = payload.windows(5).position(|bytes| bytes == [5, 0, 1, 0, 6]).unwrap();
         let mut udp = payload.clone();
         udp[at + 4] = 17;

@@ -31,23 +31,23 @@ const JOURNAL: &str = "settings-before.json";
 
 impl SettingsReader<'_> {
     /// Whether ambient mode is on, and what it uses. None after a mistake.
-    pub(super) fn ambient(
+    pub(super) fn read_ambient(
         &mut self,
         identity: &AgentIdentity,
         existing: Option<ExistingConnections>,
         native_nftables: Option<bool>,
         records: &Arc<RecordIndex>,
     ) -> Option<(bool, AmbientOptions)> {
-        let on = self.boolean(&options::AMBIENT_ENABLED)?;
+        let on = self.parse_boolean(&options::AMBIENT_ENABLED)?;
         let node = self.node_config();
         let (policy, source) = (self.ambient_policy(identity), self.pod_source());
-        let fallback = self.parsed(&options::NO_ZTUNNEL_POLICY);
-        let tools = self.tools(native_nftables);
+        let fallback = self.parse_value(&options::NO_ZTUNNEL_POLICY);
+        let tools = self.read_firewall_options(native_nftables);
         let socket = self.agent_socket();
         let journal = socket.parent().unwrap_or(Path::new("/")).join(JOURNAL);
-        let capture = self.capture(existing);
-        let host_network = match self.boolean(&options::ALLOW_SWITCH_TO_HOST_NS) {
-            Some(true) => Some(PathBuf::from(self.text(&options::HOST_PROC)).join("1/ns/net")),
+        let capture = self.read_capture_mode(existing);
+        let host_network = match self.parse_boolean(&options::ALLOW_SWITCH_TO_HOST_NS) {
+            Some(true) => Some(PathBuf::from(self.flag_text(&options::HOST_PROC)).join("1/ns/net")),
             _ => None,
         };
         let drift_attribution = self.drift_attribution();
@@ -66,15 +66,15 @@ impl SettingsReader<'_> {
             records: Arc::clone(records),
             history: journal.with_file_name(super::debug::HISTORY),
             journal,
-            shared_config: self.text(&options::AMBIENT_CONFIG_FILE).into(),
+            shared_config: self.flag_text(&options::AMBIENT_CONFIG_FILE).into(),
         };
-        let fallback_file = self.optional(&options::NO_ZTUNNEL_POLICY_FILE).map(PathBuf::from);
+        let fallback_file = self.optional_text(&options::NO_ZTUNNEL_POLICY_FILE).map(PathBuf::from);
         let events = agent.capture.in_pod().map(|chosen| EventSettings {
             socket: run_dir::path(&self.run_dir(), run_dir::EVENT_SOCKET).into(),
             places: HostPaths {
-                root: self.text(&options::HOST_ROOT).into(),
+                root: self.flag_text(&options::HOST_ROOT).into(),
                 proc: chosen.proc.clone(),
-                netns_directory: self.text(&options::NETNS_DIR).into(),
+                netns_directory: self.flag_text(&options::NETNS_DIR).into(),
             },
         });
         Some((on, AmbientOptions { agent, source: source?, fallback_file, host_network, events }))
@@ -82,25 +82,28 @@ impl SettingsReader<'_> {
 
     /// Whether the process that changes rules is named on the node, too.
     fn drift_attribution(&mut self) -> Option<bool> {
-        match self.text(&options::DRIFT_ATTRIBUTION).as_str() {
+        match self.flag_text(&options::DRIFT_ATTRIBUTION).as_str() {
             "" => Some(false),
             "node" => Some(true),
             other => {
-                self.mistake(&options::DRIFT_ATTRIBUTION, format!("{other:?} is neither empty nor node"));
+                self.add_mistake(&options::DRIFT_ATTRIBUTION, format!("{other:?} is neither empty nor node"));
                 None
             }
         }
     }
 
-    fn capture(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {
+    fn read_capture_mode(&mut self, existing: Option<ExistingConnections>) -> Option<CaptureConfig> {
         let chosen = self.in_pod(existing);
-        let text = self.text(&options::AMBIENT_CAPTURE);
+        let text = self.flag_text(&options::AMBIENT_CAPTURE);
         match text.as_str() {
             "node" => Some(CaptureConfig::Node),
             "in-pod" => Some(CaptureConfig::InPod(chosen?)),
             "auto" | "" => Some(CaptureConfig::Auto(chosen?)),
             _ => {
-                self.mistake(&options::AMBIENT_CAPTURE, format!("{text:?} is none of node, in-pod and auto"));
+                self.add_mistake(
+                    &options::AMBIENT_CAPTURE,
+                    format!("{text:?} is none of node, in-pod and auto"),
+                );
                 None
             }
         }
@@ -108,45 +111,45 @@ impl SettingsReader<'_> {
 
     /// Nothing but in-pod capture was asked for.
     pub(super) fn is_always_in_pod(&self) -> bool {
-        self.text(&options::AMBIENT_CAPTURE) == "in-pod"
+        self.flag_text(&options::AMBIENT_CAPTURE) == "in-pod"
     }
 
     fn in_pod(&mut self, existing: Option<ExistingConnections>) -> Option<InPodConfig> {
-        let v4 = self.address(&options::HOST_PROBE_SNAT_IP);
-        let v6 = self.address(&options::HOST_PROBE_SNAT_IPV6);
-        let branch_probes = self.boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
-        let allowed = self.parsed(&options::AMBIENT_ALLOWED_EXCEPTIONS);
+        let v4 = self.parse_address(&options::HOST_PROBE_SNAT_IP);
+        let v6 = self.parse_address(&options::HOST_PROBE_SNAT_IPV6);
+        let branch_probes = self.parse_boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
+        let allowed = self.parse_value(&options::AMBIENT_ALLOWED_EXCEPTIONS);
         let (dns_capture, ipv6) =
-            (self.boolean(&options::AMBIENT_DNS_CAPTURE), self.boolean(&options::AMBIENT_IPV6));
+            (self.parse_boolean(&options::AMBIENT_DNS_CAPTURE), self.parse_boolean(&options::AMBIENT_IPV6));
         Some(InPodConfig {
             rules: inpod::InPodRulesConfig {
                 probes: ProbeAddresses { v4: v4?, v6: v6? },
                 branch_probes: branch_probes?,
                 ..inpod::InPodRulesConfig::default()
             },
-            socket: self.text(&options::ZTUNNEL_UDS_ADDRESS).into(),
+            socket: self.flag_text(&options::ZTUNNEL_UDS_ADDRESS).into(),
             pods: PodOptionPolicy { dns_capture: dns_capture?, allowed: allowed? },
             existing: existing?,
             ipv6: ipv6?,
-            proc: self.text(&options::HOST_PROC).into(),
+            proc: self.flag_text(&options::HOST_PROC).into(),
         })
     }
 
-    fn address<T: std::str::FromStr>(&mut self, flag: &Flag) -> Option<T> {
-        let text = self.text(flag);
+    fn parse_address<T: std::str::FromStr>(&mut self, flag: &Flag) -> Option<T> {
+        let text = self.flag_text(flag);
         let address = text.parse().ok();
         if address.is_none() {
-            self.mistake(flag, format!("{text:?} is no such address"));
+            self.add_mistake(flag, format!("{text:?} is no such address"));
         }
         address
     }
 
     /// The outer value is none after a mistake, the inner one if pods are chosen by their labels.
-    fn enablement(&mut self) -> Option<Option<Vec<Enablement>>> {
-        match self.selectors() {
+    fn read_enablement(&mut self) -> Option<Option<Vec<Enablement>>> {
+        match self.parse_selectors() {
             Ok(selectors) => Some(selectors.map(|(selectors, _)| selectors)),
             Err(error) => {
-                self.mistake(&SELECTORS, error);
+                self.add_mistake(&SELECTORS, error);
                 None
             }
         }
@@ -154,61 +157,61 @@ impl SettingsReader<'_> {
 
     /// The operator's selectors, as they are understood and as they were written; `None`: there are none. Helm renders a
     /// value of `null`, which unsets it, as the word.
-    pub(super) fn selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
-        let Some(text) = self.optional(&SELECTORS) else { return Ok(None) };
+    pub(super) fn parse_selectors(&self) -> Result<Option<(Vec<Enablement>, serde_json::Value)>, String> {
+        let Some(text) = self.optional_text(&SELECTORS) else { return Ok(None) };
         let list = facts::parse_yaml(&text)?.into_iter().next().unwrap_or_default();
         if list.is_null() {
             return Ok(None);
         }
         let read: Vec<Enablement> =
             serde_json::from_value(list.clone()).map_err(|error| error.to_string())?;
-        read.iter().try_for_each(Enablement::check)?;
+        read.iter().try_for_each(Enablement::check_selectors)?;
         Ok(Some((read, list)))
     }
 
     /// The namespaces that are never touched.
     pub(super) fn excluded_namespaces(&self) -> Vec<String> {
-        let excluded = self.text(&options::EXCLUDE_NAMESPACES);
+        let excluded = self.flag_text(&options::EXCLUDE_NAMESPACES);
         model::list_elements(&excluded).map(str::to_owned).collect()
     }
 
     /// [`ExistingConnections::Keep`] if the value is empty.
     pub(super) fn existing_connections(&mut self) -> Option<ExistingConnections> {
-        let text = self.text(&options::EXISTING_CONNECTIONS);
+        let text = self.flag_text(&options::EXISTING_CONNECTIONS);
         if text.is_empty() {
             return Some(ExistingConnections::default());
         }
         text.parse()
             .map_err(|error: UnknownExistingConnections| {
-                self.mistake(&options::EXISTING_CONNECTIONS, error.to_string());
+                self.add_mistake(&options::EXISTING_CONNECTIONS, error.to_string());
             })
             .ok()
     }
 
-    fn parsed<T: std::str::FromStr<Err = String>>(&mut self, flag: &Flag) -> Option<T> {
-        let parsed = self.text(flag).parse();
-        parsed.map_err(|error| self.mistake(flag, error)).ok()
+    fn parse_value<T: std::str::FromStr<Err = String>>(&mut self, flag: &Flag) -> Option<T> {
+        let parsed = self.flag_text(flag).parse();
+        parsed.map_err(|error| self.add_mistake(flag, error)).ok()
     }
 
     fn pod_source(&mut self) -> Option<PodSource> {
-        let text = self.text(&options::POD_SOURCE);
+        let text = self.flag_text(&options::POD_SOURCE);
         match (text.as_str(), text.strip_prefix("dir:")) {
             ("api" | "", _) => Some(PodSource::Api),
             (_, Some(path)) if !path.is_empty() => Some(PodSource::Directory(path.into())),
             _ => {
-                self.mistake(&options::POD_SOURCE, format!("{text:?} is neither api nor dir:<path>"));
+                self.add_mistake(&options::POD_SOURCE, format!("{text:?} is neither api nor dir:<path>"));
                 None
             }
         }
     }
 
     fn ambient_policy(&mut self, identity: &AgentIdentity) -> Option<EnrolmentPolicy> {
-        let text = self.text(&options::ZTUNNEL_LABEL);
+        let text = self.flag_text(&options::ZTUNNEL_LABEL);
         let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            self.mistake(&options::ZTUNNEL_LABEL, format!("{text:?} is no key=value"));
+            self.add_mistake(&options::ZTUNNEL_LABEL, format!("{text:?} is no key=value"));
             return None;
         };
-        let enablement = self.enablement()?;
+        let enablement = self.read_enablement()?;
         // Who has selectors comes from a version of Istio in which the annotation means nothing.
         let ignores_opt_out = enablement.is_some() || self.is_always_in_pod();
         Some(EnrolmentPolicy {
@@ -216,7 +219,7 @@ impl SettingsReader<'_> {
             ztunnel: ZtunnelSelector {
                 label: (key.to_owned(), value.to_owned()),
                 namespaces: self.ztunnel_namespaces(identity),
-                service_account: self.text(&options::ZTUNNEL_SERVICE_ACCOUNT),
+                service_account: self.flag_text(&options::ZTUNNEL_SERVICE_ACCOUNT),
             },
             excluded_namespaces: self.excluded_namespaces(),
             enablement,
@@ -236,8 +239,8 @@ impl SettingsReader<'_> {
     }
 
     fn node_config(&mut self) -> Option<NodeConfig> {
-        let links = self.parsed(&options::AMBIENT_LINKS);
-        let (tables, first) = (self.tables(), self.number(&options::AMBIENT_RULE_PRIORITY));
+        let links = self.parse_value(&options::AMBIENT_LINKS);
+        let (tables, first) = (self.read_route_tables(), self.parse_number(&options::AMBIENT_RULE_PRIORITY));
         Some(NodeConfig {
             links: links?,
             tables: tables?,
@@ -246,21 +249,21 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn number(&mut self, flag: &Flag) -> Option<u32> {
-        let text = self.text(flag);
+    fn parse_number(&mut self, flag: &Flag) -> Option<u32> {
+        let text = self.flag_text(flag);
         let number = text.parse().ok().filter(|number| (1..32_000).contains(number));
         if number.is_none() {
-            self.mistake(flag, format!("{text:?} is no number from 1 to 31999"));
+            self.add_mistake(flag, format!("{text:?} is no number from 1 to 31999"));
         }
         number
     }
 
-    fn tables(&mut self) -> Option<RouteTables> {
-        let text = self.text(&options::AMBIENT_TABLES);
+    fn read_route_tables(&mut self) -> Option<RouteTables> {
+        let text = self.flag_text(&options::AMBIENT_TABLES);
         let numbers: Vec<u32> =
             model::list_elements(&text).filter_map(|number| number.parse().ok()).collect();
         let [inbound, outbound, slot_inbound, slot_outbound, slot_return] = numbers[..] else {
-            self.mistake(&options::AMBIENT_TABLES, format!("{text:?} are not five numbers"));
+            self.add_mistake(&options::AMBIENT_TABLES, format!("{text:?} are not five numbers"));
             return None;
         };
         let tables = RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return };
@@ -268,7 +271,7 @@ impl SettingsReader<'_> {
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         let free = |table: &&model::TableId| table.0 > 0 && !(253..=255).contains(&table.0);
         if distinct.len() != all.len() || !all.iter().all(|table| free(&table)) {
-            self.mistake(
+            self.add_mistake(
                 &options::AMBIENT_TABLES,
                 "these are not eight different tables, or one is the kernel's",
             );
@@ -277,13 +280,13 @@ impl SettingsReader<'_> {
         Some(tables)
     }
 
-    fn tools(&mut self, native_nftables: Option<bool>) -> Option<firewall::FirewallOptions> {
-        let forced = match self.optional(&options::FORCE_IPTABLES_BINARY) {
+    fn read_firewall_options(&mut self, native_nftables: Option<bool>) -> Option<firewall::FirewallOptions> {
+        let forced = match self.optional_text(&options::FORCE_IPTABLES_BINARY) {
             None => None,
             Some(text) => match text.parse::<Backend>() {
                 Ok(backend) => Some(backend),
                 Err(error) => {
-                    self.mistake(&options::FORCE_IPTABLES_BINARY, error);
+                    self.add_mistake(&options::FORCE_IPTABLES_BINARY, error);
                     return None;
                 }
             },

@@ -28,19 +28,19 @@ pub struct DebugAddress {
 impl SettingsReader<'_> {
     /// The outer value is none after a mistake. An agent on the node's network, whose loopback is that of all containers with
     /// hostNetwork, opens the port only if somebody names one.
-    pub(super) fn debug(&mut self, shares_node_network: bool) -> Option<Option<DebugAddress>> {
+    pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<Option<DebugAddress>> {
         let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
-        let port = self.port(&options::CTRLZ_PORT)?.filter(|_| is_asked_for || !shares_node_network);
-        let address = self.text(&options::CTRLZ_ADDRESS);
+        let port = self.parse_port(&options::CTRLZ_PORT)?.filter(|_| is_asked_for || !shares_node_network);
+        let address = self.flag_text(&options::CTRLZ_ADDRESS);
         if let Err(error) = address.parse::<ListenAddress>() {
-            self.mistake(&options::CTRLZ_ADDRESS, error);
+            self.add_mistake(&options::CTRLZ_ADDRESS, error);
             return None;
         }
         Some(port.map(|port| DebugAddress { address, port }))
     }
 
     pub(super) fn log_socket(&self) -> Option<PathBuf> {
-        let path = self.shared(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET);
+        let path = self.shared_path(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET);
         Some(path).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
@@ -53,7 +53,7 @@ impl SettingsReader<'_> {
 }
 
 /// Every value, and where it came from.
-pub(super) fn config(values: &FlagValues) -> Vec<EffectiveSetting> {
+pub(super) fn effective_settings(values: &FlagValues) -> Vec<EffectiveSetting> {
     let all = values.iter().filter(|(flag, _, _)| *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| EffectiveSetting {
         name: flag.to_owned(),
@@ -76,7 +76,7 @@ impl DaemonSettings {
 
     /// The file with the history of changes.
     #[must_use]
-    pub fn history(&self) -> PathBuf {
+    pub fn history_path(&self) -> PathBuf {
         self.ambient_traces.agent.history.clone()
     }
 

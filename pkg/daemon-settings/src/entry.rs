@@ -31,41 +31,41 @@ impl SettingsReader<'_> {
     pub(super) fn is_generated(&self) -> bool {
         let given =
             [&options::CNI_NETWORK_CONFIG, &options::CNI_NETWORK_CONFIG_FILE, &options::CNI_CONFIG_MAP];
-        given.iter().all(|flag| self.text(flag).trim().is_empty())
+        given.iter().all(|flag| self.flag_text(flag).trim().is_empty())
     }
 
     /// Whether the flag is true. A value that is neither true nor false is reported elsewhere.
     fn is_on(&self, flag: &Flag) -> bool {
-        parse_go_bool(&self.text(flag)) == Some(true)
+        parse_go_bool(&self.flag_text(flag)) == Some(true)
     }
 
     /// The directory that plugin and agent share.
     pub(super) fn run_dir(&self) -> String {
-        self.text(&options::CNI_AGENT_RUN_DIR)
+        self.flag_text(&options::CNI_AGENT_RUN_DIR)
     }
 
     /// Returns the path of `name` in the directory that plugin and agent share, or the flag's value if the flag was set.
-    pub(super) fn shared(&self, flag: &Flag, name: &str) -> String {
+    pub(super) fn shared_path(&self, flag: &Flag, name: &str) -> String {
         match self.values.get(flag).1 {
             ValueSource::Default => run_dir::path(&self.run_dir(), name),
-            _ => self.text(flag),
+            _ => self.flag_text(flag),
         }
     }
 
     /// Where the plugin asks the agent.
     pub(super) fn agent_socket(&self) -> PathBuf {
-        self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET).into()
+        self.shared_path(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET).into()
     }
 
     /// Where the plugin's kubeconfig is, and where it would be with, or without, a template.
     pub(super) fn kubeconfig_paths(&mut self) -> Option<(PathBuf, PathBuf)> {
         let directory = self.run_dir();
         if !Path::new(&directory).is_absolute() {
-            self.mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is no absolute path"));
+            self.add_mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is no absolute path"));
             return None;
         }
         let newer = PathBuf::from(run_dir::path(&directory, run_dir::KUBECONFIG));
-        let older = Path::new(&self.text(&options::MOUNTED_CNI_NET_DIR))
+        let older = Path::new(&self.flag_text(&options::MOUNTED_CNI_NET_DIR))
             .join(self.file_name(&options::KUBECFG_FILE_NAME)?);
         Some(if self.is_generated() { (newer, older) } else { (older, newer) })
     }
@@ -82,7 +82,7 @@ impl SettingsReader<'_> {
             true => run_dir::path(&self.run_dir(), run_dir::AGENT_SOCKET),
             false => PLUGINS_SOCKET.to_owned(),
         };
-        let socket = self.shared(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET);
+        let socket = self.shared_path(&options::AGENT_SOCKET, run_dir::AGENT_SOCKET);
         if socket != expected {
             defaults.push(("agent_socket", Json::String(socket)));
         }
@@ -90,7 +90,7 @@ impl SettingsReader<'_> {
             return defaults;
         }
         if self.values.get(&options::AMBIENT_CONFIG_FILE).1 != ValueSource::Default {
-            defaults.push(("ambient_config", Json::String(self.text(&options::AMBIENT_CONFIG_FILE))));
+            defaults.push(("ambient_config", Json::String(self.flag_text(&options::AMBIENT_CONFIG_FILE))));
         }
         defaults.extend(self.selectors_as_json().map(|selectors| ("enablement_selectors", selectors)));
         defaults
@@ -99,7 +99,7 @@ impl SettingsReader<'_> {
     /// Returns the selectors for the plugin's entry. `None` means that the plugin goes by labels and the annotation, or that
     /// the operator's selectors are invalid, which is reported elsewhere.
     fn selectors_as_json(&self) -> Option<Json> {
-        let text = match self.selectors() {
+        let text = match self.parse_selectors() {
             Ok(Some((_, written))) => written.to_string(),
             Ok(None) if self.is_always_in_pod() => LABELS.to_owned(),
             _ => return None, // a mistake is told elsewhere
@@ -108,12 +108,12 @@ impl SettingsReader<'_> {
     }
 
     /// The entry with Istio's keys of 1.29 to 1.31, and those beyond them that the plugin needs.
-    fn generated(&self, identity: &AgentIdentity) -> String {
+    fn generated_entry(&self, identity: &AgentIdentity) -> String {
         let text = |text: &str| Json::String(text.to_owned());
         let empty = || Json::Object(BTreeMap::new());
         let level = match self.values.get(&options::LOG_LEVEL).1 {
             ValueSource::Default => self.plugin_level.to_owned(),
-            _ => self.text(&options::LOG_LEVEL),
+            _ => self.flag_text(&options::LOG_LEVEL),
         };
         let switch = |flag| Json::Bool(self.is_on(flag));
         let excluded = self.excluded_namespaces().into_iter().map(Json::String).collect::<Vec<_>>();
@@ -136,7 +136,8 @@ impl SettingsReader<'_> {
         ];
         if self.values.get(&options::LOG_UDS_ADDRESS).1 != ValueSource::Default {
             members.extend(
-                self.optional(&options::LOG_UDS_ADDRESS).map(|path| ("log_uds_address", Json::String(path))),
+                self.optional_text(&options::LOG_UDS_ADDRESS)
+                    .map(|path| ("log_uds_address", Json::String(path))),
             );
         }
         members.extend(self.entry_defaults());
@@ -145,24 +146,26 @@ impl SettingsReader<'_> {
         Json::Object(members.collect()).to_go_text()
     }
 
-    pub(super) fn template(&mut self, has_config_map: bool, identity: &AgentIdentity) -> EntryTemplate {
-        let (text, file) =
-            (self.text(&options::CNI_NETWORK_CONFIG), self.optional(&options::CNI_NETWORK_CONFIG_FILE));
+    pub(super) fn entry_template(&mut self, has_config_map: bool, identity: &AgentIdentity) -> EntryTemplate {
+        let (text, file) = (
+            self.flag_text(&options::CNI_NETWORK_CONFIG),
+            self.optional_text(&options::CNI_NETWORK_CONFIG_FILE),
+        );
         let is_there = file.as_ref().is_some_and(|file| fs::exists(file).unwrap_or(true));
         if self.is_generated() {
-            return EntryTemplate { text: self.generated(identity), ..EntryTemplate::default() };
+            return EntryTemplate { text: self.generated_entry(identity), ..EntryTemplate::default() };
         }
         if let (true, Some(file), false, false) = (text.trim().is_empty(), &file, is_there, has_config_map) {
             let what = format!("{file} is not there, and --cni-network-config is empty");
-            self.mistake(&options::CNI_NETWORK_CONFIG_FILE, what);
+            self.add_mistake(&options::CNI_NETWORK_CONFIG_FILE, what);
         }
         let (kubeconfig, directory) =
-            (self.text(&options::KUBECFG_FILE_NAME), self.text(&options::CNI_NET_DIR));
+            (self.flag_text(&options::KUBECFG_FILE_NAME), self.flag_text(&options::CNI_NET_DIR));
         let around = |name: &str| self.around.variable(name).unwrap_or_default();
         let node = Some(around("KUBERNETES_NODE_NAME")).filter(|node| !node.is_empty());
         let variables = vec![
-            ("__LOG_LEVEL__", self.text(&options::LOG_LEVEL)),
-            ("__LOG_UDS_ADDRESS__", self.shared(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET)),
+            ("__LOG_LEVEL__", self.flag_text(&options::LOG_LEVEL)),
+            ("__LOG_UDS_ADDRESS__", self.shared_path(&options::LOG_UDS_ADDRESS, run_dir::LOG_SOCKET)),
             ("__KUBECONFIG_FILENAME__", kubeconfig.clone()),
             ("__KUBECONFIG_FILEPATH__", format!("{}/{kubeconfig}", directory.trim_end_matches('/'))),
             ("__KUBERNETES_SERVICE_HOST__", around("KUBERNETES_SERVICE_HOST")),

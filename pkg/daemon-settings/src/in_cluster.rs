@@ -6,7 +6,7 @@ use model::Reason;
 use crate::{HostEnvironment, SERVICE_ACCOUNT};
 
 /// URL of the API server, as Istio puts it into the kubeconfig; none: the environment names none.
-pub(crate) fn server(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -> Option<String> {
+pub(crate) fn server_url(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -> Option<String> {
     let variable = |name: &str| around.variable(name).filter(|value| !value.is_empty());
     let protocol = variable("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_else(|| "https".to_owned());
     let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
@@ -23,7 +23,7 @@ pub(crate) fn server(around: &dyn HostEnvironment, mistakes: &mut Vec<String>) -
 /// The environment names no API server, or its port is invalid.
 pub fn in_cluster(around: &dyn HostEnvironment, program: &str) -> Result<ApiConnection, Reason> {
     let mut mistakes = Vec::new();
-    let server = server(around, &mut mistakes);
+    let server = server_url(around, &mut mistakes);
     if let Some(mistake) = mistakes.pop() {
         return Err(mistake.into());
     }

@@ -21,23 +21,24 @@ const CRIO_CONTAINER: &str = "/run/.containerenv";
 const STANDALONE: &str = "YYY-istio-cni.conf";
 
 impl SettingsReader<'_> {
-    pub(super) fn installer(
+    pub(super) fn read_installer(
         &mut self,
         server: Option<String>,
         authority: &ServerAuthority,
         has_config_map: bool,
         identity: &AgentIdentity,
     ) -> Option<installer::InstallerSettings> {
-        let kubeconfig = self.kubeconfig(server, authority);
-        let chaining = self.chaining();
-        let template = self.template(has_config_map, identity);
-        let (paths, group_read) = (self.kubeconfig_paths(), self.boolean(&options::CNI_CONF_GROUP_READ));
+        let kubeconfig = self.read_kubeconfig(server, authority);
+        let chaining = self.read_chaining();
+        let template = self.entry_template(has_config_map, identity);
+        let (paths, group_read) =
+            (self.kubeconfig_paths(), self.parse_boolean(&options::CNI_CONF_GROUP_READ));
         let own_name = self.file_name(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME);
         let (kubeconfig_path, former) = paths?;
         let settings = installer::InstallerSettings {
             source: SOURCE.into(),
             targets: TARGETS.map(PathBuf::from).to_vec(),
-            conf_dir: self.text(&options::MOUNTED_CNI_NET_DIR).into(),
+            conf_dir: self.flag_text(&options::MOUNTED_CNI_NET_DIR).into(),
             chaining: chaining?,
             template,
             defaults: self.entry_defaults(),
@@ -56,19 +57,19 @@ impl SettingsReader<'_> {
         let is_fixed =
             !has_config_map && settings.template.file.is_none() && !settings.template.text.is_empty();
         if let (true, Err(error)) = (is_fixed, settings.check_template()) {
-            self.mistake(&options::CNI_NETWORK_CONFIG, error);
+            self.add_mistake(&options::CNI_NETWORK_CONFIG, error);
         }
         Some(settings)
     }
 
     /// The outer value is none after a mistake.
-    fn kubeconfig(
+    fn read_kubeconfig(
         &mut self,
         server: Option<String>,
         authority: &ServerAuthority,
     ) -> Option<Option<KubeconfigSettings>> {
-        let mode = self.mode(&options::KUBECONFIG_MODE);
-        if !self.boolean(&options::WRITE_KUBECONFIG)? {
+        let mode = self.parse_mode(&options::KUBECONFIG_MODE);
+        if !self.parse_boolean(&options::WRITE_KUBECONFIG)? {
             return Some(None);
         }
         if server.is_none() {
@@ -80,8 +81,8 @@ impl SettingsReader<'_> {
     }
 
     /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
-    fn mode(&mut self, flag: &Flag) -> Option<u32> {
-        let text = self.text(flag);
+    fn parse_mode(&mut self, flag: &Flag) -> Option<u32> {
+        let text = self.flag_text(flag);
         let octal =
             text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
         let mode = match octal {
@@ -90,27 +91,29 @@ impl SettingsReader<'_> {
         };
         let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
         if mode.is_none() {
-            self.mistake(flag, format!("{text:?} are no permission bits, such as 0600"));
+            self.add_mistake(flag, format!("{text:?} are no permission bits, such as 0600"));
         }
         mode
     }
 
     pub(super) fn file_name(&mut self, flag: &Flag) -> Option<String> {
-        let name = self.text(flag);
+        let name = self.flag_text(flag);
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            self.mistake(flag, format!("{name:?} is no file name"));
+            self.add_mistake(flag, format!("{name:?} is no file name"));
             return None;
         }
         Some(name)
     }
 
-    fn chaining(&mut self) -> Option<Chaining> {
-        let name = match self.optional(&options::CNI_CONF_NAME) {
+    fn read_chaining(&mut self) -> Option<Chaining> {
+        let name = match self.optional_text(&options::CNI_CONF_NAME) {
             Some(_) => Some(self.file_name(&options::CNI_CONF_NAME)?),
             None => None,
         };
-        let (chained, own) =
-            (self.boolean(&options::CHAINED_CNI_PLUGIN)?, self.boolean(&options::ISTIO_OWNED_CNI_CONFIG)?);
+        let (chained, own) = (
+            self.parse_boolean(&options::CHAINED_CNI_PLUGIN)?,
+            self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG)?,
+        );
         match (chained, own) {
             (true, false) => Some(Chaining::Primary { name }),
             (true, true) => Some(Chaining::Own { primary: name }),
@@ -119,7 +122,7 @@ impl SettingsReader<'_> {
             }
             (false, true) => {
                 let what = "a complete copy of the network needs --chained-cni-plugin";
-                self.mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
+                self.add_mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
                 None
             }
         }

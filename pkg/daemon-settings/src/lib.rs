@@ -24,7 +24,7 @@ mod token;
 
 pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
 pub use debug::DebugAddress;
-use debug::{TEMPLATE, config};
+use debug::{TEMPLATE, effective_settings};
 pub use in_cluster::in_cluster;
 pub use token::token_times;
 
@@ -139,9 +139,9 @@ pub trait HostEnvironment {
     /// The host's name.
     fn host_name(&self) -> String;
     /// The namespace of the service account.
-    fn namespace(&self) -> Option<String>;
+    fn account_namespace(&self) -> Option<String>;
     /// The pod that the service account's token was issued for.
-    fn pod(&self) -> Option<String>;
+    fn account_pod(&self) -> Option<String>;
 }
 
 /// This process's.
@@ -158,12 +158,12 @@ impl HostEnvironment for ProcessEnvironment {
         name.trim().to_owned()
     }
 
-    fn namespace(&self) -> Option<String> {
+    fn account_namespace(&self) -> Option<String> {
         let namespace = fs::read_to_string(format!("{SERVICE_ACCOUNT}/namespace")).ok()?;
         Some(namespace.trim().to_owned()).filter(|namespace| !namespace.is_empty())
     }
 
-    fn pod(&self) -> Option<String> {
+    fn account_pod(&self) -> Option<String> {
         token::pod_of(&fs::read_to_string(format!("{SERVICE_ACCOUNT}/token")).ok()?)
     }
 }
@@ -205,11 +205,11 @@ impl DaemonSettings {
             warnings: Vec::new(),
             plugin_level: "info",
         };
-        let log = reader.log();
+        let log = reader.read_log_options();
         if let Some(log) = &log {
             reader.plugin_level = plugin_level(log);
         }
-        match (reader.settings(), log) {
+        match (reader.read_settings(), log) {
             (Some(settings), Some(log)) if reader.mistakes.is_empty() => Ok((settings, log)),
             _ => Err(SettingsErrors(reader.mistakes)),
         }
@@ -219,39 +219,39 @@ impl DaemonSettings {
 impl SettingsReader<'_> {
     /// Zero, which means never, or at least [`LEAST_PROOF_INTERVAL`]; the outer `None`: a mistake.
     fn proof_interval(&mut self) -> Option<Option<Duration>> {
-        let text = self.text(&options::PROOF_INTERVAL);
+        let text = self.flag_text(&options::PROOF_INTERVAL);
         match flags::duration_or_seconds(&text) {
             Some(Duration::ZERO) => Some(None),
             Some(interval) if interval >= LEAST_PROOF_INTERVAL => Some(Some(interval)),
             _ => {
                 let why = format!("{text:?} is neither 0 nor a duration of at least 1s");
-                self.mistake(&options::PROOF_INTERVAL, why);
+                self.add_mistake(&options::PROOF_INTERVAL, why);
                 None
             }
         }
     }
 
     /// Reads all settings. Returns `None` only after a mistake.
-    fn settings(&mut self) -> Option<DaemonSettings> {
-        let identity = self.identity();
-        let server = in_cluster::server(self.around, &mut self.mistakes);
-        let authority = self.authority();
+    fn read_settings(&mut self) -> Option<DaemonSettings> {
+        let identity = self.agent_identity();
+        let server = in_cluster::server_url(self.around, &mut self.mistakes);
+        let authority = self.server_authority();
         let config_map = self.config_map(&identity);
-        let installer = self.installer(server.clone(), &authority, config_map.is_some(), &identity);
-        let cleanup = self.cleanup();
-        let monitoring_port = self.port(&options::MONITORING_PORT);
-        let node_condition = self.boolean(&options::NODE_CONDITION);
-        let metrics_by_namespace = self.boolean(&options::METRICS_BY_NAMESPACE);
+        let installer = self.read_installer(server.clone(), &authority, config_map.is_some(), &identity);
+        let cleanup = self.read_cleanup();
+        let monitoring_port = self.parse_port(&options::MONITORING_PORT);
+        let node_condition = self.parse_boolean(&options::NODE_CONDITION);
+        let metrics_by_namespace = self.parse_boolean(&options::METRICS_BY_NAMESPACE);
         let proof_interval = self.proof_interval();
         self.other_parts();
-        let native_nftables = self.boolean(&options::NATIVE_NFTABLES);
+        let native_nftables = self.parse_boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
         let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
-        let ambient = self.ambient(&identity, existing, native_nftables, &records);
-        let repair = self.repair(&identity, existing);
+        let ambient = self.read_ambient(&identity, existing, native_nftables, &records);
+        let repair = self.read_repair_options(&identity, existing);
         let shares_node_network = matches!(&ambient, Some((true, ambient)) if ambient.host_network.is_none());
-        let debug = self.debug(shares_node_network);
-        let api = server.map(|server| connection(server, authority));
+        let debug = self.read_debug_address(shares_node_network);
+        let api = server.map(|server| api_connection(server, authority));
         let (is_ambient, ambient_traces) = ambient?;
         Some(DaemonSettings {
             installer: installer?,
@@ -273,22 +273,22 @@ impl SettingsReader<'_> {
             native_nftables: native_nftables?,
             debug: debug?,
             netns_directory: self.netns_directory(),
-            host_proc: self.text(&options::HOST_PROC).into(),
-            config: config(self.values),
+            host_proc: self.flag_text(&options::HOST_PROC).into(),
+            config: effective_settings(self.values),
             warnings: std::mem::take(&mut self.warnings),
-            chosen: chosen(self.values),
+            chosen: changed_settings(self.values),
         })
     }
 
-    fn text(&self, flag: &Flag) -> String {
-        self.values.text(flag).to_owned()
+    fn flag_text(&self, flag: &Flag) -> String {
+        self.values.flag_text(flag).to_owned()
     }
 
-    fn optional(&self, flag: &Flag) -> Option<String> {
-        Some(self.text(flag)).filter(|text| !text.is_empty())
+    fn optional_text(&self, flag: &Flag) -> Option<String> {
+        Some(self.flag_text(flag)).filter(|text| !text.is_empty())
     }
 
-    fn mistake(&mut self, flag: &Flag, what: impl fmt::Display) {
+    fn add_mistake(&mut self, flag: &Flag, what: impl fmt::Display) {
         let name = match self.values.get(flag) {
             (_, ValueSource::Variable(variable)) => format!("{variable} (--{flag})"),
             _ => format!("--{flag}"),
@@ -297,52 +297,57 @@ impl SettingsReader<'_> {
     }
 
     /// Empty counts as false, as in Istio.
-    fn boolean(&mut self, flag: &Flag) -> Option<bool> {
-        let text = self.text(flag);
+    fn parse_boolean(&mut self, flag: &Flag) -> Option<bool> {
+        let text = self.flag_text(flag);
         if text.is_empty() {
             return Some(false);
         }
         let value = parse_go_bool(&text);
         if value.is_none() {
-            self.mistake(flag, format!("{text:?} is neither true nor false"));
+            self.add_mistake(flag, format!("{text:?} is neither true nor false"));
         }
         value
     }
 
     /// The outer value is none after a mistake, the inner one when the port is switched off.
-    fn port(&mut self, flag: &Flag) -> Option<Option<u16>> {
-        let text = self.text(flag);
+    fn parse_port(&mut self, flag: &Flag) -> Option<Option<u16>> {
+        let text = self.flag_text(flag);
         let number = if text.is_empty() { Ok(0) } else { text.parse::<i64>() };
         match number.ok().map(|number| (number <= 0, u16::try_from(number))) {
             Some((true, _)) => Some(None),
             Some((false, Ok(port))) => Some(Some(port)),
             _ => {
-                self.mistake(flag, format!("{text:?} is no port"));
+                self.add_mistake(flag, format!("{text:?} is no port"));
                 None
             }
         }
     }
 
-    fn log(&mut self) -> Option<LogOptions> {
+    fn read_log_options(&mut self) -> Option<LogOptions> {
         let parsed = log_options(self.values);
-        if !self.values.text(&flags::LOG_ROTATE).is_empty() {
+        if !self.values.flag_text(&flags::LOG_ROTATE).is_empty() {
             self.warnings.push("--log_rotate: the file is appended to, and not rotated".to_owned());
         }
         parsed.map_err(|mistakes| self.mistakes.extend(mistakes)).ok()
     }
 
-    fn identity(&self) -> AgentIdentity {
+    fn agent_identity(&self) -> AgentIdentity {
         let host_name = || self.around.host_name();
-        let node = self.optional(&options::NODE_NAME).or_else(|| self.optional(&options::REPAIR_NODE_NAME));
+        let node = self
+            .optional_text(&options::NODE_NAME)
+            .or_else(|| self.optional_text(&options::REPAIR_NODE_NAME));
         AgentIdentity {
             namespace: self
-                .optional(&options::POD_NAMESPACE)
-                .or_else(|| self.around.namespace())
+                .optional_text(&options::POD_NAMESPACE)
+                .or_else(|| self.around.account_namespace())
                 .unwrap_or_default(),
             // Old charts set no POD_NAME, and with hostNetwork the host name is the node's.
-            pod: self.optional(&options::POD_NAME).or_else(|| self.around.pod()).unwrap_or_else(host_name),
+            pod: self
+                .optional_text(&options::POD_NAME)
+                .or_else(|| self.around.account_pod())
+                .unwrap_or_else(host_name),
             node: node.unwrap_or_else(host_name),
-            daemon_set: self.text(&options::DAEMON_SET),
+            daemon_set: self.flag_text(&options::DAEMON_SET),
         }
     }
 
@@ -352,7 +357,7 @@ impl SettingsReader<'_> {
         let (text, source) = self.values.get(&options::NETNS_DIR);
         let chosen = PathBuf::from(text);
         let Ok(below) = chosen.strip_prefix("/") else { return chosen };
-        let below = PathBuf::from(self.text(&options::HOST_ROOT)).join(below);
+        let below = PathBuf::from(self.flag_text(&options::HOST_ROOT)).join(below);
         // What somebody chose comes first, and nothing but a mount can be below the root of the host.
         let places = match source {
             ValueSource::Default => [&below, &chosen],
@@ -361,35 +366,35 @@ impl SettingsReader<'_> {
         places.into_iter().find(|place| place.is_dir()).unwrap_or(&chosen).clone()
     }
 
-    fn authority(&mut self) -> ServerAuthority {
-        if self.boolean(&options::SKIP_TLS_VERIFY) == Some(true) {
+    fn server_authority(&mut self) -> ServerAuthority {
+        if self.parse_boolean(&options::SKIP_TLS_VERIFY) == Some(true) {
             return ServerAuthority::Anybody;
         }
-        let file = self.optional(&options::KUBE_CA_FILE);
+        let file = self.optional_text(&options::KUBE_CA_FILE);
         ServerAuthority::File(file.unwrap_or_else(|| format!("{SERVICE_ACCOUNT}/ca.crt")).into())
     }
 
     fn config_map(&mut self, identity: &AgentIdentity) -> Option<(ObjectRef, String)> {
-        let reference = self.optional(&options::CNI_CONFIG_MAP)?;
+        let reference = self.optional_text(&options::CNI_CONFIG_MAP)?;
         let (namespace, name) = match reference.split_once('/') {
             Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
             None => (identity.namespace.clone(), reference.clone()),
         };
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
             let what = format!("{reference:?} is no [namespace/]name, or our own namespace is not known");
-            self.mistake(&options::CNI_CONFIG_MAP, what);
+            self.add_mistake(&options::CNI_CONFIG_MAP, what);
             return None;
         }
         Some((
             ObjectRef { group: "", kind: "ConfigMap", namespace, name },
-            self.text(&options::CNI_CONFIG_MAP_KEY),
+            self.flag_text(&options::CNI_CONFIG_MAP_KEY),
         ))
     }
 
-    fn cleanup(&mut self) -> Option<CleanupOnExit> {
+    fn read_cleanup(&mut self) -> Option<CleanupOnExit> {
         let (text, source) =
-            (self.text(&options::CLEANUP_ON_EXIT), self.values.get(&options::CLEANUP_ON_EXIT).1);
-        if self.boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == ValueSource::Default {
+            (self.flag_text(&options::CLEANUP_ON_EXIT), self.values.get(&options::CLEANUP_ON_EXIT).1);
+        if self.parse_boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == ValueSource::Default {
             return Some(CleanupOnExit::Always);
         }
         match text.as_str() {
@@ -397,7 +402,10 @@ impl SettingsReader<'_> {
             "always" => Some(CleanupOnExit::Always),
             "never" => Some(CleanupOnExit::Never),
             _ => {
-                self.mistake(&options::CLEANUP_ON_EXIT, format!("{text:?} is none of auto, always, never"));
+                self.add_mistake(
+                    &options::CLEANUP_ON_EXIT,
+                    format!("{text:?} is none of auto, always, never"),
+                );
                 None
             }
         }
@@ -405,16 +413,16 @@ impl SettingsReader<'_> {
 
     /// Also checks what other parts of the agent will need, so that a mistake shows now.
     fn other_parts(&mut self) {
-        self.boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
-        if self.boolean(&options::EBPF_ENABLED) == Some(true) {
+        self.parse_boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
+        if self.parse_boolean(&options::EBPF_ENABLED) == Some(true) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
         }
-        if self.boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) == Some(false) {
+        if self.parse_boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) == Some(false) {
             let what = "pods' rules are always kept as they should be: \
                         --ambient-reconcile-pod-rules-on-startup=false has no effect";
             self.warnings.push(what.to_owned());
         }
-        let ignored = self.values.ignored();
+        let ignored = self.values.ignored_flags();
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));
     }
@@ -425,7 +433,7 @@ impl SettingsReader<'_> {
 /// # Errors
 /// All mistakes, each with its flag.
 pub fn log_options(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
-    let text = |flag| values.text(flag);
+    let text = |flag| values.flag_text(flag);
     LogOptions::parse(&LogFlags {
         log_target: text(&flags::LOG_TARGET),
         log_rotate: text(&flags::LOG_ROTATE),
@@ -438,13 +446,13 @@ pub fn log_options(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
 
 /// Of those that the plugin knows.
 fn plugin_level(log: &LogOptions) -> &'static str {
-    match log.level("cni") {
+    match log.level_of("cni") {
         OutputLevel::None | OutputLevel::Fatal => OutputLevel::Error.as_str(),
         level => level.as_str(),
     }
 }
 
-fn connection(server: String, authority: ServerAuthority) -> ApiConnection {
+fn api_connection(server: String, authority: ServerAuthority) -> ApiConnection {
     ApiConnection {
         server,
         trust: match authority {
@@ -457,7 +465,7 @@ fn connection(server: String, authority: ServerAuthority) -> ApiConnection {
 }
 
 /// Values that are not the defaults, but for the template, which is long and shows in the conflist.
-fn chosen(values: &FlagValues) -> Vec<String> {
+fn changed_settings(values: &FlagValues) -> Vec<String> {
     let all =
         values.iter().filter(|(flag, _, source)| *source != ValueSource::Default && *flag != TEMPLATE.long);
     all.map(|(flag, text, source)| match source {

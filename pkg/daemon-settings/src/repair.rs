@@ -8,31 +8,31 @@ use crate::{AgentIdentity, SettingsReader, options};
 
 impl SettingsReader<'_> {
     /// The outer value is none after a mistake, the inner one when nothing is to be repaired.
-    pub(super) fn repair(
+    pub(super) fn read_repair_options(
         &mut self,
         identity: &AgentIdentity,
         existing: Option<ExistingConnections>,
     ) -> Option<Option<RepairOptions>> {
-        let enabled = self.boolean(&options::REPAIR_ENABLED);
+        let enabled = self.parse_boolean(&options::REPAIR_ENABLED);
         let mode = self.repair_mode();
         let exit_code = self.exit_code();
-        let dry_run = self.boolean(&options::REPAIR_DRY_RUN);
+        let dry_run = self.parse_boolean(&options::REPAIR_DRY_RUN);
         let (enabled, mode, exit_code, dry_run) = (enabled?, mode?, exit_code?, dry_run?);
         let Some(mode) = mode.filter(|_| enabled) else { return Some(None) };
         let criteria = RepairCriteria {
-            sidecar_annotation: self.text(&options::REPAIR_SIDECAR_ANNOTATION),
-            init_container: self.text(&options::REPAIR_INIT_CONTAINER_NAME),
-            termination_message: self.text(&options::REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE),
+            sidecar_annotation: self.flag_text(&options::REPAIR_SIDECAR_ANNOTATION),
+            init_container: self.flag_text(&options::REPAIR_INIT_CONTAINER_NAME),
+            termination_message: self.flag_text(&options::REPAIR_INIT_CONTAINER_TERMINATION_MESSAGE),
             exit_code,
         };
         // Istio takes an empty name for that of pods that no node has.
-        let node = self.optional(&options::REPAIR_NODE_NAME).unwrap_or_else(|| identity.node.clone());
+        let node = self.optional_text(&options::REPAIR_NODE_NAME).unwrap_or_else(|| identity.node.clone());
         Some(Some(RepairOptions {
             mode,
             criteria,
             node,
-            label_selector: self.text(&options::REPAIR_LABEL_SELECTORS),
-            field_selector: self.text(&options::REPAIR_FIELD_SELECTORS),
+            label_selector: self.flag_text(&options::REPAIR_LABEL_SELECTORS),
+            field_selector: self.flag_text(&options::REPAIR_FIELD_SELECTORS),
             dry_run,
             existing: existing?,
             policy: EnrolmentPolicy {
@@ -45,15 +45,15 @@ impl SettingsReader<'_> {
 
     /// The first of Istio's order that is switched on.
     fn repair_mode(&mut self) -> Option<Option<RepairMode>> {
-        let in_place = self.boolean(&options::REPAIR_REPAIR_PODS);
-        let delete = self.boolean(&options::REPAIR_DELETE_PODS);
-        let label = self.boolean(&options::REPAIR_LABEL_PODS);
+        let in_place = self.parse_boolean(&options::REPAIR_REPAIR_PODS);
+        let delete = self.parse_boolean(&options::REPAIR_DELETE_PODS);
+        let label = self.parse_boolean(&options::REPAIR_LABEL_PODS);
         Some(match (in_place?, delete?, label?) {
             (true, _, _) => Some(RepairMode::InPlace),
             (_, true, _) => Some(RepairMode::Delete),
             (_, _, true) => Some(RepairMode::Label {
-                key: self.text(&options::REPAIR_BROKEN_POD_LABEL_KEY),
-                value: self.text(&options::REPAIR_BROKEN_POD_LABEL_VALUE),
+                key: self.flag_text(&options::REPAIR_BROKEN_POD_LABEL_KEY),
+                value: self.flag_text(&options::REPAIR_BROKEN_POD_LABEL_VALUE),
             }),
             _ => None,
         })
@@ -61,10 +61,13 @@ impl SettingsReader<'_> {
 
     /// Empty counts as 0, as in Istio: any.
     fn exit_code(&mut self) -> Option<i32> {
-        let text = self.text(&options::REPAIR_INIT_CONTAINER_EXIT_CODE);
+        let text = self.flag_text(&options::REPAIR_INIT_CONTAINER_EXIT_CODE);
         let code = if text.is_empty() { Ok(0) } else { text.parse() };
         if code.is_err() {
-            self.mistake(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, format!("{text:?} is no exit status"));
+            self.add_mistake(
+                &options::REPAIR_INIT_CONTAINER_EXIT_CODE,
+                format!("{text:?} is no exit status"),
+            );
         }
         code.ok()
     }

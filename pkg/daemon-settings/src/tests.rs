@@ -25,11 +25,11 @@ impl HostEnvironment for Around {
         "host".to_owned()
     }
 
-    fn namespace(&self) -> Option<String> {
+    fn account_namespace(&self) -> Option<String> {
         Some("mesh".to_owned())
     }
 
-    fn pod(&self) -> Option<String> {
+    fn account_pod(&self) -> Option<String> {
         Some("istio-cni-node-7xk2p".to_owned())
     }
 }
@@ -186,7 +186,7 @@ fn a_flag_wins_over_each_of_its_variables_and_these_over_the_default() {
     }
     let both = [("ISTIO_OWNED_CNI_CONF_FILENAME", "b"), ("ISTIO_OWNED_CNI_CONFIG_FILENAME", "a")];
     assert_eq!(
-        values(&[], &both).text(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME),
+        values(&[], &both).flag_text(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME),
         "a",
         "the documented one first"
     );

@@ -41,8 +41,8 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 /// `tell` must not block.
 pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
     let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, tell);
-    let namespaces = Box::pin(following.namespaces());
-    following.follow(namespaces).await; // in this scope it does not end
+    let namespaces = Box::pin(following.watch_namespaces());
+    following.follow_until_refused(namespaces).await; // in this scope it does not end
 }
 
 /// Like [`follow_api`], but for the pods of this node alone. Ends when the API server refuses to list or watch them, and
@@ -54,7 +54,7 @@ pub async fn follow_pods(
     tell: impl Fn(Fact) + Send,
 ) -> Error {
     let mut following = ApiFollower::new(client, node, own, FollowScope::Pods, tell);
-    following.follow(Box::pin(stream::pending())).await
+    following.follow_until_refused(Box::pin(stream::pending())).await
 }
 
 /// Which objects are followed.
@@ -129,14 +129,14 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     /// Follows until the API server refuses, which counts with [`FollowScope::Pods`] alone.
-    async fn follow(
+    async fn follow_until_refused(
         &mut self,
         mut namespaces: Pin<Box<impl Stream<Item = ListEvent<TrimmedObject<Namespace>>>>>,
     ) -> Error {
-        let mut attempts = Backoff::new(RELIST, LAST_RELIST).attempts();
+        let mut attempts = Backoff::new(RELIST, LAST_RELIST).start_attempts();
         loop {
             // Anew after a first list that is not to be believed.
-            let mut pods = Box::pin(self.pods());
+            let mut pods = Box::pin(self.watch_pods());
             let mut asking: Option<ApiQuery> = None;
             loop {
                 let events = future::poll_fn(|context| {
@@ -163,33 +163,33 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                         asking = asking.filter(|_| !self.take_namespaces(*event));
                     }
                     Either::Right((answered, _)) => {
-                        self.answered(answered);
+                        self.apply_answer(answered);
                         asking = None;
                     }
                 }
             }
-            kubeio::pause(attempts.failed()).await;
+            kubeio::pause(attempts.record_failure()).await;
         }
     }
 
     /// Errors are refusals, and told with [`FollowScope::Pods`] alone.
-    fn pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
+    fn watch_pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
         let tells_refusals = self.scope == FollowScope::Pods;
-        let events = self.client.watch_all::<TrimmedObject<Pod>>(&core("Pod", of_node));
+        let events = self.client.watch_all::<TrimmedObject<Pod>>(&core_collection("Pod", of_node));
         let mut errors = LoggedErrors::new("pods");
         events.filter_map(move |event| {
             future::ready(match event {
                 Err(error) if tells_refusals && error.kind() == ApiErrorKind::Refused => Some(Err(error)),
-                event => errors.without(event).map(Ok),
+                event => errors.ok_or_log(event).map(Ok),
             })
         })
     }
 
-    fn namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
-        let events = self.client.watch_all::<TrimmedObject<Namespace>>(&core("Namespace", None));
+    fn watch_namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
+        let events = self.client.watch_all::<TrimmedObject<Namespace>>(&core_collection("Namespace", None));
         let mut errors = LoggedErrors::new("namespaces");
-        events.filter_map(move |event| future::ready(errors.without(event)))
+        events.filter_map(move |event| future::ready(errors.ok_or_log(event)))
     }
 
     /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
@@ -239,14 +239,14 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         match event {
             ListEvent::Reset(list) => {
                 let versions = list.iter().map(|slim| (slim.object.name(), slim.version()));
-                self.pods.listed(versions, |_| true, now);
+                self.pods.apply_list(versions, |_| true, now);
                 self.synced = true;
                 self.notice_own();
                 others = self.tell_doubts();
                 (self.tell)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
-                let counts = self.pods.applied(slim.object.name(), slim.version(), now);
+                let counts = self.pods.apply_event(slim.object.name(), slim.version(), now);
                 self.notice_own();
                 others = self.tell_doubts();
                 if counts {
@@ -255,7 +255,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             }
             ListEvent::Deleted(slim) => {
                 let (name, uid) = (slim.object.name(), slim.object.metadata.uid);
-                self.pods.deleted(&name, &uid);
+                self.pods.apply_delete(&name, &uid);
                 others = self.tell_doubts();
                 (self.tell)(Fact::PodGone { name, uid });
             }
@@ -270,13 +270,17 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             ListEvent::Reset(list) => {
                 let versions = list.iter().map(|slim| (slim.object.metadata.name.clone(), slim.version()));
                 let pods = &self.pods;
-                self.namespaces.listed(versions, |name| pods.names().any(|pod| pod.namespace == *name), now);
+                self.namespaces.apply_list(
+                    versions,
+                    |name| pods.known_names().any(|pod| pod.namespace == *name),
+                    now,
+                );
                 others = self.tell_doubts();
                 (self.tell)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
                 let name = slim.object.metadata.name.clone();
-                let counts = self.namespaces.applied(name, slim.version(), now);
+                let counts = self.namespaces.apply_event(name, slim.version(), now);
                 others = self.tell_doubts();
                 if counts {
                     (self.tell)(Fact::Namespace(Box::new(slim.object)));
@@ -284,7 +288,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             }
             ListEvent::Deleted(slim) => {
                 let meta = slim.object.metadata;
-                self.namespaces.deleted(&meta.name, &meta.uid);
+                self.namespaces.apply_delete(&meta.name, &meta.uid);
                 others = self.tell_doubts();
                 (self.tell)(Fact::NamespaceGone(meta.name));
             }
@@ -293,12 +297,13 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     fn notice_own(&mut self) {
-        self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.knows(own));
+        self.has_own |= self.own.as_ref().is_some_and(|own| self.pods.is_known(own));
     }
 
     /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
     fn tell_doubts(&mut self) -> bool {
-        let doubted = DoubtedObjects { pods: self.pods.doubted(), namespaces: self.namespaces.doubted() };
+        let doubted =
+            DoubtedObjects { pods: self.pods.doubted_names(), namespaces: self.namespaces.doubted_names() };
         if doubted == self.told {
             return false;
         }
@@ -319,7 +324,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
 
     /// Waits until it is time, and asks; for ever, if there is nothing to ask for.
     fn next_question(&mut self) -> ApiQuery {
-        let (pod, namespace) = (self.pods.due(), self.namespaces.due());
+        let (pod, namespace) = (self.pods.next_query(), self.namespaces.next_query());
         let client = self.client.clone();
         let witness = self.own.clone().filter(|_| self.has_own);
         let witness = OwnPodWitness { own: witness, before: self.witnessed };
@@ -331,26 +336,28 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         match (pod, namespace) {
             (Some((name, uid, due)), _) if is_pod => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
-                let reply = ask::<Pod>(&client, &format!("pod {name}"), &pod_path(&name), witness).await;
+                let reply =
+                    query_object::<Pod>(&client, &format!("pod {name}"), &pod_path(&name), witness).await;
                 QueryAnswer::Pod(name, uid, reply)
             }),
             (_, Some((name, uid, due))) => Box::pin(async move {
                 wait_until(due.max(earliest)).await;
                 let path = format!("/api/v1/namespaces/{name}");
-                let reply = ask::<Namespace>(&client, &format!("namespace {name}"), &path, witness).await;
+                let reply =
+                    query_object::<Namespace>(&client, &format!("namespace {name}"), &path, witness).await;
                 QueryAnswer::Namespace(name, uid, reply)
             }),
             _ => Box::pin(future::pending()),
         }
     }
 
-    fn answered(&mut self, answered: QueryAnswer) {
+    fn apply_answer(&mut self, answered: QueryAnswer) {
         let now = Instant::now();
         self.asked = now;
         match answered {
             QueryAnswer::Pod(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
-                let settled = self.pods.answered(&name, &uid, answer, now);
+                let settled = self.pods.apply_answer(&name, &uid, answer, now);
                 let object = object.filter(|pod| pod.spec.node_name == self.node);
                 if matches!(settled, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
                     (self.tell)(Fact::PodGone { name, uid });
@@ -361,7 +368,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             }
             QueryAnswer::Namespace(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
-                let settled = self.namespaces.answered(&name, &uid, answer, now);
+                let settled = self.namespaces.apply_answer(&name, &uid, answer, now);
                 if settled == DoubtOutcome::Gone {
                     (self.tell)(Fact::NamespaceGone(name));
                 }
@@ -393,7 +400,12 @@ impl OwnPodWitness {
     }
 }
 
-async fn ask<T>(client: &KubeClient, what: &str, path: &str, witness: OwnPodWitness) -> ObjectReply<T>
+async fn query_object<T>(
+    client: &KubeClient,
+    what: &str,
+    path: &str,
+    witness: OwnPodWitness,
+) -> ObjectReply<T>
 where
     T: HasMetadata,
     TrimmedObject<T>: DeserializeOwned,
@@ -427,7 +439,7 @@ fn pod_path(name: &PodName) -> String {
     format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name)
 }
 
-fn core(kind: &'static str, field_selector: Option<String>) -> Collection {
+fn core_collection(kind: &'static str, field_selector: Option<String>) -> Collection {
     Collection { group: "", kind, namespace: None, field_selector, label_selector: None }
 }
 
@@ -442,7 +454,7 @@ impl LoggedErrors {
         LoggedErrors { what, last: LastError::default() }
     }
 
-    fn without<T>(&mut self, event: Result<ListEvent<T>, Error>) -> Option<ListEvent<T>> {
+    fn ok_or_log<T>(&mut self, event: Result<ListEvent<T>, Error>) -> Option<ListEvent<T>> {
         let resource = self.what;
         match &event {
             Ok(_) if self.last.clear() => info!(target: "ambient", resource, "watch restored"),

@@ -82,7 +82,7 @@ impl<K> Default for CollectionCache<K> {
 
 impl<K: Ord + Clone> CollectionCache<K> {
     /// These are listed. What is known otherwise is doubted, unless it does not `matter`: then the list counts.
-    pub(crate) fn listed(
+    pub(crate) fn apply_list(
         &mut self,
         list: impl Iterator<Item = (K, ObjectVersion)>,
         matters: impl Fn(&K) -> bool,
@@ -103,7 +103,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
     }
 
     /// A watch tells of one that is new or changed. True if that counts.
-    pub(crate) fn applied(&mut self, name: K, version: ObjectVersion, now: Instant) -> bool {
+    pub(crate) fn apply_event(&mut self, name: K, version: ObjectVersion, now: Instant) -> bool {
         match self.known.get_mut(&name) {
             Some(known) if version.number < known.version.number && version.number.is_some() => {
                 known.begin_doubt(false, now);
@@ -117,35 +117,35 @@ impl<K: Ord + Clone> CollectionCache<K> {
     }
 
     /// A watch tells that one is gone.
-    pub(crate) fn deleted(&mut self, name: &K, uid: &PodUid) {
+    pub(crate) fn apply_delete(&mut self, name: &K, uid: &PodUid) {
         if self.known.get(name).is_some_and(|known| known.version.uid == *uid) {
             self.known.remove(name);
         }
     }
 
     /// Returns the names of the objects that are doubted.
-    pub(crate) fn doubted(&self) -> BTreeSet<K> {
-        self.doubts().map(|(name, _, _)| name.clone()).collect()
+    pub(crate) fn doubted_names(&self) -> BTreeSet<K> {
+        self.open_doubts().map(|(name, _, _)| name.clone()).collect()
     }
 
     /// All that are known.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &K> {
+    pub(crate) fn known_names(&self) -> impl Iterator<Item = &K> {
         self.known.keys()
     }
 
     /// Whether the object was seen and is not known to be gone.
-    pub(crate) fn knows(&self, name: &K) -> bool {
+    pub(crate) fn is_known(&self, name: &K) -> bool {
         self.known.contains_key(name)
     }
 
     /// Whom to ask for next, by name and UID, and when.
-    pub(crate) fn due(&self) -> Option<(K, PodUid, Instant)> {
-        let next = self.doubts().min_by_key(|(_, _, doubt)| doubt.next);
+    pub(crate) fn next_query(&self) -> Option<(K, PodUid, Instant)> {
+        let next = self.open_doubts().min_by_key(|(_, _, doubt)| doubt.next);
         next.map(|(name, known, doubt)| (name.clone(), known.version.uid.clone(), doubt.next))
     }
 
     /// The API server was asked for the one with this UID.
-    pub(crate) fn answered(
+    pub(crate) fn apply_answer(
         &mut self,
         name: &K,
         uid: &PodUid,
@@ -181,7 +181,7 @@ impl<K: Ord + Clone> CollectionCache<K> {
         }
     }
 
-    fn doubts(&self) -> impl Iterator<Item = (&K, &KnownObject, &ObjectDoubt)> {
+    fn open_doubts(&self) -> impl Iterator<Item = (&K, &KnownObject, &ObjectDoubt)> {
         self.known.iter().filter_map(|(name, known)| Some((name, known, known.doubt.as_ref()?)))
     }
 }
@@ -190,7 +190,7 @@ impl KnownObject {
     fn begin_doubt(&mut self, lacks: bool, now: Instant) {
         let doubt = self.doubt.get_or_insert(ObjectDoubt {
             next: now + FIRST,
-            attempts: Backoff::new(AGAIN, LAST).attempts(),
+            attempts: Backoff::new(AGAIN, LAST).start_attempts(),
             lacks,
         });
         doubt.lacks = lacks;
@@ -198,7 +198,7 @@ impl KnownObject {
 
     fn ask_later(&mut self, now: Instant) {
         if let Some(doubt) = &mut self.doubt {
-            doubt.next = now + doubt.attempts.failed();
+            doubt.next = now + doubt.attempts.record_failure();
         }
     }
 }
@@ -231,11 +231,11 @@ mod tests {
         now: Instant,
     ) {
         let list = list.iter().map(|(name, uid, number)| (*name, version(uid, *number)));
-        belief.listed(list, |name| *name != "none of ours", now);
+        belief.apply_list(list, |name| *name != "none of ours", now);
     }
 
     fn doubted(belief: &CollectionCache<&'static str>) -> Vec<&'static str> {
-        belief.doubted().into_iter().collect()
+        belief.doubted_names().into_iter().collect()
     }
 
     #[test]
@@ -263,25 +263,31 @@ mod tests {
         let now = Instant::now();
         let mut belief = CollectionCache::default();
         let other = |uid: &str| ObjectVersion { uid: uid.into(), number: None };
-        belief.listed([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
-        belief.listed([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
+        belief.apply_list([("a", other("1")), ("b", other("2"))].into_iter(), |_| true, now);
+        belief.apply_list([("a", other("1")), ("b", other("0"))].into_iter(), |_| true, now);
         assert_eq!(doubted(&belief), ["b"]);
-        assert!(belief.applied("b", other("3"), now) && doubted(&belief).is_empty(), "a watch is believed");
+        assert!(
+            belief.apply_event("b", other("3"), now) && doubted(&belief).is_empty(),
+            "a watch is believed"
+        );
     }
 
     #[test]
     fn what_a_watch_tells_counts_unless_it_is_older() {
         let now = Instant::now();
         let mut belief = belief(&[("a", "1", 5)], now);
-        assert!(!belief.applied("a", version("0", 3), now), "history told once more");
+        assert!(!belief.apply_event("a", version("0", 3), now), "history told once more");
         assert_eq!(doubted(&belief), ["a"]);
-        assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty());
+        assert!(belief.apply_event("a", version("1", 6), now) && doubted(&belief).is_empty());
         list_again(&mut belief, &[], now);
-        assert!(belief.applied("a", version("1", 6), now) && doubted(&belief).is_empty(), "it is caught up");
-        belief.deleted(&"a", &"0".into());
-        assert!(belief.knows(&"a"));
-        belief.deleted(&"a", &"1".into());
-        assert!(!belief.knows(&"a"));
+        assert!(
+            belief.apply_event("a", version("1", 6), now) && doubted(&belief).is_empty(),
+            "it is caught up"
+        );
+        belief.apply_delete(&"a", &"0".into());
+        assert!(belief.is_known(&"a"));
+        belief.apply_delete(&"a", &"1".into());
+        assert!(!belief.is_known(&"a"));
     }
 
     #[test]
@@ -293,21 +299,21 @@ mod tests {
             belief
         };
         let mut gone = empty(now);
-        assert_eq!(gone.due(), Some(("a", "1".into(), now + FIRST)));
-        assert_eq!(gone.answered(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Gone);
-        assert!(gone.due().is_none() && !gone.knows(&"a"));
-        assert_eq!(gone.answered(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Nothing);
+        assert_eq!(gone.next_query(), Some(("a", "1".into(), now + FIRST)));
+        assert_eq!(gone.apply_answer(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Gone);
+        assert!(gone.next_query().is_none() && !gone.is_known(&"a"));
+        assert_eq!(gone.apply_answer(&"a", &"1".into(), ObjectAnswer::Gone, now), DoubtOutcome::Nothing);
         let mut replaced = empty(now);
         assert_eq!(
-            replaced.answered(&"a", &"1".into(), ObjectAnswer::There(version("2", 9)), now),
+            replaced.apply_answer(&"a", &"1".into(), ObjectAnswer::There(version("2", 9)), now),
             DoubtOutcome::Replaced
         );
         assert!(doubted(&replaced).is_empty());
         for answer in [ObjectAnswer::There(version("1", 5)), ObjectAnswer::Unknown] {
             let (mut belief, mut at, mut pauses) = (empty(now), now, Vec::new());
             for _ in 0..9 {
-                belief.answered(&"a", &"1".into(), answer.clone(), at);
-                let next = belief.due().unwrap().2;
+                belief.apply_answer(&"a", &"1".into(), answer.clone(), at);
+                let next = belief.next_query().unwrap().2;
                 pauses.push((next - at).as_secs());
                 at = next;
             }
@@ -318,9 +324,9 @@ mod tests {
         let mut restored = belief(&[("a", "1", 5)], now);
         list_again(&mut restored, &[("a", "1", 2)], now);
         assert_eq!(
-            restored.answered(&"a", &"1".into(), ObjectAnswer::There(version("1", 2)), now),
+            restored.apply_answer(&"a", &"1".into(), ObjectAnswer::There(version("1", 2)), now),
             DoubtOutcome::There
         );
-        assert!(doubted(&restored).is_empty() && restored.applied("a", version("1", 3), now));
+        assert!(doubted(&restored).is_empty() && restored.apply_event("a", version("1", 3), now));
     }
 }

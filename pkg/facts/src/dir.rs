@@ -70,11 +70,11 @@ pub fn follow_dir(
     let stop = Arc::clone(&stopped);
     let run = move || {
         while !stop.load(Ordering::Acquire) {
-            watcher.watch(&paths); // before looking, so that no change falls in between
+            watcher.set_directories(&paths); // before looking, so that no change falls in between
             for fact in manifests.scan_files() {
                 tell(fact);
             }
-            if watcher.wait(REGULAR).is_err() {
+            if watcher.wait_for_change(REGULAR).is_err() {
                 thread::sleep(Duration::from_secs(1)); // for want of memory
             }
         }
@@ -98,7 +98,7 @@ pub fn find_in_dir(
     for name in hostfs::list(path)?.into_iter().filter(|name| document::is_manifest(Path::new(name))) {
         let file = path.join(&name);
         let content = hostfs::read(&file, MAX_FILE).map_err(|error| error.to_string());
-        if let Ok(objects) = content.and_then(|content| document::read(&file, &content)) {
+        if let Ok(objects) = content.and_then(|content| document::parse_manifest(&file, &content)) {
             manifests.files.insert(name, ManifestFile { objects, ..ManifestFile::default() });
         }
     }
@@ -160,9 +160,9 @@ impl ManifestDirectory {
             replaced.extend(file.read_if_changed(&self.path.join(&name)).map(|before| (name, before)));
         }
         if are_fewer || !std::mem::replace(&mut self.told, true) {
-            return self.facts();
+            return self.all_facts();
         }
-        self.pod_facts(&replaced).unwrap_or_else(|| self.facts())
+        self.pod_facts(&replaced).unwrap_or_else(|| self.all_facts())
     }
 
     /// Returns the facts about single pods that follow from changed files; `replaced` has their earlier content. `None` if a
@@ -191,7 +191,7 @@ impl ManifestDirectory {
     }
 
     /// Namespaces first: a pod is judged by its namespace.
-    fn facts(&self) -> Vec<Fact> {
+    fn all_facts(&self) -> Vec<Fact> {
         let objects = || self.files.values().map(|file| &file.objects);
         let pods = objects().flat_map(|objects| &objects.pods);
         let pods = pods.filter(|pod| self.is_here(pod)).cloned().collect();
@@ -208,13 +208,13 @@ impl ManifestFile {
         if settled.is_some() && settled == self.settled {
             return None;
         }
-        let before = self.read(path);
+        let before = self.read_manifest(path);
         // A file that could not be read is tried again: the cause need not be in the file.
         self.settled = settled.filter(|_| self.hash.is_some());
         before
     }
 
-    fn read(&mut self, path: &Path) -> Option<ManifestObjects> {
+    fn read_manifest(&mut self, path: &Path) -> Option<ManifestObjects> {
         let content = match hostfs::read(path, MAX_FILE) {
             Ok(content) => content,
             Err(error) if error.is_missing() => return None, // since it was listed; that is told next
@@ -230,7 +230,7 @@ impl ManifestFile {
         if std::mem::replace(&mut self.hash, now) == now {
             return None;
         }
-        match document::read(path, &content) {
+        match document::parse_manifest(path, &content) {
             Ok(objects) => {
                 if self.last.clear() {
                     info!(target: "ambient", path = %path.display(), "manifest read again");

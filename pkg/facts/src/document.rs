@@ -22,7 +22,7 @@ pub(crate) fn is_manifest(name: &Path) -> bool {
 }
 
 /// Reads a file: any number of documents, of which Pods, Namespaces and Lists of them count. The error is for people.
-pub(crate) fn read(name: &Path, content: &[u8]) -> Result<ManifestObjects, String> {
+pub(crate) fn parse_manifest(name: &Path, content: &[u8]) -> Result<ManifestObjects, String> {
     let text = std::str::from_utf8(content).map_err(|cause| cause.to_string())?;
     let documents = if name.extension().is_some_and(|kind| kind == "json") {
         let documents: Result<_, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
@@ -45,8 +45,8 @@ impl ManifestObjects {
         let own = document.get("kind").and_then(Value::as_str).map(str::to_owned);
         let kind = own.as_deref().or(kind).ok_or("an object has no kind")?;
         match kind {
-            "Pod" => self.pods.push(pod(document)?),
-            "Namespace" => self.namespaces.push(namespace(document)?),
+            "Pod" => self.pods.push(parse_pod(document)?),
+            "Namespace" => self.namespaces.push(parse_namespace(document)?),
             "List" | "PodList" | "NamespaceList" => {
                 let of = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
                 let items = document.get_mut("items").map(Value::take).unwrap_or_default();
@@ -61,24 +61,24 @@ impl ManifestObjects {
     }
 }
 
-fn pod(document: Value) -> Result<Pod, String> {
-    let mut pod: Pod = object("Pod", document)?;
+fn parse_pod(document: Value) -> Result<Pod, String> {
+    let mut pod: Pod = parse_object("Pod", document)?;
     let meta = &mut pod.metadata;
     if meta.namespace.is_empty() {
         "default".clone_into(&mut meta.namespace);
     }
     name_it("Pod", meta)?;
-    planner::facts::trim(&mut pod);
+    planner::facts::trim_pod(&mut pod);
     Ok(pod)
 }
 
-fn namespace(document: Value) -> Result<Namespace, String> {
-    let mut namespace: Namespace = object("Namespace", document)?;
+fn parse_namespace(document: Value) -> Result<Namespace, String> {
+    let mut namespace: Namespace = parse_object("Namespace", document)?;
     name_it("Namespace", &mut namespace.metadata)?;
     Ok(namespace)
 }
 
-fn object<T: DeserializeOwned>(kind: &str, document: Value) -> Result<T, String> {
+fn parse_object<T: DeserializeOwned>(kind: &str, document: Value) -> Result<T, String> {
     let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     serde_json::from_value(document).map_err(|cause| format!("{kind} {name:?}: {cause}"))
 }
@@ -88,14 +88,14 @@ fn name_it(kind: &str, meta: &mut ObjectMeta) -> Result<(), String> {
         return Err(format!("a {kind} has no metadata.name"));
     }
     if meta.uid.is_empty() {
-        meta.uid = uid(&format!("{}/{}", meta.namespace, meta.name));
+        meta.uid = derive_uid(&format!("{}/{}", meta.namespace, meta.name));
     }
     Ok(())
 }
 
 /// A UID for what has none: of the form that the API server's have, and for one name always the same (FNV-1a, 128 bits).
 /// So a pod that is removed and written again without a UID is the same pod.
-fn uid(name: &str) -> PodUid {
+fn derive_uid(name: &str) -> PodUid {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let hash = name.bytes().fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn names(name: &str, text: &str) -> Result<Vec<String>, String> {
-        let objects = read(name.as_ref(), text.as_bytes())?;
+        let objects = parse_manifest(name.as_ref(), text.as_bytes())?;
         let pods = objects.pods.iter().map(|pod| pod.name().to_string());
         Ok(pods.chain(objects.namespaces.into_iter().map(|namespace| namespace.metadata.name)).collect())
     }
@@ -159,20 +159,25 @@ mod tests {
             let error = names(name, text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
-        assert!(read("x.yaml".as_ref(), b"\xff").is_err());
+        assert!(parse_manifest("x.yaml".as_ref(), b"\xff").is_err());
     }
 
     #[test]
     fn a_missing_uid_is_made_from_the_name() {
-        let uid_of =
-            |text: &str| read("x.yaml".as_ref(), text.as_bytes()).unwrap().pods.remove(0).metadata.uid;
+        let uid_of = |text: &str| {
+            parse_manifest("x.yaml".as_ref(), text.as_bytes()).unwrap().pods.remove(0).metadata.uid
+        };
         let made = uid_of("kind: Pod\nmetadata: {name: a}");
         assert_eq!(made, uid_of("kind: Pod\nmetadata: {name: a, namespace: default, labels: {x: y}}"));
         assert_ne!(made, uid_of("kind: Pod\nmetadata: {name: a, namespace: other}"));
         assert_eq!(made.as_str().split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12], "{made}");
         assert_eq!(uid_of("kind: Pod\nmetadata: {name: a, uid: given}").as_str(), "given");
-        assert_eq!(uid("").as_str(), "6c62272e-07bb-0142-62b8-21756295c58d", "FNV-1a of nothing");
-        assert_eq!(uid("a").as_str(), "d228cb69-6f1a-8caf-7891-2b704e4a8964", "FNV-1a, a known answer");
+        assert_eq!(derive_uid("").as_str(), "6c62272e-07bb-0142-62b8-21756295c58d", "FNV-1a of nothing");
+        assert_eq!(
+            derive_uid("a").as_str(),
+            "d228cb69-6f1a-8caf-7891-2b704e4a8964",
+            "FNV-1a, a known answer"
+        );
     }
 
     #[test]

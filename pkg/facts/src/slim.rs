@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for TrimmedObject<Pod> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut object = Pod::deserialize(deserializer)?;
         let version = object.take_version();
-        Ok(TrimmedObject::new(object, version, facts::trim))
+        Ok(TrimmedObject::new(object, version, facts::trim_pod))
     }
 }
 

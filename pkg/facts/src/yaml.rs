@@ -13,10 +13,10 @@ pub fn parse(text: &str) -> Result<Vec<Value>, Reason> {
     let mut events = ManifestEvents(Parser::new_from_str(text));
     let mut documents = Vec::new();
     loop {
-        match events.next()? {
+        match events.next_event()? {
             Event::StreamEnd => return Ok(documents),
             Event::Nothing | Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd => {}
-            event => documents.push(events.node(event, 0)?),
+            event => documents.push(events.read_value(event, 0)?),
         }
     }
 }
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Vec<Value>, Reason> {
 struct ManifestEvents<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
 
 impl<'t> ManifestEvents<'t> {
-    fn next(&mut self) -> Result<Event<'t>, String> {
+    fn next_event(&mut self) -> Result<Event<'t>, String> {
         match self.0.next_event() {
             Some(Ok((event, _))) => Ok(event),
             Some(Err(error)) => {
@@ -35,40 +35,40 @@ impl<'t> ManifestEvents<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, depth: usize) -> Result<Value, String> {
+    fn read_value(&mut self, event: Event<'t>, depth: usize) -> Result<Value, String> {
         if depth > MAX_DEPTH {
             return Err("it is nested too deep".to_owned());
         }
         match event {
-            Event::Scalar(text, ScalarStyle::Plain, _, None) => Ok(plain(&text)),
+            Event::Scalar(text, ScalarStyle::Plain, _, None) => Ok(plain_scalar(&text)),
             Event::Scalar(text, ..) => Ok(Value::String(text.into_owned())),
-            Event::SequenceStart(..) => self.list(depth),
-            Event::MappingStart(..) => self.map(depth),
+            Event::SequenceStart(..) => self.read_list(depth),
+            Event::MappingStart(..) => self.read_map(depth),
             Event::Alias(_) => Err("it has an alias, which is not supported here".to_owned()),
             _ => Err("it ends too early".to_owned()),
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, String> {
+    fn read_list(&mut self, depth: usize) -> Result<Value, String> {
         let mut list = Vec::new();
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 Event::SequenceEnd => return Ok(Value::Array(list)),
-                event => list.push(self.node(event, depth + 1)?),
+                event => list.push(self.read_value(event, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Value, String> {
+    fn read_map(&mut self, depth: usize) -> Result<Value, String> {
         let mut map = Map::new();
         loop {
-            let key = match self.next()? {
+            let key = match self.next_event()? {
                 Event::MappingEnd => return Ok(Value::Object(map)),
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err("it has a key that is no text".to_owned()),
             };
-            let event = self.next()?;
-            let value = self.node(event, depth + 1)?;
+            let event = self.next_event()?;
+            let value = self.read_value(event, depth + 1)?;
             if map.insert(key.clone(), value).is_some() {
                 return Err(format!("it has the key {key:?} twice in one map"));
             }
@@ -77,16 +77,16 @@ impl<'t> ManifestEvents<'t> {
 }
 
 /// A scalar without quotes, by the core schema of YAML 1.2; numbers as far as JSON has them, decimal only.
-fn plain(text: &str) -> Value {
+fn plain_scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
-        _ => number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
+        _ => parse_number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
     }
 }
 
-fn number(text: &str) -> Option<Number> {
+fn parse_number(text: &str) -> Option<Number> {
     if !text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b)) {
         return None; // "inf" and "nan" are numbers to Rust
     }

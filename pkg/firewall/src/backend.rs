@@ -23,7 +23,7 @@ impl Backend {
     pub const ALL: [Backend; 3] = [Backend::Nft, Backend::Legacy, Backend::Native];
 
     /// The tools for these tables; native ones have none of iptables.
-    pub(crate) fn tools(self) -> ToolKind {
+    pub(crate) fn tool_kind(self) -> ToolKind {
         match self {
             Backend::Legacy => ToolKind::Legacy,
             Backend::Nft | Backend::Native => ToolKind::Nft,
@@ -45,7 +45,7 @@ impl From<ToolKind> for Backend {
 /// # Errors
 /// Neither is there.
 pub fn available_backend() -> Result<Backend, Error> {
-    match nftables::generation() {
+    match nftables::read_generation() {
         Ok(_) => Ok(Backend::Nft),
         Err(_) => Ok(IptablesTools::from_environment().default_kind()?.into()),
     }

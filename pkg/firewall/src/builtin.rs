@@ -38,11 +38,11 @@ impl BuiltIn {
         let mut tables = BuiltInTables::open(family)?;
         let mut chains = Vec::new();
         for name in NAMES {
-            if tables.chain(table, name)?.is_some_and(|chain| chain.has_hook) {
+            if tables.find_chain(table, name)?.is_some_and(|chain| chain.has_hook) {
                 chains.push(name.to_owned());
             }
         }
-        Ok(BuiltIn { exists: tables.users(table)?.is_some(), chains })
+        Ok(BuiltIn { exists: tables.count_users(table)?.is_some(), chains })
     }
 
     /// Reads what [`fmt::Display`] wrote.
@@ -60,11 +60,11 @@ impl BuiltIn {
     pub fn put_back(&self, family: Family, table: &str) -> Result<(), Error> {
         let mut tables = BuiltInTables::open(family)?;
         for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
-            if tables.chain(table, name)?.is_some_and(|chain| chain.is_unused()) {
+            if tables.find_chain(table, name)?.is_some_and(|chain| chain.is_unused()) {
                 tables.delete_chain(table, name)?;
             }
         }
-        if !self.exists && tables.users(table)? == Some(0) {
+        if !self.exists && tables.count_users(table)? == Some(0) {
             tables.delete_table(table)?;
         }
         Ok(())
@@ -88,8 +88,8 @@ pub(crate) struct ChainInfo {
 
 impl ChainInfo {
     pub(crate) fn parse_chain(message: &ReceivedMessage<'_>) -> Result<ChainInfo, Malformed> {
-        let (_, attributes) = message.header::<4>()?;
-        let number = |kind| attributes.find(kind).map(|found| found.be32()).transpose();
+        let (_, attributes) = message.split_header::<4>()?;
+        let number = |kind| attributes.find(kind).map(|found| found.read_be32()).transpose();
         Ok(ChainInfo {
             has_hook: attributes.find(CHAIN_HOOK).is_some(),
             policy: number(CHAIN_POLICY)?,
@@ -118,23 +118,23 @@ impl BuiltInTables {
         })
     }
 
-    fn chain(&mut self, table: &str, name: &str) -> Result<Option<ChainInfo>, Error> {
+    fn find_chain(&mut self, table: &str, name: &str) -> Result<Option<ChainInfo>, Error> {
         let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &self.header);
-        question.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        self.ask(question, |reply| Ok(ChainInfo::parse_chain(reply)?))
+        question.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, name);
+        self.query_kernel(question, |reply| Ok(ChainInfo::parse_chain(reply)?))
     }
 
     /// How many chains and other things there are in a table, if there is one.
-    fn users(&mut self, table: &str) -> Result<Option<u32>, Error> {
+    fn count_users(&mut self, table: &str) -> Result<Option<u32>, Error> {
         let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &self.header);
-        question.str(TABLE_NAME, table);
-        self.ask(question, |reply| {
-            let (_, attributes) = reply.header::<4>()?;
-            Ok(attributes.find(TABLE_USE).map(|found| found.be32()).transpose()?.unwrap_or_default())
+        question.put_str(TABLE_NAME, table);
+        self.query_kernel(question, |reply| {
+            let (_, attributes) = reply.split_header::<4>()?;
+            Ok(attributes.find(TABLE_USE).map(|found| found.read_be32()).transpose()?.unwrap_or_default())
         })
     }
 
-    fn ask<T>(
+    fn query_kernel<T>(
         &mut self,
         question: NetlinkRequest,
         read: impl Fn(&ReceivedMessage<'_>) -> Result<T, netlink::Error>,
@@ -149,19 +149,19 @@ impl BuiltInTables {
 
     fn delete_chain(&self, table: &str, name: &str) -> Result<(), Error> {
         let mut change = NetlinkRequest::new(DELETE_CHAIN, ONLY_EMPTY, &self.header);
-        change.str(CHAIN_TABLE, table).str(CHAIN_NAME, name);
-        delete(change)
+        change.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, name);
+        delete_unused(change)
     }
 
     fn delete_table(&self, table: &str) -> Result<(), Error> {
         let mut change = NetlinkRequest::new(DELETE_TABLE, ONLY_EMPTY, &self.header);
-        change.str(TABLE_NAME, table);
-        delete(change)
+        change.put_str(TABLE_NAME, table);
+        delete_unused(change)
     }
 }
 
 /// Deletes a chain or a table, unless another component has used or removed it since it was looked at.
-fn delete(change: NetlinkRequest) -> Result<(), Error> {
+fn delete_unused(change: NetlinkRequest) -> Result<(), Error> {
     match nftables::commit(vec![change]) {
         Err(error) if matches!(error.errno(), Some(Errno::BUSY | Errno::NOENT)) => Ok(()),
         Err(nftables::Error::Commit(source)) => Err(Error::BuiltIn(source)),

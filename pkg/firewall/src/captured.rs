@@ -141,7 +141,7 @@ impl CapturedTraffic {
                 }
             };
             nf_tables(number, |table, rule| note(0, table, rule))?;
-            iptables_legacy::rules(family, |table, rule| note(1, table, TracedRule::of_legacy(rule)))?;
+            iptables_legacy::read_rules(family, |table, rule| note(1, table, TracedRule::of_legacy(rule)))?;
         }
         if let Some(prefix) = owner.native {
             nf_tables(INET, |table, rule| {
@@ -188,11 +188,11 @@ impl CapturedTraffic {
     /// Outbound traffic, of whichever family: every rule set of a sidecar or of in-pod capture redirects some of it, whatever
     /// its settings.
     #[must_use]
-    pub fn outbound() -> CapturedTraffic {
+    pub fn any_outbound() -> CapturedTraffic {
         CapturedTraffic([CapturedFlow { family: None, hook: Hook::Output }].into())
     }
 
-    /// Reads what [`CapturedTraffic::lines`] returned. Lines of another version that mean nothing here are left out.
+    /// Reads what [`CapturedTraffic::to_lines`] returned. Lines of another version that mean nothing here are left out.
     #[must_use]
     pub fn from_lines(lines: &[String]) -> CapturedTraffic {
         CapturedTraffic(lines.iter().filter_map(|line| CapturedFlow::parse(line)).collect())
@@ -200,7 +200,7 @@ impl CapturedTraffic {
 
     /// A line for each family and direction, to be kept.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
+    pub fn to_lines(&self) -> Vec<String> {
         self.0.iter().map(ToString::to_string).collect()
     }
 
@@ -212,7 +212,7 @@ impl CapturedTraffic {
 
     /// The traffic that was redirected and is not redirected `now`, line by line; empty: none.
     #[must_use]
-    pub fn missing(&self, now: &CapturedTraffic) -> Vec<String> {
+    pub fn missing_from(&self, now: &CapturedTraffic) -> Vec<String> {
         let lost = self.0.iter().filter(|flow| !now.0.iter().any(|found| flow.is_part_of(found)));
         lost.map(ToString::to_string).collect()
     }
@@ -223,7 +223,7 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), E
     // struct nfgenmsg: family, version 0, resource 0
     let question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
     let opened = Socket::open_with_timeout(NetlinkProtocol::Netfilter, BOUNDS.time);
-    let replies = match opened.and_then(|socket| socket.bounded(BOUNDS).dump(&question)) {
+    let replies = match opened.and_then(|socket| socket.with_bounds(BOUNDS).dump(&question)) {
         Ok(replies) => replies,
         Err(error) if has_no_nf_tables(&error) => return Ok(()),
         Err(source) => return Err(Error::Presence(source)),
@@ -237,34 +237,36 @@ fn nf_tables(family: u8, mut note: impl FnMut(&str, TracedRule)) -> Result<(), E
 
 /// A rule as the kernel tells it, with its table.
 pub(crate) fn parse_rule<'a>(message: &ReceivedMessage<'a>) -> Result<(&'a str, TracedRule), Malformed> {
-    let (_, attributes) = message.header::<4>()?;
-    let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.str();
-    Ok((text(RULE_TABLE)?, rule(text(RULE_CHAIN)?, &attributes)?))
+    let (_, attributes) = message.split_header::<4>()?;
+    let text = |kind| attributes.find(kind).ok_or(Malformed("rule without a place"))?.read_str();
+    Ok((text(RULE_TABLE)?, parse_traced_rule(text(RULE_CHAIN)?, &attributes)?))
 }
 
-fn rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedRule, Malformed> {
+fn parse_traced_rule(chain: &str, attributes: &Attributes<'_>) -> Result<TracedRule, Malformed> {
     let mut jumps_to = None;
     let mut effect = RuleEffect::None;
     let mut is_plain = true;
-    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
-        let parts = expression?.nested();
-        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.str()?;
+    for expression in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
+        let parts = expression?.nested_attributes();
+        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("expression without a name"))?.read_str()?;
         let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") else { continue };
         if name == "immediate" {
-            let verdict =
-                data.nested().find(IMMEDIATE_DATA).and_then(|data| data.nested().find(DATA_VERDICT));
-            let code = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CODE));
-            let code = code.map(|code| code.be32()).transpose()?.map(u32::cast_signed);
+            let verdict = data
+                .nested_attributes()
+                .find(IMMEDIATE_DATA)
+                .and_then(|data| data.nested_attributes().find(DATA_VERDICT));
+            let code = verdict.and_then(|verdict| verdict.nested_attributes().find(VERDICT_CODE));
+            let code = code.map(|code| code.read_be32()).transpose()?.map(u32::cast_signed);
             if is_plain && matches!(code, Some(VERDICT_ACCEPT | VERDICT_RETURN)) {
                 effect = RuleEffect::Leaves;
             }
-            let target = verdict.and_then(|verdict| verdict.nested().find(VERDICT_CHAIN));
-            jumps_to = target.map(|target| target.str()).transpose()?.map(str::to_owned).or(jumps_to);
+            let target = verdict.and_then(|verdict| verdict.nested_attributes().find(VERDICT_CHAIN));
+            jumps_to = target.map(|target| target.read_str()).transpose()?.map(str::to_owned).or(jumps_to);
             continue;
         }
         is_plain = false;
-        let target = data.nested().find(XT_NAME).filter(|_| name == "target");
-        if RuleEffect::is_redirection(target.map_or(Ok(name), |target| target.str())?) {
+        let target = data.nested_attributes().find(XT_NAME).filter(|_| name == "target");
+        if RuleEffect::is_redirection(target.map_or(Ok(name), |target| target.read_str())?) {
             effect = RuleEffect::Redirects;
         }
     }
@@ -296,11 +298,11 @@ impl TableChains {
         let mut seen = BTreeSet::new();
         let passing = base.map(|(_, rules)| rules.as_slice()).unwrap_or_default().iter();
         let mut passing = passing.take_while(|rule| rule.effect != RuleEffect::Leaves);
-        passing.any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.redirects(chain, &mut seen)))
+        passing.any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.can_redirect(chain, &mut seen)))
     }
 
     /// Whether packets in a chain reach such a rule. The kernel bounds how deep jumps nest.
-    fn redirects<'a>(&'a self, chain: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {
+    fn can_redirect<'a>(&'a self, chain: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {
         if is_for_dns(chain) || !seen.insert(chain) {
             return false;
         }
@@ -308,7 +310,7 @@ impl TableChains {
         let mut passing = rules.take_while(|rule| rule.effect != RuleEffect::Leaves);
         passing.any(|rule| {
             rule.effect == RuleEffect::Redirects
-                || rule.jumps_to.as_deref().is_some_and(|next| self.redirects(next, seen))
+                || rule.jumps_to.as_deref().is_some_and(|next| self.can_redirect(next, seen))
         })
     }
 }
@@ -330,8 +332,8 @@ mod tests {
     fn lines_are_kept_and_those_of_other_versions_left_out() {
         let all = ["IPv4 inbound", "IPv4 outbound", "IPv6 outbound", "IPv4 or IPv6 inbound"];
         let kept = captured(&all);
-        assert_eq!(kept.lines().len(), all.len());
-        assert_eq!(CapturedTraffic::from_lines(&kept.lines()), kept);
+        assert_eq!(kept.to_lines().len(), all.len());
+        assert_eq!(CapturedTraffic::from_lines(&kept.to_lines()), kept);
         assert!(captured(&["IPv9 inbound", "IPv4 sideways", "", "outbound"]).is_empty());
     }
 
@@ -339,13 +341,13 @@ mod tests {
     fn traffic_counts_as_captured_by_rules_of_any_backend() {
         let both = captured(&["IPv4 inbound", "IPv4 outbound", "IPv6 outbound"]);
         let native = captured(&["IPv4 or IPv6 inbound", "IPv4 or IPv6 outbound"]);
-        assert!(both.missing(&both).is_empty() && both.missing(&native).is_empty());
-        assert_eq!(native.missing(&both), [""; 0]);
-        assert_eq!(both.missing(&captured(&["IPv4 inbound", "IPv4 outbound"])), ["IPv6 outbound"]);
-        assert_eq!(native.missing(&captured(&["IPv4 outbound"])), ["IPv4 or IPv6 inbound"]);
-        assert_eq!(CapturedTraffic::outbound().missing(&captured(&["IPv6 outbound"])), [""; 0]);
+        assert!(both.missing_from(&both).is_empty() && both.missing_from(&native).is_empty());
+        assert_eq!(native.missing_from(&both), [""; 0]);
+        assert_eq!(both.missing_from(&captured(&["IPv4 inbound", "IPv4 outbound"])), ["IPv6 outbound"]);
+        assert_eq!(native.missing_from(&captured(&["IPv4 outbound"])), ["IPv4 or IPv6 inbound"]);
+        assert_eq!(CapturedTraffic::any_outbound().missing_from(&captured(&["IPv6 outbound"])), [""; 0]);
         let inbound = captured(&["IPv4 inbound"]);
-        assert_eq!(CapturedTraffic::outbound().missing(&inbound), ["IPv4 or IPv6 outbound"]);
+        assert_eq!(CapturedTraffic::any_outbound().missing_from(&inbound), ["IPv4 or IPv6 outbound"]);
     }
 
     fn rule(chain: &str, jumps_to: Option<&str>, effect: RuleEffect) -> TracedRule {

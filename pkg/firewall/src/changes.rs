@@ -43,7 +43,7 @@ impl ObservedTables {
     /// Returns the changes that lead from what was observed to what is wanted of an owner's rules. A family that is to have
     /// none gets an empty rule set.
     #[must_use]
-    pub fn changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
+    pub fn plan_changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
         let rules = Family::BOTH.map(|family| (family, wanted(family)));
         if let Some(native) = &self.native {
             let native = owner.native.map(|prefix| NativeChange::new(native, prefix, &rules));
@@ -59,8 +59,8 @@ impl ObservedTables {
 
     /// Returns the changes that remove an owner's rules.
     #[must_use]
-    pub fn removal(&self, owner: ChainSet) -> FamilyChanges {
-        self.changes(owner, |_| RuleSet::default())
+    pub fn plan_removal(&self, owner: ChainSet) -> FamilyChanges {
+        self.plan_changes(owner, |_| RuleSet::default())
     }
 }
 
@@ -82,7 +82,7 @@ impl NativeChange {
     /// As [`FamilyChanges::in_two_steps`].
     fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
         let filled = self.wanted.clone().without_jumps();
-        let between = Arc::new(NativeListing::expected(&filled).ok()?);
+        let between = Arc::new(NativeListing::from_rules(&filled).ok()?);
         let leads_anew = !self.found.is_led_into(self.prefix) && filled != self.wanted;
         let fill = NativeChange { wanted: filled, ..self.clone() };
         leads_anew.then(|| (fill, NativeChange { found: between, ..self.clone() }))
@@ -128,7 +128,7 @@ impl FamilyChanges {
 
     /// The tables that are changed, by family.
     #[must_use]
-    pub fn tables(&self) -> Vec<(Family, &'static str)> {
+    pub fn changed_tables(&self) -> Vec<(Family, &'static str)> {
         let of = |change: &RuleChange| change.edits.iter().map(|edit| edit.table.name()).collect::<Vec<_>>();
         self.families
             .iter()
@@ -137,13 +137,13 @@ impl FamilyChanges {
     }
 
     /// The families that need a change.
-    pub fn families(&self) -> impl Iterator<Item = Family> {
+    pub fn changed_families(&self) -> impl Iterator<Item = Family> {
         self.families.iter().filter(|(_, change)| !change.is_empty()).map(|(family, _)| *family)
     }
 
     /// The texts for `iptables-restore --noflush`; empty for a family that needs no change.
     #[must_use]
-    pub fn texts(&self) -> Vec<(Family, String)> {
+    pub fn restore_texts(&self) -> Vec<(Family, String)> {
         self.families.iter().map(|(family, change)| (*family, change.restore_text())).collect()
     }
 }
@@ -159,7 +159,7 @@ impl BlankRules {
         let wanted = if self.without_jumps { wanted.without_jumps() } else { wanted };
         // An earlier step may have begun.
         let found = NativeListing::read(&[self.prefix], ListBounds::POD)?;
-        Ok(nftables::commit(nftables::native::transaction(&found, self.prefix, &wanted)?)?)
+        Ok(nftables::commit(nftables::native::transaction_messages(&found, self.prefix, &wanted)?)?)
     }
 }
 
@@ -178,22 +178,23 @@ impl Firewall {
     /// The engine's, or as [`Firewall::restore`].
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<Backend, Error> {
         if let Some(native) = &changes.native {
-            let messages = nftables::native::transaction(&native.found, native.prefix, &native.wanted)?;
+            let messages =
+                nftables::native::transaction_messages(&native.found, native.prefix, &native.wanted)?;
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {
             let told = self.without_strange_deletes(changes)?;
-            return self.or_native(self.restore(&told.texts(), waiting), changes);
+            return self.or_native(self.restore(&told.restore_texts(), waiting), changes);
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
-        let refused = match nftables::transaction(&by_family) {
+        let refused = match nftables::transaction_messages(&by_family) {
             Ok(messages) => match nftables::commit(messages) {
                 Err(error) if is_unknown_to_kernel(&error) => error.into(),
                 done => return Ok(done.map(|()| self.backend())?),
             },
             Err(unsupported) => unsupported.into(),
         };
-        let by_tools = match self.restore(&changes.texts(), waiting) {
+        let by_tools = match self.restore(&changes.restore_texts(), waiting) {
             Err(Error::Tool(ToolError::NoTool { .. } | ToolError::NoIptables(_))) => Err(refused),
             done => done,
         };
@@ -210,7 +211,7 @@ impl Firewall {
             .collect();
         if deletes.iter().any(|(_, change)| !change.is_empty()) {
             let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
-            nftables::commit(nftables::transaction(&by_family)?)?;
+            nftables::commit(nftables::transaction_messages(&by_family)?)?;
         }
         Ok(rest)
     }
@@ -236,10 +237,12 @@ impl Firewall {
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
         let presence = BackendPresence::of_this_netns()?;
         let mut taken = Vec::new();
-        for other in self.others().filter(|other| presence.native || other.backend() != Backend::Native) {
+        for other in
+            self.other_backends().filter(|other| presence.native || other.backend() != Backend::Native)
+        {
             let found = other.read_tables(presence.families_of(other.backend()));
             let observed = if self.is_forced() { found.unwrap_or_default() } else { found? };
-            let changes = observed.removal(owner);
+            let changes = observed.plan_removal(owner);
             match other.apply(&changes, Vec::new()) {
                 // Nobody here can change these.
                 Err(Error::Tool(ToolError::NoTool { .. })) => continue,
@@ -255,13 +258,13 @@ impl Firewall {
     /// Makes the changes by one command for each rule; not atomic.
     ///
     /// # Errors
-    /// As [`Firewall::call`]; what was done before it stays.
+    /// As [`Firewall::run_command`]; what was done before it stays.
     pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<Backend, Error> {
         if changes.native.is_some() {
             return self.apply(changes, Vec::new()); // no tool makes these
         }
         for (family, change) in &self.without_strange_deletes(changes)?.families {
-            change.calls().iter().try_for_each(|call| self.call(*family, call))?;
+            change.iptables_calls().iter().try_for_each(|call| self.run_command(*family, call))?;
         }
         Ok(self.backend())
     }

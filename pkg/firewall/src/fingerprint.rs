@@ -1,6 +1,6 @@
 //! Whether rules were changed since they were last read, without any child process.
 
-use crate::{Error, presence::generation};
+use crate::{Error, presence::rules_generation};
 
 /// The rules of a namespace, of both backends: two that are equal are of the same rules. Of those in nf_tables it is how
 /// often they were changed, of those in legacy tables it depends on their content alone. Traffic changes neither.
@@ -21,7 +21,7 @@ impl RulesFingerprint {
     /// # Errors
     /// The kernel could not be asked, or its answer makes no sense.
     pub fn of_this_netns() -> Result<RulesFingerprint, Error> {
-        RulesFingerprint::within(iptables_legacy::LONGEST)
+        RulesFingerprint::read_within(iptables_legacy::LONGEST)
     }
 
     /// Like [`RulesFingerprint::of_this_netns`], but reads legacy tables as long as a node may have them.
@@ -29,11 +29,14 @@ impl RulesFingerprint {
     /// # Errors
     /// As [`RulesFingerprint::of_this_netns`].
     pub fn of_node() -> Result<RulesFingerprint, Error> {
-        RulesFingerprint::within(iptables_legacy::LONGEST_OF_NODE)
+        RulesFingerprint::read_within(iptables_legacy::LONGEST_OF_NODE)
     }
 
-    fn within(longest: usize) -> Result<RulesFingerprint, Error> {
-        Ok(RulesFingerprint { generation: generation()?, legacy: iptables_legacy::fingerprint(longest)? })
+    fn read_within(longest: usize) -> Result<RulesFingerprint, Error> {
+        Ok(RulesFingerprint {
+            generation: rules_generation()?,
+            legacy: iptables_legacy::tables_fingerprint(longest)?,
+        })
     }
 
     /// How often rules of nf_tables were changed; `None`: the kernel has no nf_tables.

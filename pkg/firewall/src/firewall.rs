@@ -61,7 +61,7 @@ pub struct FirewallOptions {
     pub native: NativeTables,
     /// Lock to take for legacy tables.
     pub lock: XtablesLock,
-    /// Where [`inside`](crate::inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
+    /// Where [`run_inside`](crate::run_inside) keeps the locks of pods' legacy tables: a directory that it makes, for root alone, in one
     /// that all programs of ours see. `None`: each process has locks of its own.
     pub lock_directory: Option<PathBuf>,
     /// How long to wait for that lock; whole seconds, at least 1.
@@ -69,7 +69,7 @@ pub struct FirewallOptions {
     /// How long a tool may take in all.
     pub tool_timeout: Duration,
     /// The network namespace is a pod's, of which no more is read than any pod has, and where a tool has less time.
-    /// [`inside`](crate::inside) sets it.
+    /// [`run_inside`](crate::run_inside) sets it.
     pub is_pod: bool,
     /// Where the tools that change rules run: the user namespace that owns the network namespace, when it is not our own
     /// ([`Netns::foreign_owner`](netns::Netns::foreign_owner)). The program must call [`become_tool`](crate::become_tool)
@@ -96,7 +96,7 @@ impl Default for FirewallOptions {
 impl FirewallOptions {
     /// The backends that may hold something of ours: the forced one, else all, since an earlier run may have used any.
     #[must_use]
-    pub fn backends(&self) -> Vec<Backend> {
+    pub fn possible_backends(&self) -> Vec<Backend> {
         self.forced.map_or_else(|| Backend::ALL.to_vec(), |forced| vec![forced])
     }
 
@@ -128,7 +128,7 @@ impl FirewallOptions {
     }
 
     /// How much of a list is read.
-    fn bounds(&self) -> ListBounds {
+    fn list_bounds(&self) -> ListBounds {
         if self.is_pod { ListBounds::POD } else { ListBounds::NODE }
     }
 }
@@ -164,8 +164,8 @@ pub struct WaitingRestore {
 }
 
 impl WaitingRestore {
-    fn fed(mut self, text: &str) -> Result<RunningTool, Error> {
-        self.running.feed(text)?;
+    fn feed_text(mut self, text: &str) -> Result<RunningTool, Error> {
+        self.running.write_input(text)?;
         Ok(self.running)
     }
 }
@@ -195,7 +195,7 @@ impl ObservedTables {
     pub fn of_pod() -> Result<ObservedTables, Error> {
         let options = FirewallOptions { is_pod: true, ..FirewallOptions::default() };
         let presence = BackendPresence::of_this_netns()?;
-        let chosen = AllTables::read(&options, &presence, true)?.choose();
+        let chosen = AllTables::read_all(&options, &presence, true)?.choose_backend();
         Ok(chosen.map(|(_, observed)| observed).unwrap_or_default())
     }
 
@@ -218,7 +218,7 @@ struct AllTables {
 
 impl AllTables {
     /// `with_all`: also of backends whose tools the host lacks. Their tables cannot be ours to change.
-    fn read(
+    fn read_all(
         options: &FirewallOptions,
         presence: &BackendPresence,
         with_all: bool,
@@ -237,7 +237,7 @@ impl AllTables {
     }
 
     /// `None`: none of them holds anything that counts.
-    fn choose(self) -> Option<(Backend, ObservedTables)> {
+    fn choose_backend(self) -> Option<(Backend, ObservedTables)> {
         let held = |observed: &ObservedTables| HeldTables::from_saves(observed.families.values());
         let (nft, legacy) = (held(&self.nft), held(&self.legacy));
         let backend = by_content(nft, legacy, self.native.is_some(), self.prefers_native)?;
@@ -265,7 +265,7 @@ impl Firewall {
         }
         let by_content = match presence.is_blank() {
             true => None,
-            false => AllTables::read(options, &presence, false)?.choose(),
+            false => AllTables::read_all(options, &presence, false)?.choose_backend(),
         };
         if let Some((backend, observed)) = by_content {
             return Ok((Firewall::with_backend(backend, options), observed));
@@ -286,12 +286,12 @@ impl Firewall {
 
     /// Whether the host has the tool that changes the tables of this backend.
     fn has_tool(&self, family: Family) -> bool {
-        self.tools.find(self.backend.tools(), family, ToolVerb::Restore).is_ok()
+        self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore).is_ok()
     }
 
     /// Reads the tables of these families, of which there are some.
     pub(crate) fn read_tables(&self, families: &[Family]) -> Result<ObservedTables, Error> {
-        let bounds = self.options.bounds();
+        let bounds = self.options.list_bounds();
         match self.backend {
             Backend::Native => {
                 let native = Some(Arc::new(NativeListing::read(&native_prefixes(), bounds)?));
@@ -299,7 +299,7 @@ impl Firewall {
             }
             _ if families.is_empty() => Ok(ObservedTables::default()),
             Backend::Nft => {
-                let families = nftables::listing(&OWNERS, bounds)?;
+                let families = nftables::read_tables(&OWNERS, bounds)?;
                 Ok(ObservedTables { families, ..ObservedTables::default() })
             }
             Backend::Legacy => {
@@ -308,15 +308,16 @@ impl Firewall {
                 } else {
                     iptables_legacy::LONGEST_OF_NODE
                 };
-                let read =
-                    |family: &Family| Ok((*family, iptables_legacy::listing(*family, &OWNERS, longest)?));
+                let read = |family: &Family| {
+                    Ok((*family, iptables_legacy::read_listing(*family, &OWNERS, longest)?))
+                };
                 let families = families.iter().map(read).collect::<Result<BTreeMap<_, _>, Error>>()?;
                 let observed = ObservedTables { families, ..ObservedTables::default() };
                 if !observed.has_strange_jump() {
                     return Ok(observed);
                 }
                 // To delete such a rule, a tool has to be told all that it says. Without tools nobody will.
-                match self.save() {
+                match self.save_tables() {
                     Err(Error::Tool(iptables_legacy::Error::NoTool { .. })) => Ok(observed),
                     saved => saved,
                 }
@@ -350,23 +351,23 @@ impl Firewall {
     }
 
     /// Returns this firewall with each of the other backends.
-    pub(crate) fn others(&self) -> impl Iterator<Item = Firewall> {
+    pub(crate) fn other_backends(&self) -> impl Iterator<Item = Firewall> {
         let others = Backend::ALL.into_iter().filter(|backend| *backend != self.backend);
         others.map(|backend| Firewall { backend, ..self.clone() })
     }
 
     /// Has the tools of this backend print its tables, the families side by side.
-    fn save(&self) -> Result<ObservedTables, Error> {
+    fn save_tables(&self) -> Result<ObservedTables, Error> {
         let families = BackendPresence::of_this_netns()?.families_of(self.backend).to_vec();
         let started = families.iter().map(|family| {
-            let tool = self.tools.find(self.backend.tools(), *family, ToolVerb::Save)?;
+            let tool = self.tools.find_tool(self.backend.tool_kind(), *family, ToolVerb::Save)?;
             Ok((*family, RunningTool::start(&tool, &[], &[], ToolInput::Text(""))?))
         });
         let mut observed = ObservedTables::default();
         let time = self.options.tool_time();
         for (family, finished) in finish_all(started.collect::<Result<_, Error>>()?, time)? {
             let tool = finished.tool.clone();
-            let output = finished.success()?;
+            let output = finished.require_success()?;
             let saved = SavedTables::parse_for(&output.stdout, &OWNERS).map_err(|source| Error::Save {
                 tool,
                 family,
@@ -386,7 +387,7 @@ impl Firewall {
         if self.is_direct() {
             return Ok(None);
         }
-        Ok(Some(WaitingRestore { family, running: self.start(family, ToolInput::Later)? }))
+        Ok(Some(WaitingRestore { family, running: self.start_tool(family, ToolInput::Later)? }))
     }
 
     /// Feeds each family's text to one `iptables-restore --noflush`, side by side: to one that waits for it, else to a
@@ -402,17 +403,17 @@ impl Firewall {
             running.push((
                 *family,
                 match started {
-                    Some(index) if text.len() <= PIPE => waiting.swap_remove(index).fed(text)?,
-                    _ => self.start(*family, ToolInput::Text(text))?,
+                    Some(index) if text.len() <= PIPE => waiting.swap_remove(index).feed_text(text)?,
+                    _ => self.start_tool(*family, ToolInput::Text(text))?,
                 },
             ));
         }
         let finished = finish_all(running, self.options.tool_time())?;
-        finished.into_iter().try_for_each(|(_, finished)| self.restored(finished))
+        finished.into_iter().try_for_each(|(_, finished)| self.check_finished(finished))
     }
 
-    fn start(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {
-        let tool = self.tools.find(self.backend.tools(), family, ToolVerb::Restore)?;
+    fn start_tool(&self, family: Family, input: ToolInput<'_>) -> Result<RunningTool, Error> {
+        let tool = self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Restore)?;
         let within = self.options.user_namespace.as_deref();
         Ok(RunningTool::start_within(
             within,
@@ -427,8 +428,8 @@ impl Firewall {
     ///
     /// # Errors
     /// The tool's refusal in its own words.
-    pub fn call(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
-        let tool = self.tools.find(self.backend.tools(), family, ToolVerb::Command)?;
+    pub fn run_command(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
+        let tool = self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Command)?;
         let wait = self.wait_argument();
         let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
         let within = self.options.user_namespace.as_deref();
@@ -436,19 +437,19 @@ impl Firewall {
         let running =
             RunningTool::start_within(within, &tool, &arguments, &environment, ToolInput::Text(""))?;
         let bound = self.options.tool_time();
-        self.restored(running.finish(Instant::now() + bound, bound)?)
+        self.check_finished(running.wait_for_exit(Instant::now() + bound, bound)?)
     }
 
-    fn restored(&self, finished: FinishedTool) -> Result<(), Error> {
+    fn check_finished(&self, finished: FinishedTool) -> Result<(), Error> {
         let tool = finished.tool.clone();
         let locked = finished.stderr.contains("xtables lock");
-        match finished.success() {
+        match finished.require_success() {
             Ok(_) => Ok(()),
             Err(_) if locked && self.backend == Backend::Legacy => Err(Error::Locked {
                 tool,
                 lock: self.options.lock.path().to_owned(),
                 waited: self.options.lock_wait,
-                holder: self.options.lock.holder(),
+                holder: self.options.lock.describe_holders(),
             }),
             Err(error) => Err(error.into()),
         }
@@ -478,8 +479,10 @@ fn finish_all(
     bound: Duration,
 ) -> Result<Vec<(Family, FinishedTool)>, Error> {
     let deadline = Instant::now() + bound;
-    let finished: Vec<_> =
-        running.into_iter().map(|(family, child)| Ok((family, child.finish(deadline, bound)?))).collect();
+    let finished: Vec<_> = running
+        .into_iter()
+        .map(|(family, child)| Ok((family, child.wait_for_exit(deadline, bound)?)))
+        .collect();
     finished.into_iter().collect()
 }
 

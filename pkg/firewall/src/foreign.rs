@@ -46,7 +46,7 @@ const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 ///
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
-pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
+pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
     let mut found = nf_tables(owner, marks)?;
     for family in Family::BOTH {
         found.extend(legacy::find_effects(owner, marks, family)?);
@@ -65,7 +65,7 @@ pub fn foreign(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
 }
 
 fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
-    match ForeignTables::read(owner).and_then(|tables| tables.find_effects(marks)) {
+    match ForeignTables::read_chains(owner).and_then(|tables| tables.find_effects(marks)) {
         Ok(found) => Ok(found),
         Err(error) if has_no_nf_tables(&error) => Ok(Vec::new()),
         Err(source) => Err(Error::Presence(source)),
@@ -101,7 +101,7 @@ struct ForeignRule {
 }
 
 impl ForeignTables {
-    fn read(owner: ChainSet) -> Result<ForeignTables, netlink::Error> {
+    fn read_chains(owner: ChainSet) -> Result<ForeignTables, netlink::Error> {
         let mut socket = Socket::open(NetlinkProtocol::Netfilter)?;
         // struct nfgenmsg: any family, version 0, resource 0
         let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
@@ -127,8 +127,8 @@ impl ForeignTables {
                 found.push(FoundEffect { place, effect: RuleEffect::TooMany(chains.rules) });
                 continue;
             }
-            let rules = self.rules(family, &table, marks)?;
-            let reached = reached(&rules, chains.early.keys().cloned().collect());
+            let rules = self.foreign_rules(family, &table, marks)?;
+            let reached = reached_chains(&rules, chains.early.keys().cloned().collect());
             for rule in rules.into_iter().filter(|rule| reached.contains(&rule.chain)) {
                 let hook =
                     chains.early.get(&rule.chain).map_or_else(String::new, |hook| format!(" ({hook})"));
@@ -142,20 +142,25 @@ impl ForeignTables {
     }
 
     /// The rules of a table outside of our chains.
-    fn rules(&mut self, family: u8, table: &str, marks: &[Mark]) -> Result<Vec<ForeignRule>, netlink::Error> {
+    fn foreign_rules(
+        &mut self,
+        family: u8,
+        table: &str,
+        marks: &[Mark],
+    ) -> Result<Vec<ForeignRule>, netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &[family, 0, 0, 0]);
-        question.str(RULE_TABLE, table);
+        question.put_str(RULE_TABLE, table);
         let mut rules = Vec::new();
         for reply in self.socket.dump(&question)?.iter() {
-            let (_, attributes) = reply.header::<4>()?;
-            let chain = text(&attributes, RULE_CHAIN)?;
+            let (_, attributes) = reply.split_header::<4>()?;
+            let chain = required_text(&attributes, RULE_CHAIN)?;
             // Kernels before Linux 4.15 do not leave out other tables.
-            if text(&attributes, RULE_TABLE)? != table || is_ours(self.owner, family, table, chain) {
+            if required_text(&attributes, RULE_TABLE)? != table || is_ours(self.owner, family, table, chain) {
                 continue;
             }
             let expressions = attributes.find(RULE_EXPRESSIONS);
             let (effects, jumps) =
-                effect::rule_effects(expressions.iter().flat_map(Attribute::nested), marks)?;
+                effect::rule_effects(expressions.iter().flat_map(Attribute::nested_attributes), marks)?;
             rules.push(ForeignRule { chain: chain.to_owned(), effects, jumps });
         }
         Ok(rules)
@@ -174,19 +179,20 @@ fn take_chain(
     reply: &ReceivedMessage<'_>,
 ) -> Result<(), netlink::Error> {
     let family = reply.payload.first().copied().unwrap_or_default();
-    let (_, attributes) = reply.header::<4>()?;
-    let (table, name) = (text(&attributes, CHAIN_TABLE)?, text(&attributes, CHAIN_NAME)?);
+    let (_, attributes) = reply.split_header::<4>()?;
+    let (table, name) = (required_text(&attributes, CHAIN_TABLE)?, required_text(&attributes, CHAIN_NAME)?);
     let chains = tables.entry((family, table.to_owned())).or_default();
     if is_ours(owner, family, table, name) {
         chains.is_shared = true;
         return Ok(());
     }
-    let number =
-        |kind| Ok::<_, Malformed>(attributes.find(kind).map(|found| found.be32()).transpose()?.unwrap_or(0));
+    let number = |kind| {
+        Ok::<_, Malformed>(attributes.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0))
+    };
     let rules = number(CHAIN_USE)?;
     chains.rules = chains.rules.saturating_add(rules);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
-        && let Some(words) = early(family, &hook.nested())?
+        && let Some(words) = early_hook(family, &hook.nested_attributes())?
     {
         chains.early.insert(name.to_owned(), words);
     }
@@ -194,9 +200,9 @@ fn take_chain(
 }
 
 /// Where a chain with this hook meets packets, if that is before ours decide on them.
-fn early(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed> {
+fn early_hook(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed> {
     let number =
-        |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.be32()).transpose()?.unwrap_or(0));
+        |kind| Ok::<_, Malformed>(hook.find(kind).map(|found| found.read_be32()).transpose()?.unwrap_or(0));
     let (hook, priority) = (number(HOOK_NUMBER)?, number(HOOK_PRIORITY)?.cast_signed());
     let name = match family {
         NETDEV => Some("device"),
@@ -208,12 +214,12 @@ fn early(family: u8, hook: &Attributes<'_>) -> Result<Option<String>, Malformed>
     Ok(name.filter(|_| is_early).map(|name| format!("hook {name}, priority {priority}")))
 }
 
-fn text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, Malformed> {
-    attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.str()
+fn required_text<'a>(attributes: &Attributes<'a>, kind: u16) -> Result<&'a str, Malformed> {
+    attributes.find(kind).ok_or(Malformed("an object of nf_tables without a name"))?.read_str()
 }
 
 /// The chains that packets meet which enter these.
-fn reached(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
+fn reached_chains(rules: &[ForeignRule], early: BTreeSet<String>) -> BTreeSet<String> {
     let mut reached = early;
     loop {
         let before = reached.len();

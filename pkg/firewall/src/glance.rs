@@ -24,7 +24,7 @@ impl RulesSnapshot {
         let rules = RulesFingerprint::of_node().ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
-        let own = own.or_else(|| nftables::listing(&[owner], ListBounds::NODE).ok().map(Arc::new));
+        let own = own.or_else(|| nftables::read_tables(&[owner], ListBounds::NODE).ok().map(Arc::new));
         RulesSnapshot { rules, own }
     }
 

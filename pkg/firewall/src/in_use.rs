@@ -14,7 +14,7 @@ use crate::Error;
 pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
     let mut chains = BTreeSet::new();
     for family in Family::BOTH {
-        iptables_legacy::rules(family, |_, rule| {
+        iptables_legacy::read_rules(family, |_, rule| {
             chains.insert(rule.chain.to_owned());
         })?;
     }
@@ -24,5 +24,5 @@ pub fn legacy_chains() -> Result<BTreeSet<String>, Error> {
 /// Whether there is a tool that changes legacy tables.
 #[must_use]
 pub fn has_legacy_tool() -> bool {
-    IptablesTools::from_environment().find(ToolKind::Legacy, Family::V4, ToolVerb::Restore).is_ok()
+    IptablesTools::from_environment().find_tool(ToolKind::Legacy, Family::V4, ToolVerb::Restore).is_ok()
 }

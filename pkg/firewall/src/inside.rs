@@ -28,7 +28,7 @@ const LOCKS: u64 = 256;
 ///
 /// # Errors
 /// The namespace cannot be entered, or `act` failed.
-pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
+pub fn run_inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
     netns: &Netns,
     options: &FirewallOptions,
     act: impl Fn(&FirewallOptions) -> Result<T, E> + Send + Sync,
@@ -42,7 +42,7 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
         let lock = legacy.then(|| PodLock::for_netns(netns, options)).transpose();
         let lock = lock.map_err(|source| Error::Lock { source })?;
         let options = FirewallOptions {
-            lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::lock),
+            lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::xtables_lock),
             ..limited.clone()
         };
         let bound = legacy && lock.as_ref().is_none_or(PodLock::can_be_bound);
@@ -55,7 +55,8 @@ pub fn inside<T: Send, E: From<Error> + From<netns::Error> + Send>(
         SandboxAttempt::Done(done) => return Ok((done, None)),
         SandboxAttempt::Needs(mounts, lock) => (mounts, lock),
     };
-    let options = FirewallOptions { lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::lock), ..limited };
+    let options =
+        FirewallOptions { lock: lock.as_ref().map_or(XtablesLock::Host, PodLock::xtables_lock), ..limited };
     match netns.run_in_sandbox(&mounts, || act(&options)) {
         Err(error @ netns::Error::Sandbox { .. }) => {
             Ok((netns.run_in(|| act(&options))??, Some(error.to_string())))
@@ -83,7 +84,7 @@ impl PodLock {
             return Ok(PodLock { path: NETNS_FILE.into(), _own: None });
         }
         let directory = options.lock_directory.as_deref();
-        let shared = directory.map(|directory| shared(directory, netns.id().ino));
+        let shared = directory.map(|directory| shared_lock_file(directory, netns.id().ino));
         if let Some(Ok(path)) = shared {
             return Ok(PodLock { path, _own: None });
         }
@@ -98,13 +99,13 @@ impl PodLock {
         self._own.is_none()
     }
 
-    fn lock(&self) -> XtablesLock {
+    fn xtables_lock(&self) -> XtablesLock {
         XtablesLock::Private(self.path.clone())
     }
 }
 
 /// The file in that directory, which is made.
-fn shared(directory: &Path, number: u64) -> io::Result<PathBuf> {
+fn shared_lock_file(directory: &Path, number: u64) -> io::Result<PathBuf> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}

@@ -31,8 +31,8 @@ pub use fingerprint::RulesFingerprint;
 pub use firewall::{
     Firewall, FirewallOptions, NativeTables, NftAccess, ObservedTables, WaitingRestore, may_use_legacy,
 };
-pub use foreign::foreign;
+pub use foreign::foreign_effects;
 pub use glance::RulesSnapshot;
 pub use in_use::{has_legacy_tool, legacy_chains};
-pub use inside::inside;
+pub use inside::run_inside;
 pub use iptables_legacy::{XtablesLock, become_tool};

@@ -36,7 +36,7 @@ impl BackendPresence {
     pub(crate) fn of_this_netns() -> Result<BackendPresence, Error> {
         let mut legacy = Vec::new();
         for family in Family::BOTH {
-            if !iptables_legacy::tables(family)?.is_empty() {
+            if !iptables_legacy::table_names(family)?.is_empty() {
                 legacy.push(family);
             }
         }
@@ -84,11 +84,11 @@ fn list_tables() -> Result<BTreeSet<(u8, String)>, netlink::Error> {
     let mut found = BTreeSet::new();
     // struct nfgenmsg: any family, version 0, resource 0
     let question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &[0; 4]);
-    let replies = Socket::open(NetlinkProtocol::Netfilter)?.bounded(ListBounds::POD).dump(&question)?;
+    let replies = Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(ListBounds::POD).dump(&question)?;
     for reply in replies.iter() {
-        let ([number, ..], attributes) = reply.header::<4>()?;
+        let ([number, ..], attributes) = reply.split_header::<4>()?;
         let name = attributes.find(TABLE_NAME).ok_or(netlink::Malformed("table without a name"))?;
-        let _ = found.insert((*number, name.str().unwrap_or_default().to_owned()));
+        let _ = found.insert((*number, name.read_str().unwrap_or_default().to_owned()));
     }
     Ok(found)
 }
@@ -100,8 +100,8 @@ fn is_native(name: &str) -> bool {
 
 /// How often the nf_tables rules of the calling thread's namespace were changed, as a number that only means "the same"
 /// or "another one"; none if the kernel has no nf_tables.
-pub(crate) fn generation() -> Result<Option<u32>, Error> {
-    match nftables::generation() {
+pub(crate) fn rules_generation() -> Result<Option<u32>, Error> {
+    match nftables::read_generation() {
         Ok(number) => Ok(Some(number)),
         Err(nftables::Error::Read(error)) if has_no_nf_tables(&error) => Ok(None),
         Err(error) => Err(error.into()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A duration as Go's programs take it, in whole numbers: `500ms`, `30s`, `1m30s`, `2h`. `None`: `text` is none, or is
 /// beyond what milliseconds in 64 bits hold.
 #[must_use]
-pub fn duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut millis: u64 = 0;
     while !rest.is_empty() {
@@ -29,10 +29,10 @@ fn millis_of(unit: &str) -> Option<u64> {
     }
 }
 
-/// As [`duration`]; a number without a unit is in seconds.
+/// As [`parse_duration`]; a number without a unit is in seconds.
 #[must_use]
 pub fn duration_or_seconds(text: &str) -> Option<Duration> {
-    duration(text).or_else(|| duration(&format!("{text}s")))
+    parse_duration(text).or_else(|| parse_duration(&format!("{text}s")))
 }
 
 #[cfg(test)]
@@ -50,8 +50,8 @@ mod tests {
             ("1m30s", 90_000),
             ("1h0m1s5ms", 3_601_005),
         ] {
-            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
-            assert_eq!(duration_or_seconds(text), duration(text), "{text}");
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(duration_or_seconds(text), parse_duration(text), "{text}");
         }
         let no_durations = [
             "",
@@ -67,13 +67,13 @@ mod tests {
             "99999999999999999h",
         ];
         for text in no_durations {
-            assert_eq!(duration(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 
     #[test]
     fn a_number_alone_is_in_seconds_only_where_that_is_meant() {
-        assert_eq!((duration("3"), duration_or_seconds("3")), (None, Some(Duration::from_secs(3))));
+        assert_eq!((parse_duration("3"), duration_or_seconds("3")), (None, Some(Duration::from_secs(3))));
         for text in ["", "1d", "-1", "1.5", "1mm"] {
             assert_eq!(duration_or_seconds(text), None, "{text}");
         }

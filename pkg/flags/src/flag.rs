@@ -35,7 +35,7 @@ impl fmt::Display for Flag {
 
 /// The text of `--help`.
 #[must_use]
-pub fn help(usage: &str, table: &[Flag]) -> String {
+pub fn help_text(usage: &str, table: &[Flag]) -> String {
     let mut text = format!("{usage}\n\nFlags:\n");
     for flag in table {
         let short = flag.short.map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));

@@ -17,8 +17,8 @@ use std::{
 
 use lexopt::{Arg, Parser};
 
-pub use duration::{duration, duration_or_seconds};
-pub use flag::{Flag, help};
+pub use duration::{duration_or_seconds, parse_duration};
+pub use flag::{Flag, help_text};
 pub use logging::{
     LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_ROTATE_MAX_AGE, LOG_ROTATE_MAX_BACKUPS,
     LOG_ROTATE_MAX_SIZE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING, VKLOG,
@@ -97,7 +97,7 @@ pub struct FlagValues {
 impl FlagValues {
     /// The text of a flag; the flag's own default when it is not in the command's table.
     #[must_use]
-    pub fn text(&self, flag: &Flag) -> &str {
+    pub fn flag_text(&self, flag: &Flag) -> &str {
         self.get(flag).0
     }
 
@@ -114,7 +114,7 @@ impl FlagValues {
     }
 
     /// Sets a flag that has its default, as if it were on the command line; other flags, and names of none, are left alone.
-    pub fn fill(&mut self, long: &str, text: &str) {
+    pub fn fill_default(&mut self, long: &str, text: &str) {
         if let Some((value, source)) = self.values.get_mut(long)
             && *source == ValueSource::Default
         {
@@ -123,7 +123,7 @@ impl FlagValues {
     }
 
     /// The flags without effect that were given, on the command line or by a variable.
-    pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
+    pub fn ignored_flags(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()
     }
 
@@ -147,7 +147,7 @@ pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<ParseOutcome, FlagErrors> {
-    read(table, style, false, arguments, env)
+    parse_arguments(table, style, false, arguments, env)
 }
 
 /// Like [`parse`], but for a command that takes arguments which are no flags, in any position: [`FlagValues::positionals`].
@@ -160,10 +160,10 @@ pub fn parse_with_words(
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<ParseOutcome, FlagErrors> {
-    read(table, style, true, arguments, env)
+    parse_arguments(table, style, true, arguments, env)
 }
 
-fn read(
+fn parse_arguments(
     table: &'static [Flag],
     style: FlagStyle,
     takes_words: bool,
@@ -174,7 +174,7 @@ fn read(
     let mut parser = Parser::from_args(arguments);
     let mut errors = Vec::new();
     loop {
-        match next(table, style, &mut parser, &mut values) {
+        match next_argument(table, style, &mut parser, &mut values) {
             Ok(NextArg::Flag) => {}
             Ok(NextArg::Word(word)) if takes_words => values.words.push(word),
             Ok(NextArg::Word(word)) => errors.push(FlagError::Unexpected(word)),
@@ -208,7 +208,7 @@ fn from_environment(
 
 /// Returns the name that was most probably meant; `None`: none is similar.
 #[must_use]
-pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nobody mistypes a name so that it becomes much longer.
     let word = Some(word).filter(|word| word.len() <= MAX_WORD)?;
     let distances = names.into_iter().map(|name| (strsim::damerau_levenshtein(word, name), name));
@@ -224,7 +224,7 @@ enum NextArg {
 }
 
 /// Takes one flag off the command line.
-fn next(
+fn next_argument(
     table: &'static [Flag],
     style: FlagStyle,
     parser: &mut Parser,
@@ -248,7 +248,7 @@ fn next(
     let Some(known) = flag.or(ignored) else {
         parser.optional_value(); // else it would be a second mistake
         let meant =
-            shown.strip_prefix("--").and_then(|name| nearest(name, table.iter().map(|flag| flag.long)));
+            shown.strip_prefix("--").and_then(|name| nearest_name(name, table.iter().map(|flag| flag.long)));
         return Err(FlagError::Unknown(shown, meant));
     };
     let value = match known.switch {
@@ -295,27 +295,30 @@ mod tests {
     fn a_flag_wins_over_the_environment_and_that_over_the_default() {
         let env = [("PROXY_UID", "1"), ("ISTIO_META_DNS_CAPTURE", "true"), ("ENVOY_PORT", "9")];
         let read = values(&["-u", "2"], &env).unwrap();
-        assert_eq!(read.text(&PROXY_UID), "2");
-        assert_eq!(read.text(&REDIRECT_DNS), "true");
-        assert_eq!(read.text(&ENVOY_PORT), "15001", "--envoy-port has no variable");
-        assert_eq!(values(&[], &env).unwrap().text(&PROXY_UID), "1");
+        assert_eq!(read.flag_text(&PROXY_UID), "2");
+        assert_eq!(read.flag_text(&REDIRECT_DNS), "true");
+        assert_eq!(read.flag_text(&ENVOY_PORT), "15001", "--envoy-port has no variable");
+        assert_eq!(values(&[], &env).unwrap().flag_text(&PROXY_UID), "1");
     }
 
     #[test]
     fn every_form_of_a_flag_is_read() {
         for form in [&["-p16001"][..], &["-p", "16001"], &["--envoy-port=16001"], &["--envoy-port", "16001"]]
         {
-            assert_eq!(values(form, &[]).unwrap().text(&ENVOY_PORT), "16001", "{form:?}");
+            assert_eq!(values(form, &[]).unwrap().flag_text(&ENVOY_PORT), "16001", "{form:?}");
         }
-        assert_eq!(values(&["--redirect-dns"], &[]).unwrap().text(&REDIRECT_DNS), "true");
+        assert_eq!(values(&["--redirect-dns"], &[]).unwrap().flag_text(&REDIRECT_DNS), "true");
         assert_eq!(
-            values(&["--redirect-dns=false"], &[("REDIRECT_DNS", "1")]).unwrap().text(&REDIRECT_DNS),
+            values(&["--redirect-dns=false"], &[("REDIRECT_DNS", "1")]).unwrap().flag_text(&REDIRECT_DNS),
             "false"
         );
-        assert_eq!(values(&["-u", ""], &[("PROXY_UID", "1")]).unwrap().text(&PROXY_UID), "");
+        assert_eq!(values(&["-u", ""], &[("PROXY_UID", "1")]).unwrap().flag_text(&PROXY_UID), "");
         let read =
             values(&["--log_output_level=default:info", "--log_as_json", "--log_target", "x"], &[]).unwrap();
-        assert_eq!(read.ignored().collect::<Vec<_>>(), ["log_as_json", "log_output_level", "log_target"]);
+        assert_eq!(
+            read.ignored_flags().collect::<Vec<_>>(),
+            ["log_as_json", "log_output_level", "log_target"]
+        );
     }
 
     #[test]
@@ -326,8 +329,8 @@ mod tests {
         let next = ("true", ValueSource::Variable("ISTIO_META_DNS_CAPTURE"));
         assert_eq!(read.get(&REDIRECT_DNS), next, "the next variable of the flag");
         assert_eq!(values(&["--envoy-port="], &env).unwrap().get(&ENVOY_PORT), ("", ValueSource::Flag));
-        assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored().count(), 1);
-        assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored().count(), 0);
+        assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "x")]).unwrap().ignored_flags().count(), 1);
+        assert_eq!(values(&[], &[("LOG_OUTPUT_LEVEL", "")]).unwrap().ignored_flags().count(), 0);
     }
 
     #[test]
@@ -341,9 +344,9 @@ mod tests {
             ("uninstall", None),
             ("", None),
         ] {
-            assert_eq!(nearest(word, names), meant, "{word}");
+            assert_eq!(nearest_name(word, names), meant, "{word}");
         }
-        assert_eq!(nearest(&"list".repeat(1000), names), None);
+        assert_eq!(nearest_name(&"list".repeat(1000), names), None);
         let error = values(&["--envoy-prot=1"], &[]).unwrap_err().to_string();
         assert_eq!(error, "unknown flag: --envoy-prot (did you mean --envoy-port?)");
         assert_eq!(values(&["--verbose"], &[]).unwrap_err().to_string(), "unknown flag: --verbose");
@@ -355,9 +358,9 @@ mod tests {
         for (long, text) in
             [("proxy-uid", "3"), ("redirect-dns", "false"), ("envoy-port", "9"), ("no-such", "1")]
         {
-            read.fill(long, text);
+            read.fill_default(long, text);
         }
-        assert_eq!((read.text(&PROXY_UID), read.text(&REDIRECT_DNS)), ("2", "true"));
+        assert_eq!((read.flag_text(&PROXY_UID), read.flag_text(&REDIRECT_DNS)), ("2", "true"));
         assert_eq!(read.get(&ENVOY_PORT), ("9", ValueSource::Flag));
     }
 
@@ -377,7 +380,7 @@ mod tests {
         match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
             ParseOutcome::Run(values) => {
                 assert_eq!(values.positionals(), ["shop/web", "b", "-c"]);
-                assert_eq!(values.text(&PROXY_UID), "3");
+                assert_eq!(values.flag_text(&PROXY_UID), "3");
             }
             ParseOutcome::Help => panic!("help"),
         }

@@ -10,7 +10,7 @@ use rustix::fs::Advice;
 use crate::Error;
 use crate::read::open_regular;
 use crate::staged::{CompleteFile, StagedFile};
-use crate::write::{MODE, WriteOutcome, existing};
+use crate::write::{MODE, WriteOutcome, existing_file};
 
 const COPY: &str = "copy";
 const INSTALL: &str = "install";
@@ -29,17 +29,18 @@ const CHUNK: usize = 128 * 1024;
 pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
     let (from, meta) = open_regular(COPY, source)?;
     let mode = meta.mode() & MODE;
-    if let Some(old) = existing(INSTALL, target)?
+    if let Some(old) = existing_file(INSTALL, target)?
         && old.mode() & MODE == mode
         && old.len() == meta.len()
-        && open_regular(INSTALL, target).is_ok_and(|(installed, _)| same(&from, &installed).unwrap_or(false))
+        && open_regular(INSTALL, target)
+            .is_ok_and(|(installed, _)| is_same_content(&from, &installed).unwrap_or(false))
     {
         return Ok(WriteOutcome::Unchanged);
     }
     let mut staged = StagedFile::new(INSTALL, target)?;
-    stream(source, &from, target, staged.writer())?;
+    copy_content(source, &from, target, staged.writer())?;
     let complete = staged.complete(mode)?;
-    verify(source, &from, target, &complete)?;
+    verify_copy(source, &from, target, &complete)?;
     complete.install()?;
     Ok(WriteOutcome::Replaced)
 }
@@ -56,23 +57,29 @@ pub fn is_copy(source: &Path, target: &Path) -> Result<bool, Error> {
     else {
         return Ok(false);
     };
-    Ok(wanted.len() == found.len() && same(&from, &installed).map_err(Error::at(INSTALL, target))?)
+    Ok(wanted.len() == found.len()
+        && is_same_content(&from, &installed).map_err(Error::at(INSTALL, target))?)
 }
 
-fn stream(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Result<(), Error> {
+fn copy_content(source: &Path, mut from: &File, target: &Path, to: &mut File) -> Result<(), Error> {
     from.rewind().map_err(Error::at(COPY, source))?;
     let mut chunk = Vec::with_capacity(CHUNK);
-    while next(from, &mut chunk).map_err(Error::at(COPY, source))? {
+    while read_chunk(from, &mut chunk).map_err(Error::at(COPY, source))? {
         to.write_all(&chunk).map_err(Error::at(INSTALL, target))?;
     }
     Ok(())
 }
 
-fn verify(source: &Path, mut from: &File, target: &Path, complete: &CompleteFile<'_>) -> Result<(), Error> {
+fn verify_copy(
+    source: &Path,
+    mut from: &File,
+    target: &Path,
+    complete: &CompleteFile<'_>,
+) -> Result<(), Error> {
     // So that the disk is read, not our own pages. Where it does not work, comparing still finds a changed source.
     let _ = rustix::fs::fadvise(complete.reader(), 0, None, Advice::DontNeed);
     from.rewind().map_err(Error::at(COPY, source))?;
-    if same(from, complete.reader()).map_err(Error::at(INSTALL, target))? {
+    if is_same_content(from, complete.reader()).map_err(Error::at(INSTALL, target))? {
         return Ok(());
     }
     let cause = format!("what was read back is not what {} holds; did that change?", source.display());
@@ -80,12 +87,12 @@ fn verify(source: &Path, mut from: &File, target: &Path, complete: &CompleteFile
 }
 
 /// Whether what is left to read is the same.
-pub(crate) fn same(left: impl Read, right: impl Read) -> io::Result<bool> {
+pub(crate) fn is_same_content(left: impl Read, right: impl Read) -> io::Result<bool> {
     let (mut left, mut right) = (left, right);
     let (mut a, mut b) = (Vec::with_capacity(CHUNK), Vec::with_capacity(CHUNK));
     loop {
-        let more = next(&mut left, &mut a)?;
-        if next(&mut right, &mut b)? != more || a != b {
+        let more = read_chunk(&mut left, &mut a)?;
+        if read_chunk(&mut right, &mut b)? != more || a != b {
             return Ok(false);
         }
         if !more {
@@ -95,7 +102,7 @@ pub(crate) fn same(left: impl Read, right: impl Read) -> io::Result<bool> {
 }
 
 /// Fills `chunk` with what comes next, up to its size; false at the end.
-fn next(from: impl Read, chunk: &mut Vec<u8>) -> io::Result<bool> {
+fn read_chunk(from: impl Read, chunk: &mut Vec<u8>) -> io::Result<bool> {
     chunk.clear();
     from.take(CHUNK as u64).read_to_end(chunk)?;
     Ok(!chunk.is_empty())

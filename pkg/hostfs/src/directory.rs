@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::Error;
 use crate::fingerprint::read_metadata;
-use crate::read::open;
+use crate::read::open_nonblocking;
 
 /// Removes a file, or a symlink itself, for good; false if nothing was there.
 ///
@@ -27,7 +27,7 @@ pub fn remove(path: &Path) -> Result<bool, Error> {
         Err(Errno::ISDIR) => return Err(Error::with_cause(REMOVE, path, "it is a directory")),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
     }
-    OpenDirectory::containing(REMOVE, path)?.sync(REMOVE, path)?;
+    OpenDirectory::open_parent(REMOVE, path)?.sync(REMOVE, path)?;
     Ok(true)
 }
 
@@ -42,7 +42,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
         let cause = format!("{} is in another directory", to.display());
         return Err(Error::with_cause(RENAME, from, cause));
     }
-    let directory = OpenDirectory::containing(RENAME, from)?;
+    let directory = OpenDirectory::open_parent(RENAME, from)?;
     match rustix::fs::rename(from, to) {
         Ok(()) => directory.sync(RENAME, from),
         Err(Errno::ISDIR) => Err(Error::with_cause(RENAME, from, format!("{} is a directory", to.display()))),
@@ -111,8 +111,8 @@ pub(crate) struct OpenDirectory(File);
 
 impl OpenDirectory {
     /// The one that `path` is in. Opened before anything is changed there, so that this cannot fail in between.
-    pub(crate) fn containing(doing: &'static str, path: &Path) -> Result<Self, Error> {
-        open(parent(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))
+    pub(crate) fn open_parent(doing: &'static str, path: &Path) -> Result<Self, Error> {
+        open_nonblocking(parent_directory(path), OFlags::DIRECTORY).map(Self).map_err(Error::at(doing, path))
     }
 
     /// Makes the names in it last through a power loss.
@@ -126,6 +126,6 @@ impl OpenDirectory {
 }
 
 /// Where a path's last name is; of a lone name that is the current directory.
-pub(crate) fn parent(path: &Path) -> &Path {
+pub(crate) fn parent_directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -46,7 +46,7 @@ impl Error {
 
     /// The cause: what the kernel answered, or words of kind [`io::ErrorKind::Other`].
     #[must_use]
-    pub const fn io(&self) -> &io::Error {
+    pub const fn io_error(&self) -> &io::Error {
         &self.source
     }
 

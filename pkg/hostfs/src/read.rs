@@ -32,14 +32,14 @@ pub fn read(path: &Path, limit: usize) -> Result<Vec<u8>, Error> {
 pub(crate) fn open_regular(doing: &'static str, path: &Path) -> Result<(File, Metadata), Error> {
     // Looked at before it is opened, because opening alone can have effects: on a device, on who writes to a pipe.
     require_regular(doing, path, &fs::metadata(path).map_err(Error::at(doing, path))?)?;
-    let file = open(path, OFlags::empty()).map_err(Error::at(doing, path))?;
+    let file = open_nonblocking(path, OFlags::empty()).map_err(Error::at(doing, path))?;
     let meta = file.metadata().map_err(Error::at(doing, path))?;
     require_regular(doing, path, &meta)?;
     Ok((file, meta))
 }
 
 /// Opens for reading. What comes to be there since somebody looked must not stop or capture us: NONBLOCK and NOCTTY.
-pub(crate) fn open(path: &Path, more: OFlags) -> io::Result<File> {
+pub(crate) fn open_nonblocking(path: &Path, more: OFlags) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | more;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
@@ -48,10 +48,14 @@ pub(crate) fn require_regular(doing: &'static str, path: &Path, meta: &Metadata)
     if meta.is_file() {
         return Ok(());
     }
-    Err(Error::no_file(doing, path, format!("it is {}, not a regular file", name(meta.file_type()))))
+    Err(Error::no_file(
+        doing,
+        path,
+        format!("it is {}, not a regular file", file_kind_name(meta.file_type())),
+    ))
 }
 
-fn name(kind: FileType) -> &'static str {
+fn file_kind_name(kind: FileType) -> &'static str {
     match kind {
         kind if kind.is_dir() => "a directory",
         kind if kind.is_symlink() => "a symbolic link",

@@ -31,7 +31,7 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     }
     let mut way = PathWalk { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
     while let Some(next) = way.ahead.pop() {
-        match way.step(next) {
+        match way.enter_name(next) {
             Ok(()) => {}
             Err(WalkStop::Missing) if way.links == 0 => return Ok(start),
             Err(WalkStop::Missing) => return Err(no_file("it is a link to a missing file")),
@@ -69,14 +69,14 @@ enum WalkStop {
 }
 
 impl PathWalk<'_> {
-    fn step(&mut self, next: OsString) -> Result<(), WalkStop> {
+    fn enter_name(&mut self, next: OsString) -> Result<(), WalkStop> {
         if next == ".." {
             // What is above `directory` may be another one on the host, even if the way leads back.
             return self.at.pop().then_some(()).ok_or(WalkStop::Leaves);
         }
         self.at.push(next);
         match rustix::fs::readlink(self.directory.join(&self.at), Vec::new()) {
-            Ok(to) => self.follow(Path::new(OsStr::from_bytes(to.as_bytes()))),
+            Ok(to) => self.follow_link(Path::new(OsStr::from_bytes(to.as_bytes()))),
             Err(Errno::INVAL) => Ok(()), // it is no link
             Err(Errno::NOENT | Errno::NOTDIR) => Err(WalkStop::Missing),
             Err(cause) => Err(WalkStop::Kernel(cause)),
@@ -84,7 +84,7 @@ impl PathWalk<'_> {
     }
 
     /// Goes on from where a link leads, which is below its own directory or, if absolute, below `directory`.
-    fn follow(&mut self, to: &Path) -> Result<(), WalkStop> {
+    fn follow_link(&mut self, to: &Path) -> Result<(), WalkStop> {
         self.links += 1;
         if self.links > MOST_LINKS {
             return Err(WalkStop::Circles);
@@ -95,7 +95,7 @@ impl PathWalk<'_> {
         self.at.pop();
         let to = if to.is_absolute() {
             self.at.clear();
-            self.below(to).ok_or(WalkStop::Leaves)?
+            self.relative_target(to).ok_or(WalkStop::Leaves)?
         } else {
             to.to_owned()
         };
@@ -104,7 +104,7 @@ impl PathWalk<'_> {
         Ok(())
     }
 
-    fn below(&self, to: &Path) -> Option<PathBuf> {
+    fn relative_target(&self, to: &Path) -> Option<PathBuf> {
         let within = |directory: &Path| to.strip_prefix(directory).map(Path::to_owned).ok();
         within(self.directory).or_else(|| within(&fs::canonicalize(self.directory).ok()?))
     }

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use tempfile::TempPath;
 
 use crate::Error;
-use crate::directory::{OpenDirectory, check_linked, parent};
-use crate::read::open;
+use crate::directory::{OpenDirectory, check_linked, parent_directory};
+use crate::read::open_nonblocking;
 
 /// Between the target's name and what makes a temporary unique. Istio's have the same form.
 pub(crate) const INFIX: &str = ".tmp.";
@@ -39,18 +39,18 @@ impl<'a> StagedFile<'a> {
         let Some(name) = target.file_name() else {
             return Err(Error::with_cause(doing, target, "it has no file name"));
         };
-        let directory = OpenDirectory::containing(doing, target)?;
+        let directory = OpenDirectory::open_parent(doing, target)?;
         let mut prefix = OsString::from(name);
         prefix.push(INFIX);
         for _ in 0..TRIES {
-            let (writer, temporary) = match create(parent(target), &prefix) {
+            let (writer, temporary) = match create_temporary(parent_directory(target), &prefix) {
                 Ok(created) => created,
                 Err(cause) => {
-                    check_linked(parent(target))?;
+                    check_linked(parent_directory(target))?;
                     return Err(Error::new(doing, target, cause));
                 }
             };
-            match open(&temporary, OFlags::NOFOLLOW).and_then(own) {
+            match open_nonblocking(&temporary, OFlags::NOFOLLOW).and_then(lock_new_file) {
                 Ok(reader) => return Ok(Self { doing, target, directory, temporary, writer, reader }),
                 Err(cause) if is_lost(&cause) => {}
                 Err(cause) => return Err(Error::new(doing, target, cause)),
@@ -97,7 +97,7 @@ impl CompleteFile<'_> {
     }
 }
 
-fn create(directory: &Path, prefix: &OsString) -> io::Result<(File, TempPath)> {
+fn create_temporary(directory: &Path, prefix: &OsString) -> io::Result<(File, TempPath)> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     // With an opener of our own the kernel's number of an error is kept.
     let made = tempfile::Builder::new()
@@ -109,8 +109,8 @@ fn create(directory: &Path, prefix: &OsString) -> io::Result<(File, TempPath)> {
 
 /// Takes the lock. Who cleans up may have come between making the file and this, and holds the lock while it
 /// removes: then the lock is taken or the name is gone.
-fn own(file: File) -> io::Result<File> {
-    if lock(&file) == LockOutcome::Taken || file.metadata()?.nlink() == 0 {
+fn lock_new_file(file: File) -> io::Result<File> {
+    if try_lock_file(&file) == LockOutcome::Taken || file.metadata()?.nlink() == 0 {
         return Err(Errno::NOENT.into());
     }
     Ok(file)
@@ -132,7 +132,7 @@ pub(crate) enum LockOutcome {
 }
 
 /// Tries to lock a file against everybody else, without waiting.
-pub(crate) fn lock(file: &File) -> LockOutcome {
+pub(crate) fn try_lock_file(file: &File) -> LockOutcome {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => LockOutcome::Held,
         Err(Errno::WOULDBLOCK) => LockOutcome::Taken,

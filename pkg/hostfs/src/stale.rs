@@ -10,8 +10,8 @@ use rustix::fs::OFlags;
 
 use crate::Error;
 use crate::directory::OpenDirectory;
-use crate::read::open;
-use crate::staged::{INFIX, LockOutcome, lock};
+use crate::read::open_nonblocking;
+use crate::staged::{INFIX, LockOutcome, try_lock_file};
 
 const REMOVE: &str = "remove";
 
@@ -43,7 +43,7 @@ pub fn remove_stale(directory: &Path, name: &str) -> Result<Vec<PathBuf>, Error>
         }
     }
     if let Some(first) = removed.first() {
-        OpenDirectory::containing(REMOVE, first)?.sync(REMOVE, first)?;
+        OpenDirectory::open_parent(REMOVE, first)?.sync(REMOVE, first)?;
     }
     failed.map_or(Ok(removed), Err)
 }
@@ -56,12 +56,12 @@ fn is_temporary_of(name: &str, found: &OsStr) -> bool {
 
 /// The lock is held until it is gone, so that its writer, if one starts just now, notices.
 fn remove_unlocked(path: &Path) -> Result<bool, Error> {
-    let file = match open(path, OFlags::NOFOLLOW) {
+    let file = match open_nonblocking(path, OFlags::NOFOLLOW) {
         Ok(file) => file,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(cause) => return Err(Error::new(REMOVE, path, cause)),
     };
-    if lock(&file) != LockOutcome::Held {
+    if try_lock_file(&file) != LockOutcome::Held {
         return Ok(false);
     }
     match fs::remove_file(path) {

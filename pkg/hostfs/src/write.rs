@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::Error;
-use crate::copy::same;
+use crate::copy::is_same_content;
 use crate::fingerprint::read_metadata;
 use crate::read::{open_regular, require_regular};
 use crate::staged::StagedFile;
@@ -35,8 +35,8 @@ pub enum WriteOutcome {
 /// symlink itself is replaced; to write the file that it leads to, see [`crate::resolve`].
 pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Error> {
     let mode = mode & MODE;
-    if let Some(old) = existing(WRITE, path)?
-        && holds(path, &old, content, mode)
+    if let Some(old) = existing_file(WRITE, path)?
+        && is_unchanged(path, &old, content, mode)
     {
         return Ok(WriteOutcome::Unchanged);
     }
@@ -47,7 +47,7 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> Result<WriteOutcome, Err
 }
 
 /// The regular file that is to be replaced, if there is one. A symlink is replaced like nothing.
-pub(crate) fn existing(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
+pub(crate) fn existing_file(doing: &'static str, path: &Path) -> Result<Option<Metadata>, Error> {
     let found = read_metadata(doing, path)?.filter(|meta| !meta.is_symlink());
     if let Some(meta) = &found {
         require_regular(doing, path, meta)?;
@@ -56,8 +56,8 @@ pub(crate) fn existing(doing: &'static str, path: &Path) -> Result<Option<Metada
 }
 
 /// One that cannot be read does not hold it: it is replaced, which is what helps.
-fn holds(path: &Path, old: &Metadata, content: &[u8], mode: u32) -> bool {
+fn is_unchanged(path: &Path, old: &Metadata, content: &[u8], mode: u32) -> bool {
     old.mode() & MODE == mode
         && u64::try_from(content.len()).is_ok_and(|size| size == old.len())
-        && open_regular(WRITE, path).is_ok_and(|(file, _)| same(&file, content).unwrap_or(false))
+        && open_regular(WRITE, path).is_ok_and(|(file, _)| is_same_content(&file, content).unwrap_or(false))
 }

@@ -170,7 +170,7 @@ fn on_a_full_disk_the_old_file_stays() {
     let by_copy = hostfs::copy(&large, &file).unwrap_err();
     for failed in [by_write, by_copy] {
         assert_eq!(failed.path(), file);
-        assert_eq!(failed.io().raw_os_error(), Some(28), "ENOSPC");
+        assert_eq!(failed.io_error().raw_os_error(), Some(28), "ENOSPC");
         assert!(failed.to_string().contains("No space left on device"), "{failed}");
         assert_eq!(fingerprint(&file).unwrap(), before);
         assert_eq!(hostfs::read(&file, 1_000_000).unwrap(), old);
@@ -195,7 +195,7 @@ fn a_read_only_mount_is_found_out_beforehand() {
     ];
     for (path, failed) in failures {
         assert_eq!(failed.path(), path);
-        assert_eq!(failed.io().raw_os_error(), Some(30), "EROFS: {failed}");
+        assert_eq!(failed.io_error().raw_os_error(), Some(30), "EROFS: {failed}");
     }
     assert_eq!(hostfs::write(&file, b"old", 0o644).unwrap(), WriteOutcome::Unchanged);
     assert!(!hostfs::remove(&small.0.join("missing")).unwrap(), "nothing has to be removed");

@@ -14,7 +14,7 @@ use hostnet::{
 };
 use netns::Netns;
 
-fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
+fn measure_operation<T>(what: &str, mut run: impl FnMut(u8) -> T) {
     let once = |number| {
         let start = Instant::now();
         let _done = run(number);
@@ -26,10 +26,10 @@ fn timed<T>(what: &str, mut run: impl FnMut(u8) -> T) {
 }
 
 fn main() {
-    Netns::create().unwrap().run_in(measure).unwrap();
+    Netns::create().unwrap().run_in(run_measurements).unwrap();
 }
 
-fn host(family: Family, number: u16, oif: LinkIndex) -> Route {
+fn host_route(family: Family, number: u16, oif: LinkIndex) -> Route {
     let [high, low] = number.to_be_bytes();
     let dst = match family {
         Family::V4 => IpNet::new([10, 7, high, low].into(), 32),
@@ -38,7 +38,7 @@ fn host(family: Family, number: u16, oif: LinkIndex) -> Route {
     Route { oif: Some(oif), ..Route::new(family, RouteKind::Local, Some(dst.unwrap()), TableId(300)) }
 }
 
-fn measure() {
+fn run_measurements() {
     let handle = &mut RtnetlinkHandle::open().unwrap();
     let lo = handle.link_by_name("lo").unwrap().unwrap().index;
     let rule = |number: u8| PolicyRule {
@@ -49,23 +49,23 @@ fn measure() {
         let dst = IpNet::new([10, 0, number, 0].into(), 24).unwrap();
         Route { oif: Some(lo), ..Route::new(Family::V4, RouteKind::Local, Some(dst), TableId(133)) }
     };
-    timed("open a handle", |_| RtnetlinkHandle::open().unwrap());
-    timed("list addresses", |_| handle.addresses().unwrap());
-    timed("list links", |_| handle.links().unwrap());
-    timed("look up a link", |_| handle.link_by_name("lo").unwrap());
-    timed("ensure a rule that is there", |_| handle.ensure_rule(&rule(1)).unwrap());
+    measure_operation("open a handle", |_| RtnetlinkHandle::open().unwrap());
+    measure_operation("list addresses", |_| handle.list_addresses().unwrap());
+    measure_operation("list links", |_| handle.list_links().unwrap());
+    measure_operation("look up a link", |_| handle.link_by_name("lo").unwrap());
+    measure_operation("ensure a rule that is there", |_| handle.ensure_rule(&rule(1)).unwrap());
     let _ = handle.delete_rule(&rule(1)).unwrap();
-    timed("ensure and delete a new rule", |number| {
+    measure_operation("ensure and delete a new rule", |number| {
         let _ = (handle.ensure_rule(&rule(number)).unwrap(), handle.delete_rule(&rule(number)).unwrap());
     });
-    timed("add a route", |number| handle.add_route(&route(number)).unwrap());
-    timed("add a route that is there", |_| handle.add_route(&route(1)).unwrap());
-    timed("list the 200 routes of a table", |_| handle.routes(Some(TableId(133))).unwrap());
+    measure_operation("add a route", |number| handle.add_route(&route(number)).unwrap());
+    measure_operation("add a route that is there", |_| handle.add_route(&route(1)).unwrap());
+    measure_operation("list the 200 routes of a table", |_| handle.list_routes(Some(TableId(133))).unwrap());
     let _ = handle.set_link_up(lo).unwrap();
     for (family, name) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
         let changes: Vec<_> =
-            (0..1000).map(|number| RouteChange::Replace(host(family, number, lo))).collect();
-        timed(&format!("replace 1000 {name} routes"), |_| handle.apply_routes(&changes).unwrap());
+            (0..1000).map(|number| RouteChange::Replace(host_route(family, number, lo))).collect();
+        measure_operation(&format!("replace 1000 {name} routes"), |_| handle.apply_routes(&changes).unwrap());
     }
-    timed("list the 2000 routes of a table", |_| handle.routes(Some(TableId(300))).unwrap());
+    measure_operation("list the 2000 routes of a table", |_| handle.list_routes(Some(TableId(300))).unwrap());
 }

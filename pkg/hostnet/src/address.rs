@@ -45,7 +45,7 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::List`].
-    pub fn addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
+    pub fn list_addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
         let list = |source| Error::List { what: "addresses".to_owned(), source };
         let replies =
             self.socket.dump(&NetlinkRequest::new(RTM_GETADDR, MessageFlags::NONE, &[0; 8])).map_err(list)?;
@@ -61,8 +61,8 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::AddAddress`].
     pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
-        let request = message(RTM_NEWADDR, CREATE, index, address, AddressFlags::UNCHECKED);
-        let added = self.change(request, &[Errno::EXIST]);
+        let request = address_request(RTM_NEWADDR, CREATE, index, address, AddressFlags::UNCHECKED);
+        let added = self.send_change(request, &[Errno::EXIST]);
         added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
     }
 
@@ -73,8 +73,8 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::DeleteAddress`].
     pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
-        let request = message(RTM_DELADDR, MessageFlags::NONE, index, address, AddressFlags(0));
-        let deleted = self.change(request, &[Errno::ADDRNOTAVAIL]);
+        let request = address_request(RTM_DELADDR, MessageFlags::NONE, index, address, AddressFlags(0));
+        let deleted = self.send_change(request, &[Errno::ADDRNOTAVAIL]);
         deleted
             .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
     }
@@ -85,7 +85,7 @@ impl RtnetlinkHandle {
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, index.
-fn message(
+fn address_request(
     kind: u16,
     flags: MessageFlags,
     index: LinkIndex,
@@ -98,7 +98,7 @@ fn message(
     let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];
     let mut message = NetlinkRequest::new(kind, flags, &header);
     if state.0 != 0 {
-        message.u32(IFA_FLAGS, state.0);
+        message.put_u32(IFA_FLAGS, state.0);
     }
     wire::put_ip(&mut message, IFA_LOCAL, address.addr());
     wire::put_ip(&mut message, IFA_ADDRESS, address.addr());
@@ -109,7 +109,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
     if reply.kind != RTM_NEWADDR {
         return Ok(None);
     }
-    let (header, attributes) = reply.header::<8>()?;
+    let (header, attributes) = reply.split_header::<8>()?;
     let [family, prefix_len, flags, scope, i0, i1, i2, i3] = *header;
     if wire::family_from(family).is_none() {
         return Ok(None);
@@ -118,9 +118,9 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IFA_LOCAL => local = Some(wire::ip(&attribute)?),
-            IFA_ADDRESS => address = Some(wire::ip(&attribute)?),
-            IFA_FLAGS => flags = attribute.u32()?,
+            IFA_LOCAL => local = Some(wire::read_ip(&attribute)?),
+            IFA_ADDRESS => address = Some(wire::read_ip(&attribute)?),
+            IFA_FLAGS => flags = attribute.read_u32()?,
             _ => {}
         }
     }

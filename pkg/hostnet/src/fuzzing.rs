@@ -36,10 +36,10 @@ pub fn parse(message: &ReceivedMessage<'_>) -> Result<Option<KernelObject>, Malf
 
 /// The request that makes a route or a policy rule.
 #[must_use]
-pub fn request(object: &KernelObject) -> Option<NetlinkRequest> {
+pub fn creation_request(object: &KernelObject) -> Option<NetlinkRequest> {
     match object {
-        KernelObject::Route(route) => Some(route::message::add(route, MessageFlags::NONE)),
-        KernelObject::Rule(rule) => Some(rule::message::add(rule, MessageFlags::NONE)),
+        KernelObject::Route(route) => Some(route::message::add_request(route, MessageFlags::NONE)),
+        KernelObject::Rule(rule) => Some(rule::message::add_request(rule, MessageFlags::NONE)),
         KernelObject::Link(_) | KernelObject::Address(_) => None,
     }
 }

@@ -46,11 +46,11 @@ impl RtnetlinkHandle {
     /// [`Error::Open`].
     pub fn open_in_pod() -> Result<Self, Error> {
         let socket = Socket::open(NetlinkProtocol::Route).map_err(Error::Open)?;
-        Ok(Self { socket: socket.bounded(ListBounds::POD) })
+        Ok(Self { socket: socket.with_bounds(ListBounds::POD) })
     }
 
     /// Sends a change; `already` are the kernel's ways of saying that there is nothing to change.
-    pub(crate) fn change(
+    pub(crate) fn send_change(
         &mut self,
         message: NetlinkRequest,
         already: &[Errno],
@@ -69,7 +69,7 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::NoLoopback`], and those of [`RtnetlinkHandle::link_by_name`].
-    pub fn loopback(&mut self) -> Result<LinkIndex, Error> {
+    pub fn loopback_index(&mut self) -> Result<LinkIndex, Error> {
         self.link_by_name("lo")?.map(|link| link.index).ok_or(Error::NoLoopback)
     }
 

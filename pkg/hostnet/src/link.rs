@@ -62,9 +62,9 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::List`].
-    pub fn links(&mut self) -> Result<Vec<Link>, Error> {
+    pub fn list_links(&mut self) -> Result<Vec<Link>, Error> {
         let list = |source| Error::List { what: "links".to_owned(), source };
-        let replies = self.socket.dump(&query(LinkIndex(0))).map_err(list)?;
+        let replies = self.socket.dump(&link_request(LinkIndex(0))).map_err(list)?;
         let links: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
         links.map_err(|malformed: Malformed| list(malformed.into()))
     }
@@ -75,9 +75,9 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::FindLink`].
     pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, Error> {
-        let mut message = query(LinkIndex(0));
-        message.str(IFLA_IFNAME, name);
-        self.find(message).map_err(|source| Error::FindLink { name: name.to_owned(), source })
+        let mut message = link_request(LinkIndex(0));
+        message.put_str(IFLA_IFNAME, name);
+        self.find_link(message).map_err(|source| Error::FindLink { name: name.to_owned(), source })
     }
 
     /// The link with this number, if there is one.
@@ -86,10 +86,11 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::FindLink`].
     pub fn link_by_index(&mut self, index: LinkIndex) -> Result<Option<Link>, Error> {
-        self.find(query(index)).map_err(|source| Error::FindLink { name: format!("#{}", index.0), source })
+        self.find_link(link_request(index))
+            .map_err(|source| Error::FindLink { name: format!("#{}", index.0), source })
     }
 
-    fn find(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {
+    fn find_link(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {
         match self.socket.get(message) {
             Ok(replies) => {
                 let found = replies.iter().find_map(|reply| parse(&reply).transpose());
@@ -102,7 +103,7 @@ impl RtnetlinkHandle {
 }
 
 /// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
-const fn header(index: LinkIndex, flags: LinkFlags, mask: LinkFlags) -> [u8; 16] {
+const fn link_header(index: LinkIndex, flags: LinkFlags, mask: LinkFlags) -> [u8; 16] {
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
     let [f0, f1, f2, f3] = flags.0.to_ne_bytes();
     let [m0, m1, m2, m3] = mask.0.to_ne_bytes();
@@ -111,12 +112,12 @@ const fn header(index: LinkIndex, flags: LinkFlags, mask: LinkFlags) -> [u8; 16]
 
 /// A header that names a link, or none (0), and touches no flags.
 const fn plain_header(index: LinkIndex) -> [u8; 16] {
-    header(index, LinkFlags(0), LinkFlags(0))
+    link_header(index, LinkFlags(0), LinkFlags(0))
 }
 
-fn query(index: LinkIndex) -> NetlinkRequest {
+fn link_request(index: LinkIndex) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &plain_header(index));
-    message.u32(IFLA_EXT_MASK, SKIP_STATISTICS);
+    message.put_u32(IFLA_EXT_MASK, SKIP_STATISTICS);
     message
 }
 
@@ -124,7 +125,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     if reply.kind != RTM_NEWLINK {
         return Ok(None);
     }
-    let (header, attributes) = reply.header::<16>()?;
+    let (header, attributes) = reply.split_header::<16>()?;
     let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
     let mut link = Link {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
@@ -138,20 +139,20 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IFLA_IFNAME => attribute.str()?.clone_into(&mut link.name),
+            IFLA_IFNAME => attribute.read_str()?.clone_into(&mut link.name),
             // 0: a tunnel that is bound to no link
-            IFLA_LINK => link.peer = Some(LinkIndex(attribute.u32()?)).filter(|peer| peer.0 != 0),
-            IFLA_MASTER => link.master = Some(LinkIndex(attribute.u32()?)),
-            IFLA_LINK_NETNSID => link.peer_netns = Some(attribute.array().map(i32::from_ne_bytes)?),
-            IFLA_LINKINFO => link.kind = kind(&attribute.nested())?,
+            IFLA_LINK => link.peer = Some(LinkIndex(attribute.read_u32()?)).filter(|peer| peer.0 != 0),
+            IFLA_MASTER => link.master = Some(LinkIndex(attribute.read_u32()?)),
+            IFLA_LINK_NETNSID => link.peer_netns = Some(attribute.read_array().map(i32::from_ne_bytes)?),
+            IFLA_LINKINFO => link.kind = link_kind(&attribute.nested_attributes())?,
             _ => {}
         }
     }
     Ok(Some(link))
 }
 
-fn kind(information: &Attributes<'_>) -> Result<Option<String>, Malformed> {
-    information.find(IFLA_INFO_KIND).map(|kind| kind.str().map(str::to_owned)).transpose()
+fn link_kind(information: &Attributes<'_>) -> Result<Option<String>, Malformed> {
+    information.find(IFLA_INFO_KIND).map(|kind| kind.read_str().map(str::to_owned)).transpose()
 }
 
 #[cfg(test)]

@@ -20,14 +20,14 @@ pub struct LocalDelivery {
 impl LocalDelivery {
     /// The policy rule.
     #[must_use]
-    pub fn rule(&self, family: Family) -> PolicyRule {
+    pub fn policy_rule(&self, family: Family) -> PolicyRule {
         let rule = PolicyRule::new(family, self.priority, RuleAction::Lookup(self.table));
         PolicyRule { fwmark: Some(self.mark), ..rule }
     }
 
     /// The route; `lo` is the loopback link.
     #[must_use]
-    pub fn route(&self, family: Family, lo: LinkIndex) -> Route {
+    pub fn default_route(&self, family: Family, lo: LinkIndex) -> Route {
         Route { oif: Some(lo), ..Route::new(family, RouteKind::Local, None, self.table) }
     }
 
@@ -55,10 +55,10 @@ impl RtnetlinkHandle {
         let mut made = Vec::new();
         // The rule comes first and goes last: it is what tells that there is anything. One that leads to an empty table
         // does nothing.
-        if self.ensure_rule(&wanted.rule(family))? == ChangeOutcome::Yes {
+        if self.ensure_rule(&wanted.policy_rule(family))? == ChangeOutcome::Yes {
             made.push(wanted.no_rule(family));
         }
-        if self.add_route(&wanted.route(family, lo))? == ChangeOutcome::Yes {
+        if self.add_route(&wanted.default_route(family, lo))? == ChangeOutcome::Yes {
             made.push(wanted.no_route(family));
         }
         Ok(made)
@@ -81,8 +81,8 @@ impl RtnetlinkHandle {
         if !self.family_routes(family, Some(wanted.table))?.iter().any(same) {
             missing.push(wanted.no_route(family));
         }
-        let rule = wanted.rule(family);
-        if !rules.iter().any(|found| found.is(&rule)) {
+        let rule = wanted.policy_rule(family);
+        if !rules.iter().any(|found| found.is_match_for(&rule)) {
             missing.push(wanted.no_rule(family));
         }
         Ok(missing)
@@ -99,8 +99,8 @@ impl RtnetlinkHandle {
         lo: LinkIndex,
         unwanted: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
-        let rule = unwanted.rule(family);
-        let route = Route { protocol: RouteProtocol::ANY, ..unwanted.route(family, lo) };
+        let rule = unwanted.policy_rule(family);
+        let route = Route { protocol: RouteProtocol::ANY, ..unwanted.default_route(family, lo) };
         let mut taken = Vec::new();
         if self.delete_route(&route)? == ChangeOutcome::Yes {
             taken.push(format!("route {route}"));

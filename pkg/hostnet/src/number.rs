@@ -28,18 +28,18 @@ impl RtnetlinkHandle {
     fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {
         // struct rtgenmsg: family
         let mut request = NetlinkRequest::new(RTM_GETNSID, MessageFlags::NONE, &[0]);
-        request.u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
+        request.put_u32(NETNSA_FD, wire::fd_number(netns.as_raw_fd()));
         let replies = self.socket.get(request)?;
-        let number = replies.iter().find_map(|reply| parse(&reply).transpose());
+        let number = replies.iter().find_map(|reply| parse_netns_number(&reply).transpose());
         let number = number.ok_or(Malformed("no answer on the number of a netns"))??;
         Ok((number >= 0).then_some(number))
     }
 }
 
-fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<i32>, Malformed> {
+fn parse_netns_number(reply: &ReceivedMessage<'_>) -> Result<Option<i32>, Malformed> {
     if reply.kind != RTM_NEWNSID {
         return Ok(None);
     }
-    let (_, attributes) = reply.header::<1>()?;
-    attributes.find(NETNSA_NSID).map(|number| number.array().map(i32::from_ne_bytes)).transpose()
+    let (_, attributes) = reply.split_header::<1>()?;
+    attributes.find(NETNSA_NSID).map(|number| number.read_array().map(i32::from_ne_bytes)).transpose()
 }

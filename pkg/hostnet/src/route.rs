@@ -16,8 +16,8 @@ pub use bulk::RouteChange;
 
 use change::RouteVerb;
 
-/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`RtnetlinkHandle::routes`] reads compares equal
-/// to what was added, but for what says the same in other words ([`Route::is`]).
+/// A route of one table. Make one with [`Route::new`] and fill in fields; what [`RtnetlinkHandle::list_routes`] reads compares equal
+/// to what was added, but for what says the same in other words ([`Route::is_match_for`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// IPv4 or IPv6.
@@ -64,7 +64,7 @@ pub enum RouteKind {
 
 impl RouteKind {
     /// Whether packets end here: blackhole, unreachable, prohibit; and throw, which sends them on to the next rule.
-    const fn discards(self) -> bool {
+    const fn discards_packets(self) -> bool {
         matches!(self, Self::Blackhole | Self::Unreachable | Self::Other(8 | 9))
     }
 }
@@ -114,7 +114,7 @@ impl Route {
 
     /// Whether this route, read from the kernel, is the wanted one.
     #[must_use]
-    pub fn is(&self, wanted: &Self) -> bool {
+    pub fn is_match_for(&self, wanted: &Self) -> bool {
         !self.unmodelled && *self == wanted.as_read()
     }
 
@@ -126,14 +126,14 @@ impl Route {
             route.dst = route.dst.map(|dst| dst.trunc());
             route.scope = None;
         }
-        route.normalise();
+        route.drop_kernel_defaults();
         route
     }
 
     /// Writes what the kernel fills in by itself as "not given", so that a route reads back as it was added.
-    fn normalise(&mut self) {
+    fn drop_kernel_defaults(&mut self) {
         self.metric = self.metric.filter(|metric| *metric != 0 && Some(*metric) != self.default_metric());
-        if self.family == Family::V6 && self.kind.discards() {
+        if self.family == Family::V6 && self.kind.discards_packets() {
             self.oif = None; // the kernel shows lo
         }
         self.scope = self.scope.filter(|scope| *scope != self.natural_scope());
@@ -148,7 +148,7 @@ impl Route {
     }
 
     /// Prints it as `ip` does, with this name for its link.
-    fn describe(&self, link: Option<&str>) -> String {
+    fn describe_with_link(&self, link: Option<&str>) -> String {
         let mut words = Vec::new();
         match self.kind {
             RouteKind::Unicast => {}
@@ -173,7 +173,7 @@ impl Route {
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.describe(None))
+        f.write_str(&self.describe_with_link(None))
     }
 }
 
@@ -184,13 +184,13 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::List`].
-    pub fn routes(&mut self, table: Option<TableId>) -> Result<Vec<Route>, Error> {
+    pub fn list_routes(&mut self, table: Option<TableId>) -> Result<Vec<Route>, Error> {
         let mut routes = self.family_routes(Family::V4, table)?;
         routes.extend(self.family_routes(Family::V6, table)?);
         Ok(routes)
     }
 
-    /// Like [`RtnetlinkHandle::routes`], but for one family.
+    /// Like [`RtnetlinkHandle::list_routes`], but for one family.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl RtnetlinkHandle {
         table: Option<TableId>,
         routes: &mut Vec<Route>,
     ) -> Result<(), netlink::Error> {
-        let replies = match self.socket.dump(&message::query(family, table)) {
+        let replies = match self.socket.dump(&message::list_request(family, table)) {
             // "FIB table does not exist"
             Err(refused) if table.is_some() && refused.errno() == Some(Errno::NOENT) => return Ok(()),
             other => other?,

@@ -29,7 +29,7 @@ pub struct PolicyRule {
     pub ip_proto: Option<IpProtocol>,
     /// Action for packets that meet all conditions.
     pub action: RuleAction,
-    /// Origin of the rule: no condition, and not compared by [`PolicyRule::is`].
+    /// Origin of the rule: no condition, and not compared by [`PolicyRule::is_match_for`].
     pub protocol: RouteProtocol,
     /// Whether it has more conditions than these fields tell. Only in rules that were read: such a rule is not ours,
     /// and equals none that is.
@@ -66,7 +66,7 @@ impl PolicyRule {
 
     /// Whether this rule, read from the kernel, is the wanted one.
     #[must_use]
-    pub fn is(&self, wanted: &Self) -> bool {
+    pub fn is_match_for(&self, wanted: &Self) -> bool {
         let wanted = Self { protocol: self.protocol, ..wanted.as_read(self.priority) };
         !self.unmodelled && *self == wanted
     }
@@ -85,7 +85,7 @@ impl PolicyRule {
     }
 
     /// Refuses what the kernel would understand differently, so that it would never be found again.
-    fn suitable(&self) -> Result<(), Error> {
+    fn check_supported(&self) -> Result<(), Error> {
         let reason = match self.action {
             _ if self.unmodelled => "it has conditions that are not known here",
             RuleAction::Lookup(TableId(0)) => "0 is no table",
@@ -165,9 +165,9 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::List`].
-    pub fn rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
+    pub fn list_rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
         let list = |source| Error::List { what: format!("{family} rules"), source };
-        let replies = match self.socket.dump(&message::query(family)) {
+        let replies = match self.socket.dump(&message::list_request(family)) {
             // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
             Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => return Ok(Vec::new()),
             other => other.map_err(list)?,
@@ -188,20 +188,20 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::List`], [`Error::AddRule`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
     pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
-        rule.suitable()?;
+        rule.check_supported()?;
         if self.has_rule(rule)? {
             return Ok(ChangeOutcome::No);
         }
         let failed = |source| Error::AddRule { rule: rule.to_string(), source };
-        let added = self.change(message::add(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
+        let added = self.send_change(message::add_request(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
         if added.is_yes() || self.has_rule(rule)? {
             return Ok(added);
         }
-        self.change(message::add(rule, MessageFlags::CREATE), &[]).map_err(failed)
+        self.send_change(message::add_request(rule, MessageFlags::CREATE), &[]).map_err(failed)
     }
 
     fn has_rule(&mut self, rule: &PolicyRule) -> Result<bool, Error> {
-        Ok(self.rules(rule.family)?.iter().any(|found| found.is(rule)))
+        Ok(self.list_rules(rule.family)?.iter().any(|found| found.is_match_for(rule)))
     }
 
     /// Deletes all equal rules. Rules that only resemble it stay, whoever made them.
@@ -211,17 +211,17 @@ impl RtnetlinkHandle {
     /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule
     /// that is not equal, [`Error::RuleComesBack`] if there is no end to it.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
-        rule.suitable()?;
+        rule.check_supported()?;
         let mut changed = ChangeOutcome::No;
         for _ in 0..DELETIONS {
-            let rules = self.rules(rule.family)?;
-            let Some(equal) = rules.iter().find(|found| found.is(rule)) else { return Ok(changed) };
+            let rules = self.list_rules(rule.family)?;
+            let Some(equal) = rules.iter().find(|found| found.is_match_for(rule)) else { return Ok(changed) };
             if let Some(other) =
                 rules.iter().find(|found| found.answers_to(equal)).filter(|found| *found != equal)
             {
                 return Err(Error::RuleInTheWay { rule: rule.to_string(), other: other.to_string() });
             }
-            let deleted = self.change(message::delete(equal), &[Errno::NOENT]);
+            let deleted = self.send_change(message::delete_request(equal), &[Errno::NOENT]);
             let deleted = deleted.map_err(|source| Error::DeleteRule { rule: rule.to_string(), source })?;
             if deleted.is_yes() {
                 changed = ChangeOutcome::Yes;

@@ -16,7 +16,7 @@ use crate::{ChangeOutcome, Error};
 ///
 /// [`Error::ReadSysctl`]; [`Error::UnsuitableSysctl`] for a name that leads out of `/proc/sys/net`.
 pub fn read(name: &str) -> Result<Option<String>, Error> {
-    match fs::read_to_string(path(name)?) {
+    match fs::read_to_string(parameter_path(name)?) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::ReadSysctl { name: name.to_owned(), source }),
@@ -33,16 +33,16 @@ pub fn write(name: &str, value: &str) -> Result<ChangeOutcome, Error> {
         return Ok(ChangeOutcome::No);
     }
     let failed = |source| Error::WriteSysctl { name: name.to_owned(), value: value.to_owned(), source };
-    put(&path(name)?, value).map_err(failed)?;
+    write_value(&parameter_path(name)?, value).map_err(failed)?;
     Ok(ChangeOutcome::Yes)
 }
 
 /// Never makes a file, and gives the kernel the value with one system call, as it wants it.
-fn put(path: &PathBuf, value: &str) -> io::Result<()> {
+fn write_value(path: &PathBuf, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
-fn path(name: &str) -> Result<PathBuf, Error> {
+fn parameter_path(name: &str) -> Result<PathBuf, Error> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     let mut parts = name.split('/');
     if parts.next() == Some("net") && name != "net" && parts.all(plain) {
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn names_stay_below_net() {
         for name in ["net/ipv4/ip_forward", "net/ipv4/conf/eth0.5/rp_filter", "net/core/somaxconn"] {
-            assert_eq!(path(name).unwrap(), PathBuf::from(format!("/proc/sys/{name}")));
+            assert_eq!(parameter_path(name).unwrap(), PathBuf::from(format!("/proc/sys/{name}")));
         }
         for name in [
             "",
@@ -72,7 +72,7 @@ mod tests {
             "net.ipv4.ip_forward",
             "net/a\0b",
         ] {
-            assert!(matches!(path(name), Err(Error::UnsuitableSysctl { .. })), "{name:?}");
+            assert!(matches!(parameter_path(name), Err(Error::UnsuitableSysctl { .. })), "{name:?}");
         }
     }
 }

@@ -33,23 +33,23 @@ pub(crate) const fn family_number(family: Option<Family>) -> u8 {
 /// Adds an address in its own length, 4 or 16 bytes.
 pub(crate) fn put_ip(message: &mut NetlinkRequest, kind: u16, ip: IpAddr) {
     match ip {
-        IpAddr::V4(ip) => message.bytes(kind, &ip.octets()),
-        IpAddr::V6(ip) => message.bytes(kind, &ip.octets()),
+        IpAddr::V4(ip) => message.put_bytes(kind, &ip.octets()),
+        IpAddr::V6(ip) => message.put_bytes(kind, &ip.octets()),
     };
 }
 
 /// Reads an address; its length says which family.
-pub(crate) fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+pub(crate) fn read_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     match attribute.payload.len() {
-        4 => attribute.array::<4>().map(IpAddr::from),
-        16 => attribute.array::<16>().map(IpAddr::from),
+        4 => attribute.read_array::<4>().map(IpAddr::from),
+        16 => attribute.read_array::<16>().map(IpAddr::from),
         _ => Err(Malformed("address that is neither IPv4 nor IPv6")),
     }
 }
 
 /// Reads an address whose prefix length stands elsewhere.
-pub(crate) fn net(attribute: &Attribute<'_>, length: u8) -> Result<IpNet, Malformed> {
-    IpNet::new(ip(attribute)?, length).map_err(|_| Malformed("prefix longer than its address"))
+pub(crate) fn read_net(attribute: &Attribute<'_>, length: u8) -> Result<IpNet, Malformed> {
+    IpNet::new(read_ip(attribute)?, length).map_err(|_| Malformed("prefix longer than its address"))
 }
 
 /// A file descriptor of ours in a request; the kernel looks it up before it answers.

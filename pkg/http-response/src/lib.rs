@@ -35,7 +35,7 @@ impl HttpResponse {
     /// The value of the first header of that name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(&self.headers, name).next()
+        header_values(&self.headers, name).next()
     }
 }
 
@@ -46,23 +46,23 @@ impl HttpResponse {
 pub fn receive<const MAX_BODY: usize>(stream: &mut impl Read) -> Result<HttpResponse, HttpError> {
     let mut incoming = ResponseReader::<MAX_BODY, _>::new(stream);
     for _ in 0..=MAX_INTERIM {
-        let status = status(&incoming.line()?)?;
-        let headers = headers(&mut incoming)?;
+        let status = parse_status(&incoming.read_line()?)?;
+        let headers = read_headers(&mut incoming)?;
         match status {
             // Switching protocols was not asked for.
-            101 => return Err(malformed("it answered 101")),
+            101 => return Err(malformed_response("it answered 101")),
             100..=199 => {}
             _ => {
-                let body = body(&mut incoming, status, &headers)?;
+                let body = read_body(&mut incoming, status, &headers)?;
                 return Ok(HttpResponse { status, headers, body });
             }
         }
     }
-    Err(malformed("too many interim answers"))
+    Err(malformed_response("too many interim answers"))
 }
 
 /// `HTTP/1.x NNN reason` (RFC 9112, section 4).
-fn status(line: &str) -> Result<u16, HttpError> {
+fn parse_status(line: &str) -> Result<u16, HttpError> {
     let code = line
         .strip_prefix("HTTP/1.1 ")
         .or_else(|| line.strip_prefix("HTTP/1.0 "))
@@ -70,15 +70,15 @@ fn status(line: &str) -> Result<u16, HttpError> {
     code.filter(|code| code.bytes().all(|b| b.is_ascii_digit()))
         .and_then(|code| code.parse().ok())
         .filter(|code| (100..=599).contains(code))
-        .ok_or_else(|| malformed("it does not speak HTTP/1.1"))
+        .ok_or_else(|| malformed_response("it does not speak HTTP/1.1"))
 }
 
-fn headers<const MAX_BODY: usize>(
+fn read_headers<const MAX_BODY: usize>(
     incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
 ) -> Result<Vec<(String, String)>, HttpError> {
     let mut headers = Vec::new();
     loop {
-        let line = incoming.line()?;
+        let line = incoming.read_line()?;
         if line.is_empty() {
             return Ok(headers);
         }
@@ -86,35 +86,35 @@ fn headers<const MAX_BODY: usize>(
             Some((name, value)) if !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic()) => {
                 headers.push((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()));
             }
-            _ => return Err(malformed("a header is malformed")),
+            _ => return Err(malformed_response("a header is malformed")),
         }
     }
 }
 
-fn find<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item = &'a str> {
+fn header_values<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item = &'a str> {
     headers.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
 /// RFC 9112, section 6.3. A message with both a length and a coding is refused, as are lengths that differ.
-fn body<const MAX_BODY: usize>(
+fn read_body<const MAX_BODY: usize>(
     incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
     status: u16,
     headers: &[(String, String)],
 ) -> Result<Vec<u8>, HttpError> {
-    if find(headers, "Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case("identity")) {
-        return Err(malformed("the body is encoded, which was not asked for"));
+    if header_values(headers, "Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case("identity")) {
+        return Err(malformed_response("the body is encoded, which was not asked for"));
     }
-    let codings: Vec<&str> = find(headers, "Transfer-Encoding").collect();
-    let mut lengths: Vec<&str> = find(headers, "Content-Length").collect();
+    let codings: Vec<&str> = header_values(headers, "Transfer-Encoding").collect();
+    let mut lengths: Vec<&str> = header_values(headers, "Content-Length").collect();
     lengths.dedup();
     if matches!(status, 204 | 304) {
         return Ok(Vec::new());
     }
     match (codings.as_slice(), lengths.as_slice()) {
         ([], []) => incoming.read_to_end(),
-        ([], [length]) => incoming.exactly(content_length::<MAX_BODY>(length)?),
-        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => chunks(incoming),
-        _ => Err(malformed("the length of the body is unclear")),
+        ([], [length]) => incoming.read_exactly(content_length::<MAX_BODY>(length)?),
+        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => read_chunks(incoming),
+        _ => Err(malformed_response("the length of the body is unclear")),
     }
 }
 
@@ -123,32 +123,32 @@ fn content_length<const MAX_BODY: usize>(text: &str) -> Result<usize, HttpError>
     match text.parse() {
         Ok(length) if digits && length <= MAX_BODY => Ok(length),
         _ if digits => Err(too_large::<MAX_BODY>()),
-        _ => Err(malformed("Content-Length is no number")),
+        _ => Err(malformed_response("Content-Length is no number")),
     }
 }
 
 /// RFC 9112, section 7.1; extensions and trailers are skipped.
-fn chunks<const MAX_BODY: usize>(
+fn read_chunks<const MAX_BODY: usize>(
     incoming: &mut ResponseReader<'_, MAX_BODY, impl Read>,
 ) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     loop {
-        let line = incoming.line()?;
+        let line = incoming.read_line()?;
         let size = line.split(';').next().unwrap_or_default().trim_end_matches([' ', '\t']);
         if size.is_empty() || !size.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(malformed("a chunk has no size"));
+            return Err(malformed_response("a chunk has no size"));
         }
         let size = usize::from_str_radix(size, 16).map_err(|_| too_large::<MAX_BODY>())?;
         if size == 0 {
-            headers(incoming)?;
+            read_headers(incoming)?;
             return Ok(body);
         }
         if size > MAX_BODY - body.len() {
             return Err(too_large::<MAX_BODY>());
         }
-        body.append(&mut incoming.exactly(size)?);
-        if !incoming.line()?.is_empty() {
-            return Err(malformed("a chunk is longer than its size"));
+        body.append(&mut incoming.read_exactly(size)?);
+        if !incoming.read_line()?.is_empty() {
+            return Err(malformed_response("a chunk is longer than its size"));
         }
     }
 }
@@ -182,32 +182,32 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
     }
 
     /// A line without its end, which is CRLF or, leniently, LF.
-    fn line(&mut self) -> Result<String, HttpError> {
+    fn read_line(&mut self) -> Result<String, HttpError> {
         let mut searched = 0;
         loop {
             let end = self.buffer.iter().skip(searched).position(|b| *b == b'\n').map(|at| searched + at);
             let length = end.map_or(self.buffer.len(), |end| end + 1);
             if length > self.head_left {
-                return Err(malformed("the head of the answer is too large"));
+                return Err(malformed_response("the head of the answer is too large"));
             }
             if let Some(end) = end {
                 self.head_left -= length;
                 let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
                 line.pop();
                 line.pop_if(|last| *last == b'\r');
-                return String::from_utf8(line).map_err(|_| malformed("a header is no text"));
+                return String::from_utf8(line).map_err(|_| malformed_response("a header is no text"));
             }
             searched = self.buffer.len();
             if !self.fill()? {
-                return Err(ended());
+                return Err(unexpected_end());
             }
         }
     }
 
-    fn exactly(&mut self, length: usize) -> Result<Vec<u8>, HttpError> {
+    fn read_exactly(&mut self, length: usize) -> Result<Vec<u8>, HttpError> {
         while self.buffer.len() < length {
             if !self.fill()? {
-                return Err(ended());
+                return Err(unexpected_end());
             }
         }
         Ok(self.buffer.drain(..length).collect())
@@ -227,7 +227,7 @@ impl<'s, const MAX_BODY: usize, S: Read> ResponseReader<'s, MAX_BODY, S> {
     }
 }
 
-fn malformed(what: &str) -> HttpError {
+fn malformed_response(what: &str) -> HttpError {
     HttpError::Malformed(what.to_owned())
 }
 
@@ -235,7 +235,7 @@ fn too_large<const MAX_BODY: usize>() -> HttpError {
     HttpError::Malformed(format!("the body is larger than {MAX_BODY} bytes"))
 }
 
-fn ended() -> HttpError {
+fn unexpected_end() -> HttpError {
     HttpError::Io(io::Error::new(
         ErrorKind::UnexpectedEof,
         "the connection ended in the middle of the answer",

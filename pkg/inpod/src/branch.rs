@@ -47,14 +47,14 @@ impl BranchRules {
             return Ok(());
         }
         let mut handle = RtnetlinkHandle::open()?;
-        let rules = rules(&mut handle)?;
-        let wanted = wanted(&mut handle, &rules, &ips.copied().collect())?;
+        let rules = read_rules(&mut handle)?;
+        let wanted = desired_pairs(&mut handle, &rules, &ips.copied().collect())?;
         let mut outcome = Ok(());
         for [to_pod, from_pod] in &wanted {
-            outcome = outcome.and(ensure(&mut handle, to_pod, from_pod));
+            outcome = outcome.and(ensure_pair(&mut handle, to_pod, from_pod));
         }
         let stale = rules.iter().filter(|rule| rule.protocol == OURS);
-        for rule in stale.filter(|rule| !wanted.iter().flatten().any(|wanted| rule.is(wanted))) {
+        for rule in stale.filter(|rule| !wanted.iter().flatten().any(|wanted| rule.is_match_for(wanted))) {
             outcome = outcome.and(handle.delete_rule(rule).map(drop).map_err(Error::from));
         }
         outcome
@@ -64,10 +64,10 @@ impl BranchRules {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(crate) fn remove() -> Result<Vec<String>, Error> {
+    pub(crate) fn remove_rules() -> Result<Vec<String>, Error> {
         let mut handle = RtnetlinkHandle::open()?;
         let mut taken = Vec::new();
-        for rule in rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
+        for rule in read_rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
             let _ = handle.delete_rule(&rule)?;
             taken.push(format!("policy rule {rule}"));
         }
@@ -75,14 +75,18 @@ impl BranchRules {
     }
 }
 
-fn rules(handle: &mut RtnetlinkHandle) -> Result<Vec<PolicyRule>, Error> {
-    let mut rules = handle.rules(Family::V4)?;
-    rules.extend(handle.rules(Family::V6)?);
+fn read_rules(handle: &mut RtnetlinkHandle) -> Result<Vec<PolicyRule>, Error> {
+    let mut rules = handle.list_rules(Family::V4)?;
+    rules.extend(handle.list_rules(Family::V6)?);
     Ok(rules)
 }
 
 /// One without the other would be worse than none: answers would take another path than questions.
-fn ensure(handle: &mut RtnetlinkHandle, to_pod: &PolicyRule, from_pod: &PolicyRule) -> Result<(), Error> {
+fn ensure_pair(
+    handle: &mut RtnetlinkHandle,
+    to_pod: &PolicyRule,
+    from_pod: &PolicyRule,
+) -> Result<(), Error> {
     let made = handle.ensure_rule(to_pod)?;
     let answered = handle.ensure_rule(from_pod).map(drop);
     if answered.is_err() && made == hostnet::ChangeOutcome::Yes {
@@ -93,7 +97,7 @@ fn ensure(handle: &mut RtnetlinkHandle, to_pod: &PolicyRule, from_pod: &PolicyRu
 
 /// A pair of rules for each pod that AWS's plugin leads elsewhere: it has a rule for what arrives on the pod's link, and in
 /// that rule's table the route to the pod by this link.
-fn wanted(
+fn desired_pairs(
     handle: &mut RtnetlinkHandle,
     rules: &[PolicyRule],
     ips: &BTreeSet<IpAddr>,
@@ -108,11 +112,11 @@ fn wanted(
         let Some(link) = handle.link_by_name(name)? else { continue };
         let routes = match tables.remove(&table) {
             Some(routes) => routes,
-            None => handle.routes(Some(table))?,
+            None => handle.list_routes(Some(table))?,
         };
         for ip in ips.iter().filter(|ip| Family::of_ip(**ip) == rule.family) {
             if routes.iter().any(|route| leads_to(route, *ip, link.index)) {
-                pods.push(pair(*ip, name, table, rule.priority.unwrap_or_default()));
+                pods.push(rule_pair(*ip, name, table, rule.priority.unwrap_or_default()));
             }
         }
         tables.insert(table, routes);
@@ -126,7 +130,7 @@ fn leads_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
 
 /// The node's packets to the pod take its link, and those that arrive on it are delivered on the node, if they are for it,
 /// before AWS's rule of this priority leads them away.
-fn pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
+fn rule_pair(ip: IpAddr, link: &str, table: TableId, priority: u32) -> [PolicyRule; 2] {
     let family = Family::of_ip(ip);
     let rule = |priority, table| PolicyRule {
         protocol: OURS,

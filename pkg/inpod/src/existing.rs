@@ -22,7 +22,7 @@ impl OutsideConnections {
 
     /// Without tracking that can be asked there are none: none could be kept.
     pub(crate) fn of_this_netns() -> OutsideConnections {
-        let Ok(mut found) = conntrack::outside() else { return OutsideConnections::NONE };
+        let Ok(mut found) = conntrack::outside_connections() else { return OutsideConnections::NONE };
         found.sort_by_key(|connection| connection.original);
         let listed = found.iter().take(OutsideConnections::LISTED).map(|connection| connection.original);
         OutsideConnections { count: found.len(), listed: listed.collect() }
@@ -36,12 +36,16 @@ pub(crate) fn local_ports(wanted: &PodRulesSpec<'_>) -> Option<LocalPorts> {
 }
 
 /// Whether the rules would redirect the connection of a socket if it were opened now. `ports`: as [`local_ports`] has them.
-pub(crate) fn concerns(wanted: &PodRulesSpec<'_>, ports: Option<&LocalPorts>, socket: &TcpSocket) -> bool {
+pub(crate) fn is_redirected(
+    wanted: &PodRulesSpec<'_>,
+    ports: Option<&LocalPorts>,
+    socket: &TcpSocket,
+) -> bool {
     let (proxy, probes) = (wanted.config.proxy, wanted.config.probes);
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
     let is_excepted = ports.is_some_and(|ports| {
-        wanted.pod.exceptions.cover(socket.local, socket.remote, ports.was_accepted(socket))
+        wanted.pod.exceptions.excludes_connection(socket.local, socket.remote, ports.was_accepted(socket))
     });
     !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

@@ -97,18 +97,18 @@ struct OpenQuery<'a> {
 }
 
 impl OpenQuery<'_> {
-    fn known(&self) -> Option<&Netns> {
+    fn known_netns(&self) -> Option<&Netns> {
         self.query.known.as_deref().filter(|_| self.known_fits)
     }
 
-    fn answer(self, network: &NodeNetwork) -> Option<NetnsAnswer> {
-        let path = |netns: NetnsId| network.path(&self.query.ips, netns);
-        if self.known().is_some_and(|known| path(known.id()) != NodePath::Elsewhere) {
+    fn choose_answer(self, network: &NodeNetwork) -> Option<NetnsAnswer> {
+        let path = |netns: NetnsId| network.path_to_pod(&self.query.ips, netns);
+        if self.known_netns().is_some_and(|known| path(known.id()) != NodePath::Elsewhere) {
             return Some(NetnsAnswer::Unchanged { runs: true });
         }
         let recorded = |(one, _): &(ProcessNetns, NetnsView)| Some(one.netns.id()) == self.query.recorded;
         if let Some(place) = self.fitting.iter().position(recorded) {
-            return self.found(place, Witness::Record);
+            return self.found_answer(place, Witness::Record);
         }
         let candidate = |(place, (one, view)): (usize, &(ProcessNetns, NetnsView))| Candidate {
             netns: place,
@@ -118,13 +118,13 @@ impl OpenQuery<'_> {
         };
         let candidates: Vec<_> = self.fitting.iter().enumerate().map(candidate).collect();
         match choose_netns(&candidates) {
-            Identity::Found(place, witness) => self.found(place, witness),
+            Identity::Found(place, witness) => self.found_answer(place, witness),
             Identity::Ambiguous(why) => Some(NetnsAnswer::Ambiguous(why)),
             Identity::NotFound => self.query.known.as_ref().map(|_| NetnsAnswer::Unchanged { runs: true }),
         }
     }
 
-    fn found(self, place: usize, witness: Witness) -> Option<NetnsAnswer> {
+    fn found_answer(self, place: usize, witness: Witness) -> Option<NetnsAnswer> {
         let (one, view) = self.fitting.into_iter().nth(place)?;
         Some(NetnsAnswer::Found(NetnsMatch { netns: one.netns, witness, captured: view.captured }))
     }
@@ -144,12 +144,12 @@ impl NetnsFinder {
     /// # Errors
     /// The processes cannot be listed, or the node's network cannot be observed. A process that ends meanwhile, or cannot be
     /// looked at, is passed over.
-    pub fn find(
+    pub fn find_netns(
         &self,
         pods: &KnownPods,
         sought: &BTreeMap<PodUid, NetnsQuery>,
     ) -> Result<BTreeMap<PodUid, NetnsAnswer>, Error> {
-        let mut candidates = self.candidates(pods, sought)?;
+        let mut candidates = self.candidate_netns(pods, sought)?;
         let (mut answers, mut open) = (BTreeMap::new(), Vec::new());
         for (uid, query) in sought {
             let own = candidates.remove(uid).unwrap_or_default();
@@ -171,7 +171,7 @@ impl NetnsFinder {
         let network = self.node_network(&open)?;
         for query in open {
             let uid = query.uid.clone();
-            answers.extend(query.answer(&network).map(|answer| (uid, answer)));
+            answers.extend(query.choose_answer(&network).map(|answer| (uid, answer)));
         }
         refuse_shared(&mut answers);
         Ok(answers)
@@ -183,7 +183,7 @@ impl NetnsFinder {
         query: &'a NetnsQuery,
         own: BTreeMap<NetnsId, ProcessNetns>,
     ) -> OpenQuery<'a> {
-        let view = |netns: &Netns| self.view(netns, &query.ips).ok().flatten();
+        let view = |netns: &Netns| self.view_netns(netns, &query.ips).ok().flatten();
         let known_fits = query.known.as_deref().is_some_and(|known| view(known).is_some());
         let fitting = own.into_values().filter_map(|one| view(&one.netns).map(|view| (one, view))).collect();
         OpenQuery { uid, query, fitting, known_fits }
@@ -193,7 +193,7 @@ impl NetnsFinder {
         let mut namespaces: Vec<&Netns> = Vec::new();
         let mut ips = BTreeSet::new();
         for query in open {
-            namespaces.extend(query.fitting.iter().map(|(one, _)| &one.netns).chain(query.known()));
+            namespaces.extend(query.fitting.iter().map(|(one, _)| &one.netns).chain(query.known_netns()));
             ips.extend(query.query.ips.iter().copied());
         }
         if namespaces.is_empty() {
@@ -202,13 +202,13 @@ impl NetnsFinder {
         NodeNetwork::observe(&self.node, &ips, &namespaces)
     }
 
-    fn candidates(
+    fn candidate_netns(
         &self,
         pods: &KnownPods,
         sought: &BTreeMap<PodUid, NetnsQuery>,
     ) -> Result<BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>>, Error> {
         let mut candidates: BTreeMap<PodUid, BTreeMap<NetnsId, ProcessNetns>> = BTreeMap::new();
-        for process in processes(&self.proc)? {
+        for process in process_directories(&self.proc)? {
             let Ok(cgroup) = fs::read_to_string(process.join("cgroup")) else { continue };
             let ProcessOwner::Pod { uid, nested } = pods.owner_of_process(&cgroup) else { continue };
             if !sought.contains_key(&uid) {
@@ -227,24 +227,25 @@ impl NetnsFinder {
 
     /// Confirms the namespace in the record of a pod's ADD, if it is not the node's own and has one of these addresses.
     #[must_use]
-    pub fn confirm(&self, netns: Netns, ips: &[IpAddr]) -> Option<NetnsMatch> {
+    pub fn confirm_recorded(&self, netns: Netns, ips: &[IpAddr]) -> Option<NetnsMatch> {
         if netns.id() == self.node.id() {
             return None;
         }
-        let view = self.view(&netns, ips).ok()??;
+        let view = self.view_netns(&netns, ips).ok()??;
         Some(NetnsMatch { netns, witness: Witness::Record, captured: view.captured })
     }
 
     /// `None`: it has none of the addresses.
-    fn view(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
+    fn view_netns(&self, netns: &Netns, ips: &[IpAddr]) -> Result<Option<NetnsView>, Error> {
         let view = || -> Result<Option<NetnsView>, Error> {
             let mut handle = RtnetlinkHandle::open_in_pod()?;
-            let has = handle.addresses()?.iter().any(|address| ips.contains(&address.ip));
+            let has = handle.list_addresses()?.iter().any(|address| ips.contains(&address.ip));
             if !has {
                 return Ok(None);
             }
             let node = handle.netns_number(self.node.as_fd())?;
-            let linked_to_node = handle.links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
+            let linked_to_node =
+                handle.list_links()?.iter().any(|link| node.is_some() && link.peer_netns == node);
             // What cannot be observed is made anew.
             let captured = families_with_rule(&mut handle, &self.config).is_ok_and(|found| !found.is_empty());
             Ok(Some(NetnsView { linked_to_node, captured }))
@@ -278,8 +279,9 @@ fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
 ///
 /// # Errors
 /// The processes cannot be listed. One that ends meanwhile is passed over.
-pub fn namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
-    let opened = processes(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
+pub fn process_namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
+    let opened =
+        process_directories(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
     Ok(opened.map(|netns| (netns.id(), netns)).collect())
 }
 
@@ -293,7 +295,7 @@ pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let mut seen = BTreeSet::from([Netns::current()?.id()]);
     seen.extend(first);
     let mut found = Vec::new();
-    for process in processes(proc)? {
+    for process in process_directories(proc)? {
         let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
         if !names_a_pod(&cgroup) {
             continue;
@@ -313,7 +315,7 @@ pub fn recorded_netns(record: &PodRecord) -> Option<NetnsId> {
     record.netns_file.map(|file| NetnsId { dev: file.dev, ino: file.ino })
 }
 
-fn processes(proc: &Path) -> Result<Vec<PathBuf>, Error> {
+fn process_directories(proc: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |source| Error::Processes { path: proc.to_owned(), source };
     let mut processes = Vec::new();
     for entry in fs::read_dir(proc).map_err(failed)? {

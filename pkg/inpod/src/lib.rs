@@ -19,12 +19,12 @@ pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::OutsideConnections;
 pub use find::{
-    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces, namespaces_of_pods, recorded_netns,
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces_of_pods, process_namespaces, recorded_netns,
 };
 pub use listener::has_listener;
-pub use node::{NodeProbes, ProbeRules, set};
+pub use node::{NodeProbes, ProbeRules, probe_set_name};
 pub use peer::{netns_addresses, peer_addresses};
 pub use pod::{
-    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture, captured_families, is_captured, observe,
-    observe_each, release,
+    CaptureReport, PodRulesSnapshot, PodRulesSpec, capture_pod, captured_families, is_captured, observe_each,
+    observe_pod, release_pod,
 };

@@ -23,11 +23,11 @@ pub fn has_listener(netns: &Netns, port: Port) -> Result<bool, Error> {
         Err(source) => Err(Error::Sockets { path: (*path).into(), source }),
     };
     let tables = netns.run_in(|| TABLES.iter().map(read).collect::<Result<Vec<_>, _>>())??;
-    Ok(tables.iter().any(|table| listens(table, port)))
+    Ok(tables.iter().any(|table| lists_listener(table, port)))
 }
 
 /// Each line after the first begins with a number, the local address and port, the remote ones, and the state.
-fn listens(table: &str, port: Port) -> bool {
+fn lists_listener(table: &str, port: Port) -> bool {
     let suffix = format!(":{:04X}", port.0);
     table.lines().skip(1).any(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -48,9 +48,9 @@ mod tests {
 
     #[test]
     fn only_what_listens_counts() {
-        assert!(listens(TABLE, Port(15001)));
-        assert!(!listens(TABLE, Port(15006)), "a connection");
-        assert!(!listens(TABLE, Port(15008)));
-        assert!(!listens("", Port(15001)));
+        assert!(lists_listener(TABLE, Port(15001)));
+        assert!(!lists_listener(TABLE, Port(15006)), "a connection");
+        assert!(!lists_listener(TABLE, Port(15008)));
+        assert!(!lists_listener("", Port(15001)));
     }
 }

@@ -37,12 +37,12 @@ impl ProbeRules {
     ///
     /// # Errors
     /// The step that failed; the rules are as they were.
-    pub fn ensure(&self) -> Result<Vec<String>, Error> {
+    pub fn ensure_rules(&self) -> Result<Vec<String>, Error> {
         let (firewall, observed) = Firewall::open(&self.options)?;
-        let changes = self.changes(&observed);
+        let changes = self.plan_changes(&observed);
         if firewall.backend() == Backend::Nft {
             // A legacy table that was used once stays until its namespace ends.
-            self.journal.note_chains(JournalPage::ProbeChains, &changes.tables())?;
+            self.journal.note_chains(JournalPage::ProbeChains, &changes.changed_tables())?;
         }
         firewall.apply(&changes, Vec::new())?;
         Ok(changes.reason_texts())
@@ -53,29 +53,29 @@ impl ProbeRules {
     /// # Errors
     /// One of the names is not valid for a set. They are constants, so this is a defect.
     pub fn set_names(&self) -> Result<Vec<SetName>, Error> {
-        self.families.iter().map(|family| Ok(SetName::new(set(*family))?)).collect()
+        self.families.iter().map(|family| Ok(SetName::new(probe_set_name(*family))?)).collect()
     }
 
     /// The node's firewall as it is.
     ///
     /// # Errors
     /// A tool, or the kernel, could not be asked.
-    pub fn observe(&self) -> Result<ObservedTables, Error> {
+    pub fn observe_tables(&self) -> Result<ObservedTables, Error> {
         Ok(Firewall::open(&self.options)?.1)
     }
 
     /// The rules of a family; none in one that is not captured.
     #[must_use]
-    pub fn wanted(&self, family: Family) -> RuleSet {
+    pub fn desired_rules(&self, family: Family) -> RuleSet {
         RuleSet::if_redirected(&self.families, family, |family| {
-            inpod::host(&self.config, set(family), family)
+            inpod::host(&self.config, probe_set_name(family), family)
         })
     }
 
     /// Returns the changes that lead from the observed to the desired state.
     #[must_use]
-    pub fn changes(&self, observed: &ObservedTables) -> FamilyChanges {
-        observed.changes(ChainSet::PROBES, |family| self.wanted(family))
+    pub fn plan_changes(&self, observed: &ObservedTables) -> FamilyChanges {
+        observed.plan_changes(ChainSet::PROBES, |family| self.desired_rules(family))
     }
 }
 
@@ -94,7 +94,7 @@ impl NodeProbes {
         let branches = BranchRules::open(config.branch_probes);
         // The node's rules ask x_tables and sets.
         let options = FirewallOptions { native: NativeTables::Never, ..options };
-        let rules = ProbeRules { config, families, options, journal: Journal::at(journal) };
+        let rules = ProbeRules { config, families, options, journal: Journal::for_file(journal) };
         Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_trouble: None })
     }
 
@@ -117,7 +117,7 @@ impl NodeProbes {
     /// interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
-            let _ = self.sets.create(&spec(family)?)?;
+            let _ = self.sets.create_set(&probe_set_spec(family)?)?;
         }
         self.branch_trouble.take().map_or(Ok(()), Err)
     }
@@ -126,10 +126,10 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses to list.
-    pub fn members(&mut self) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
+    pub fn set_members(&mut self) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
-            found.extend(self.sets.owners(&spec(family)?.name)?.unwrap_or_default());
+            found.extend(self.sets.member_owners(&probe_set_spec(family)?.name)?.unwrap_or_default());
         }
         Ok(found)
     }
@@ -140,7 +140,7 @@ impl NodeProbes {
     /// The kernel refuses to list.
     pub fn are_there(&mut self) -> Result<bool, Error> {
         for family in Family::BOTH {
-            if self.sets.owners(&spec(family)?.name)?.is_some() {
+            if self.sets.member_owners(&probe_set_spec(family)?.name)?.is_some() {
                 return Ok(true);
             }
         }
@@ -151,7 +151,7 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The kernel refuses, as it does without sets.
-    pub fn add(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), Error> {
+    pub fn add_addresses(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<(), Error> {
         let pairs: BTreeMap<IpAddr, PodUid> = ips.iter().map(|ip| (*ip, uid.clone())).collect();
         self.add_all(&pairs)
     }
@@ -159,7 +159,7 @@ impl NodeProbes {
     fn add_all(&mut self, pairs: &BTreeMap<IpAddr, PodUid>) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let of = pairs.iter().filter(|(ip, _)| Family::of_ip(**ip) == family);
-            self.sets.add_owned(&spec(family)?, of.map(|(ip, uid)| (*ip, uid)))?;
+            self.sets.add_owned(&probe_set_spec(family)?, of.map(|(ip, uid)| (*ip, uid)))?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl NodeProbes {
             found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
         for ip in &left {
-            let _ = self.sets.remove(&spec(Family::of_ip(*ip))?, *ip)?;
+            let _ = self.sets.remove_member(&probe_set_spec(Family::of_ip(*ip))?, *ip)?;
         }
         Ok((missing.len(), left.len()))
     }
@@ -200,16 +200,16 @@ impl NodeProbes {
     ///
     /// # Errors
     /// The step that failed.
-    pub fn remove(&mut self) -> Result<Vec<String>, Error> {
+    pub fn remove_all(&mut self) -> Result<Vec<String>, Error> {
         let (firewall, observed) = Firewall::open(&self.rules.options)?;
-        let changes = observed.removal(ChainSet::PROBES);
+        let changes = observed.plan_removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
         let mut taken = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
         self.rules.journal.remove_chains(JournalPage::ProbeChains)?;
-        taken.extend(BranchRules::remove()?);
+        taken.extend(BranchRules::remove_rules()?);
         for family in Family::BOTH {
-            let name = spec(family)?.name;
-            if self.sets.destroy(&name)? == ipset::RemoveOutcome::Yes {
+            let name = probe_set_spec(family)?.name;
+            if self.sets.destroy_set(&name)? == ipset::RemoveOutcome::Yes {
                 taken.push(format!("set {}", name.as_str()));
             }
         }
@@ -219,13 +219,13 @@ impl NodeProbes {
 
 /// The set of captured pods' addresses of a family; Istio's own name.
 #[must_use]
-pub const fn set(family: Family) -> &'static str {
+pub const fn probe_set_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "istio-inpod-probes-v4",
         Family::V6 => "istio-inpod-probes-v6",
     }
 }
 
-fn spec(family: Family) -> Result<SetSpec, Error> {
-    Ok(SetSpec::new(SetName::new(set(family))?, family).with_comments())
+fn probe_set_spec(family: Family) -> Result<SetSpec, Error> {
+    Ok(SetSpec::new(SetName::new(probe_set_name(family))?, family).with_comments())
 }

@@ -41,11 +41,11 @@ impl NodeNetwork {
         ips: &BTreeSet<IpAddr>,
         namespaces: &[&Netns],
     ) -> Result<NodeNetwork, Error> {
-        node.run_in(|| Ok(observe(&mut RtnetlinkHandle::open()?, ips, namespaces)?))?
+        node.run_in(|| Ok(observe_network(&mut RtnetlinkHandle::open()?, ips, namespaces)?))?
     }
 
     /// Where it leads for a pod with these addresses, seen from this namespace.
-    pub(crate) fn path(&self, ips: &[IpAddr], netns: NetnsId) -> NodePath {
+    pub(crate) fn path_to_pod(&self, ips: &[IpAddr], netns: NetnsId) -> NodePath {
         let number = self.numbers.get(&netns).copied();
         combine_paths(ips.iter().map(|ip| match (self.destinations.get(ip), number) {
             (Some(Destination::Peer(peer)), Some(number)) if *peer == number => NodePath::Here,
@@ -58,20 +58,20 @@ impl NodeNetwork {
     }
 }
 
-fn observe(
+fn observe_network(
     handle: &mut RtnetlinkHandle,
     ips: &BTreeSet<IpAddr>,
     namespaces: &[&Netns],
 ) -> Result<NodeNetwork, hostnet::Error> {
     // Before the numbers: the kernel gives a namespace one when it shows a link that leads there.
-    let links = handle.links()?;
+    let links = handle.list_links()?;
     let mut network = NodeNetwork::default();
     let leads_out = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
     network.ports = leads_out.collect();
     let links: BTreeMap<LinkIndex, &Link> = links.iter().map(|link| (link.index, link)).collect();
     for ip in ips {
         let link = handle.direct_link(*ip)?.and_then(|index| links.get(&index).copied());
-        let destination = link.map_or(Destination::Unknown, |link| destination(link, &network.ports));
+        let destination = link.map_or(Destination::Unknown, |link| link_destination(link, &network.ports));
         network.destinations.insert(*ip, destination);
     }
     for netns in namespaces {
@@ -82,7 +82,7 @@ fn observe(
     Ok(network)
 }
 
-fn destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destination {
+fn link_destination(link: &Link, ports: &BTreeSet<(LinkIndex, i32)>) -> Destination {
     if let Some(number) = number_of_peer(link) {
         return Destination::Peer(number);
     }

@@ -11,11 +11,11 @@ const TCP: u8 = 6;
 const MOST: usize = 8;
 
 /// Returns those of these rules that take packets before ours, as text; at most `MOST`.
-pub(crate) fn overruling<'a>(
+pub(crate) fn overruling_rules<'a>(
     rules: impl IntoIterator<Item = &'a PolicyRule>,
     config: &InPodRulesConfig,
 ) -> Vec<String> {
-    let overrules = rules.into_iter().filter(|rule| overrules(rule, config)).take(MOST);
+    let overrules = rules.into_iter().filter(|rule| is_overruling(rule, config)).take(MOST);
     overrules
         .map(|rule| format!("policy rule \"{rule}\" ({}) precedes ours at {PRIORITY}", rule.family))
         .collect()
@@ -23,7 +23,7 @@ pub(crate) fn overruling<'a>(
 
 /// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source
 /// address of another network, is not about what ours is for.
-fn overrules(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
+fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
     let leads_elsewhere = match rule.action {
@@ -80,7 +80,7 @@ mod tests {
             (PolicyRule { iif: Some("net1".to_owned()), ..rule(1, main) }, false),
         ];
         for (rule, expected) in cases {
-            assert_eq!(overrules(&rule, &InPodRulesConfig::default()), expected, "{rule}");
+            assert_eq!(is_overruling(&rule, &InPodRulesConfig::default()), expected, "{rule}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub fn peer_addresses(connection: &impl AsFd) -> Result<BTreeSet<IpAddr>, Error>
 /// The namespace cannot be entered, or its addresses cannot be listed.
 pub fn netns_addresses(netns: &Netns) -> Result<BTreeSet<IpAddr>, Error> {
     let list = || -> Result<BTreeSet<IpAddr>, Error> {
-        let all = RtnetlinkHandle::open()?.addresses()?.into_iter().map(|address| address.ip);
+        let all = RtnetlinkHandle::open()?.list_addresses()?.into_iter().map(|address| address.ip);
         Ok(all.filter(|ip| !ip.is_loopback() && !is_link_local(*ip)).collect())
     };
     netns.run_in(list)?

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use conntrack::ConnectionsReport;
-use firewall::{FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign, inside};
+use firewall::{
+    FamilyChanges, Firewall, FirewallOptions, ObservedTables, RulesFingerprint, foreign_effects, run_inside,
+};
 use hostnet::{LocalDelivery, RtnetlinkHandle};
 use model::{ExistingConnections, Family};
 use netns::Netns;
@@ -14,7 +16,7 @@ use rules::{
 
 use sockdiag::TcpSocket;
 
-use crate::{Error, OutsideConnections, existing, overrule::overruling};
+use crate::{Error, OutsideConnections, existing, overrule::overruling_rules};
 
 /// Desired state of a pod's namespace.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,7 @@ pub struct PodRulesSpec<'a> {
     pub existing: ExistingConnections,
 }
 
-/// Report of [`capture`]: what was found, and done.
+/// Report of [`capture_pod`]: what was found, and done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureReport {
     /// Differences from the desired state, as text; empty if there were none.
@@ -85,12 +87,12 @@ impl PodRulesSnapshot {
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
     #[must_use]
-    pub fn outside(&self) -> &OutsideConnections {
+    pub fn outside_connections(&self) -> &OutsideConnections {
         &self.outside
     }
 
     /// Returns what rules of other components do to traffic before ours are asked, so that it bypasses the mesh, or can; as text.
-    pub fn bypasses(&self) -> impl Iterator<Item = &str> {
+    pub fn bypass_reasons(&self) -> impl Iterator<Item = &str> {
         self.foreign.iter().chain(&self.overruling).map(String::as_str)
     }
 }
@@ -100,7 +102,7 @@ impl PodRulesSnapshot {
 ///
 /// # Errors
 /// The step that failed. What was done before it stays and counts in the next attempt.
-pub fn capture(
+pub fn capture_pod(
     netns: &Netns,
     wanted: &PodRulesSpec<'_>,
     options: &FirewallOptions,
@@ -111,15 +113,15 @@ pub fn capture(
         let blank = observed.families.is_empty();
         let waiting = wanted.families.iter().filter(|_| blank);
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
-        let mut differences = deliver(wanted)?;
-        let changes = changes(wanted, &observed);
+        let mut differences = ensure_delivery(wanted)?;
+        let changes = plan_changes(wanted, &observed);
         let ports = existing::local_ports(wanted);
-        let concerns = |socket: &TcpSocket| existing::concerns(wanted, ports.as_ref(), socket);
-        let connections = conntrack::apply(&firewall, &changes, waiting, wanted.existing, &concerns)?;
+        let concerns = |socket: &TcpSocket| existing::is_redirected(wanted, ports.as_ref(), socket);
+        let connections = conntrack::apply_changes(&firewall, &changes, waiting, wanted.existing, &concerns)?;
         differences.extend(changes.reason_texts());
         Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
     };
-    let (report, warning) = inside(netns, options, act)?;
+    let (report, warning) = run_inside(netns, options, act)?;
     Ok(CaptureReport { warning, ..report })
 }
 
@@ -128,7 +130,7 @@ pub fn capture(
 ///
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
-pub fn observe(
+pub fn observe_pod(
     netns: &Netns,
     wanted: &PodRulesSpec<'_>,
     before: Option<&PodRulesSnapshot>,
@@ -161,15 +163,15 @@ pub(crate) fn families_with_rule(
 ) -> Result<Vec<Family>, Error> {
     let mut captured = Vec::new();
     for family in Family::BOTH {
-        let rule = delivery(config).rule(family);
-        if handle.rules(family)?.iter().any(|found| found.is(&rule)) {
+        let rule = local_delivery(config).policy_rule(family);
+        if handle.list_rules(family)?.iter().any(|found| found.is_match_for(&rule)) {
             captured.push(family);
         }
     }
     Ok(captured)
 }
 
-/// Like [`observe`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
+/// Like [`observe_pod`], but for many pods, one after the other on one thread: each with what was seen `before`. `None` means that
 /// the kernel could not be asked, or that it was later than `until`, because pods before that one have lists that take long to
 /// read.
 #[must_use]
@@ -187,19 +189,19 @@ pub fn observe_each(
     looked.into_iter().map(|looked| looked.ok().flatten()).collect()
 }
 
-/// Takes away all that [`capture`] makes, with whatever options and by whichever backend; and tells what.
+/// Takes away all that [`capture_pod`] makes, with whatever options and by whichever backend; and tells what.
 ///
 /// # Errors
 /// The step that failed. The policy route stays as long as rules may: without it what they mark would leave the pod, and nothing
 /// would show that it has any ([`is_captured`]).
-pub fn release(
+pub fn release_pod(
     netns: &Netns,
     config: &InPodRulesConfig,
     options: &FirewallOptions,
 ) -> Result<Vec<String>, Error> {
-    let (taken, _) = inside(netns, options, |options| {
+    let (taken, _) = run_inside(netns, options, |options| {
         let mut taken = release_rules(options)?;
-        taken.extend(undeliver(config)?);
+        taken.extend(remove_delivery(config)?);
         Ok::<_, Error>(taken)
     })?;
     Ok(taken)
@@ -207,34 +209,34 @@ pub fn release(
 
 fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(options)?;
-    let changes = observed.removal(ChainSet::IN_POD);
+    let changes = observed.plan_removal(ChainSet::IN_POD);
     firewall.apply(&changes, Vec::new())?;
     Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
 }
 
 fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
-    let rules = |family| inpod::pod(wanted.config, wanted.pod, family);
+    let rules = |family| inpod::pod_rules(wanted.config, wanted.pod, family);
     move |family| RuleSet::if_redirected(wanted.families, family, rules)
 }
 
-fn changes(wanted: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
-    observed.changes(ChainSet::IN_POD, rules_of(wanted))
+fn plan_changes(wanted: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
+    observed.plan_changes(ChainSet::IN_POD, rules_of(wanted))
 }
 
-fn delivery(config: &InPodRulesConfig) -> LocalDelivery {
+fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
     let local = config.local_route();
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
+fn ensure_delivery(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback()?;
+    let lo = handle.loopback_index()?;
     let mut made = Vec::new();
     for family in wanted.families {
-        match handle.ensure_local_delivery(*family, lo, &delivery(wanted.config)) {
+        match handle.ensure_local_delivery(*family, lo, &local_delivery(wanted.config)) {
             Ok(missing) => made.extend(missing),
             Err(_) if !is_deliverable(*family)? => {
-                drop(handle.delete_local_delivery(*family, lo, &delivery(wanted.config))?);
+                drop(handle.delete_local_delivery(*family, lo, &local_delivery(wanted.config))?);
             }
             Err(error) => return Err(error.into()),
         }
@@ -242,12 +244,12 @@ fn deliver(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
     Ok(made)
 }
 
-fn undeliver(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
+fn remove_delivery(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
-    let lo = handle.loopback()?;
+    let lo = handle.loopback_index()?;
     let mut taken = Vec::new();
     for family in Family::BOTH {
-        taken.extend(handle.delete_local_delivery(family, lo, &delivery(config))?);
+        taken.extend(handle.delete_local_delivery(family, lo, &local_delivery(config))?);
     }
     Ok(taken)
 }
@@ -260,11 +262,11 @@ fn observe_netns(
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
     for family in wanted.families {
-        let rules = handle.rules(*family)?;
-        let lacks = handle.missing_local_delivery(*family, &rules, &delivery(wanted.config))?;
+        let rules = handle.list_rules(*family)?;
+        let lacks = handle.missing_local_delivery(*family, &rules, &local_delivery(wanted.config))?;
         if lacks.is_empty() || is_deliverable(*family)? {
             missing.extend(lacks);
-            overruled.extend(overruling(&rules, wanted.config));
+            overruled.extend(overruling_rules(&rules, wanted.config));
         }
     }
     // Before the rules themselves: what changes meanwhile has another fingerprint.
@@ -275,8 +277,9 @@ fn observe_netns(
         None => {
             let options = FirewallOptions { is_pod: true, ..options.clone() };
             let (_, observed) = Firewall::open(&options)?;
-            let foreign = foreign(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?;
-            (changes(wanted, &observed).reason_texts(), foreign)
+            let foreign =
+                foreign_effects(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?;
+            (plan_changes(wanted, &observed).reason_texts(), foreign)
         }
     };
     // There are new ones only when it is captured.

@@ -14,7 +14,7 @@ use std::{
 
 use conntrack::{ConnectionsReport, KeptConnections};
 use firewall::{Backend, FirewallOptions};
-use inpod::{CaptureReport, PodRulesSpec, capture, release};
+use inpod::{CaptureReport, PodRulesSpec, capture_pod, release_pod};
 use model::{ExistingConnections, Family};
 use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
@@ -96,7 +96,7 @@ fn abort(stream: TcpStream) {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove(&self.0));
+        drop(Netns::remove_named(&self.0));
     }
 }
 
@@ -139,11 +139,11 @@ impl Fixture {
     fn capture(&self, existing: ExistingConnections) -> CaptureReport {
         let (config, pod) = (InPodRulesConfig::default(), PodOptions::default());
         let wanted = PodRulesSpec { config: &config, pod: &pod, families: &Family::BOTH, existing };
-        capture(&self.pod.1, &wanted, &self.options()).unwrap()
+        capture_pod(&self.pod.1, &wanted, &self.options()).unwrap()
     }
 
     fn release(&self) {
-        assert!(!release(&self.pod.1, &InPodRulesConfig::default(), &self.options()).unwrap().is_empty());
+        assert!(!release_pod(&self.pod.1, &InPodRulesConfig::default(), &self.options()).unwrap().is_empty());
     }
 
     fn options(&self) -> FirewallOptions {
@@ -158,7 +158,7 @@ impl Fixture {
     }
 
     fn outside(&self) -> usize {
-        self.pod.1.run_in(|| conntrack::outside().unwrap().len()).unwrap()
+        self.pod.1.run_in(|| conntrack::outside_connections().unwrap().len()).unwrap()
     }
 }
 

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use firewall::{Backend, FirewallOptions};
-use inpod::{NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture, is_captured, release};
+use inpod::{
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, PodRulesSpec, capture_pod, is_captured, release_pod,
+};
 use model::{ExistingConnections, Family, PodName};
 use netns::Netns;
 use pod_identity::{KnownPods, PodIds, Witness};
@@ -52,7 +54,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove(&self.0));
+        drop(Netns::remove_named(&self.0));
     }
 }
 
@@ -98,7 +100,7 @@ impl Fixture {
         let known = known.map(|path| Arc::new(Netns::open(path).unwrap()));
         let ips: Vec<IpAddr> = vec![IP.parse().unwrap(), "fd00::2".parse().unwrap()];
         let sought = BTreeMap::from([(UID.into(), NetnsQuery { ips, known, recorded: None })]);
-        finder.find(&pods, &sought).unwrap().remove(UID)
+        finder.find_netns(&pods, &sought).unwrap().remove(UID)
     }
 }
 
@@ -163,14 +165,14 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         families: &Family::BOTH,
         existing: ExistingConnections::Keep,
     };
-    let first = capture(&fixture.pod.1, &wanted, &options).unwrap();
+    let first = capture_pod(&fixture.pod.1, &wanted, &options).unwrap();
     assert!(!first.differences.is_empty());
-    assert_eq!(capture(&fixture.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
+    assert_eq!(capture_pod(&fixture.pod.1, &wanted, &options).unwrap().differences, Vec::<String>::new());
     assert!(fixture.find().unwrap().captured);
     // One family goes, the other stays; the option goes with all that it brought.
     let plain = PodOptions::default();
     let narrower = PodRulesSpec { pod: &plain, families: &[Family::V6], ..wanted };
-    let changed = capture(&fixture.pod.1, &narrower, &options).unwrap().differences;
+    let changed = capture_pod(&fixture.pod.1, &narrower, &options).unwrap().differences;
     assert!(
         changed.iter().any(|why| why.contains("IPv4 nat: chain ISTIO_OUTPUT is not wanted")),
         "{changed:?}"
@@ -180,8 +182,8 @@ fn a_captured_pod_is_recognised_until_it_is_released() {
         "{changed:?}"
     );
     assert!(is_captured(&fixture.pod.1, &config).unwrap());
-    assert!(!release(&fixture.pod.1, &config, &options).unwrap().is_empty());
-    assert_eq!(release(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
+    assert!(!release_pod(&fixture.pod.1, &config, &options).unwrap().is_empty());
+    assert_eq!(release_pod(&fixture.pod.1, &config, &options).unwrap(), Vec::<String>::new());
     assert!(!is_captured(&fixture.pod.1, &config).unwrap() && !fixture.find().unwrap().captured);
 }
 
@@ -193,8 +195,8 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
     let fixtures = [Fixture::new(), Fixture::new(), Fixture::new()];
     let verified = |fixture: &Fixture| {
         let options = FirewallOptions::default();
-        let _ = capture(&fixture.pod.1, &wanted, &options).unwrap();
-        inpod::observe(&fixture.pod.1, &wanted, None, &options).unwrap()
+        let _ = capture_pod(&fixture.pod.1, &wanted, &options).unwrap();
+        inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap()
     };
     let before = fixtures.each_ref().map(verified);
     assert!(before.iter().all(inpod::PodRulesSnapshot::is_whole));
@@ -221,11 +223,11 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
         let fixture = Fixture::new();
         let netns = &fixture.pod.1;
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
-        let _ = capture(netns, &wanted, &options).unwrap();
-        let seen = inpod::observe(netns, &wanted, None, &options).unwrap();
+        let _ = capture_pod(netns, &wanted, &options).unwrap();
+        let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
         assert!(seen.is_whole(), "{seen:?}");
         // What was compared before counts for as long as nobody changes a rule.
-        let observe = || inpod::observe(netns, &wanted, Some(&seen), &options).unwrap();
+        let observe = || inpod::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
         assert_eq!(observe(), seen);
         for (tool, family) in [("iptables", Family::V4), ("ip6tables", Family::V6)] {
             // Neither the number of rules nor their length is another one.
@@ -268,8 +270,8 @@ fn a_release_takes_the_rules_of_both_backends() {
     let forced = |backend| FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
     for (made, released) in [(Backend::Nft, Backend::Legacy), (Backend::Legacy, Backend::Nft)] {
         let fixture = Fixture::new();
-        let _ = capture(&fixture.pod.1, &wanted, &forced(made)).unwrap();
-        let taken = release(&fixture.pod.1, &config, &forced(released)).unwrap();
+        let _ = capture_pod(&fixture.pod.1, &wanted, &forced(made)).unwrap();
+        let taken = release_pod(&fixture.pod.1, &config, &forced(released)).unwrap();
         assert!(taken.iter().any(|what| what.starts_with(&format!("{made}: "))), "{taken:?}");
         for tool in ["iptables", "ip6tables"] {
             let left = fixture.pod.shown(&format!("{tool}-{made}-save"));
@@ -291,13 +293,13 @@ fn traffic_is_no_change() {
     for backend in [Backend::Nft, Backend::Legacy] {
         let fixture = Fixture::new();
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
-        let _ = capture(&fixture.pod.1, &wanted, &options).unwrap();
+        let _ = capture_pod(&fixture.pod.1, &wanted, &options).unwrap();
         for tool in ["iptables", "ip6tables"] {
             fixture
                 .pod
                 .sh(&format!("{tool}-{backend} -t mangle -A INPUT -i lo -m limit --limit 1/s -j ACCEPT"));
         }
-        let observe = || inpod::observe(&fixture.pod.1, &wanted, None, &options).unwrap();
+        let observe = || inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap();
         let counters =
             || ["iptables", "ip6tables"].map(|tool| fixture.pod.shown(&format!("{tool}-{backend}-save -c")));
         let (first, before) = (observe(), counters());
@@ -333,7 +335,7 @@ fn an_observation_leaves_no_trace() {
         || ["ip", "ip6"].map(|family| fixture.pod.shown(&format!("cat /proc/net/{family}_tables_names")));
     let before = names();
     assert_eq!(before, ["nat\n", ""]);
-    let _ = inpod::observe(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
+    let _ = inpod::observe_pod(&fixture.pod.1, &wanted, None, &FirewallOptions::default()).unwrap();
     assert_eq!(names(), before);
 }
 
@@ -378,10 +380,10 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
         existing: ExistingConnections::Keep,
     };
     crowd(pod, 12_000);
-    let first = capture(&pod.1, &wanted, &options).unwrap();
+    let first = capture_pod(&pod.1, &wanted, &options).unwrap();
     assert!(first.differences.iter().any(|why| why.contains("OUTPUT does not jump")), "{first:?}");
     let observe = || {
-        let seen = inpod::observe(&pod.1, &wanted, None, &options).unwrap();
+        let seen = inpod::observe_pod(&pod.1, &wanted, None, &options).unwrap();
         seen.differences().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(observe(), [""; 0]);
@@ -400,7 +402,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     ];
     let repairs = |damage: &str| {
         assert!(!observe().is_empty(), "{damage}");
-        let _ = capture(&pod.1, &wanted, &options).unwrap();
+        let _ = capture_pod(&pod.1, &wanted, &options).unwrap();
         assert_eq!(observe(), [""; 0], "{damage}");
     };
     let does_damage = || {
@@ -417,7 +419,7 @@ fn a_pod_with_very_many_rules_of_its_own_is_captured_repaired_and_released_as_an
     repairs("our jump comes last, and our chains are asked for by name");
     does_damage();
     bury_output(pod); // where it is when all is removed
-    assert!(!release(&pod.1, &config, &options).unwrap().is_empty());
+    assert!(!release_pod(&pod.1, &config, &options).unwrap().is_empty());
     assert!(
         !pod.shown("iptables-nft-save").contains("ISTIO"),
         "{}",

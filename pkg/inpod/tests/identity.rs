@@ -51,7 +51,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove(&self.0));
+        drop(Netns::remove_named(&self.0));
     }
 }
 
@@ -212,7 +212,7 @@ impl Node {
             let known = known.map(|named| Arc::new(Netns::open(&named.0).unwrap()));
             (pod.uid().clone(), NetnsQuery { ips, known, recorded: None })
         };
-        finder.find(&known, &sought.iter().map(query).collect()).unwrap()
+        finder.find_netns(&known, &sought.iter().map(query).collect()).unwrap()
     }
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct InstalledBinaries {
 impl BinaryInstaller {
     /// Puts everything in place, and runs the plugin wherever it is new.
     pub(crate) fn install(&mut self, settings: &InstallerSettings) -> Result<InstalledBinaries, Error> {
-        let names = names(&settings.source)?;
-        self.run(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
+        let names = source_file_names(&settings.source)?;
+        self.verify_plugin(&settings.source.join(PLUGIN))?; // one that does not run must not replace one that does
         let mut installed = InstalledBinaries::default();
         for target in &settings.targets {
             if let Err(error) = self.install_into(target, &settings.source, &names, &mut installed) {
@@ -70,7 +70,7 @@ impl BinaryInstaller {
     ) -> Result<(), Error> {
         for name in names {
             let path = target.join(name);
-            if self.place(&source.join(name), &path, name)? == WriteOutcome::Replaced {
+            if self.copy_if_changed(&source.join(name), &path, name)? == WriteOutcome::Replaced {
                 installed.replaced.push(path.clone());
             }
             match self.same.get(&path) {
@@ -78,7 +78,7 @@ impl BinaryInstaller {
                 None => installed.unsettled.push(path),
             }
         }
-        self.run(&target.join(PLUGIN))
+        self.verify_plugin(&target.join(PLUGIN))
     }
 
     /// Whether a file that was found good has been touched since.
@@ -87,9 +87,9 @@ impl BinaryInstaller {
         self.same.iter().any(is_touched)
     }
 
-    fn place(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<WriteOutcome, Error> {
+    fn copy_if_changed(&mut self, source: &Path, path: &Path, name: &OsStr) -> Result<WriteOutcome, Error> {
         if let (Some(was), Some(from), Some(to)) =
-            (self.same.get(path), print(source)?, hostfs::fingerprint(path)?)
+            (self.same.get(path), source_fingerprint(source)?, hostfs::fingerprint(path)?)
             && *was == (from, to)
         {
             return Ok(WriteOutcome::Unchanged);
@@ -101,7 +101,7 @@ impl BinaryInstaller {
         let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {
             // Before they are compared, so that a change since shows.
-            let seen = (print(source)?, hostfs::fingerprint(path)?);
+            let seen = (source_fingerprint(source)?, hostfs::fingerprint(path)?);
             if hostfs::copy(source, path)? == WriteOutcome::Replaced {
                 written = WriteOutcome::Replaced;
                 continue;
@@ -114,11 +114,11 @@ impl BinaryInstaller {
         Ok(written)
     }
 
-    fn run(&mut self, plugin: &Path) -> Result<(), Error> {
+    fn verify_plugin(&mut self, plugin: &Path) -> Result<(), Error> {
         let gone = || Error::Broken { path: plugin.to_owned(), why: "it has vanished again".to_owned() };
         let now = hostfs::fingerprint(plugin)?.ok_or_else(gone)?;
         if self.runs.get(plugin) != Some(&now) {
-            verify::plugin(plugin)?;
+            verify::check_plugin(plugin)?;
             self.runs.insert(plugin.to_owned(), now);
         }
         Ok(())
@@ -126,13 +126,13 @@ impl BinaryInstaller {
 }
 
 /// Of the file itself where the source directory holds a link.
-fn print(source: &Path) -> Result<Option<FileFingerprint>, Error> {
+fn source_fingerprint(source: &Path) -> Result<Option<FileFingerprint>, Error> {
     let real = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
     Ok(hostfs::fingerprint(&real)?)
 }
 
 /// Returns the names of the files that the image brings. A link counts as what it leads to.
-pub(crate) fn names(source: &Path) -> Result<Vec<OsString>, Error> {
+pub(crate) fn source_file_names(source: &Path) -> Result<Vec<OsString>, Error> {
     let mut names = hostfs::list(source)?;
     names.retain(|name| fs::metadata(source.join(name)).is_ok_and(|found| found.is_file()));
     if !names.iter().any(|name| name == PLUGIN) {

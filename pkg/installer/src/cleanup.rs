@@ -17,7 +17,7 @@ use crate::{
 /// missing: when an entry cannot be removed, the binaries stay. The plugin also stays where it is called for pods that have started
 /// with it, whatever their network has by now. Goes on after a failure as far as it may.
 pub(crate) fn clean_up(settings: &InstallerSettings) -> Vec<Error> {
-    let mut errors = entries(settings);
+    let mut errors = remove_entries(settings);
     let entries_left = !errors.is_empty();
     let kubeconfigs = std::iter::once(&settings.kubeconfig_path).chain(&settings.former_kubeconfigs);
     errors.extend(kubeconfigs.filter_map(|path| hostfs::remove(path).err()).map(Error::from));
@@ -38,20 +38,20 @@ fn late_caller(settings: &InstallerSettings) -> Option<&'static str> {
     known_writers::has_multus(&settings.conf_dir).then_some("Multus")
 }
 
-fn entries(settings: &InstallerSettings) -> Vec<Error> {
-    let names = match network::names(&settings.conf_dir) {
+fn remove_entries(settings: &InstallerSettings) -> Vec<Error> {
+    let names = match network::file_names(&settings.conf_dir) {
         Ok(names) => names,
         Err(_) if !fs::exists(&settings.conf_dir).unwrap_or(true) => return Vec::new(),
         Err(error) => return vec![error],
     };
-    let errors: Vec<_> = names.iter().filter_map(|name| release(settings, name).err()).collect();
+    let errors: Vec<_> = names.iter().filter_map(|name| release_entry(settings, name).err()).collect();
     if !errors.is_empty() {
         return errors; // what could not be put back may be put back later
     }
     saved::forget_all(&settings.conf_dir, &names)
 }
 
-fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
+fn release_entry(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
     let is_named = match &settings.chaining {
         Chaining::Primary { name: named } => named.as_deref() == Some(name),
         Chaining::Standalone { name: named } => named == name,
@@ -78,7 +78,7 @@ fn release(settings: &InstallerSettings, name: &str) -> Result<(), Error> {
             hostfs::remove(&network.path)?;
             Ok(())
         }
-        Ok(Some(_)) => saved::release(&network.path),
+        Ok(Some(_)) => saved::release_entry(&network.path),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use cni_types::{
-    ConflistEntry, EditError, EntryStatus, FileForm, check_standalone, merged, standing, without_entry,
+    ConflistEntry, EditError, EntryStatus, FileForm, check_standalone, entry_status, merge_entry,
+    without_entry,
 };
 use hostfs::FileFingerprint;
 
@@ -104,40 +105,40 @@ pub(crate) enum ConfPlan {
 }
 
 /// Looks at the directory. `text` is the rendered template, `entry` what was read from it.
-pub(crate) fn plan(
+pub(crate) fn plan_changes(
     settings: &InstallerSettings,
     entry: &ConflistEntry,
     text: &str,
 ) -> Result<ConfPlan, Error> {
     hostfs::check_linked(&settings.conf_dir)?;
     match &settings.chaining {
-        Chaining::Primary { name } => primary(settings, name.as_deref(), entry),
-        Chaining::Own { primary } => own(settings, primary.as_deref(), entry),
-        Chaining::Standalone { name } => standalone(settings, name, text),
+        Chaining::Primary { name } => plan_primary(settings, name.as_deref(), entry),
+        Chaining::Own { primary } => plan_own(settings, primary.as_deref(), entry),
+        Chaining::Standalone { name } => plan_standalone(settings, name, text),
     }
 }
 
-pub(crate) fn search(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
+pub(crate) fn find_network(settings: &InstallerSettings, name: Option<&str>) -> Result<NetworkSearch, Error> {
     match name {
-        Some(name) => network::named(&settings.conf_dir, name, &settings.own_name),
-        None => network::first(&settings.conf_dir, &settings.own_name),
+        Some(name) => network::find_named(&settings.conf_dir, name, &settings.own_name),
+        None => network::find_default(&settings.conf_dir, &settings.own_name),
     }
 }
 
-fn primary(
+fn plan_primary(
     settings: &InstallerSettings,
     name: Option<&str>,
     entry: &ConflistEntry,
 ) -> Result<ConfPlan, Error> {
-    let network = match search(settings, name)? {
+    let network = match find_network(settings, name)? {
         NetworkSearch::Found(network) => network,
         NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
     };
-    let edit = |cause| edit(&network.path, cause);
+    let edit = |cause| edit_error(&network.path, cause);
     let mut changes = Vec::new();
     let mut holder = network.path.clone();
-    if let Some(cause) = amiss(standing(&network.content, entry).map_err(edit)?) {
-        let text = merged(&network.content, entry).map_err(edit)?.text;
+    if let Some(cause) = change_cause(entry_status(&network.content, entry).map_err(edit)?) {
+        let text = merge_entry(&network.content, entry).map_err(edit)?.text;
         let (mode, original, seen) = (network.mode, network.content.clone(), network.seen);
         if network.is_single() {
             holder = list_of(&network.path);
@@ -148,11 +149,11 @@ fn primary(
             changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, seen }));
         }
     }
-    changes.extend(stale(settings, &network.name, &holder)?);
+    changes.extend(stale_entry_changes(settings, &network.name, &holder)?);
     Ok(ConfPlan::Do { holder, changes })
 }
 
-fn amiss(standing: EntryStatus) -> Option<ChangeCause> {
+fn change_cause(standing: EntryStatus) -> Option<ChangeCause> {
     match standing {
         EntryStatus::Current => None,
         EntryStatus::Absent => Some(ChangeCause::EntryMissing),
@@ -164,13 +165,13 @@ fn amiss(standing: EntryStatus) -> Option<ChangeCause> {
 
 /// Files other than `name`, which is or becomes `holder`, that still have our entry: another sorts first now, or the daemon
 /// was in another mode before.
-fn stale(
+fn stale_entry_changes(
     settings: &InstallerSettings,
     name: &str,
     holder: &Path,
 ) -> Result<Vec<(ChangeCause, ConfChange)>, Error> {
     let mut changes = Vec::new();
-    for other in network::names(&settings.conf_dir)? {
+    for other in network::file_names(&settings.conf_dir)? {
         let Some(form) = FileForm::from_file_name(&other).filter(|_| other != name) else { continue };
         // What cannot be read or edited is not the runtime's network either; it shall not keep us from installing.
         let Ok(Some(NetworkConf { name: other, path, content, .. })) =
@@ -193,19 +194,23 @@ fn stale(
     Ok(changes)
 }
 
-fn own(settings: &InstallerSettings, name: Option<&str>, entry: &ConflistEntry) -> Result<ConfPlan, Error> {
-    let primary = match search(settings, name)? {
+fn plan_own(
+    settings: &InstallerSettings,
+    name: Option<&str>,
+    entry: &ConflistEntry,
+) -> Result<ConfPlan, Error> {
+    let primary = match find_network(settings, name)? {
         NetworkSearch::Found(network) => network,
         NetworkSearch::None(why) => return Ok(ConfPlan::Wait(why)),
     };
     if settings.own_name >= primary.name {
         return Err(Error::Order { own: settings.own_name.clone(), primary: primary.name });
     }
-    let edit = |cause| edit(&primary.path, cause);
+    let edit = |cause| edit_error(&primary.path, cause);
     let mut changes = Vec::new();
     let clean = without_entry(&primary.content).map_err(edit)?;
     let base = clean.map_or_else(|| primary.content.clone(), String::into_bytes);
-    let text = merged(&base, entry).map_err(edit)?.text;
+    let text = merge_entry(&base, entry).map_err(edit)?.text;
     let copy = NetworkConf::read_own(&settings.conf_dir, &settings.own_name)?;
     let mode = settings.own_mode.unwrap_or(primary.mode);
     let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
@@ -217,11 +222,11 @@ fn own(settings: &InstallerSettings, name: Option<&str>, entry: &ConflistEntry) 
     if let Some(cause) = cause {
         changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, seen }));
     }
-    changes.extend(stale(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
+    changes.extend(stale_entry_changes(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
-fn standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
+fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
     let (cause, path, seen) = match NetworkConf::read_own(&settings.conf_dir, name)? {
         Ok(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
@@ -233,7 +238,7 @@ fn standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<Co
     let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
     let change = ConfChange::Write { path: path.clone(), text, mode, original: None, seen };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
-    changes.extend(stale(settings, name, &path)?);
+    changes.extend(stale_entry_changes(settings, name, &path)?);
     Ok(ConfPlan::Do { holder: path, changes })
 }
 
@@ -247,7 +252,7 @@ fn list_of(path: &Path) -> PathBuf {
     path.with_extension("conflist")
 }
 
-pub(crate) fn edit(path: &Path, cause: EditError) -> Error {
+pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {
     Error::Edit { path: path.to_owned(), cause }
 }
 
@@ -257,14 +262,14 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     match change {
         ConfChange::Write { path, text, mode, original, seen } => {
             if let Some(original) = original {
-                saved::keep(path, original, *mode)?;
+                saved::save_original(path, original, *mode)?;
             }
             if is_as_seen(path, *seen)? {
                 hostfs::write(path, text.as_bytes(), *mode)?;
             }
         }
         ConfChange::Convert { from, to, text, mode, original, seen } => {
-            saved::keep(from, original, *mode)?;
+            saved::save_original(from, original, *mode)?;
             if is_as_seen(from, *seen)? {
                 hostfs::write(to, text.as_bytes(), *mode)?;
             }
@@ -272,7 +277,7 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
                 hostfs::remove(from)?;
             }
         }
-        ConfChange::Release { path } => saved::release(path)?,
+        ConfChange::Release { path } => saved::release_entry(path)?,
         ConfChange::Remove { path } => {
             hostfs::remove(path)?;
         }

@@ -46,7 +46,7 @@ pub(crate) enum ConflictVerdict {
 
 impl ConflictBackoff {
     /// Records a damage and decides what to do about it.
-    pub(crate) fn damaged(&mut self, now: Instant) -> ConflictVerdict {
+    pub(crate) fn record_damage(&mut self, now: Instant) -> ConflictVerdict {
         if let Some(until) = self.until {
             if now < until {
                 return ConflictVerdict::BackOff(until);
@@ -57,41 +57,41 @@ impl ConflictBackoff {
         let Some(since) = self.repaired.map(|repaired| now.saturating_duration_since(repaired)) else {
             return ConflictVerdict::Repair;
         };
-        if since > self.peace() {
+        if since > self.quiet_period() {
             *self = ConflictBackoff::default();
             return ConflictVerdict::Repair;
         }
         self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
-        let many = self.count(now) >= MANY;
+        let many = self.count_damage(now) >= MANY;
         match self.pause {
             None if self.answers < ANSWERS && !many => ConflictVerdict::Repair,
-            None => ConflictVerdict::Conflict(self.leave(now, FIRST_PAUSE)),
-            Some(last) => ConflictVerdict::BackOff(self.leave(now, (last * 2).min(LAST_PAUSE))),
+            None => ConflictVerdict::Conflict(self.start_pause(now, FIRST_PAUSE)),
+            Some(last) => ConflictVerdict::BackOff(self.start_pause(now, (last * 2).min(LAST_PAUSE))),
         }
     }
 
     /// Records that the damage has been repaired.
-    pub(crate) fn repaired(&mut self, now: Instant) {
+    pub(crate) fn record_repair(&mut self, now: Instant) {
         self.repaired = Some(now);
     }
 
     /// Answers in a row so far, for messages.
-    pub(crate) fn answers(&self) -> u32 {
+    pub(crate) fn answer_count(&self) -> u32 {
         self.answers.max(self.long.map_or(0, |(_, count)| if count >= MANY { count } else { 0 }))
     }
 
-    fn peace(&self) -> Duration {
+    fn quiet_period(&self) -> Duration {
         self.pause.map_or(PEACE, |pause| PEACE.max(pause * 2))
     }
 
-    fn leave(&mut self, now: Instant, pause: Duration) -> Instant {
+    fn start_pause(&mut self, now: Instant, pause: Duration) -> Instant {
         self.pause = Some(pause);
         let until = now + pause;
         self.until = Some(until);
         until
     }
 
-    fn count(&mut self, now: Instant) -> u32 {
+    fn count_damage(&mut self, now: Instant) -> u32 {
         let long = self.long.filter(|(began, _)| now.saturating_duration_since(*began) <= LONG);
         let (began, count) = long.unwrap_or((now, 0));
         self.long = Some((began, count + 1));
@@ -109,9 +109,9 @@ mod tests {
         let (mut conflict, mut now) = (ConflictBackoff::default(), start);
         let (mut repaired, mut told) = (Vec::new(), 0);
         while repaired.len() < damages {
-            match conflict.damaged(now) {
+            match conflict.record_damage(now) {
                 ConflictVerdict::Repair => {
-                    conflict.repaired(now);
+                    conflict.record_repair(now);
                     repaired.push((now - start).as_millis());
                     now += after;
                 }
@@ -152,19 +152,19 @@ mod tests {
     #[test]
     fn a_conflict_ends_when_nobody_undoes_anything() {
         let (mut conflict, mut now) = (ConflictBackoff::default(), Instant::now());
-        conflict.repaired(now);
+        conflict.record_repair(now);
         for _ in 0..ANSWERS - 1 {
-            assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
-            conflict.repaired(now);
+            assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+            conflict.record_repair(now);
         }
-        let ConflictVerdict::Conflict(until) = conflict.damaged(now) else { panic!("a conflict") };
-        assert_eq!(conflict.damaged(now), ConflictVerdict::BackOff(until));
+        let ConflictVerdict::Conflict(until) = conflict.record_damage(now) else { panic!("a conflict") };
+        assert_eq!(conflict.record_damage(now), ConflictVerdict::BackOff(until));
         now = until;
-        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
-        conflict.repaired(now);
+        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+        conflict.record_repair(now);
         now += PEACE + Duration::from_secs(1);
-        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair);
-        conflict.repaired(now);
-        assert_eq!(conflict.damaged(now), ConflictVerdict::Repair, "it begins anew");
+        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+        conflict.record_repair(now);
+        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair, "it begins anew");
     }
 }

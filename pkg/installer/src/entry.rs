@@ -62,7 +62,7 @@ impl EntryCache {
     }
 
     /// The last good one.
-    pub(crate) fn current(&self) -> Option<CurrentEntry> {
+    pub(crate) fn current_entry(&self) -> Option<CurrentEntry> {
         self.current.clone()
     }
 }

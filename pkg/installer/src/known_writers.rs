@@ -26,15 +26,15 @@ const KNOWN: [KnownWriter; 6] = [
 ];
 
 /// A sentence about the likely rival.
-pub(crate) fn describe(directory: &Path) -> String {
-    let names = network::names(directory).unwrap_or_default();
+pub(crate) fn describe_writers(directory: &Path) -> String {
+    let names = network::file_names(directory).unwrap_or_default();
     if names.iter().any(|name| name.ends_with(".cilium_bak")) {
-        return hint(&CILIUM);
+        return writer_hint(&CILIUM);
     }
     let types = network::plugin_chains(directory).concat();
     let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
     match known {
-        Some(known) => hint(known),
+        Some(known) => writer_hint(known),
         None => {
             let mut others: Vec<&str> = types
                 .iter()
@@ -53,6 +53,6 @@ pub(crate) fn has_multus(directory: &Path) -> bool {
     network::plugin_chains(directory).iter().flatten().any(|plugin| MULTUS.contains(&plugin.as_str()))
 }
 
-fn hint((plugin, name, advice): &KnownWriter) -> String {
+fn writer_hint((plugin, name, advice): &KnownWriter) -> String {
     format!("this looks like {name} ({plugin}): {advice}")
 }

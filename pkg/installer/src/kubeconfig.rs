@@ -33,7 +33,7 @@ const MAX_INPUT: usize = 1024 * 1024;
 
 impl KubeconfigSettings {
     /// The files it is made from.
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = &PathBuf> {
+    pub(crate) fn input_files(&self) -> impl Iterator<Item = &PathBuf> {
         let authority = match &self.authority {
             ServerAuthority::File(file) => Some(file),
             ServerAuthority::Anybody => None,
@@ -65,7 +65,7 @@ impl KubeconfigSettings {
              users:\n\
              - name: istio-cni\n  user:\n    token: {}\n",
             self.server,
-            scalar(&String::from_utf8_lossy(&token), 6),
+            yaml_scalar(&String::from_utf8_lossy(&token), 6),
         );
         Ok((text, token))
     }
@@ -73,13 +73,13 @@ impl KubeconfigSettings {
 
 /// A YAML string as Go's library prints it. Tokens and URLs are plain; one with a newline at its end becomes a block; the
 /// rest is quoted, which any reader understands.
-fn scalar(text: &str, indent: usize) -> String {
+fn yaml_scalar(text: &str, indent: usize) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.~+/=".contains(c);
     let body = text.strip_suffix('\n').unwrap_or(text);
     let letters = body.chars().any(|c| c.is_ascii_alphabetic());
     let starts = body.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !body.chars().all(is_plain) || !letters || !starts || body.len() < 16 {
-        return quoted(text); // short words may mean something else: null, true, 1e5
+        return quote_scalar(text); // short words may mean something else: null, true, 1e5
     }
     match text.ends_with('\n') {
         true => format!("|\n{}{body}", " ".repeat(indent)),
@@ -87,7 +87,7 @@ fn scalar(text: &str, indent: usize) -> String {
     }
 }
 
-fn quoted(text: &str) -> String {
+fn quote_scalar(text: &str) -> String {
     let escaped = text.chars().map(|c| match c {
         '"' | '\\' => format!("\\{c}"),
         '\n' => "\\n".to_owned(),

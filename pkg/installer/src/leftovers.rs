@@ -7,11 +7,11 @@ use tracing::{info, warn};
 use crate::{InstallerSettings, saved};
 
 /// Removes temporaries of the files that we write; of nobody else's. They harm nobody, so neither does a failure.
-pub(crate) fn remove(settings: &InstallerSettings, holder: &Path) {
+pub(crate) fn remove_temporaries(settings: &InstallerSettings, holder: &Path) {
     let inside = |name: &str| settings.conf_dir.join(name);
     let written = [holder.to_owned(), settings.kubeconfig_path.clone(), inside(&settings.own_name)];
-    let originals = saved::singles(holder).chain([holder.to_owned()]);
-    let files = originals.flat_map(|file| [saved::place(&file), file]).chain(written);
+    let originals = saved::single_paths(holder).chain([holder.to_owned()]);
+    let files = originals.flat_map(|file| [saved::original_path(&file), file]).chain(written);
     for file in files {
         let (Some(directory), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str()))
         else {

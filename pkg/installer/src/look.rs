@@ -19,9 +19,9 @@ use crate::{
 /// asked there; then any entry of ours will do.
 #[must_use]
 pub fn inspect_installation(settings: &InstallerSettings, template_known: bool) -> Vec<InstalledFile> {
-    let mut files = plugins(settings);
-    files.extend(kubeconfig(settings));
-    files.push(if template_known { entry(settings) } else { any_entry(settings) });
+    let mut files = inspect_plugins(settings);
+    files.extend(inspect_kubeconfig(settings));
+    files.push(if template_known { inspect_entry(settings) } else { any_entry(settings) });
     files
 }
 
@@ -36,7 +36,7 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
         Chaining::Own { primary } => primary,
         Chaining::Standalone { .. } => return Ok(None),
     };
-    Ok(Some(match conf::search(settings, name.as_deref())? {
+    Ok(Some(match conf::find_network(settings, name.as_deref())? {
         NetworkSearch::None(why) => Err(why),
         NetworkSearch::Found(network) => {
             let has_entry = matches!(without_entry(&network.content), Ok(Some(_)));
@@ -47,7 +47,7 @@ pub fn inspect_network(settings: &InstallerSettings) -> Result<Option<Result<Str
 }
 
 fn any_entry(settings: &InstallerSettings) -> InstalledFile {
-    let names = network::names(&settings.conf_dir).unwrap_or_default();
+    let names = network::file_names(&settings.conf_dir).unwrap_or_default();
     let holders = names.into_iter().filter(|name| {
         let network = FileForm::from_file_name(name)
             .and_then(|_| NetworkConf::read(&settings.conf_dir, name).ok().flatten());
@@ -61,24 +61,26 @@ fn any_entry(settings: &InstallerSettings) -> InstalledFile {
         Some(name) => {
             let detail =
                 "there is an entry of ours; whether it is the one of the ConfigMap only an agent knows";
-            file("entry", &settings.conf_dir.join(name), Ok(detail.to_owned()))
+            installed_file("entry", &settings.conf_dir.join(name), Ok(detail.to_owned()))
         }
-        None => {
-            file("entry", &settings.conf_dir, Err("our entry is missing: pods start without us".to_owned()))
-        }
+        None => installed_file(
+            "entry",
+            &settings.conf_dir,
+            Err("our entry is missing: pods start without us".to_owned()),
+        ),
     }
 }
 
-fn file(kind: &str, path: &Path, found: Result<String, String>) -> InstalledFile {
+fn installed_file(kind: &str, path: &Path, found: Result<String, String>) -> InstalledFile {
     let ok = found.is_ok();
     let detail = found.unwrap_or_else(|why| why);
     InstalledFile { kind: kind.to_owned(), path: path.display().to_string(), correct: ok, message: detail }
 }
 
-fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
-    let names = match binaries::names(&settings.source) {
+fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
+    let names = match binaries::source_file_names(&settings.source) {
         Ok(names) => names,
-        Err(error) => return vec![file("plugin", &settings.source, Err(error.to_string()))],
+        Err(error) => return vec![installed_file("plugin", &settings.source, Err(error.to_string()))],
     };
     // One that cannot be written and lacks something is left out, as long as another one remains.
     let is_complete =
@@ -88,7 +90,7 @@ fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
     if targets.is_empty() {
         let all: Vec<String> = settings.targets.iter().map(|target| target.display().to_string()).collect();
         let why = Err("no directory for plugins can be written".to_owned());
-        return vec![file("plugin", Path::new(&all.join(", ")), why)];
+        return vec![installed_file("plugin", Path::new(&all.join(", ")), why)];
     }
     let pairs = targets.into_iter().flat_map(|target| names.iter().map(move |name| (target, name)));
     pairs
@@ -101,12 +103,12 @@ fn plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
                 (true, false) => Err("it is another one than the image brings".to_owned()),
                 (true, true) => Ok("as the image brings it".to_owned()),
             };
-            file("plugin", &path, found)
+            installed_file("plugin", &path, found)
         })
         .collect()
 }
 
-fn kubeconfig(settings: &InstallerSettings) -> Option<InstalledFile> {
+fn inspect_kubeconfig(settings: &InstallerSettings) -> Option<InstalledFile> {
     let wanted = settings.kubeconfig.as_ref()?;
     let path = &settings.kubeconfig_path;
     let found = match wanted.render() {
@@ -118,28 +120,28 @@ fn kubeconfig(settings: &InstallerSettings) -> Option<InstalledFile> {
         }
         Ok(_) => Ok(format!("with the service account's token of today, mode {:04o}", wanted.mode)),
     };
-    Some(file("kubeconfig", path, found))
+    Some(installed_file("kubeconfig", path, found))
 }
 
-fn entry(settings: &InstallerSettings) -> InstalledFile {
-    match plan(settings) {
-        Err(error) => file("entry", &settings.conf_dir, Err(error.to_string())),
-        Ok(ConfPlan::Wait(why)) => file("entry", &settings.conf_dir, Err(why)),
+fn inspect_entry(settings: &InstallerSettings) -> InstalledFile {
+    match plan_conf(settings) {
+        Err(error) => installed_file("entry", &settings.conf_dir, Err(error.to_string())),
+        Ok(ConfPlan::Wait(why)) => installed_file("entry", &settings.conf_dir, Err(why)),
         Ok(ConfPlan::Do { holder, changes }) if changes.is_empty() => {
-            file("entry", &holder, Ok("our entry is in place".to_owned()))
+            installed_file("entry", &holder, Ok("our entry is in place".to_owned()))
         }
         Ok(ConfPlan::Do { holder, changes }) => {
             let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.description()).collect();
-            file("entry", &holder, Err(causes.join("; ")))
+            installed_file("entry", &holder, Err(causes.join("; ")))
         }
     }
 }
 
-fn plan(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
+fn plan_conf(settings: &InstallerSettings) -> Result<ConfPlan, Error> {
     let mut entries = EntryCache::default();
     if let TemplateUpdate::Refused(error) = entries.reload_template(settings)? {
         return Err(Error::Template(error));
     }
-    let current = entries.current().ok_or(Error::NoTemplate)?;
-    conf::plan(settings, &current.entry, &current.text)
+    let current = entries.current_entry().ok_or(Error::NoTemplate)?;
+    conf::plan_changes(settings, &current.entry, &current.text)
 }

@@ -1,6 +1,6 @@
 //! What Prometheus sees of the installer. Names and labels of the first two are Istio's.
 
-use metrics::{Labelled, MetricRegistry as _, amount};
+use metrics::{Labelled, MetricRegistry as _, gauge_value};
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -28,26 +28,29 @@ impl InstallerMetrics {
     /// Registers everything, so that it is there before the first pass.
     pub fn register(registry: &mut Registry) -> InstallerMetrics {
         InstallerMetrics {
-            installs: registry.metric(
+            installs: registry.register_metric(
                 "istio_cni_installs",
                 "Total number of CNI plugins installed by the Istio CNI installer",
             ),
-            ready: registry
-                .metric("istio_cni_install_ready", "Whether the CNI plugin installation is ready or not"),
-            restores: registry.metric("istio_cni_restores", "Repairs of the plugin's installation, by cause"),
-            conflicts: registry.metric(
+            ready: registry.register_metric(
+                "istio_cni_install_ready",
+                "Whether the CNI plugin installation is ready or not",
+            ),
+            restores: registry
+                .register_metric("istio_cni_restores", "Repairs of the plugin's installation, by cause"),
+            conflicts: registry.register_metric(
                 "istio_cni_conflicts",
                 "Conflicts with another program that keeps reverting the installation, by file",
             ),
-            updates: registry.metric(
+            updates: registry.register_metric(
                 "istio_cni_config_updates",
                 "Changes of the plugin's configuration, by result: applied or refused",
             ),
-            rotations: registry.metric(
+            rotations: registry.register_metric(
                 "istio_cni_token_rotations",
                 "Rotations of the service account token, each written to the kubeconfig",
             ),
-            polled: registry.metric(
+            polled: registry.register_metric(
                 "istio_cni_polled_directories",
                 "Directories that are polled because the kernel cannot watch them",
             ),
@@ -59,11 +62,11 @@ impl InstallerMetrics {
         }
     }
 
-    pub(crate) fn installed(&self) {
+    pub(crate) fn count_install(&self) {
         self.installs.get_or_create(&[("result", "SUCCESS")]).inc();
     }
 
-    pub(crate) fn failed(&self, step: InstallStep) {
+    pub(crate) fn count_failure(&self, step: InstallStep) {
         let result = match step {
             InstallStep::Binaries => "COPY_BINARIES_FAILURE",
             InstallStep::Kubeconfig => "CREATE_KUBECONFIG_FAILURE",
@@ -76,28 +79,28 @@ impl InstallerMetrics {
         self.ready.set(i64::from(ready));
     }
 
-    pub(crate) fn restored(&self, cause: &'static str) {
+    pub(crate) fn count_restore(&self, cause: &'static str) {
         self.restores.get_or_create(&[("cause", cause)]).inc();
     }
 
-    pub(crate) fn conflict(&self, file: &'static str) {
+    pub(crate) fn count_conflict(&self, file: &'static str) {
         self.conflicts.get_or_create(&[("file", file)]).inc();
     }
 
-    pub(crate) fn update(&self, applied: bool) {
+    pub(crate) fn count_update(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.updates.get_or_create(&[("result", result)]).inc();
     }
 
-    pub(crate) fn rotated(&self) {
+    pub(crate) fn count_rotation(&self) {
         self.rotations.inc();
     }
 
     pub(crate) fn set_polled(&self, directories: usize) {
-        self.polled.set(amount(directories));
+        self.polled.set(gauge_value(directories));
     }
 
-    pub(crate) fn took(&self, seconds: f64) {
+    pub(crate) fn observe_duration(&self, seconds: f64) {
         self.duration.observe(seconds);
     }
 }

@@ -14,7 +14,7 @@ use cni_types::{
 use hostfs::FileFingerprint;
 use rustix::fs::Mode;
 
-use crate::{Error, conf::edit};
+use crate::{Error, conf::edit_error};
 
 /// The greatest network configuration that is read, in bytes. Real ones have a few kilobytes, and a runtime hands
 /// all of it to every plugin at every call.
@@ -83,7 +83,7 @@ impl NetworkConf {
         let file = match read_network(form, &self.content, libcni) {
             Ok(file) => file,
             Err(UnusableConf::Json(error)) if error.is_too_deep() => {
-                return Err(edit(&self.path, EditError::Json(error)));
+                return Err(edit_error(&self.path, EditError::Json(error)));
             }
             Err(unusable) => return Ok(Err(unusable)),
         };
@@ -116,12 +116,12 @@ pub(crate) enum NetworkSearch {
 /// search at a file that it cannot load, and then starts no pod.)
 ///
 /// Which version of libcni the runtime has is not known. Where that decides which file it takes, there is none for us.
-pub(crate) fn first(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
-    let Choices { taken, refused } = choices(directory, skip)?;
+pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
+    let Choices { taken, refused } = collect_choices(directory, skip)?;
     let refused = refused.join("; ");
     let mut taken = taken.into_iter();
     Ok(NetworkSearch::None(match (taken.next(), taken.next()) {
-        (Some((network, _)), None) => return chainable(directory, network),
+        (Some((network, _)), None) => return check_chainable(directory, network),
         (Some((network, newer)), Some((next, older))) => format!(
             "the runtime's network depends on its version: {} with {newer}, {} with {older}; {refused}",
             network.path.display(),
@@ -145,7 +145,7 @@ struct Choices {
     refused: Vec<String>,
 }
 
-fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
+fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
     let mut choices = Choices::default();
     let mut searching = Libcni::ALL.to_vec();
     for name in hostfs::list(directory)? {
@@ -153,7 +153,7 @@ fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
         {
             continue;
         }
-        let name = utf8(directory, name)?;
+        let name = utf8_name(directory, name)?;
         let network = match NetworkConf::read(directory, &name) {
             Ok(Some(network)) => network,
             Ok(None) => continue, // gone in between
@@ -184,7 +184,7 @@ fn choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
 }
 
 /// The network of that name, or of the name that it has as the other kind of file. `skip` as in [`first`].
-pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
+pub(crate) fn find_named(directory: &Path, name: &str, skip: &str) -> Result<NetworkSearch, Error> {
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let others: &[&str] = match FileForm::from_file_name(name) {
         Some(FileForm::Conf) => &["conflist"],
@@ -194,11 +194,11 @@ pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkS
     let others = others.iter().map(|extension| format!("{stem}.{extension}"));
     for name in iter::once(name.to_owned()).chain(others) {
         if let Some(network) = NetworkConf::read(directory, &name)? {
-            return chainable(directory, network);
+            return check_chainable(directory, network);
         }
     }
     let missing = format!("{} is not there yet", directory.join(name).display());
-    Ok(NetworkSearch::None(match first(directory, skip) {
+    Ok(NetworkSearch::None(match find_default(directory, skip) {
         Ok(NetworkSearch::Found(other)) => {
             format!("{missing}; the runtime takes {}: is CNI_CONF_NAME right?", other.path.display())
         }
@@ -207,7 +207,7 @@ pub(crate) fn named(directory: &Path, name: &str, skip: &str) -> Result<NetworkS
 }
 
 /// A network whose last plugin is the last one of its file, and which connects pods in a version that our plugin speaks.
-fn chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
+fn check_chainable(directory: &Path, network: NetworkConf) -> Result<NetworkSearch, Error> {
     if let Some(appended) = network.load(directory, Libcni::V1_3)?.unwrap_or_default().first() {
         return Ok(NetworkSearch::None(format!(
             "{} takes plugins from a directory, too ({}), where ours cannot be chained: list all of them in `plugins`, and set \
@@ -253,7 +253,7 @@ fn directory_plugins(directory: &Path, network: &str) -> Result<Appended, Error>
     };
     let mut found = Vec::new();
     for name in names.into_iter().filter(|name| name.to_string_lossy().ends_with(".conf")) {
-        match NetworkConf::read(&plugins, &utf8(&plugins, name)?) {
+        match NetworkConf::read(&plugins, &utf8_name(&plugins, name)?) {
             Ok(Some(plugin)) => match check_directory_plugin(&plugin.content) {
                 Ok(()) => found.push(plugin.path),
                 Err(unusable) => return Ok(Err(unusable)),
@@ -266,18 +266,18 @@ fn directory_plugins(directory: &Path, network: &str) -> Result<Appended, Error>
     Ok(Ok(found))
 }
 
-fn utf8(directory: &Path, name: OsString) -> Result<String, Error> {
+fn utf8_name(directory: &Path, name: OsString) -> Result<String, Error> {
     name.into_string().map_err(|name| Error::Name(directory.join(name)))
 }
 
 /// Names of the files of a directory, as runtimes sort them. A name that is not UTF-8 is nobody's.
-pub(crate) fn names(directory: &Path) -> Result<Vec<String>, Error> {
+pub(crate) fn file_names(directory: &Path) -> Result<Vec<String>, Error> {
     Ok(hostfs::list(directory)?.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
 /// Plugins that each network of the directory calls, in the order of the files' names. A file that cannot be read is left out.
 pub(crate) fn plugin_chains(directory: &Path) -> Vec<Vec<String>> {
-    let names = names(directory).unwrap_or_default();
+    let names = file_names(directory).unwrap_or_default();
     let read = |name: &String| NetworkConf::read(directory, name).ok().flatten();
     names.iter().filter_map(read).map(|network| plugin_types(&network.content)).collect()
 }

@@ -24,7 +24,7 @@ const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 
 impl Installer {
     /// Looks at everything and repairs it.
-    pub(crate) fn pass(&mut self) -> PassResult {
+    pub(crate) fn run_pass(&mut self) -> PassResult {
         let mut turn = PassResult::default();
         let plugin = self.binaries_step(&mut turn);
         let credential = self.kubeconfig_step(&mut turn);
@@ -69,7 +69,7 @@ impl Installer {
             self.left_out = installed.left_out;
         }
         for path in &installed.replaced {
-            self.repaired(InstallStep::Binaries, "binary", &format!("installed {}", path.display()));
+            self.record_repair(InstallStep::Binaries, "binary", &format!("installed {}", path.display()));
         }
         turn.changed |= !installed.replaced.is_empty();
         let at_once =
@@ -115,12 +115,16 @@ impl Installer {
             seen = hostfs::fingerprint(path)?;
             // Its content is a secret: only the path is logged.
             if is_damage {
-                self.repaired(InstallStep::Kubeconfig, "kubeconfig", &format!("wrote {}", path.display()));
+                self.record_repair(
+                    InstallStep::Kubeconfig,
+                    "kubeconfig",
+                    &format!("wrote {}", path.display()),
+                );
             } else {
                 info!(target: "install", path = %path.display(), "kubeconfig written");
             }
             if before.is_some_and(|(_, token)| token != now.1) {
-                self.metrics.rotated();
+                self.metrics.count_rotation();
             }
         }
         self.credential = Some(now);
@@ -141,10 +145,10 @@ impl Installer {
         let look = self.entries.reload_template(&self.settings)?;
         let is_new = matches!(look, TemplateUpdate::New);
         if let TemplateUpdate::Refused(error) = look {
-            self.refuse(&error.to_string());
+            self.report_refusal(&error.to_string());
         }
-        let Some(current) = self.entries.current() else { return Err(Error::NoTemplate) };
-        let (holder, changes) = match conf::plan(&self.settings, &current.entry, &current.text)? {
+        let Some(current) = self.entries.current_entry() else { return Err(Error::NoTemplate) };
+        let (holder, changes) = match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder, changes } => (holder, changes),
             ConfPlan::Wait(why) => {
                 turn.problems.push(InstallProblem::Waiting(why));
@@ -152,22 +156,22 @@ impl Installer {
             }
         };
         if !self.complete {
-            leftovers::remove(&self.settings, &holder);
+            leftovers::remove_temporaries(&self.settings, &holder);
         }
         if !changes.is_empty() {
             if self.complete && !is_new && !self.may_mend(InstallStep::Conf, turn) {
                 return Ok(());
             }
-            self.change(&changes, is_new)?;
+            self.apply_changes(&changes, is_new)?;
             turn.changed = true;
         }
         if is_new {
-            self.metrics.update(true);
+            self.metrics.count_update(true);
         }
         // Witnesses older than the look that finds all well: they tell of whatever happened since, even at once.
         let directory = self.settings.conf_dir.clone();
         let seen = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
-        match conf::plan(&self.settings, &current.entry, &current.text)? {
+        match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
                 turn.witnesses.extend(seen.0.map(|seen| (directory, seen)));
                 turn.witnesses.extend(seen.1.map(|seen| (holder, seen)));
@@ -181,21 +185,21 @@ impl Installer {
         Ok(())
     }
 
-    fn change(&mut self, changes: &[(ChangeCause, ConfChange)], is_new: bool) -> Result<(), Error> {
+    fn apply_changes(&mut self, changes: &[(ChangeCause, ConfChange)], is_new: bool) -> Result<(), Error> {
         for (cause, change) in changes {
             conf::apply(change)?;
             if is_new {
                 info!(target: "install", cause = cause.label(), change = change.description(), "new CNI network configuration applied");
             } else {
-                self.repaired(InstallStep::Conf, cause.label(), &change.description());
+                self.record_repair(InstallStep::Conf, cause.label(), &change.description());
             }
         }
         Ok(())
     }
 
     /// Told once for each text.
-    fn refuse(&mut self, why: &str) {
-        self.metrics.update(false);
+    fn report_refusal(&mut self, why: &str) {
+        self.metrics.count_update(false);
         warn!(target: "install", error = why, "new CNI network configuration refused; keeping the last good one");
         let message =
             format!("The new CNI network configuration is invalid; keeping the last good one: {why}");
@@ -203,27 +207,27 @@ impl Installer {
     }
 
     /// Counts a change of ours, and logs it.
-    fn repaired(&mut self, step: InstallStep, cause: &'static str, what: &str) {
+    fn record_repair(&mut self, step: InstallStep, cause: &'static str, what: &str) {
         info!(target: "install", cause, change = what, "installation updated");
         if self.complete {
-            self.metrics.restored(cause);
-            self.conflicts.entry(step).or_default().repaired(Instant::now());
+            self.metrics.count_restore(cause);
+            self.conflicts.entry(step).or_default().record_repair(Instant::now());
         }
     }
 
     /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
     fn may_mend(&mut self, step: InstallStep, turn: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
-        let (until, is_first) = match conflict.damaged(Instant::now()) {
+        let (until, is_first) = match conflict.record_damage(Instant::now()) {
             ConflictVerdict::Repair => return true,
             ConflictVerdict::Conflict(until) => (until, true),
             ConflictVerdict::BackOff(until) => (until, false),
         };
-        let (times, file) = (conflict.answers(), step.label());
-        let rival = known_writers::describe(&self.settings.conf_dir);
+        let (times, file) = (conflict.answer_count(), step.label());
+        let rival = known_writers::describe_writers(&self.settings.conf_dir);
         let message = format!("another program keeps reverting our {file}: {rival}");
         if is_first {
-            self.metrics.conflict(file);
+            self.metrics.count_conflict(file);
             warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
             (self.notify)(InstallerNotice { reason: "CNIConfigConflict", message: message.clone() });
         }

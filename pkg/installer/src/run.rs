@@ -72,15 +72,15 @@ pub struct InstallerHandle {
 impl InstallerHandle {
     /// Ends the loop after the pass that it may be in.
     pub fn stop(&self) {
-        self.send(InstallerCommand::Stop);
+        self.send_command(InstallerCommand::Stop);
     }
 
     /// Replaces the template by a new value from the cluster.
     pub fn set_template(&self, text: String) {
-        self.send(InstallerCommand::Template(text));
+        self.send_command(InstallerCommand::Template(text));
     }
 
-    fn send(&self, command: InstallerCommand) {
+    fn send_command(&self, command: InstallerCommand) {
         drop(self.commands.send(command)); // an installer that has ended needs no commands
         self.waker.wake();
     }
@@ -152,7 +152,7 @@ impl Installer {
             watcher,
             commands,
             ready: false,
-            attempts: Backoff::new(FIRST_RETRY, LAST_RETRY).attempts(),
+            attempts: Backoff::new(FIRST_RETRY, LAST_RETRY).start_attempts(),
             said: String::new(),
         };
         Ok((installer, handle))
@@ -160,21 +160,21 @@ impl Installer {
 
     /// Installs, and keeps installed, until the handle says stop or is gone.
     pub fn run(&mut self) {
-        while self.obey() {
+        while self.receive_commands() {
             self.status.note_pass();
             // One that is missing, as the optional directory for binaries mostly is, would be asked for again and again.
-            let mut directories = self.settings.directories();
+            let mut directories = self.settings.watched_directories();
             directories.retain(|directory| directory.is_dir());
-            self.watcher.watch(&directories); // before looking, so that no change falls in between
+            self.watcher.set_directories(&directories); // before looking, so that no change falls in between
             self.metrics.set_polled(self.watcher.polled().len());
             let started = Instant::now();
-            let turn = self.pass();
-            self.metrics.took(started.elapsed().as_secs_f64());
-            let (pause, impatient) = self.judge(turn);
-            self.wait(pause, impatient);
+            let turn = self.run_pass();
+            self.metrics.observe_duration(started.elapsed().as_secs_f64());
+            let (pause, impatient) = self.report_pass(turn);
+            self.wait_for_change(pause, impatient);
         }
         self.metrics.set_ready(false);
-        self.status.missing("the installer has ended".to_owned());
+        self.status.set_missing("the installer has ended".to_owned());
     }
 
     /// Takes everything away from the node: entry, kubeconfig, binaries. Returns what could not be removed.
@@ -183,7 +183,7 @@ impl Installer {
     }
 
     /// False when told to stop.
-    fn obey(&mut self) -> bool {
+    fn receive_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Ok(InstallerCommand::Template(text)) => {
@@ -197,19 +197,19 @@ impl Installer {
     }
 
     /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
-    fn judge(&mut self, turn: PassResult) -> (Duration, bool) {
+    fn report_pass(&mut self, turn: PassResult) -> (Duration, bool) {
         let ready = turn.problems.is_empty();
         let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
         let words = words.join("; ");
         self.log_if_new(&words);
         if ready {
             if turn.changed || !self.ready {
-                self.metrics.installed();
+                self.metrics.count_install();
             }
-            self.status.installed(turn.witnesses);
+            self.status.set_installed(turn.witnesses);
             self.complete = true;
         } else {
-            self.status.missing(words.clone());
+            self.status.set_missing(words.clone());
         }
         self.metrics.set_ready(ready);
         self.ready = ready;
@@ -219,11 +219,11 @@ impl Installer {
             _ => None,
         });
         let failed: Vec<InstallStep> = failed.collect();
-        failed.iter().for_each(|step| self.metrics.failed(*step));
+        failed.iter().for_each(|step| self.metrics.count_failure(*step));
         if !failed.is_empty() {
-            return (self.attempts.failed(), false);
+            return (self.attempts.record_failure(), false);
         }
-        self.attempts.succeeded();
+        self.attempts.record_success();
         let until = turn.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
             _ => None,
@@ -246,11 +246,11 @@ impl Installer {
     }
 
     /// Waits for a change, a command or the time. An impatient wait ends at any change.
-    fn wait(&mut self, pause: Duration, impatient: bool) {
+    fn wait_for_change(&mut self, pause: Duration, impatient: bool) {
         let until = Instant::now() + pause;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.watcher.wait(left) {
+            match self.watcher.wait_for_change(left) {
                 Ok(wake) if wake.woken || (wake.changed && impatient) || left.is_zero() => return,
                 Ok(_) if Instant::now() >= until => return,
                 Ok(_) => {}

@@ -8,7 +8,7 @@ use cni_types::{FileForm, Json, is_conversion_of, plugin_types, without_entry};
 
 use crate::{
     Error,
-    conf::edit,
+    conf::edit_error,
     network::{MAX_NETWORK, NetworkConf},
 };
 
@@ -16,39 +16,39 @@ use crate::{
 const SUFFIX: &str = ".before-istio-cni";
 
 /// Where the original of `path` is kept.
-pub(crate) fn place(path: &Path) -> PathBuf {
+pub(crate) fn original_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()
 }
 
 /// Returns the paths of the files that the list `path` may have been converted from.
-pub(crate) fn singles(path: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn single_paths(path: &Path) -> impl Iterator<Item = PathBuf> {
     FileForm::SINGLE.iter().map(|extension| path.with_extension(extension))
 }
 
 /// Keeps `original`, the content of the file `path` without us.
-pub(crate) fn keep(path: &Path, original: &[u8], mode: u32) -> Result<(), Error> {
-    hostfs::write(&place(path), original, mode)?;
+pub(crate) fn save_original(path: &Path, original: &[u8], mode: u32) -> Result<(), Error> {
+    hostfs::write(&original_path(path), original, mode)?;
     Ok(())
 }
 
 /// Takes our entry out of a list. If nobody has changed the rest of it since we put the entry in, the file becomes
 /// what it was to the byte, under the name that it had.
-pub(crate) fn release(path: &Path) -> Result<(), Error> {
+pub(crate) fn release_entry(path: &Path) -> Result<(), Error> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
         return Ok(());
     };
-    let Some(network) = NetworkConf::read(directory, name)? else { return forget(path) };
-    let Some(text) = without_entry(&network.content).map_err(|cause| edit(path, cause))? else {
-        return forget(path);
+    let Some(network) = NetworkConf::read(directory, name)? else { return forget_original(path) };
+    let Some(text) = without_entry(&network.content).map_err(|cause| edit_error(path, cause))? else {
+        return forget_original(path);
     };
-    let converted = singles(path).find_map(|single| {
-        let original = original(&single).filter(|original| is_conversion_of(&network.content, original));
+    let converted = single_paths(path).find_map(|single| {
+        let original = read_original(&single).filter(|original| is_conversion_of(&network.content, original));
         original.map(|original| (single, original))
     });
-    match (converted, original(path)) {
+    match (converted, read_original(path)) {
         (Some((single, original)), _) => {
             hostfs::write(&single, &original, network.mode)?;
             hostfs::remove(path)?;
@@ -64,18 +64,18 @@ pub(crate) fn release(path: &Path) -> Result<(), Error> {
             hostfs::write(path, text.as_bytes(), network.mode)?;
         }
     }
-    forget(path)
+    forget_original(path)
 }
 
 /// Returns the original content of the file; `None` if that is not known.
-fn original(path: &Path) -> Option<Vec<u8>> {
-    hostfs::read(&place(path), MAX_NETWORK).ok()
+fn read_original(path: &Path) -> Option<Vec<u8>> {
+    hostfs::read(&original_path(path), MAX_NETWORK).ok()
 }
 
-fn forget(path: &Path) -> Result<(), Error> {
-    hostfs::remove(&place(path))?;
-    for single in singles(path) {
-        hostfs::remove(&place(&single))?;
+fn forget_original(path: &Path) -> Result<(), Error> {
+    hostfs::remove(&original_path(path))?;
+    for single in single_paths(path) {
+        hostfs::remove(&original_path(&single))?;
     }
     Ok(())
 }

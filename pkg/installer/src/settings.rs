@@ -102,12 +102,12 @@ impl InstallerSettings {
     }
 
     /// The directories in which a change may concern us.
-    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+    pub(crate) fn watched_directories(&self) -> Vec<PathBuf> {
         let mut all = vec![self.conf_dir.clone(), self.source.clone()];
         all.extend(self.targets.iter().cloned());
         if let Some(kubeconfig) = &self.kubeconfig {
             all.extend(self.kubeconfig_path.parent().map(ToOwned::to_owned));
-            all.extend(kubeconfig.inputs().filter_map(|file| file.parent().map(ToOwned::to_owned)));
+            all.extend(kubeconfig.input_files().filter_map(|file| file.parent().map(ToOwned::to_owned)));
         }
         all.extend(self.template.file.iter().filter_map(|file| file.parent()).map(ToOwned::to_owned));
         all.sort();

@@ -45,8 +45,8 @@ impl InstallerStatus {
     ///
     /// # Errors
     /// It is not; a sentence.
-    pub fn ready(&self) -> Result<(), Reason> {
-        let state = self.state();
+    pub fn check_ready(&self) -> Result<(), Reason> {
+        let state = self.lock_state();
         if let Some(why) = &state.missing {
             return Err(why.as_str().into());
         }
@@ -61,8 +61,8 @@ impl InstallerStatus {
     ///
     /// # Errors
     /// It does not; a sentence.
-    pub fn live(&self) -> Result<(), Reason> {
-        let since = self.state().turned.elapsed();
+    pub fn check_live(&self) -> Result<(), Reason> {
+        let since = self.lock_state().turned.elapsed();
         if since <= LIVE {
             return Ok(());
         }
@@ -70,31 +70,31 @@ impl InstallerStatus {
     }
 
     pub(crate) fn note_pass(&self) {
-        self.state().turned = Instant::now();
+        self.lock_state().turned = Instant::now();
     }
 
     /// The latest template from the cluster.
     #[must_use]
     pub fn template(&self) -> Option<String> {
-        self.state().template.clone()
+        self.lock_state().template.clone()
     }
 
     pub(crate) fn set_template(&self, template: Option<String>) {
-        self.state().template = template;
+        self.lock_state().template = template;
     }
 
-    pub(crate) fn installed(&self, witnesses: Vec<(PathBuf, FileFingerprint)>) {
-        let mut state = self.state();
+    pub(crate) fn set_installed(&self, witnesses: Vec<(PathBuf, FileFingerprint)>) {
+        let mut state = self.lock_state();
         state.missing = None;
         state.witnesses = witnesses;
     }
 
-    pub(crate) fn missing(&self, why: String) {
-        self.state().missing = Some(why);
+    pub(crate) fn set_missing(&self, why: String) {
+        self.lock_state().missing = Some(why);
     }
 
     /// A thread that panicked with the lock held left nothing half done: every change is one assignment or two.
-    fn state(&self) -> MutexGuard<'_, InstallerState> {
+    fn lock_state(&self) -> MutexGuard<'_, InstallerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

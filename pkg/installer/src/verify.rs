@@ -24,28 +24,28 @@ const MAX_OUTPUT: u64 = 64 * 1024;
 ///
 /// # Errors
 /// It cannot be executed, fails, does not end within five seconds, or does not answer as a plugin.
-pub(crate) fn plugin(path: &Path) -> Result<(), Error> {
-    answers(path).map_err(|why| Error::Broken { path: path.to_owned(), why })
+pub(crate) fn check_plugin(path: &Path) -> Result<(), Error> {
+    query_version(path).map_err(|why| Error::Broken { path: path.to_owned(), why })
 }
 
-fn answers(path: &Path) -> Result<(), String> {
+fn query_version(path: &Path) -> Result<(), String> {
     let mut command = Command::new(path);
     command.env_clear().env("CNI_COMMAND", "VERSION");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let status = wait(&mut child);
+    let status = wait_for_exit(&mut child);
     let status = match status {
         Ok(Some(status)) => status,
         Ok(None) => {
-            end(&mut child);
+            kill_child(&mut child);
             return Err(format!("no answer within {} s", LIMIT.as_secs()));
         }
         Err(error) => {
-            end(&mut child);
+            kill_child(&mut child);
             return Err(format!("cannot wait for it: {error}"));
         }
     };
-    let said = answer(&mut child);
+    let said = read_answer(&mut child);
     let said = said.map_err(|error| format!("its answer cannot be read: {error}"))?;
     if !status.success() {
         return Err(format!("it ended with {status}: {}", said.trim()));
@@ -57,7 +57,7 @@ fn answers(path: &Path) -> Result<(), String> {
 }
 
 /// Reads the output of a child that has ended, without waiting: a child of its own may hold the output open for ever.
-fn answer(child: &mut Child) -> Result<String, std::io::Error> {
+fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
     let Some(output) = child.stdout.take() else { return Ok(String::new()) };
     rustix::io::ioctl_fionbio(&output, true)?;
     let mut said = Vec::new();
@@ -68,7 +68,7 @@ fn answer(child: &mut Child) -> Result<String, std::io::Error> {
 }
 
 /// Waits until the child has ended; returns `None` if that takes longer than `LIMIT`.
-fn wait(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
+fn wait_for_exit(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -84,7 +84,7 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>, std::io::Error> {
 }
 
 /// Ends a child that is not wanted any more; one that has ended already needs nothing.
-fn end(child: &mut Child) {
+fn kill_child(child: &mut Child) {
     drop(child.kill());
     drop(child.wait());
 }

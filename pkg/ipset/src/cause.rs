@@ -20,7 +20,7 @@ impl IpsetCause {
         self.0.errno()
     }
 
-    fn known(&self) -> Option<(&'static str, &'static str)> {
+    fn known_error(&self) -> Option<(&'static str, &'static str)> {
         let errno = self.errno()?;
         KNOWN.iter().find(|(number, ..)| *number == errno.0).map(|(_, symbol, words)| (*symbol, *words))
     }
@@ -28,7 +28,7 @@ impl IpsetCause {
 
 impl fmt::Display for IpsetCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known() {
+        match self.known_error() {
             Some((symbol, words)) => write!(f, "kernel says: {words} ({symbol})"),
             None if self.errno() == Some(Errno::NOENT) => f.write_str("kernel says: no such set (ENOENT)"),
             None => self.0.fmt(f),

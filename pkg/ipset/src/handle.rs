@@ -38,11 +38,13 @@ impl IpsetHandle {
     /// [`Error::NoIpset`] if the kernel was built without ipset or its module is missing, [`Error::Protocol`] if it
     /// is one of a distant past or future, [`Error::Open`].
     pub fn open() -> Result<Self, Error> {
-        let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(opening)?;
+        let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(open_error)?;
         let asking = RequestBuilder { protocol: PROTOCOLS.1 };
-        let replies = socket.get(asking.protocol()).map_err(opening)?;
-        let (oldest, newest) = range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
-        let protocol = common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
+        let replies = socket.get(asking.protocol_versions()).map_err(open_error)?;
+        let (oldest, newest) =
+            version_range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
+        let protocol =
+            newest_common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
         Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
     }
 
@@ -53,18 +55,18 @@ impl IpsetHandle {
     ///
     /// [`Error::Different`] if another set has the name, [`Error::NoComments`] if the kernel is too old for them,
     /// [`Error::Create`].
-    pub fn create(&mut self, spec: &SetSpec) -> Result<CreateOutcome, Error> {
+    pub fn create_set(&mut self, spec: &SetSpec) -> Result<CreateOutcome, Error> {
         let failed = |source| Error::Create { set: spec.name.clone(), source };
-        let revision = self.revision(spec)?;
+        let revision = self.choose_revision(spec)?;
         for _ in 0..CREATE_ATTEMPTS {
             match self.socket.request(self.requests.create(spec, revision)) {
                 Ok(()) => return Ok(CreateOutcome::Yes),
                 Err(refused) if refused.errno() == Some(Errno::EXIST) => {}
                 Err(other) => return Err(failed(other.into())),
             }
-            match self.header(&spec.name).map_err(failed)? {
+            match self.find_header(&spec.name).map_err(failed)? {
                 Some(found) if spec.is_served_by(&found) => return Ok(CreateOutcome::Existed),
-                Some(found) => return Err(different(&spec.name, spec.to_string(), &found)),
+                Some(found) => return Err(different_error(&spec.name, spec.to_string(), &found)),
                 None => {} // destroyed meanwhile
             }
         }
@@ -76,7 +78,7 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::ListSets`].
-    pub fn sets(&mut self) -> Result<Vec<SetInfo>, Error> {
+    pub fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
         let listing = |source: IpsetCause| Error::ListSets(source);
         let replies =
             self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
@@ -109,16 +111,18 @@ impl IpsetHandle {
     /// [`Error::List`], [`Error::ListSets`].
     pub fn members_of_others(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
         let own = OwnMembers::lock();
-        let mut all = if self.has_many_sets { Vec::new() } else { self.sets()? };
+        let mut all = if self.has_many_sets { Vec::new() } else { self.list_sets()? };
         if all.len() > FEW_SETS {
             self.has_many_sets = true;
         }
         if self.has_many_sets {
-            let header = |set| self.header(set).map_err(|source| Error::List { set: set.clone(), source });
+            let header =
+                |set| self.find_header(set).map_err(|source| Error::List { set: set.clone(), source });
             all = sets.iter().map(header).filter_map(Result::transpose).collect::<Result<_, _>>()?;
         }
         let members = |set: &SetName| all.iter().find(|found| found.name == set.as_str())?.elements;
-        let of_others = |set| i64::from(members(set).unwrap_or_default()).saturating_sub(own.sum(set).number);
+        let of_others =
+            |set| i64::from(members(set).unwrap_or_default()).saturating_sub(own.member_sum(set).number);
         Ok(sets.iter().map(of_others).collect())
     }
 
@@ -143,7 +147,7 @@ impl IpsetHandle {
         if let Some(malformed) = malformed {
             return Err(failed(malformed.into()));
         }
-        Ok(all.hashes.wrapping_sub(own.sum(set).hashes))
+        Ok(all.hashes.wrapping_sub(own.member_sum(set).hashes))
     }
 
     /// The members of a set, in the kernel's order; none if there is no such set.
@@ -154,7 +158,7 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::List`].
-    pub fn list(&mut self, set: &SetName) -> Result<Option<Vec<SetEntry>>, Error> {
+    pub fn list_members(&mut self, set: &SetName) -> Result<Option<Vec<SetEntry>>, Error> {
         let failed = |source| Error::List { set: set.clone(), source };
         let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
             return Ok(None);
@@ -163,7 +167,7 @@ impl IpsetHandle {
         for part in replies.iter() {
             match reply::parse_header(&part).map_err(|malformed| failed(malformed.into()))? {
                 Some(found) if found.kind != HASH_IP => {
-                    return Err(different(set, HASH_IP.to_owned(), &found));
+                    return Err(different_error(set, HASH_IP.to_owned(), &found));
                 }
                 _ => {}
             }
@@ -177,11 +181,11 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::Destroy`], also if rules refer to it; then nothing has happened.
-    pub fn destroy(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
+    pub fn destroy_set(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.destroy(set)) {
             Ok(()) => {
-                own.destroyed(set);
+                own.record_destroy(set);
                 Ok(RemoveOutcome::Yes)
             }
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
@@ -190,12 +194,14 @@ impl IpsetHandle {
     }
 
     /// The revision of the type to ask for: the newest that both know.
-    fn revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
+    fn choose_revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
         let failed = |source| Error::Create { set: spec.name.clone(), source };
-        let replies =
-            self.socket.get(self.requests.revisions(spec.family)).map_err(|error| failed(error.into()))?;
-        let range = range(&replies, message::TYPE, attr::REVISION).map_err(failed)?;
-        let revision = common((0, NEWEST_REVISION), range).ok_or_else(|| {
+        let replies = self
+            .socket
+            .get(self.requests.type_revisions(spec.family))
+            .map_err(|error| failed(error.into()))?;
+        let range = version_range(&replies, message::TYPE, attr::REVISION).map_err(failed)?;
+        let revision = newest_common((0, NEWEST_REVISION), range).ok_or_else(|| {
             failed(netlink::Error::Kernel { errno: cause::FIND_TYPE, message: None }.into())
         })?;
         if spec.comments && revision < COMMENTS_SINCE {
@@ -204,7 +210,7 @@ impl IpsetHandle {
         Ok(revision)
     }
 
-    fn header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
+    fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
         let Some(replies) = self.dump_of_one(&self.requests.headers(Some(set)))? else { return Ok(None) };
         let found = replies.iter().find_map(|part| reply::parse_header(&part).transpose());
         Ok(found.transpose()?)
@@ -220,7 +226,7 @@ impl IpsetHandle {
 }
 
 /// nfnetlink answers EINVAL for a subsystem that is not there, the socket layer EPROTONOSUPPORT for all of nfnetlink.
-fn opening(error: netlink::Error) -> Error {
+fn open_error(error: netlink::Error) -> Error {
     let missing = match &error {
         netlink::Error::Io { source, .. } => {
             source.raw_os_error() == Some(i32::from(Errno::PROTONOSUPPORT.0))
@@ -230,17 +236,18 @@ fn opening(error: netlink::Error) -> Error {
     if missing { Error::NoIpset(error.into()) } else { Error::Open(error.into()) }
 }
 
-fn different(set: &SetName, wanted: String, found: &SetInfo) -> Error {
+fn different_error(set: &SetName, wanted: String, found: &SetInfo) -> Error {
     Error::Different { set: set.clone(), wanted, found: found.to_string() }
 }
 
-fn range(replies: &ReplyMessages, kind: u16, newest: u16) -> Result<(u8, u8), IpsetCause> {
-    let found = replies.iter().find_map(|answer| reply::range(&answer, kind, newest).transpose());
+fn version_range(replies: &ReplyMessages, kind: u16, newest: u16) -> Result<(u8, u8), IpsetCause> {
+    let found =
+        replies.iter().find_map(|answer| reply::parse_version_range(&answer, kind, newest).transpose());
     Ok(found.transpose()?.ok_or(netlink::Malformed("no answer to a question for versions"))?)
 }
 
 /// The newest version in both ranges.
-fn common(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
+fn newest_common(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
     let newest = ours.1.min(theirs.1);
     (newest >= ours.0.max(theirs.0)).then_some(newest)
 }
@@ -251,21 +258,21 @@ mod tests {
 
     #[test]
     fn the_newest_common_version_is_spoken() {
-        assert_eq!(common((6, 7), (6, 7)), Some(7));
-        assert_eq!(common((6, 7), (6, 6)), Some(6));
-        assert_eq!(common((6, 7), (7, 9)), Some(7));
-        assert_eq!(common((6, 7), (8, 9)), None);
-        assert_eq!(common((6, 7), (4, 5)), None);
-        assert_eq!(common((0, 4), (0, 6)), Some(4));
+        assert_eq!(newest_common((6, 7), (6, 7)), Some(7));
+        assert_eq!(newest_common((6, 7), (6, 6)), Some(6));
+        assert_eq!(newest_common((6, 7), (7, 9)), Some(7));
+        assert_eq!(newest_common((6, 7), (8, 9)), None);
+        assert_eq!(newest_common((6, 7), (4, 5)), None);
+        assert_eq!(newest_common((0, 4), (0, 6)), Some(4));
     }
 
     #[test]
     fn a_kernel_without_sets_is_told_from_a_refusal() {
         let kernel = |errno| netlink::Error::Kernel { errno, message: None };
-        assert!(matches!(opening(kernel(Errno::INVAL)), Error::NoIpset(_)));
-        assert!(matches!(opening(kernel(Errno::PERM)), Error::Open(_)));
+        assert!(matches!(open_error(kernel(Errno::INVAL)), Error::NoIpset(_)));
+        assert!(matches!(open_error(kernel(Errno::PERM)), Error::Open(_)));
         let io = |number| netlink::Error::Io { step: "x", source: std::io::Error::from_raw_os_error(number) };
-        assert!(matches!(opening(io(93)), Error::NoIpset(_)));
-        assert!(matches!(opening(io(24)), Error::Open(_)));
+        assert!(matches!(open_error(io(93)), Error::NoIpset(_)));
+        assert!(matches!(open_error(io(24)), Error::Open(_)));
     }
 }

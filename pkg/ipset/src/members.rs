@@ -67,12 +67,12 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::WrongFamily`]; [`Error::Remove`], also if there is no such set.
-    pub fn remove(&mut self, set: &SetSpec, ip: IpAddr) -> Result<RemoveOutcome, Error> {
+    pub fn remove_member(&mut self, set: &SetSpec, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         check_family(set, ip)?;
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.remove(&set.name, ip)) {
             Ok(()) => {
-                own.removed(&set.name, ip);
+                own.record_remove(&set.name, ip);
                 Ok(RemoveOutcome::Yes)
             }
             Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
@@ -89,14 +89,14 @@ impl IpsetHandle {
         bulk: &mut BulkOutcome,
     ) -> Result<Vec<(usize, &'a SetEntry)>, Error> {
         let requests = self.requests;
-        let sent = self.socket.batch(entries.iter().map(|(_, entry)| requests.add(set, entry)));
-        let outcomes = sent.map_err(|source| broken(set, entries.len(), source))?;
+        let sent = self.socket.send_batch(entries.iter().map(|(_, entry)| requests.add(set, entry)));
+        let outcomes = sent.map_err(|source| batch_error(set, entries.len(), source))?;
         let mut existing = Vec::new();
         for (&(index, entry), outcome) in entries.iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {
                     bulk.added += 1;
-                    own.added(set, entry.ip);
+                    own.record_add(set, entry.ip);
                 }
                 Err(refused) if refused.errno() == Some(cause::MEMBER) => existing.push((index, entry)),
                 Err(other) => bulk.failed.push(FailedMember { index, error: not_added(set, entry, other) }),
@@ -116,8 +116,8 @@ impl IpsetHandle {
             entries.iter().copied().partition(|(_, entry)| entry.comment.is_some());
         bulk.existed += without.len();
         let requests = self.requests;
-        let sent = self.socket.batch(with.iter().map(|(_, entry)| requests.add_or_update(set, entry)));
-        let outcomes = sent.map_err(|source| broken(set, entries.len(), source))?;
+        let sent = self.socket.send_batch(with.iter().map(|(_, entry)| requests.add_or_update(set, entry)));
+        let outcomes = sent.map_err(|source| batch_error(set, entries.len(), source))?;
         for ((index, entry), outcome) in with.into_iter().zip(outcomes) {
             match outcome {
                 Ok(()) => bulk.existed += 1,
@@ -142,6 +142,6 @@ fn not_added(set: &SetName, entry: &SetEntry, source: netlink::Error) -> Error {
     Error::Add { set: set.clone(), ip: entry.ip, source: source.into() }
 }
 
-fn broken(set: &SetName, count: usize, source: netlink::Error) -> Error {
+fn batch_error(set: &SetName, count: usize, source: netlink::Error) -> Error {
     Error::AddAll { set: set.clone(), count, source: source.into() }
 }

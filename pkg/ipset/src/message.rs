@@ -67,32 +67,35 @@ pub(crate) struct RequestBuilder {
 
 impl RequestBuilder {
     /// Which versions does the kernel speak?
-    pub(crate) fn protocol(self) -> NetlinkRequest {
-        self.request(PROTOCOL, MessageFlags::NONE)
+    pub(crate) fn protocol_versions(self) -> NetlinkRequest {
+        self.base_request(PROTOCOL, MessageFlags::NONE)
     }
 
     /// Which revisions of the type does the kernel have?
-    pub(crate) fn revisions(self, family: Family) -> NetlinkRequest {
-        let mut message = self.request(TYPE, MessageFlags::NONE);
-        message.str(attr::TYPENAME, HASH_IP).u8(attr::FAMILY, family_number(family));
+    pub(crate) fn type_revisions(self, family: Family) -> NetlinkRequest {
+        let mut message = self.base_request(TYPE, MessageFlags::NONE);
+        message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::FAMILY, family_number(family));
         message
     }
 
     pub(crate) fn create(self, spec: &SetSpec, revision: u8) -> NetlinkRequest {
-        let mut message =
-            self.named(CREATE, MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0), &spec.name);
-        message.str(attr::TYPENAME, HASH_IP).u8(attr::REVISION, revision);
-        message.u8(attr::FAMILY, family_number(spec.family));
+        let mut message = self.set_request(
+            CREATE,
+            MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0),
+            &spec.name,
+        );
+        message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::REVISION, revision);
+        message.put_u8(attr::FAMILY, family_number(spec.family));
         let flags = spec.comments.then_some(WITH_COMMENT);
         let numbers = [
             (data::FLAGS, flags),
             (data::HASH_SIZE, spec.hash_size),
             (data::MAX_ELEMENTS, spec.max_elements),
         ];
-        message.nested(attr::DATA, |inner| {
+        message.put_nested(attr::DATA, |inner| {
             for (kind, number) in numbers {
                 if let Some(number) = number {
-                    inner.be32(kind | NET_ORDER, number);
+                    inner.put_be32(kind | NET_ORDER, number);
                 }
             }
         });
@@ -101,78 +104,84 @@ impl RequestBuilder {
 
     /// Refused if there is none: without the flag, newer kernels call that success.
     pub(crate) fn destroy(self, set: &SetName) -> NetlinkRequest {
-        self.named(DESTROY, MessageFlags::EXCLUSIVE, set)
+        self.set_request(DESTROY, MessageFlags::EXCLUSIVE, set)
     }
 
     pub(crate) fn list(self, set: &SetName) -> NetlinkRequest {
-        self.named(LIST, MessageFlags::NONE, set)
+        self.set_request(LIST, MessageFlags::NONE, set)
     }
 
     /// Of all sets, or of one.
     pub(crate) fn headers(self, set: Option<&SetName>) -> NetlinkRequest {
-        let mut message = self.request(LIST, MessageFlags::NONE);
+        let mut message = self.base_request(LIST, MessageFlags::NONE);
         if let Some(set) = set {
-            message.str(attr::SETNAME, set.as_str());
+            message.put_str(attr::SETNAME, set.as_str());
         }
-        message.be32(attr::FLAGS | NET_ORDER, HEADERS_ONLY);
+        message.put_be32(attr::FLAGS | NET_ORDER, HEADERS_ONLY);
         message
     }
 
     /// Which number does a set have?
     pub(crate) fn number_of(self, set: &str) -> NetlinkRequest {
-        let mut message = self.request(GET_BY_NAME, MessageFlags::NONE);
-        message.str(attr::SETNAME, set);
+        let mut message = self.base_request(GET_BY_NAME, MessageFlags::NONE);
+        message.put_str(attr::SETNAME, set);
         message
     }
 
     /// Which set has a number?
     pub(crate) fn name_of(self, number: u16) -> NetlinkRequest {
-        let mut message = self.request(GET_BY_NUMBER, MessageFlags::NONE);
-        message.be16(attr::NUMBER, number);
+        let mut message = self.base_request(GET_BY_NUMBER, MessageFlags::NONE);
+        message.put_be16(attr::NUMBER, number);
         message
     }
 
     /// Refused if it is a member already.
     pub(crate) fn add(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
-        self.member(ADD, MessageFlags::EXCLUSIVE, set, entry)
+        self.member_request(ADD, MessageFlags::EXCLUSIVE, set, entry)
     }
 
     /// Overwrites the comment if it is a member already.
     pub(crate) fn add_or_update(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
-        self.member(ADD, MessageFlags::NONE, set, entry)
+        self.member_request(ADD, MessageFlags::NONE, set, entry)
     }
 
     /// Refused if it is not a member.
     pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> NetlinkRequest {
-        self.member(DELETE, MessageFlags::EXCLUSIVE, set, &SetEntry::new(ip))
+        self.member_request(DELETE, MessageFlags::EXCLUSIVE, set, &SetEntry::new(ip))
     }
 
-    fn member(self, kind: u16, flags: MessageFlags, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
-        let mut message = self.named(kind, flags, set);
-        message.nested(attr::DATA, |inner| {
-            inner.nested(data::IP, |address| {
+    fn member_request(
+        self,
+        kind: u16,
+        flags: MessageFlags,
+        set: &SetName,
+        entry: &SetEntry,
+    ) -> NetlinkRequest {
+        let mut message = self.set_request(kind, flags, set);
+        message.put_nested(attr::DATA, |inner| {
+            inner.put_nested(data::IP, |address| {
                 match entry.ip {
-                    IpAddr::V4(ip) => address.bytes(IPV4 | NET_ORDER, &ip.octets()),
-                    IpAddr::V6(ip) => address.bytes(IPV6 | NET_ORDER, &ip.octets()),
+                    IpAddr::V4(ip) => address.put_bytes(IPV4 | NET_ORDER, &ip.octets()),
+                    IpAddr::V6(ip) => address.put_bytes(IPV6 | NET_ORDER, &ip.octets()),
                 };
             });
             if let Some(comment) = &entry.comment {
-                inner.str(data::COMMENT, comment.as_str());
+                inner.put_str(data::COMMENT, comment.as_str());
             }
         });
         message
     }
 
-    fn named(self, kind: u16, flags: MessageFlags, set: &SetName) -> NetlinkRequest {
-        let mut message = self.request(kind, flags);
-        message.str(attr::SETNAME, set.as_str());
+    fn set_request(self, kind: u16, flags: MessageFlags, set: &SetName) -> NetlinkRequest {
+        let mut message = self.base_request(kind, flags);
+        message.put_str(attr::SETNAME, set.as_str());
         message
     }
 
     /// `struct nfgenmsg`: family, version, resource.
-    fn request(self, kind: u16, flags: MessageFlags) -> NetlinkRequest {
+    fn base_request(self, kind: u16, flags: MessageFlags) -> NetlinkRequest {
         let mut message = NetlinkRequest::new(kind, flags, &[family_number(Family::V4), 0, 0, 0]);
-        message.u8(attr::PROTOCOL, self.protocol);
+        message.put_u8(attr::PROTOCOL, self.protocol);
         message
     }
 }

@@ -11,20 +11,21 @@ const REQUESTS: RequestBuilder = RequestBuilder { protocol: 7 };
 /// 4.20, or without ipset).
 #[must_use]
 pub fn number_of(set: &str) -> Option<u16> {
-    answer(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.be16().ok())
+    ask_kernel(REQUESTS.number_of(set), |attributes| attributes.find(attr::NUMBER)?.read_be16().ok())
 }
 
 /// The name of the set that has this number in the calling thread's netns; `None` as for [`number_of`].
 #[must_use]
 pub fn name_of(number: u16) -> Option<String> {
-    let read = |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.str().ok()?.to_owned());
-    answer(REQUESTS.name_of(number), read)
+    let read =
+        |attributes: &Attributes<'_>| Some(attributes.find(attr::SETNAME)?.read_str().ok()?.to_owned());
+    ask_kernel(REQUESTS.name_of(number), read)
 }
 
-fn answer<T>(question: NetlinkRequest, read: impl Fn(&Attributes<'_>) -> Option<T>) -> Option<T> {
+fn ask_kernel<T>(question: NetlinkRequest, read: impl Fn(&Attributes<'_>) -> Option<T>) -> Option<T> {
     let replies = Socket::open(NetlinkProtocol::Netfilter).ok()?.get(question).ok()?;
     replies.iter().find_map(|reply| {
-        let (_, attributes) = reply.header::<4>().ok()?; // struct nfgenmsg
+        let (_, attributes) = reply.split_header::<4>().ok()?; // struct nfgenmsg
         read(&attributes)
     })
 }

@@ -46,19 +46,19 @@ impl OwnMembers {
     }
 
     /// Returns what was added, less what was removed.
-    pub(crate) fn sum(&self, set: &SetName) -> MemberSum {
+    pub(crate) fn member_sum(&self, set: &SetName) -> MemberSum {
         self.0.get(set).copied().unwrap_or_default()
     }
 
-    pub(crate) fn added(&mut self, set: &SetName, ip: IpAddr) {
+    pub(crate) fn record_add(&mut self, set: &SetName, ip: IpAddr) {
         self.0.entry(set.clone()).or_default().add(ip);
     }
 
-    pub(crate) fn removed(&mut self, set: &SetName, ip: IpAddr) {
+    pub(crate) fn record_remove(&mut self, set: &SetName, ip: IpAddr) {
         self.0.entry(set.clone()).or_default().remove(ip);
     }
 
-    pub(crate) fn destroyed(&mut self, set: &SetName) {
+    pub(crate) fn record_destroy(&mut self, set: &SetName) {
         let _ = self.0.remove(set);
     }
 }

@@ -19,7 +19,7 @@ impl IpsetHandle {
         set: &SetSpec,
         members: impl IntoIterator<Item = (IpAddr, &'a PodUid)>,
     ) -> Result<(), Error> {
-        let entries: Vec<SetEntry> = members.into_iter().map(|(ip, owner)| entry(ip, owner)).collect();
+        let entries: Vec<SetEntry> = members.into_iter().map(|(ip, owner)| owned_entry(ip, owner)).collect();
         if entries.is_empty() {
             return Ok(());
         }
@@ -31,14 +31,17 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// As [`IpsetHandle::list`].
-    pub fn owners(&mut self, set: &SetName) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
+    /// As [`IpsetHandle::list_members`].
+    pub fn member_owners(
+        &mut self,
+        set: &SetName,
+    ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
         let owner = |entry: SetEntry| (entry.ip, entry.comment.map(|comment| comment.as_str().into()));
-        Ok(self.list(set)?.map(|members| members.into_iter().map(owner).collect()))
+        Ok(self.list_members(set)?.map(|members| members.into_iter().map(owner).collect()))
     }
 }
 
-fn entry(ip: IpAddr, owner: &PodUid) -> SetEntry {
+fn owned_entry(ip: IpAddr, owner: &PodUid) -> SetEntry {
     Comment::new(owner.as_str())
         .map_or_else(|_| SetEntry::new(ip), |comment| SetEntry::with_comment(ip, comment))
 }

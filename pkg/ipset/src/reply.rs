@@ -14,16 +14,16 @@ use crate::{Comment, Family, SetEntry, SetInfo};
 ///
 /// If the reply does not follow ipset's format.
 pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malformed> {
-    let Some(attributes) = listed(reply)? else { return Ok(None) };
+    let Some(attributes) = listed_attributes(reply)? else { return Ok(None) };
     let mut set = SetInfo::default();
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            attr::SETNAME => attribute.str()?.clone_into(&mut set.name),
-            attr::TYPENAME => attribute.str()?.clone_into(&mut set.kind),
-            attr::REVISION => set.revision = attribute.u8()?,
-            attr::FAMILY => set.family = family_from(attribute.u8()?),
-            attr::DATA => read_details(attribute.nested(), &mut set)?,
+            attr::SETNAME => attribute.read_str()?.clone_into(&mut set.name),
+            attr::TYPENAME => attribute.read_str()?.clone_into(&mut set.kind),
+            attr::REVISION => set.revision = attribute.read_u8()?,
+            attr::FAMILY => set.family = family_from(attribute.read_u8()?),
+            attr::DATA => read_details(attribute.nested_attributes(), &mut set)?,
             _ => {}
         }
     }
@@ -34,11 +34,11 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
     for attribute in details {
         let attribute = attribute?;
         match attribute.kind {
-            data::FLAGS => set.comments = attribute.be32()? & WITH_COMMENT != 0,
-            data::HASH_SIZE => set.hash_size = Some(attribute.be32()?),
-            data::MAX_ELEMENTS => set.max_elements = Some(attribute.be32()?),
-            data::ELEMENTS => set.elements = Some(attribute.be32()?),
-            data::REFERENCES => set.references = attribute.be32()?,
+            data::FLAGS => set.comments = attribute.read_be32()? & WITH_COMMENT != 0,
+            data::HASH_SIZE => set.hash_size = Some(attribute.read_be32()?),
+            data::MAX_ELEMENTS => set.max_elements = Some(attribute.read_be32()?),
+            data::ELEMENTS => set.elements = Some(attribute.read_be32()?),
+            data::REFERENCES => set.references = attribute.read_be32()?,
             _ => {}
         }
     }
@@ -53,7 +53,7 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
 pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<SetEntry>, Malformed> {
     let mut members = Vec::new();
     each_member(reply, |member| {
-        members.push(entry(member)?);
+        members.push(parse_entry(member)?);
         Ok(())
     })?;
     Ok(members)
@@ -66,7 +66,7 @@ pub(crate) fn parse_addresses(
 ) -> Result<(), Malformed> {
     each_member(reply, |member| {
         let address = member.find(data::IP).ok_or(WITHOUT_ADDRESS)?;
-        each(ip(&address)?);
+        each(parse_ip(&address)?);
         Ok(())
     })
 }
@@ -75,10 +75,10 @@ fn each_member<'a>(
     reply: &ReceivedMessage<'a>,
     mut each: impl FnMut(Attributes<'a>) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
-    for attribute in listed(reply)?.unwrap_or(Attributes::new(&[])) {
+    for attribute in listed_attributes(reply)?.unwrap_or(Attributes::new(&[])) {
         let attribute = attribute?;
         if attribute.kind == attr::ADT {
-            attribute.nested().try_for_each(|member| each(member?.nested()))?;
+            attribute.nested_attributes().try_for_each(|member| each(member?.nested_attributes()))?;
         }
     }
     Ok(())
@@ -86,12 +86,12 @@ fn each_member<'a>(
 
 const WITHOUT_ADDRESS: Malformed = Malformed("member of a set without its address");
 
-fn entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
+fn parse_entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
     let (mut address, mut comment) = (None, None);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            data::IP => address = Some(ip(&attribute)?),
+            data::IP => address = Some(parse_ip(&attribute)?),
             data::COMMENT => comment = Comment::from_kernel(attribute.payload),
             _ => {}
         }
@@ -99,17 +99,18 @@ fn entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
     Ok(SetEntry { ip: address.ok_or(WITHOUT_ADDRESS)?, comment })
 }
 
-fn ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
-    let address = attribute.nested().next().ok_or(Malformed("address attribute without an address"))??;
+fn parse_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+    let address =
+        attribute.nested_attributes().next().ok_or(Malformed("address attribute without an address"))??;
     match address.kind {
-        IPV4 => address.array::<4>().map(IpAddr::from),
-        IPV6 => address.array::<16>().map(IpAddr::from),
+        IPV4 => address.read_array::<4>().map(IpAddr::from),
+        IPV6 => address.read_array::<16>().map(IpAddr::from),
         _ => Err(Malformed("address that is neither IPv4 nor IPv6")),
     }
 }
 
 /// Oldest and newest of what the kernel has, of the protocol or of a type's revisions.
-pub(crate) fn range(
+pub(crate) fn parse_version_range(
     reply: &ReceivedMessage<'_>,
     kind: u16,
     newest: u16,
@@ -117,17 +118,17 @@ pub(crate) fn range(
     if reply.kind != kind {
         return Ok(None);
     }
-    let (_, attributes) = reply.header::<4>()?;
-    let newest = attributes.find(newest).ok_or(Malformed("answer without a version"))?.u8()?;
-    let oldest = attributes.find(attr::MINIMUM).map_or(Ok(newest), |oldest| oldest.u8())?;
+    let (_, attributes) = reply.split_header::<4>()?;
+    let newest = attributes.find(newest).ok_or(Malformed("answer without a version"))?.read_u8()?;
+    let oldest = attributes.find(attr::MINIMUM).map_or(Ok(newest), |oldest| oldest.read_u8())?;
     Ok(Some((oldest, newest)))
 }
 
-fn listed<'a>(reply: &ReceivedMessage<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
+fn listed_attributes<'a>(reply: &ReceivedMessage<'a>) -> Result<Option<Attributes<'a>>, Malformed> {
     if reply.kind != message::LIST {
         return Ok(None);
     }
-    let (_, attributes) = reply.header::<4>()?;
+    let (_, attributes) = reply.split_header::<4>()?;
     Ok(Some(attributes))
 }
 

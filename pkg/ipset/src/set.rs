@@ -43,7 +43,7 @@ impl SetSpec {
 
 impl fmt::Display for SetSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, HASH_IP, Some(self.family), self.comments)
+        write_description(f, HASH_IP, Some(self.family), self.comments)
     }
 }
 
@@ -72,12 +72,17 @@ pub struct SetInfo {
 
 impl fmt::Display for SetInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        describe(f, &self.kind, self.family, self.comments)
+        write_description(f, &self.kind, self.family, self.comments)
     }
 }
 
 /// `hash:ip IPv4 with comments`.
-fn describe(f: &mut fmt::Formatter<'_>, kind: &str, family: Option<Family>, comments: bool) -> fmt::Result {
+fn write_description(
+    f: &mut fmt::Formatter<'_>,
+    kind: &str,
+    family: Option<Family>,
+    comments: bool,
+) -> fmt::Result {
     f.write_str(kind)?;
     if let Some(family) = family {
         write!(f, " {family}")?;

@@ -103,7 +103,7 @@ fn noted(ip: &str, comment: &str) -> SetEntry {
 
 /// Makes a set that was not there.
 fn made(handle: &mut IpsetHandle, spec: SetSpec) -> SetSpec {
-    assert_eq!(handle.create(&spec).unwrap(), CreateOutcome::Yes);
+    assert_eq!(handle.create_set(&spec).unwrap(), CreateOutcome::Yes);
     spec
 }
 

@@ -50,7 +50,7 @@ pub fn become_tool(mut arguments: impl Iterator<Item = OsString>) -> Option<Stri
 pub enum ToolInput<'a> {
     /// This.
     Text(&'a str),
-    /// The text that [`RunningTool::feed`] will pass to it.
+    /// The text that [`RunningTool::write_input`] will pass to it.
     Later,
 }
 
@@ -97,10 +97,10 @@ impl RunningTool {
         input: ToolInput<'_>,
     ) -> Result<RunningTool, Error> {
         let failed = |source| Error::Run { tool: tool.to_owned(), source };
-        RunningTool::spawn(user_namespace, tool, arguments, env, input).map_err(failed)
+        RunningTool::spawn_tool(user_namespace, tool, arguments, env, input).map_err(failed)
     }
 
-    fn spawn(
+    fn spawn_tool(
         user_namespace: Option<&UserNamespace>,
         tool: &Path,
         arguments: &[String],
@@ -108,7 +108,7 @@ impl RunningTool {
         input: ToolInput<'_>,
     ) -> io::Result<RunningTool> {
         let stdin = match input {
-            ToolInput::Text(text) => Stdio::from(filled("input", text)?),
+            ToolInput::Text(text) => Stdio::from(memory_file_with("input", text)?),
             ToolInput::Later => Stdio::piped(),
         };
         let (stdout, stderr) = (memory_file("stdout")?, memory_file("stderr")?);
@@ -127,7 +127,7 @@ impl RunningTool {
     }
 
     /// Gives a tool that waits for it its input, which must fit into a pipe, and no more.
-    pub fn feed(&mut self, text: &str) -> Result<(), Error> {
+    pub fn write_input(&mut self, text: &str) -> Result<(), Error> {
         let written = self.child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
         match written {
             // It has ended already: its own words, read when it is waited for, say why.
@@ -137,13 +137,13 @@ impl RunningTool {
     }
 
     /// Waits until `deadline`, then kills. `bound` is the whole time allowed, for the message.
-    pub fn finish(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
+    pub fn wait_for_exit(mut self, deadline: Instant, bound: Duration) -> Result<FinishedTool, Error> {
         let tool = self.tool.clone();
         let failed = |source| Error::Run { tool: tool.clone(), source };
-        let status = wait(&mut self.child, deadline).map_err(failed)?;
+        let status = wait_for_child(&mut self.child, deadline).map_err(failed)?;
         let status = status.ok_or_else(|| Error::TimedOut { tool: tool.clone(), after: bound })?;
-        let stdout = contents(&mut self.stdout).map_err(failed)?;
-        let stderr = contents(&mut self.stderr).map_err(failed)?;
+        let stdout = read_contents(&mut self.stdout).map_err(failed)?;
+        let stderr = read_contents(&mut self.stderr).map_err(failed)?;
         Ok(FinishedTool { tool, status, stdout, stderr })
     }
 }
@@ -158,7 +158,7 @@ impl Drop for RunningTool {
 
 impl FinishedTool {
     /// Returns the tool's result if it succeeded, else why it refused (iptables: `include/xtables.h`, `enum xtables_exittype`).
-    pub fn success(self) -> Result<FinishedTool, Error> {
+    pub fn require_success(self) -> Result<FinishedTool, Error> {
         if self.status.success() {
             return Ok(self);
         }
@@ -169,12 +169,12 @@ impl FinishedTool {
             Some(4) => "resource problem (exit status 4)".to_owned(),
             _ => self.status.to_string(),
         };
-        Err(Error::Refused { tool: self.tool, meaning, stderr: tail(&self.stderr) })
+        Err(Error::Refused { tool: self.tool, meaning, stderr: last_characters(&self.stderr) })
     }
 }
 
 /// The last 600 characters, on one line.
-fn tail(text: &str) -> String {
+fn last_characters(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let skip = line.chars().count().saturating_sub(600);
     line.chars().skip(skip).collect()
@@ -185,14 +185,14 @@ fn memory_file(name: &str) -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-fn filled(name: &str, text: &str) -> io::Result<File> {
+fn memory_file_with(name: &str, text: &str) -> io::Result<File> {
     let mut file = memory_file(name)?;
     file.write_all(text.as_bytes())?;
     file.seek(SeekFrom::Start(0))?;
     Ok(file)
 }
 
-fn contents(file: &mut File) -> io::Result<String> {
+fn read_contents(file: &mut File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
     file.read_to_end(&mut bytes)?;
@@ -201,7 +201,7 @@ fn contents(file: &mut File) -> io::Result<String> {
 }
 
 /// The child's status, or none when the deadline came first.
-fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+fn wait_for_child(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
     let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
         return wait_by_asking(child, deadline);

@@ -20,5 +20,8 @@ pub use child::{FinishedTool, RunningTool, ToolInput, become_tool};
 pub use error::Error;
 pub use lock::{LOCK_VARIABLE, XtablesLock};
 pub use names::private_mounts;
-pub use read::{LONGEST, LONGEST_OF_NODE, LegacyRule, PlainVerdict, fingerprint, listing, rules, tables};
+pub use read::{
+    LONGEST, LONGEST_OF_NODE, LegacyRule, PlainVerdict, read_listing, read_rules, table_names,
+    tables_fingerprint,
+};
 pub use tools::{IptablesTools, ToolKind, ToolVerb};

@@ -33,23 +33,23 @@ impl XtablesLock {
 
     /// The processes that hold the lock, as far as `/proc` tells.
     #[must_use]
-    pub fn holder(&self) -> String {
+    pub fn describe_holders(&self) -> String {
         let unknown = "an unknown process".to_owned();
         let Ok(inode) = fs::metadata(self.path()).map(|meta| meta.ino()) else { return unknown };
         let Ok(locks) = fs::read_to_string("/proc/locks") else { return unknown };
-        let holders: Vec<String> = holders(&locks, inode).map(name).collect();
+        let holders: Vec<String> = holder_pids(&locks, inode).map(process_name).collect();
         if holders.is_empty() { unknown } else { holders.join(", ") }
     }
 }
 
-fn name(pid: &str) -> String {
+fn process_name(pid: &str) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("process {pid} ({})", name.trim())
 }
 
 /// Process ids in `/proc/locks` that hold (not wait for) a lock on `inode`:
 /// `1: FLOCK  ADVISORY  WRITE 1234 00:17:5678 0 EOF`.
-fn holders(locks: &str, inode: u64) -> impl Iterator<Item = &str> {
+fn holder_pids(locks: &str, inode: u64) -> impl Iterator<Item = &str> {
     let suffix = format!(":{inode}");
     locks.lines().filter_map(move |line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -69,6 +69,6 @@ mod tests {
         let locks = "1: FLOCK  ADVISORY  WRITE 711 00:17:1234 0 EOF\n\
                      1: -> FLOCK  ADVISORY  WRITE 712 00:17:1234 0 EOF\n\
                      2: POSIX  ADVISORY  WRITE 713 00:17:11234 0 EOF\n";
-        assert_eq!(holders(locks, 1234).collect::<Vec<_>>(), ["711"]);
+        assert_eq!(holder_pids(locks, 1234).collect::<Vec<_>>(), ["711"]);
     }
 }

@@ -77,19 +77,20 @@ enum LegacyTableError {
 ///
 /// # Errors
 /// The kernel could not be asked, its answer makes no sense, or a table is longer.
-pub fn fingerprint(longest: usize) -> Result<Option<u64>, Error> {
+pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
     let mut hasher = DefaultHasher::new();
     let mut is_any = false;
     for family in Family::BOTH {
-        let tables = tables(family)?;
+        let tables = table_names(family)?;
         if tables.is_empty() {
             continue;
         }
         is_any = true;
-        let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+        let socket =
+            open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
         for table in tables {
-            let content =
-                read(&socket, family, &table, longest).map_err(|trouble| trouble.in_table(family, &table))?;
+            let content = read_table(&socket, family, &table, longest)
+                .map_err(|trouble| trouble.in_table(family, &table))?;
             (family, &table, content).hash(&mut hasher);
         }
     }
@@ -100,22 +101,23 @@ pub fn fingerprint(longest: usize) -> Result<Option<u64>, Error> {
 /// (see [`SavedTables::parse_for`]).
 ///
 /// # Errors
-/// As [`fingerprint`].
-pub fn listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
+/// As [`tables_fingerprint`].
+pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Result<SavedTables, Error> {
     let (mut builder, mut decoder) = (SavedTablesBuilder::new(owners), XtablesDecoder::default());
     let layout = EntryLayout::for_family(family);
     let mut chains = Vec::new();
     read_each(family, longest, &mut chains, |name, rule| {
         let Some(table) = table_of(name) else { return Ok(()) };
-        builder.table(table);
-        let decoded = || decode::decode(family, &layout, rule, &mut decoder).saved(family, rule.chain);
-        builder.rule(table, rule.chain, |is_owned| rule.leads_to.is_some_and(is_owned), decoded);
+        builder.add_table(table);
+        let decoded =
+            || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
+        builder.add_rule(table, rule.chain, |is_owned| rule.leads_to.is_some_and(is_owned), decoded);
         Ok(())
     })?;
     for (name, chains) in chains {
         let Some(table) = table_of(&name) else { continue };
-        builder.table(table);
-        chains.iter().for_each(|chain| builder.chain(table, chain));
+        builder.add_table(table);
+        chains.iter().for_each(|chain| builder.add_chain(table, chain));
     }
     Ok(builder.build())
 }
@@ -127,8 +129,8 @@ fn table_of(name: &str) -> Option<Table> {
 /// Hands over the rules of all legacy tables of a family in the calling thread's namespace, a pod's, each with its table.
 ///
 /// # Errors
-/// As [`fingerprint`].
-pub fn rules(family: Family, mut note: impl FnMut(&str, &LegacyRule<'_>)) -> Result<(), Error> {
+/// As [`tables_fingerprint`].
+pub fn read_rules(family: Family, mut note: impl FnMut(&str, &LegacyRule<'_>)) -> Result<(), Error> {
     read_each(family, LONGEST, &mut Vec::new(), |table, rule| {
         note(table, rule);
         Ok(())
@@ -143,17 +145,18 @@ fn read_each(
     found: &mut Vec<(String, Vec<String>)>,
     mut note: impl FnMut(&str, &LegacyRule<'_>) -> Result<(), &'static str>,
 ) -> Result<(), Error> {
-    let names = tables(family)?;
+    let names = table_names(family)?;
     if names.is_empty() {
         return Ok(());
     }
-    let socket = open(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
+    let socket = open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in names {
-        let content =
-            read(&socket, family, &table, longest).map_err(|trouble| trouble.in_table(family, &table))?;
+        let content = read_table(&socket, family, &table, longest)
+            .map_err(|trouble| trouble.in_table(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
         let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
-        let chains = chains::read(info, entries, &EntryLayout::for_family(family), |rule| note(&table, rule));
+        let chains =
+            chains::read_chains(info, entries, &EntryLayout::for_family(family), |rule| note(&table, rule));
         let chains = chains.map_err(|what| LegacyTableError::Malformed(what).in_table(family, &table))?;
         found.push((table, chains));
     }
@@ -170,8 +173,9 @@ pub(crate) fn parse_table(
     let (layout, mut decoder) = (EntryLayout::for_family(family), XtablesDecoder::default());
     entries::clear_counters(entries, &layout)?;
     let mut rules = Vec::new();
-    chains::read(info, entries, &layout, |rule| {
-        let saved = decode::decode(family, &layout, rule, &mut decoder).saved(family, rule.chain);
+    chains::read_chains(info, entries, &layout, |rule| {
+        let saved =
+            decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
         rules.push((saved.chain, saved.text));
         Ok(())
     })?;
@@ -183,7 +187,7 @@ pub(crate) fn parse_table(
 ///
 /// # Errors
 /// [`Error::Read`]: the kernel's list could not be read.
-pub fn tables(family: Family) -> Result<Vec<String>, Error> {
+pub fn table_names(family: Family) -> Result<Vec<String>, Error> {
     let path = Path::new(match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -206,7 +210,7 @@ impl LegacyTableError {
 }
 
 /// Any socket of the family reaches them; this sort needs no permission of its own.
-fn open(family: Family) -> Result<OwnedFd, Errno> {
+fn open_socket(family: Family) -> Result<OwnedFd, Errno> {
     let family = match family {
         Family::V4 => AddressFamily::INET,
         Family::V6 => AddressFamily::INET6,
@@ -215,7 +219,12 @@ fn open(family: Family) -> Result<OwnedFd, Errno> {
 }
 
 /// A table's entry points and rules, whose counters are zero.
-fn read(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result<Vec<u8>, LegacyTableError> {
+fn read_table(
+    socket: &OwnedFd,
+    family: Family,
+    table: &str,
+    longest: usize,
+) -> Result<Vec<u8>, LegacyTableError> {
     let mut attempt = 1;
     loop {
         match read_once(socket, family, table, longest) {
@@ -226,9 +235,13 @@ fn read(socket: &OwnedFd, family: Family, table: &str, longest: usize) -> Result
 }
 
 /// The answer to the first question, and the size of the table that is in it.
-fn ask(socket: &OwnedFd, family: Family, table: &str) -> Result<(Vec<u8>, u32), LegacyTableError> {
-    let mut info = named(table, size_of::<TableInfo>())?;
-    get(socket, family, GET_INFO, &mut info)?;
+fn query_table_info(
+    socket: &OwnedFd,
+    family: Family,
+    table: &str,
+) -> Result<(Vec<u8>, u32), LegacyTableError> {
+    let mut info = named_buffer(table, size_of::<TableInfo>())?;
+    read_sockopt(socket, family, GET_INFO, &mut info)?;
     let size = info.get(offset_of!(TableInfo, size)..).and_then(<[u8]>::first_chunk).copied();
     Ok((info, size.map(u32::from_ne_bytes).ok_or(LegacyTableError::Malformed("no size in the answer"))?))
 }
@@ -239,15 +252,15 @@ fn read_once(
     table: &str,
     longest: usize,
 ) -> Result<Vec<u8>, LegacyTableError> {
-    let (mut info, size) = ask(socket, family, table)?;
+    let (mut info, size) = query_table_info(socket, family, table)?;
     let length = usize::try_from(size).ok().filter(|length| *length <= longest);
     let length = length.ok_or(LegacyTableError::Malformed("it is longer than is read"))?;
-    let mut content = named(table, offset_of!(EntriesHeader, entries) + length)?;
+    let mut content = named_buffer(table, offset_of!(EntriesHeader, entries) + length)?;
     if let Some(asked) = content.get_mut(offset_of!(EntriesHeader, size)..).and_then(<[u8]>::first_chunk_mut)
     {
         *asked = size.to_ne_bytes();
     }
-    get(socket, family, GET_ENTRIES, &mut content)?;
+    read_sockopt(socket, family, GET_ENTRIES, &mut content)?;
     let entries = content.get_mut(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
     entries::clear_counters(entries, &EntryLayout::for_family(family))
         .map_err(LegacyTableError::Malformed)?;
@@ -256,7 +269,7 @@ fn read_once(
 }
 
 /// A zeroed structure of this length that begins with the name of a table.
-fn named(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
+fn named_buffer(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
     let mut bytes = vec![0; length];
     let place = bytes.get_mut(..table.len()).filter(|_| table.len() < NAME);
     place.ok_or(LegacyTableError::Malformed("its name is too long"))?.copy_from_slice(table.as_bytes());
@@ -265,7 +278,12 @@ fn named(table: &str, length: usize) -> Result<Vec<u8>, LegacyTableError> {
 
 /// Has the kernel fill `value`, which tells what is asked for.
 #[expect(unsafe_code, reason = "neither std nor rustix reads options by number")]
-fn get(socket: &OwnedFd, family: Family, name: c_int, value: &mut [u8]) -> Result<(), LegacyTableError> {
+fn read_sockopt(
+    socket: &OwnedFd,
+    family: Family,
+    name: c_int,
+    value: &mut [u8],
+) -> Result<(), LegacyTableError> {
     unsafe extern "C" {
         fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut u32) -> c_int;
     }
@@ -300,9 +318,9 @@ mod tests {
 
     #[test]
     fn a_name_that_the_kernel_cannot_have_is_refused() {
-        assert_eq!(named("nat", 40).ok().unwrap()[..5], *b"nat\0\0");
+        assert_eq!(named_buffer("nat", 40).ok().unwrap()[..5], *b"nat\0\0");
         for (name, length) in [("x".repeat(32), 84), ("mangle".to_owned(), 3)] {
-            assert!(named(&name, length).is_err());
+            assert!(named_buffer(&name, length).is_err());
         }
     }
 }

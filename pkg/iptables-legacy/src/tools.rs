@@ -54,7 +54,7 @@ pub enum ToolVerb {
 }
 
 impl ToolVerb {
-    fn suffix(self) -> &'static str {
+    fn name_suffix(self) -> &'static str {
         match self {
             ToolVerb::Restore => "-restore",
             ToolVerb::Save => "-save",
@@ -75,14 +75,14 @@ impl IptablesTools {
     ///
     /// # Errors
     /// There is none, or what a plain name is could not be determined.
-    pub fn find(&self, kind: ToolKind, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
-        let prefix = prefix(family);
-        let suffix = verb.suffix();
-        if let Some(tool) = self.search(&format!("{prefix}-{kind}{suffix}")) {
+    pub fn find_tool(&self, kind: ToolKind, family: Family, verb: ToolVerb) -> Result<PathBuf, Error> {
+        let prefix = name_prefix(family);
+        let suffix = verb.name_suffix();
+        if let Some(tool) = self.search_path(&format!("{prefix}-{kind}{suffix}")) {
             return Ok(tool);
         }
         let plain = format!("{prefix}{suffix}");
-        match self.search(&plain) {
+        match self.search_path(&plain) {
             Some(tool) if kind_of(&tool)? == kind => Ok(tool),
             _ => Err(Error::NoTool {
                 tool: plain,
@@ -97,20 +97,20 @@ impl IptablesTools {
     /// # Errors
     /// There is no such tool, or its kind could not be determined.
     pub fn default_kind(&self) -> Result<ToolKind, Error> {
-        match self.search("iptables-restore") {
+        match self.search_path("iptables-restore") {
             Some(tool) => kind_of(&tool),
-            None if self.search("iptables-nft-restore").is_some() => Ok(ToolKind::Nft),
-            None if self.search("iptables-legacy-restore").is_some() => Ok(ToolKind::Legacy),
+            None if self.search_path("iptables-nft-restore").is_some() => Ok(ToolKind::Nft),
+            None if self.search_path("iptables-legacy-restore").is_some() => Ok(ToolKind::Legacy),
             None => Err(Error::NoIptables(self.path.to_string_lossy().into_owned())),
         }
     }
 
-    fn search(&self, name: &str) -> Option<PathBuf> {
+    fn search_path(&self, name: &str) -> Option<PathBuf> {
         env::split_paths(&self.path).map(|dir| dir.join(name)).find(|path| path.is_file())
     }
 }
 
-fn prefix(family: Family) -> &'static str {
+fn name_prefix(family: Family) -> &'static str {
     match family {
         Family::V4 => "iptables",
         Family::V6 => "ip6tables",
@@ -123,14 +123,14 @@ fn kind_of(tool: &Path) -> Result<ToolKind, Error> {
     match program.file_name().map(|name| name.to_string_lossy().into_owned()) {
         Some(name) if name.contains("nft") => Ok(ToolKind::Nft),
         Some(name) if name.contains("legacy") || name == "xtables-multi" => Ok(ToolKind::Legacy),
-        _ => ask(tool),
+        _ => query_kind(tool),
     }
 }
 
 /// `iptables v1.8.9 (nf_tables)` or `iptables v1.6.1`.
-fn ask(tool: &Path) -> Result<ToolKind, Error> {
+fn query_kind(tool: &Path) -> Result<ToolKind, Error> {
     let bound = Duration::from_secs(5);
     let running = RunningTool::start(tool, &["--version".to_owned()], &[], ToolInput::Text(""))?;
-    let answer = running.finish(Instant::now() + bound, bound)?.success()?;
+    let answer = running.wait_for_exit(Instant::now() + bound, bound)?.require_success()?;
     Ok(if answer.stdout.contains("nf_tables") { ToolKind::Nft } else { ToolKind::Legacy })
 }

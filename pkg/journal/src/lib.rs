@@ -17,7 +17,7 @@ use model::Family;
 use netns::NetnsId;
 use serde_json::{Value, json};
 
-use page::{entry, is_ours, key, other, parse_entry};
+use page::{counterpart_page, is_ours, page_key, parse_entry, table_entry};
 
 pub use page::{JournalPage, PageOwner};
 
@@ -63,41 +63,47 @@ pub struct JournalSnapshot(JournalEntries);
 impl JournalSnapshot {
     /// Returns the notes on a page, by name.
     #[must_use]
-    pub fn entries(&self, page: JournalPage) -> BTreeMap<String, String> {
-        self.0.get(&key(page)).cloned().unwrap_or_default()
+    pub fn page_entries(&self, page: JournalPage) -> BTreeMap<String, String> {
+        self.0.get(&page_key(page)).cloned().unwrap_or_default()
     }
 
     /// Whether anything is.
     #[must_use]
-    pub fn has(&self, page: JournalPage) -> bool {
-        self.0.contains_key(&key(page))
+    pub fn has_notes(&self, page: JournalPage) -> bool {
+        self.0.contains_key(&page_key(page))
     }
 }
 
 impl Journal {
     /// The journal in a file of ours, which exists as long as anything is noted.
     #[must_use]
-    pub fn at(path: &Path) -> Journal {
+    pub fn for_file(path: &Path) -> Journal {
         Journal { path: path.to_owned() }
     }
 
     /// All that is noted now, for several questions after one look at the file.
     #[must_use]
-    pub fn noted(&self) -> JournalSnapshot {
-        JournalSnapshot(self.read().entries)
+    pub fn read_snapshot(&self) -> JournalSnapshot {
+        JournalSnapshot(self.read_contents().entries)
     }
 
     /// Notes old values by name, except where an older one is noted: the first is what was there before us.
     ///
     /// # Errors
     /// The file cannot be written; nothing is noted then.
-    pub fn note(&self, page: JournalPage, old: impl Iterator<Item = (String, String)>) -> Result<(), Error> {
-        self.change(|entries| {
+    pub fn note_values(
+        &self,
+        page: JournalPage,
+        old: impl Iterator<Item = (String, String)>,
+    ) -> Result<(), Error> {
+        self.update_entries(|entries| {
             let new: Vec<_> = old
-                .filter(|(name, _)| entries.get(&key(page)).is_none_or(|noted| !noted.contains_key(name)))
+                .filter(|(name, _)| {
+                    entries.get(&page_key(page)).is_none_or(|noted| !noted.contains_key(name))
+                })
                 .collect();
             if !new.is_empty() {
-                entries.entry(key(page)).or_default().extend(new);
+                entries.entry(page_key(page)).or_default().extend(new);
             }
         })
     }
@@ -106,9 +112,9 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn forget(&self, page: JournalPage, name: &str) -> Result<(), Error> {
-        self.change(|entries| {
-            if let Some(noted) = entries.get_mut(&key(page)) {
+    pub fn forget_value(&self, page: JournalPage, name: &str) -> Result<(), Error> {
+        self.update_entries(|entries| {
+            if let Some(noted) = entries.get_mut(&page_key(page)) {
                 noted.remove(name);
             }
         })
@@ -123,9 +129,9 @@ impl Journal {
             .chain(whose.iter().copied().map(Some))
             .flat_map(|whose| [JournalPage::Settings(whose), JournalPage::Chains(whose)])
             .chain([JournalPage::ProbeChains])
-            .map(key)
+            .map(page_key)
             .collect();
-        self.change(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
+        self.update_entries(|entries| entries.retain(|key, _| kept.contains(key) || !is_ours(key)))
     }
 
     /// Notes which built-in chains the calling thread's namespace has in these tables, where it is not noted yet. What the
@@ -134,12 +140,14 @@ impl Journal {
     /// # Errors
     /// The kernel refuses to answer, or the file cannot be written.
     pub fn note_chains(&self, page: JournalPage, tables: &[(Family, &str)]) -> Result<(), Error> {
-        let all = self.noted();
-        let (noted, earlier) =
-            (all.entries(page), other(page).map(|other| all.entries(other)).unwrap_or_default());
+        let all = self.read_snapshot();
+        let (noted, earlier) = (
+            all.page_entries(page),
+            counterpart_page(page).map(|other| all.page_entries(other)).unwrap_or_default(),
+        );
         let mut seen = Vec::new();
         for (family, table) in tables {
-            let name = entry(*family, table);
+            let name = table_entry(*family, table);
             if noted.contains_key(&name) {
                 continue;
             }
@@ -149,7 +157,7 @@ impl Journal {
             };
             seen.push((name, before));
         }
-        if seen.is_empty() { Ok(()) } else { self.note(page, seen.into_iter()) }
+        if seen.is_empty() { Ok(()) } else { self.note_values(page, seen.into_iter()) }
     }
 
     /// Removes the built-in chains that came since they were noted and that nobody uses, and forgets what was noted. In the
@@ -158,18 +166,18 @@ impl Journal {
     /// # Errors
     /// The kernel refuses, or the file cannot be written.
     pub fn remove_chains(&self, page: JournalPage) -> Result<(), Error> {
-        for (name, before) in self.noted().entries(page) {
+        for (name, before) in self.read_snapshot().page_entries(page) {
             if let Some((family, table)) = parse_entry(&name) {
                 BuiltIn::parse(&before).put_back(family, table)?;
             }
-            self.forget(page, &name)?;
+            self.forget_value(page, &name)?;
         }
         Ok(())
     }
 
     /// One that is missing or unreadable is empty, because nothing in it is worth stopping for. What cannot be read, as a newer
     /// version may have written it before this one was put in its place, is kept.
-    fn read(&self) -> JournalContents {
+    fn read_contents(&self) -> JournalContents {
         let text = hostfs::read(&self.path, MAX).unwrap_or_default();
         let all: Option<BTreeMap<String, Value>> = serde_json::from_slice(&text).ok();
         let mut contents =
@@ -183,9 +191,9 @@ impl Journal {
         contents
     }
 
-    fn change(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
+    fn update_entries(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
         let _turn = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
-        let JournalContents { entries: before, foreign, unread } = self.read();
+        let JournalContents { entries: before, foreign, unread } = self.read_contents();
         let mut entries = before.clone();
         change(&mut entries);
         entries.retain(|_, noted| !noted.is_empty());
@@ -233,13 +241,13 @@ mod tests {
         std::fs::write(&path, r#"{"node":{"a":"1"},"net:[5]":{"b":"2"},"version":9,"links":{"c":{"mtu":1500}},"net:[5] sets":{"d":"3"}}"#)
             .unwrap();
         let read = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
-        let journal = Journal::at(&path);
+        let journal = Journal::for_file(&path);
         journal.keep_only(&[]).unwrap();
         let newer = json!({"version": 9, "links": {"c": {"mtu": 1500}}, "net:[5] sets": {"d": "3"}});
         let mut with_ours = newer.clone();
         with_ours["node"] = json!({"a": "1"});
         assert_eq!(read(), with_ours, "only the namespace that has ended is forgotten");
-        journal.forget(NODES, "a").unwrap();
+        journal.forget_value(NODES, "a").unwrap();
         assert_eq!(read(), newer);
         std::fs::remove_dir_all(directory).unwrap();
     }
@@ -249,12 +257,12 @@ mod tests {
         let directory = directory("unread");
         let path = directory.join("settings.json");
         std::fs::write(&path, "[9]").unwrap();
-        let journal = Journal::at(&path);
+        let journal = Journal::for_file(&path);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "[9]", "reading changes nothing");
-        journal.note(NODES, [("a".to_owned(), "1".to_owned())].into_iter()).unwrap();
+        journal.note_values(NODES, [("a".to_owned(), "1".to_owned())].into_iter()).unwrap();
         assert_eq!(std::fs::read_to_string(path.with_extension("unread")).unwrap(), "[9]");
         assert_eq!(
-            Journal::at(&path).noted().entries(NODES),
+            Journal::for_file(&path).read_snapshot().page_entries(NODES),
             BTreeMap::from([("a".to_owned(), "1".to_owned())])
         );
         std::fs::remove_dir_all(directory).unwrap();
@@ -266,23 +274,24 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         let path = directory.join("settings");
         let note = |journal: &Journal, values: &[(&str, &str)]| {
-            journal.note(NODES, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
+            journal
+                .note_values(NODES, values.iter().map(|(name, old)| ((*name).to_owned(), (*old).to_owned())))
         };
-        let journal = Journal::at(&path);
+        let journal = Journal::for_file(&path);
         for _ in 0..2 {
             let refused = note(&journal, &[("a", "1")]);
             assert!(matches!(refused, Err(Error::File(_))), "{refused:?}");
         }
-        assert!(journal.noted().entries(NODES).is_empty());
+        assert!(journal.read_snapshot().page_entries(NODES).is_empty());
         std::fs::create_dir(&directory).unwrap();
         note(&journal, &[("a", "1"), ("b", "2")]).unwrap();
         note(&journal, &[("b", "3"), ("c", "4")]).unwrap();
         let wanted =
             [("a", "1"), ("b", "2"), ("c", "4")].map(|(name, old)| (name.to_owned(), old.to_owned()));
-        assert_eq!(Journal::at(&path).noted().entries(NODES), wanted.into());
+        assert_eq!(Journal::for_file(&path).read_snapshot().page_entries(NODES), wanted.into());
         for name in ["a", "b", "c"] {
             assert!(path.exists(), "{name} is noted");
-            journal.forget(NODES, name).unwrap();
+            journal.forget_value(NODES, name).unwrap();
         }
         assert!(!path.exists());
         std::fs::remove_dir_all(directory).unwrap();
@@ -291,7 +300,7 @@ mod tests {
     #[test]
     fn namespaces_that_ended_are_forgotten_and_the_node_is_not() {
         let path = std::env::temp_dir().join(format!("journal-kept-{}", std::process::id()));
-        let journal = Journal::at(&path);
+        let journal = Journal::for_file(&path);
         let pod = |ino| Some(NetnsId { dev: 4, ino });
         let pages = [
             NODES,
@@ -301,10 +310,11 @@ mod tests {
             JournalPage::Settings(pod(8)),
         ];
         for page in pages {
-            journal.note(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
+            journal.note_values(page, std::iter::once(("a".to_owned(), "1".to_owned()))).unwrap();
         }
         journal.keep_only(&[NetnsId { dev: 4, ino: 7 }]).unwrap();
-        let kept: Vec<_> = pages.into_iter().filter(|page| journal.noted().has(*page)).collect();
+        let kept: Vec<_> =
+            pages.into_iter().filter(|page| journal.read_snapshot().has_notes(*page)).collect();
         assert_eq!(kept, pages[..4]);
         std::fs::remove_file(path).unwrap();
     }

@@ -27,7 +27,7 @@ pub(super) fn is_ours(key: &str) -> bool {
 }
 
 /// The page of the same tables in the other capture mode.
-pub(super) fn other(page: JournalPage) -> Option<JournalPage> {
+pub(super) fn counterpart_page(page: JournalPage) -> Option<JournalPage> {
     match page {
         JournalPage::Chains(None) => Some(JournalPage::ProbeChains),
         JournalPage::ProbeChains => Some(JournalPage::Chains(None)),
@@ -35,7 +35,7 @@ pub(super) fn other(page: JournalPage) -> Option<JournalPage> {
     }
 }
 
-pub(super) fn key(page: JournalPage) -> String {
+pub(super) fn page_key(page: JournalPage) -> String {
     let name = |whose: PageOwner| whose.map_or_else(|| NODE.to_owned(), |id| format!("net:[{}]", id.ino));
     match page {
         JournalPage::Settings(whose) => name(whose),
@@ -45,7 +45,7 @@ pub(super) fn key(page: JournalPage) -> String {
 }
 
 /// A table's name in the journal.
-pub(super) fn entry(family: Family, table: &str) -> String {
+pub(super) fn table_entry(family: Family, table: &str) -> String {
     format!("{family} {table}")
 }
 

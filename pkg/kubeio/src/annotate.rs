@@ -27,8 +27,8 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("annotate pod {name} with {key}");
         let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
-        let body = RequestBody::MergePatch(patch(uid, key, value).to_string().into_bytes());
-        match self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await {
+        let body = RequestBody::MergePatch(annotation_patch(uid, key, value).to_string().into_bytes());
+        match self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(()),
             answer => answer.map(drop),
         }
@@ -36,6 +36,6 @@ impl KubeClient {
 }
 
 /// With the UID in it the API server refuses a pod of another one. Null removes.
-fn patch(uid: &PodUid, key: &str, value: Option<&str>) -> Value {
+fn annotation_patch(uid: &PodUid, key: &str, value: Option<&str>) -> Value {
     json!({"metadata": {"uid": uid, "annotations": {key: value}}})
 }

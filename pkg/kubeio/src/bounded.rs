@@ -50,7 +50,7 @@ struct HeldBytes {
 }
 
 impl HeldBytes {
-    fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+    fn add_bytes(&mut self, bytes: &[u8]) -> Result<(), String> {
         match self.bound {
             BodyBound::Pieces => {}
             BodyBound::Line => {
@@ -104,10 +104,12 @@ impl Body for BoundedBody {
         let this = &mut *self;
         if this.end.is_none() {
             let end = match ready!(Pin::new(&mut this.body).poll_frame(context)) {
-                Some(Ok(frame)) => match frame.data_ref().map_or(Ok(()), |bytes| this.held.add(bytes)) {
-                    Ok(()) => return Poll::Ready(Some(Ok(frame))),
-                    Err(why) => Some(why.into()),
-                },
+                Some(Ok(frame)) => {
+                    match frame.data_ref().map_or(Ok(()), |bytes| this.held.add_bytes(bytes)) {
+                        Ok(()) => return Poll::Ready(Some(Ok(frame))),
+                        Err(why) => Some(why.into()),
+                    }
+                }
                 Some(Err(error)) => Some(error.into()),
                 None => None,
             };
@@ -132,7 +134,7 @@ mod tests {
             let bytes: Vec<u8> =
                 (sent..sent + size).map(|at| if at % line == line - 1 { b'\n' } else { b'x' }).collect();
             sent += size;
-            held.add(&bytes).is_ok()
+            held.add_bytes(&bytes).is_ok()
         })
     }
 

@@ -82,7 +82,8 @@ impl KubeClient {
         path: &str,
         limit: Duration,
     ) -> Result<T, Error> {
-        self.ask(format!("get {what}"), Method::GET, path, RequestBody::Json(Vec::new()), limit).await
+        self.send_request(format!("get {what}"), Method::GET, path, RequestBody::Json(Vec::new()), limit)
+            .await
     }
 
     /// Whether the API server is ready to serve, so that what it refuses is refused for good: one that has just started
@@ -96,7 +97,7 @@ impl KubeClient {
         }
     }
 
-    pub(crate) async fn ask<T: DeserializeOwned>(
+    pub(crate) async fn send_request<T: DeserializeOwned>(
         &self,
         doing: String,
         method: Method,
@@ -113,7 +114,7 @@ impl KubeClient {
         let request = match request.body(body) {
             Ok(request) => request,
             Err(cause) => {
-                let (cause, kind) = (error::chain(&cause), crate::ApiErrorKind::Unavailable);
+                let (cause, kind) = (error::with_causes(&cause), crate::ApiErrorKind::Unavailable);
                 return Err(Error::Request { doing, cause, kind });
             }
         };

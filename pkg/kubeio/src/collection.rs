@@ -18,7 +18,7 @@ use crate::{
     Error, KubeClient,
     listed::FollowedCollection,
     slim::{SlimObject, Versioned},
-    watch::failed,
+    watch::watch_error,
 };
 
 /// Which objects.
@@ -125,7 +125,7 @@ impl<T> GatheredList<T> {
             Ok(Event::Delete(one)) => one.into_object().map(|one| Ok(ListEvent::Deleted(one))),
             Err(cause) => {
                 self.0 = None;
-                Some(Err(failed(doing, cause)))
+                Some(Err(watch_error(doing, cause)))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::Method;
-use model::{Node, condition};
+use model::{Node, condition_status};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ pub struct NodeCondition {
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl ConditionStatus {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             ConditionStatus::True => "True",
             ConditionStatus::False => "False",
@@ -69,13 +69,15 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("set the condition {} of node {node}", condition.kind);
         let path = format!("/api/v1/nodes/{node}/status");
-        let body = RequestBody::StrategicMergePatch(patch(condition, now, changed).to_string().into_bytes());
-        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        let body = RequestBody::StrategicMergePatch(
+            condition_patch(condition, now, changed).to_string().into_bytes(),
+        );
+        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
     }
 }
 
 fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
-    Some(match condition(&node.status.conditions, kind)? {
+    Some(match condition_status(&node.status.conditions, kind)? {
         "True" => ConditionStatus::True,
         "False" => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
@@ -83,11 +85,11 @@ fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
 }
 
 /// The API server finds the condition by its type. What is left out of it stays.
-fn patch(condition: &NodeCondition, now: SystemTime, changed: bool) -> Value {
+fn condition_patch(condition: &NodeCondition, now: SystemTime, changed: bool) -> Value {
     let now = rfc3339(now);
     let mut told = json!({
         "type": condition.kind,
-        "status": condition.status.word(),
+        "status": condition.status.as_str(),
         "reason": condition.reason,
         "message": condition.message,
         "lastHeartbeatTime": now,
@@ -120,9 +122,9 @@ mod tests {
             "message": "It is.",
             "lastHeartbeatTime": "2023-11-14T22:13:20Z",
         });
-        assert_eq!(patch(&condition, now, false), json!({"status": {"conditions": [expected]}}));
+        assert_eq!(condition_patch(&condition, now, false), json!({"status": {"conditions": [expected]}}));
         expected["lastTransitionTime"] = json!("2023-11-14T22:13:20Z");
-        assert_eq!(patch(&condition, now, true), json!({"status": {"conditions": [expected]}}));
+        assert_eq!(condition_patch(&condition, now, true), json!({"status": {"conditions": [expected]}}));
     }
 
     #[test]

@@ -57,21 +57,21 @@ impl Error {
     }
 
     pub(crate) fn connection(server: &str, cause: &(dyn std::error::Error + 'static)) -> Error {
-        Error::Connection { server: server.to_owned(), cause: chain(cause) }
+        Error::Connection { server: server.to_owned(), cause: with_causes(cause) }
     }
 
     pub(crate) fn request(doing: String, cause: &kube::Error) -> Error {
         match cause {
             kube::Error::Api(status) => {
                 let cause = format!("{} ({})", status.message, status.code);
-                Error::Request { doing, cause, kind: kind(status.code) }
+                Error::Request { doing, cause, kind: kind_from_code(status.code) }
             }
-            other => Error::Request { doing, cause: chain(other), kind: ApiErrorKind::Unavailable },
+            other => Error::Request { doing, cause: with_causes(other), kind: ApiErrorKind::Unavailable },
         }
     }
 }
 
-fn kind(code: u16) -> ApiErrorKind {
+fn kind_from_code(code: u16) -> ApiErrorKind {
     match code {
         404 => ApiErrorKind::NotFound,
         401 | 403 => ApiErrorKind::Refused,
@@ -82,7 +82,7 @@ fn kind(code: u16) -> ApiErrorKind {
 }
 
 /// An error with its causes, each only when it says something new.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -87,11 +87,11 @@ impl EventObject {
             EventObject::Pod { name, .. } => &name.name,
         };
         let suffix = format!(".{:x}", now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
-        let name = cut(name, MAX_NAME.saturating_sub(suffix.len()));
+        let name = truncate_text(name, MAX_NAME.saturating_sub(suffix.len()));
         format!("{}{suffix}", name.trim_end_matches(['.', '-']))
     }
 
-    fn reference(&self) -> Value {
+    fn object_reference(&self) -> Value {
         match self {
             // A node's Events carry its name as UID, as the kubelet's do, so that `kubectl describe node` finds them.
             EventObject::Node(node) => {
@@ -130,8 +130,9 @@ impl KubeClient {
         let doing = format!("publish the Event {} about {subject}", event.reason);
         let path = format!("/api/v1/namespaces/{}/events", subject.namespace());
         let name = subject.event_name(now);
-        let body = RequestBody::Json(body(&name, node, subject, event, times, now).to_string().into_bytes());
-        self.ask::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
+        let body =
+            RequestBody::Json(event_body(&name, node, subject, event, times, now).to_string().into_bytes());
+        self.send_request::<IgnoredAny>(doing, Method::POST, &path, body, LIMIT).await.map(|_| name)
     }
 
     /// Tells that what an Event says has happened again.
@@ -146,11 +147,11 @@ impl KubeClient {
         let path = format!("/api/v1/namespaces/{}/events/{name}", subject.namespace());
         let patch = json!({"count": count, "lastTimestamp": rfc3339(now)});
         let body = RequestBody::MergePatch(patch.to_string().into_bytes());
-        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
     }
 }
 
-fn body(
+fn event_body(
     name: &str,
     node: &str,
     subject: &EventObject,
@@ -163,10 +164,10 @@ fn body(
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"namespace": subject.namespace(), "name": name},
-        "involvedObject": subject.reference(),
+        "involvedObject": subject.object_reference(),
         "type": match event.level { EventLevel::Normal => "Normal", EventLevel::Warning => "Warning" },
         "reason": event.reason,
-        "message": cut(&event.message, MAX_MESSAGE),
+        "message": truncate_text(&event.message, MAX_MESSAGE),
         "source": {"component": "istio-cni", "host": node},
         "firstTimestamp": time,
         "lastTimestamp": time,
@@ -175,7 +176,7 @@ fn body(
 }
 
 /// At most `most` bytes, and no part of a character.
-fn cut(text: &str, most: usize) -> &str {
+fn truncate_text(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -199,7 +200,7 @@ mod tests {
     }
 
     fn made(subject: &EventObject, event: &KubeEvent) -> Value {
-        body(&subject.event_name(now()), "n1", subject, event, 3, now())
+        event_body(&subject.event_name(now()), "n1", subject, event, 3, now())
     }
 
     #[test]

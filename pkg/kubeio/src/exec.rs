@@ -26,7 +26,9 @@ impl KubeClient {
         limit: Duration,
     ) -> Result<Vec<u8>, Error> {
         let doing = || format!("run {} in pod {namespace}/{pod}", command.join(" "));
-        match tokio::time::timeout(limit, self.run(namespace, pod, container, command, most)).await {
+        match tokio::time::timeout(limit, self.run_in_container(namespace, pod, container, command, most))
+            .await
+        {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(ExecError::Request(cause))) => Err(Error::request(doing(), &cause)),
             Ok(Err(ExecError::Output(cause))) => {
@@ -36,7 +38,7 @@ impl KubeClient {
         }
     }
 
-    async fn run(
+    async fn run_in_container(
         &self,
         namespace: &str,
         pod: &str,
@@ -49,7 +51,7 @@ impl KubeClient {
         let command = command.iter().copied();
         let mut process = pods.exec(pod, command, &options).await.map_err(ExecError::Request)?;
         let (stdout, stderr) = (process.stdout(), process.stderr());
-        let (output, complaint) = tokio::join!(read(stdout, most), read(stderr, COMPLAINT));
+        let (output, complaint) = tokio::join!(read_limited(stdout, most), read_limited(stderr, COMPLAINT));
         let output = output.map_err(|cause| ExecError::Output(cause.to_string()))?;
         if !output.is_empty() {
             return Ok(output);
@@ -76,7 +78,7 @@ enum ExecError {
 }
 
 /// Up to one byte more than `most`.
-async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
+async fn read_limited(stream: Option<impl AsyncRead + Unpin>, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
         stream.take(most.saturating_add(1)).read_to_end(&mut bytes).await?;

@@ -24,7 +24,7 @@ pub struct ForwardedPort {
 }
 
 impl KubeClient {
-    /// Connects to a port of a pod. That nothing listens there is not an error yet: see [`ForwardedPort::reason`].
+    /// Connects to a port of a pod. That nothing listens there is not an error yet: see [`ForwardedPort::failure_reason`].
     ///
     /// # Errors
     /// The API server or the kubelet refuses, or does not answer within `limit`.
@@ -68,7 +68,7 @@ impl ForwardedPort {
     }
 
     /// Why the connection ended without an answer, as the kubelet or the connection to the API server has it; `None`: nobody says.
-    pub async fn reason(mut self) -> Option<String> {
+    pub async fn failure_reason(mut self) -> Option<String> {
         let said = self.forwarder.take_error(self.port);
         if let Some(said) = said
             && let Ok(Some(said)) = tokio::time::timeout(REASON, said).await
@@ -77,7 +77,7 @@ impl ForwardedPort {
         }
         drop(self.stream);
         match tokio::time::timeout(REASON, self.forwarder.join()).await {
-            Ok(Err(cause)) => Some(error::chain(&cause)),
+            Ok(Err(cause)) => Some(error::with_causes(&cause)),
             Ok(Ok(())) | Err(_) => None,
         }
     }

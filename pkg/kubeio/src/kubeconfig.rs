@@ -55,8 +55,10 @@ impl KubeClient {
         config.write_timeout = Some(crate::transport::LIMIT);
         let (server, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         let client = Client::try_from(config);
-        let kube = client
-            .map_err(|cause| Error::Connection { server: server.clone(), cause: error::chain(&cause) })?;
+        let kube = client.map_err(|cause| Error::Connection {
+            server: server.clone(),
+            cause: error::with_causes(&cause),
+        })?;
         Ok(KubeconfigSession { client: KubeClient { kube }, server, namespace })
     }
 }

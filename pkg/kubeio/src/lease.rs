@@ -70,7 +70,7 @@ struct LeaseView(Option<(LeaseRecord, Instant)>);
 
 impl LeaseView {
     /// Takes a record in. True: `identity` may take or renew the Lease.
-    fn observe(&mut self, record: &LeaseRecord, identity: &str, now: Instant) -> bool {
+    fn observe_record(&mut self, record: &LeaseRecord, identity: &str, now: Instant) -> bool {
         let since = match &self.0 {
             Some((last, since)) if last == record => *since,
             _ => now,
@@ -100,19 +100,25 @@ impl LeaseElector {
     /// # Errors
     /// The API server did not answer, with five seconds for each of two requests, or refused. What was held is still held.
     pub async fn attempt(&mut self) -> Result<LeaseStanding, Error> {
-        let lease = match self.read().await {
+        let lease = match self.read_lease().await {
             Err(error) if error.kind() == ApiErrorKind::NotFound => None,
             answer => Some(answer?),
         };
         let record = lease.as_ref().map(LeaseRecord::from_lease).unwrap_or_default();
-        if lease.is_some() && !self.view.observe(&record, &self.options.identity, Instant::now()) {
+        if lease.is_some() && !self.view.observe_record(&record, &self.options.identity, Instant::now()) {
             return Ok(LeaseStanding::HeldByOther(record.holder));
         }
         let written = match &lease {
             None => {
-                self.write(Method::POST, &held(&new(&self.options), &self.options, SystemTime::now())).await
+                self.write_lease(
+                    Method::POST,
+                    &held_lease(&new(&self.options), &self.options, SystemTime::now()),
+                )
+                .await
             }
-            Some(lease) => self.write(Method::PUT, &held(lease, &self.options, SystemTime::now())).await,
+            Some(lease) => {
+                self.write_lease(Method::PUT, &held_lease(lease, &self.options, SystemTime::now())).await
+            }
         };
         match written {
             Ok(()) => Ok(LeaseStanding::Held),
@@ -128,31 +134,40 @@ impl LeaseElector {
     /// # Errors
     /// As [`LeaseElector::attempt`]; the others then wait until the Lease expires.
     pub async fn release(&self) -> Result<(), Error> {
-        let lease = self.read().await?;
+        let lease = self.read_lease().await?;
         if LeaseRecord::from_lease(&lease).holder != self.options.identity {
             return Ok(());
         }
-        self.write(Method::PUT, &released(&lease, SystemTime::now())).await
+        self.write_lease(Method::PUT, &released_lease(&lease, SystemTime::now())).await
     }
 
-    async fn read(&self) -> Result<Value, Error> {
+    async fn read_lease(&self) -> Result<Value, Error> {
         let LeaseOptions { namespace, name, .. } = &self.options;
-        let path = format!("{}/{name}", self.collection());
+        let path = format!("{}/{name}", self.collection_path());
         self.client.get(&format!("Lease {namespace}/{name}"), &path, LIMIT).await
     }
 
-    async fn write(&self, method: Method, lease: &Value) -> Result<(), Error> {
+    async fn write_lease(&self, method: Method, lease: &Value) -> Result<(), Error> {
         let LeaseOptions { namespace, name, .. } = &self.options;
-        let path =
-            if method == Method::POST { self.collection() } else { format!("{}/{name}", self.collection()) };
+        let path = if method == Method::POST {
+            self.collection_path()
+        } else {
+            format!("{}/{name}", self.collection_path())
+        };
         let body = RequestBody::Json(lease.to_string().into_bytes());
         self.client
-            .ask::<IgnoredAny>(format!("update Lease {namespace}/{name}"), method, &path, body, LIMIT)
+            .send_request::<IgnoredAny>(
+                format!("update Lease {namespace}/{name}"),
+                method,
+                &path,
+                body,
+                LIMIT,
+            )
             .await
             .map(drop)
     }
 
-    fn collection(&self) -> String {
+    fn collection_path(&self) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.options.namespace)
     }
 }
@@ -166,7 +181,7 @@ fn new(options: &LeaseOptions) -> Value {
 }
 
 /// The Lease as its holder writes it. Everything else that it has stays, its version among it.
-fn held(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
+fn held_lease(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
     let record = LeaseRecord::from_lease(lease);
     let is_new = record.holder != options.identity;
     let was_ever_held = record.renewed.is_string();
@@ -186,7 +201,7 @@ fn held(lease: &Value, options: &LeaseOptions, now: SystemTime) -> Value {
 }
 
 /// As client-go releases it.
-fn released(lease: &Value, now: SystemTime) -> Value {
+fn released_lease(lease: &Value, now: SystemTime) -> Value {
     with_spec(
         lease,
         [
@@ -233,7 +248,7 @@ mod tests {
     }
 
     fn taken(identity: &str, seconds: u64) -> LeaseRecord {
-        LeaseRecord::from_lease(&held(&new(&options(identity)), &options(identity), at(seconds)))
+        LeaseRecord::from_lease(&held_lease(&new(&options(identity)), &options(identity), at(seconds)))
     }
 
     #[test]
@@ -250,22 +265,26 @@ mod tests {
             (&renewed, 119, true),
             (&first, 119, false),
         ] {
-            assert_eq!(view.observe(record, "we", after(seconds)), expected, "{seconds}");
+            assert_eq!(view.observe_record(record, "we", after(seconds)), expected, "{seconds}");
         }
     }
 
     #[test]
     fn our_own_lease_and_a_released_one_are_free() {
         let now = Instant::now();
-        assert!(LeaseView::default().observe(&taken("we", 0), "we", now));
-        let lease = held(&new(&options("other")), &options("other"), at(0));
-        assert!(LeaseView::default().observe(&LeaseRecord::from_lease(&released(&lease, at(1))), "we", now));
-        assert!(LeaseView::default().observe(&LeaseRecord::from_lease(&json!({})), "we", now));
+        assert!(LeaseView::default().observe_record(&taken("we", 0), "we", now));
+        let lease = held_lease(&new(&options("other")), &options("other"), at(0));
+        assert!(LeaseView::default().observe_record(
+            &LeaseRecord::from_lease(&released_lease(&lease, at(1))),
+            "we",
+            now
+        ));
+        assert!(LeaseView::default().observe_record(&LeaseRecord::from_lease(&json!({})), "we", now));
     }
 
     #[test]
     fn a_renewal_keeps_the_time_of_acquisition_and_a_change_of_holder_counts() {
-        let first = held(&new(&options("a")), &options("a"), at(0));
+        let first = held_lease(&new(&options("a")), &options("a"), at(0));
         assert_eq!(
             first["spec"],
             json!({
@@ -276,17 +295,17 @@ mod tests {
                 "leaseTransitions": 0,
             })
         );
-        let renewed = held(&first, &options("a"), at(5));
+        let renewed = held_lease(&first, &options("a"), at(5));
         assert_eq!(renewed["spec"]["acquireTime"], first["spec"]["acquireTime"]);
         assert_eq!(renewed["spec"]["renewTime"], "2023-11-14T22:13:25.000000Z");
         assert_eq!(renewed["spec"]["leaseTransitions"], 0);
-        let other = held(&renewed, &options("b"), at(70));
+        let other = held_lease(&renewed, &options("b"), at(70));
         assert_eq!(other["spec"]["acquireTime"], other["spec"]["renewTime"]);
         assert_eq!(
             (&other["spec"]["holderIdentity"], &other["spec"]["leaseTransitions"]),
             (&json!("b"), &json!(1))
         );
-        let again = held(&released(&other, at(71)), &options("a"), at(72));
+        let again = held_lease(&released_lease(&other, at(71)), &options("a"), at(72));
         assert_eq!(again["spec"]["leaseTransitions"], 2);
     }
 
@@ -296,7 +315,7 @@ mod tests {
             "metadata": {"name": "lock", "resourceVersion": "7", "labels": {"a": "b"}},
             "spec": {"holderIdentity": "other", "strategy": "OldestEmulationVersion"},
         });
-        for written in [held(&lease, &options("we"), at(0)), released(&lease, at(0))] {
+        for written in [held_lease(&lease, &options("we"), at(0)), released_lease(&lease, at(0))] {
             assert_eq!(written["metadata"], lease["metadata"]);
             assert_eq!(written["spec"]["strategy"], "OldestEmulationVersion");
         }

@@ -70,14 +70,18 @@ where
                 if let Some(event) = due.pop_front() {
                     return Some((event, (followed, state, due)));
                 }
-                state = followed.step(state, &mut due).await;
+                state = followed.advance_state(state, &mut due).await;
             }
         })
     }
 
-    async fn step(&self, state: ListWatchState<T>, due: &mut VecDeque<WatchResult<T>>) -> ListWatchState<T> {
+    async fn advance_state(
+        &self,
+        state: ListWatchState<T>,
+        due: &mut VecDeque<WatchResult<T>>,
+    ) -> ListWatchState<T> {
         match state {
-            ListWatchState::Begin => match self.list().await {
+            ListWatchState::Begin => match self.list_objects().await {
                 Ok((objects, version)) => {
                     due.push_back(Ok(Event::Init));
                     due.extend(objects.into_iter().map(|object| Ok(Event::InitApply(object))));
@@ -107,14 +111,14 @@ where
                 let Ok(Some(change)) = tokio::time::timeout(SILENCE, changes.next()).await else {
                     return ListWatchState::Listed(version);
                 };
-                let (event, version) = changed(change, version);
+                let (event, version) = watch_result(change, version);
                 due.extend(event);
                 version.map_or(ListWatchState::Begin, |version| ListWatchState::Watching(version, changes))
             }
         }
     }
 
-    async fn list(&self) -> kube::Result<(Vec<SlimObject<T>>, String)> {
+    async fn list_objects(&self) -> kube::Result<(Vec<SlimObject<T>>, String)> {
         let params = ListParams {
             field_selector: self.collection.field_selector.clone(),
             label_selector: self.collection.label_selector.clone(),
@@ -128,27 +132,27 @@ where
         let answer = self.client.send(request.map(Body::from)).await?;
         let (head, mut body) = answer.into_parts();
         if !head.status.is_success() {
-            return Err(refusal(head.status.as_u16(), &mut body).await);
+            return Err(read_refusal(head.status.as_u16(), &mut body).await);
         }
         let (mut pieces, mut objects) = (ListSplitter::default(), Vec::new());
-        while let Some(bytes) = next(&mut body).await? {
+        while let Some(bytes) = next_bytes(&mut body).await? {
             let read = |object: &[u8]| {
                 objects.push(serde_json::from_slice(object).map_err(|cause| cause.to_string())?);
                 Ok(())
             };
-            pieces.push_bytes(&bytes, read).map_err(unreadable)?;
+            pieces.push_bytes(&bytes, read).map_err(unreadable_error)?;
         }
-        let rest = pieces.finish().map_err(unreadable)?;
+        let rest = pieces.finish().map_err(unreadable_error)?;
         let head: ObjectHead = serde_json::from_slice(&rest).map_err(kube::Error::SerdeError)?;
         if head.metadata.resource_version.is_empty() {
-            return Err(unreadable("the list has no resource version".to_owned()));
+            return Err(unreadable_error("the list has no resource version".to_owned()));
         }
         Ok((objects, head.metadata.resource_version))
     }
 }
 
 /// Returns what a watch reports, and the version that it goes on from; `None` as the version: only a list goes on.
-fn changed<T>(
+fn watch_result<T>(
     change: kube::Result<WatchEvent<SlimObject<T>>>,
     version: String,
 ) -> (Option<WatchResult<T>>, Option<String>) {
@@ -172,11 +176,11 @@ fn changed<T>(
     }
 }
 
-async fn next(body: &mut Body) -> kube::Result<Option<hyper::body::Bytes>> {
+async fn next_bytes(body: &mut Body) -> kube::Result<Option<hyper::body::Bytes>> {
     loop {
         let frame = future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
         let frame = tokio::time::timeout(PAUSE, frame).await;
-        match frame.map_err(|_| unreadable(format!("it has not gone on for {} s", PAUSE.as_secs())))? {
+        match frame.map_err(|_| unreadable_error(format!("it has not gone on for {} s", PAUSE.as_secs())))? {
             None => return Ok(None),
             Some(frame) => {
                 if let Ok(bytes) = frame?.into_data() {
@@ -187,10 +191,10 @@ async fn next(body: &mut Body) -> kube::Result<Option<hyper::body::Bytes>> {
     }
 }
 
-async fn refusal(code: u16, body: &mut Body) -> kube::Error {
+async fn read_refusal(code: u16, body: &mut Body) -> kube::Error {
     let mut text = Vec::new();
     while text.len() < MAX_ERROR
-        && let Ok(Some(bytes)) = next(body).await
+        && let Ok(Some(bytes)) = next_bytes(body).await
     {
         text.extend_from_slice(&bytes);
     }
@@ -201,6 +205,6 @@ async fn refusal(code: u16, body: &mut Body) -> kube::Error {
     kube::Error::Api(status.boxed())
 }
 
-fn unreadable(why: String) -> kube::Error {
+fn unreadable_error(why: String) -> kube::Error {
     kube::Error::Service(why.into())
 }

@@ -41,14 +41,14 @@ impl KubeClient {
     ) -> Result<Vec<T>, Error> {
         let mut starts = 1;
         loop {
-            match self.pages(what, path, query, limit).await {
+            match self.list_pages(what, path, query, limit).await {
                 Err(Error::Request { kind: ApiErrorKind::Expired, .. }) if starts < STARTS => starts += 1,
                 read => return read,
             }
         }
     }
 
-    async fn pages<T: DeserializeOwned>(
+    async fn list_pages<T: DeserializeOwned>(
         &self,
         what: &str,
         path: &str,

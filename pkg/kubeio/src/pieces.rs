@@ -36,7 +36,7 @@ impl ListSplitter {
                 self.in_items(*byte, &mut each)?;
             } else {
                 self.rest.push(*byte);
-                self.step(*byte);
+                self.track_byte(*byte);
                 self.in_items =
                     *byte == b'[' && !self.in_string && self.depth == 2 && names_items(&self.rest);
                 if self.rest.len() > MAX_REST {
@@ -53,7 +53,7 @@ impl ListSplitter {
         each: &mut impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), String> {
         let before = self.depth;
-        self.step(byte);
+        self.track_byte(byte);
         if before > 2 || self.depth > 2 {
             self.object.push(byte);
             if self.depth == 2 {
@@ -70,7 +70,7 @@ impl ListSplitter {
         Ok(())
     }
 
-    fn step(&mut self, byte: u8) {
+    fn track_byte(&mut self, byte: u8) {
         if self.in_string {
             let escaped = std::mem::take(&mut self.escaped);
             match byte {

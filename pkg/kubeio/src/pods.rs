@@ -25,7 +25,7 @@ impl KubeClient {
         });
         let body = RequestBody::Json(body.to_string().into_bytes());
         let path = format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name);
-        self.ask::<IgnoredAny>(format!("delete pod {name}"), Method::DELETE, &path, body, LIMIT)
+        self.send_request::<IgnoredAny>(format!("delete pod {name}"), Method::DELETE, &path, body, LIMIT)
             .await
             .map(drop)
     }
@@ -45,12 +45,12 @@ impl KubeClient {
     ) -> Result<(), Error> {
         let doing = format!("label pod {name} with {key}");
         let path = format!("/api/v1/namespaces/{}/pods/{}/status", name.namespace, name.name);
-        let body = RequestBody::MergePatch(label(uid, version, key, value).to_string().into_bytes());
-        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
+        let body = RequestBody::MergePatch(label_patch(uid, version, key, value).to_string().into_bytes());
+        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(drop)
     }
 }
 
 /// With UID and version in it, the API server refuses any other pod, and this one in any other version.
-fn label(uid: &PodUid, version: &str, key: &str, value: &str) -> Value {
+fn label_patch(uid: &PodUid, version: &str, key: &str, value: &str) -> Value {
     json!({"metadata": {"uid": uid, "resourceVersion": version, "labels": {key: value}}})
 }

@@ -42,7 +42,7 @@ impl<T: Clone> ReloadedFile<T> {
     }
 
     /// Returns the current value of the file, or the last one if the file cannot be read.
-    pub(crate) fn now(&self) -> T {
+    pub(crate) fn current_value(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.read_changed(&last.content) {
             Ok(None) => last.trouble = None,
@@ -104,14 +104,14 @@ mod tests {
         assert!(missing.contains("token") && missing.contains("No such file"), "{missing}");
         fs::write(&path, "one").unwrap();
         let file = ReloadedFile::new(&path, parse).unwrap();
-        assert_eq!(file.now(), "one");
+        assert_eq!(file.current_value(), "one");
         fs::write(&path, "two").unwrap();
-        assert_eq!(file.now(), "two", "within a tick of the file system's clock");
+        assert_eq!(file.current_value(), "two", "within a tick of the file system's clock");
         fs::write(&path, "").unwrap();
-        assert_eq!(file.now(), "two");
+        assert_eq!(file.current_value(), "two");
         fs::remove_file(&path).unwrap();
-        assert_eq!(file.now(), "two");
+        assert_eq!(file.current_value(), "two");
         fs::write(&path, "three").unwrap();
-        assert_eq!(file.now(), "three");
+        assert_eq!(file.current_value(), "three");
     }
 }

@@ -73,19 +73,19 @@ impl KubeClient {
     async fn try_to_change(&self, node: &str, taint: NodeTaint, change: TaintChange) -> Result<bool, Error> {
         let path = format!("/api/v1/nodes/{node}");
         let shown: TaintedNode = self.get(&format!("node {node}"), &path, LIMIT).await?;
-        let Some(body) = patch(&shown, taint, change) else { return Ok(false) };
+        let Some(body) = taint_patch(&shown, taint, change) else { return Ok(false) };
         let doing = match change {
             TaintChange::Add => format!("add the taint {} to node {node}", taint.key),
             TaintChange::Remove => format!("remove the taint {} from node {node}", taint.key),
         };
         let body = RequestBody::MergePatch(body.to_string().into_bytes());
-        self.ask::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(|_| true)
+        self.send_request::<IgnoredAny>(doing, Method::PATCH, &path, body, LIMIT).await.map(|_| true)
     }
 }
 
 /// The whole list, with UID and version, so that the API server refuses it for any other list; `None`: no change. Not a
 /// strategic merge: that identifies taints by their key alone, and would merge ours with one of another effect.
-fn patch(node: &TaintedNode, taint: NodeTaint, change: TaintChange) -> Option<Value> {
+fn taint_patch(node: &TaintedNode, taint: NodeTaint, change: TaintChange) -> Option<Value> {
     let is_it = |one: &Value| one["key"] == taint.key && one["effect"] == taint.effect;
     let (mut taints, had) = (node.spec.taints.clone(), node.spec.taints.iter().any(is_it));
     match (change, had) {
@@ -105,7 +105,7 @@ mod tests {
 
     fn patched(taints: &Value, change: TaintChange) -> Option<Value> {
         let node = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"taints": taints}});
-        let patch = patch(&serde_json::from_value(node).unwrap(), TAINT, change)?;
+        let patch = taint_patch(&serde_json::from_value(node).unwrap(), TAINT, change)?;
         assert_eq!(patch["metadata"], json!({"uid": "u", "resourceVersion": "7"}));
         Some(patch["spec"]["taints"].clone())
     }

@@ -61,7 +61,7 @@ impl Transport {
         Ok(Transport {
             pool: legacy::Client::builder(TokioExecutor::new()).build(connector),
             user_agent: HeaderValue::from_str(&connection.user_agent).ok(),
-            token: Arc::new(ReloadedFile::new(&connection.token, bearer)?),
+            token: Arc::new(ReloadedFile::new(&connection.token, bearer_header)?),
         })
     }
 }
@@ -77,7 +77,7 @@ impl Service<Request<Body>> for Transport {
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let headers = request.headers_mut();
-        headers.insert(AUTHORIZATION, self.token.now());
+        headers.insert(AUTHORIZATION, self.token.current_value());
         if let Some(user_agent) = &self.user_agent {
             headers.insert(USER_AGENT, user_agent.clone());
         }
@@ -91,7 +91,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-fn bearer(token: &[u8]) -> Result<HeaderValue, String> {
+fn bearer_header(token: &[u8]) -> Result<HeaderValue, String> {
     let token = token.trim_ascii();
     if token.is_empty() {
         return Err("it is empty".to_owned());
@@ -119,10 +119,10 @@ impl TlsSource {
         })
     }
 
-    fn now(&self) -> Arc<ClientConfig> {
+    fn current_config(&self) -> Arc<ClientConfig> {
         match self {
             TlsSource::Fixed(config) => Arc::clone(config),
-            TlsSource::ByFile(file) => file.now(),
+            TlsSource::ByFile(file) => file.current_value(),
         }
     }
 }
@@ -148,7 +148,7 @@ impl Service<Uri> for ApiConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let mut https = HttpsConnector::from((self.http.clone(), self.tls.now()));
+        let mut https = HttpsConnector::from((self.http.clone(), self.tls.current_config()));
         Box::pin(async move {
             future::poll_fn(|context| https.poll_ready(context)).await?;
             https.call(uri).await

@@ -26,7 +26,7 @@ pub struct ObjectRef {
 impl KubeClient {
     /// Tells how the object is, and then each time that it changes; `None`: there is none. Errors are told too and the
     /// watch goes on by itself, with pauses that grow from 0.8 to 30 s. It never ends.
-    pub fn watch<T: DeserializeOwned>(
+    pub fn watch_object<T: DeserializeOwned>(
         &self,
         object: &ObjectRef,
     ) -> impl Stream<Item = Result<Option<T>, Error>> + Send + use<T> {
@@ -34,23 +34,23 @@ impl KubeClient {
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
         let doing = format!("watch {} {}/{}", object.kind, object.namespace, object.name);
         watcher::watch_object(api, &object.name).default_backoff().map(move |seen| match seen {
-            Ok(seen) => seen.map(parse).transpose().map_err(|cause| unreadable(&doing, &cause)),
-            Err(cause) => Err(failed(&doing, cause)),
+            Ok(seen) => seen.map(parse_object).transpose().map_err(|cause| unreadable_error(&doing, &cause)),
+            Err(cause) => Err(watch_error(&doing, cause)),
         })
     }
 }
 
-fn parse<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json::Error> {
+fn parse_object<T: DeserializeOwned>(mut object: DynamicObject) -> Result<T, serde_json::Error> {
     object.metadata.managed_fields = None;
     serde_json::to_value(object).and_then(serde_json::from_value)
 }
 
-fn unreadable(doing: &str, cause: &serde_json::Error) -> Error {
+fn unreadable_error(doing: &str, cause: &serde_json::Error) -> Error {
     let cause = format!("the object cannot be read: {cause}");
     Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
 }
 
-pub(crate) fn failed(doing: &str, cause: watcher::Error) -> Error {
+pub(crate) fn watch_error(doing: &str, cause: watcher::Error) -> Error {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match cause {
         InitialListFailed(cause) | WatchStartFailed(cause) | WatchFailed(cause) => {
@@ -58,7 +58,7 @@ pub(crate) fn failed(doing: &str, cause: watcher::Error) -> Error {
         }
         WatchError(status) => Error::request(doing.to_owned(), &kube::Error::Api(status)),
         other => {
-            let cause = error::chain(&other);
+            let cause = error::with_causes(&other);
             Error::Request { doing: doing.to_owned(), cause, kind: ApiErrorKind::Unavailable }
         }
     }

@@ -17,11 +17,11 @@ pub type Labelled<M> = Family<Labels<1>, M>;
 pub trait MetricRegistry {
     /// Registers a metric, so that it is there before anything is counted, and returns it. The library adds the full stop of
     /// the help text, and `_total` to the name of a counter.
-    fn metric<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+    fn register_metric<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
         self.metric_as(name, help, M::default())
     }
 
-    /// Like [`MetricRegistry::metric`], but for one that needs more than a name, such as the bounds of a histogram.
+    /// Like [`MetricRegistry::register_metric`], but for one that needs more than a name, such as the bounds of a histogram.
     fn metric_as<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M;
 }
 
@@ -34,12 +34,12 @@ impl MetricRegistry for Registry {
 
 /// Returns a histogram for each value of one label, made by `new`.
 #[must_use]
-pub fn histograms(new: fn() -> Histogram) -> Labelled<Histogram> {
+pub fn histogram_family(new: fn() -> Histogram) -> Labelled<Histogram> {
     Family::new_with_constructor(new)
 }
 
 /// Returns a number of things as a gauge takes it.
 #[must_use]
-pub fn amount(number: usize) -> i64 {
+pub fn gauge_value(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

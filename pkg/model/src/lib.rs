@@ -33,5 +33,5 @@ pub use pod::{
 pub use privilege::{Capabilities, NetworkPrivilege};
 pub use reason::Reason;
 pub use status::{
-    Condition, ContainerState, ContainerStatus, PodIp, PodStatus, Termination, Waiting, condition,
+    Condition, ContainerState, ContainerStatus, PodIp, PodStatus, Termination, Waiting, condition_status,
 };

@@ -21,7 +21,7 @@ impl Family {
 
     /// `0.0.0.0` or `::`.
     #[must_use]
-    pub fn unspecified(self) -> IpAddr {
+    pub fn unspecified_address(self) -> IpAddr {
         match self {
             Family::V4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
             Family::V6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
@@ -60,7 +60,7 @@ pub struct Mark {
 impl Mark {
     /// A mark that owns all 32 bits. Only for a pod's own network namespace, where nobody else marks.
     #[must_use]
-    pub const fn exact(value: u32) -> Mark {
+    pub const fn with_full_mask(value: u32) -> Mark {
         Mark { value, mask: u32::MAX }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn marks_print_as_iptables_save_does() {
-        assert_eq!(Mark::exact(1337).to_string(), "0x539");
+        assert_eq!(Mark::with_full_mask(1337).to_string(), "0x539");
         assert_eq!(Mark { value: 0x200, mask: 0x200 }.to_string(), "0x200/0x200");
     }
 }

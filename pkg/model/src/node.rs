@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{
     pod::{EnvVar, ObjectMeta, null_is_empty},
-    status::{Condition, condition},
+    status::{Condition, condition_status},
 };
 
 /// The fields of a node that we need.
@@ -27,7 +27,7 @@ impl Node {
     /// Whether the condition `Ready` is `True`.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        condition(&self.status.conditions, "Ready") == Some("True")
+        condition_status(&self.status.conditions, "Ready") == Some("True")
     }
 }
 

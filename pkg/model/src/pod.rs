@@ -229,7 +229,7 @@ impl SecurityContext {
     /// Returns what the container may do in its pod's network namespace.
     #[must_use]
     pub fn network_privilege(&self) -> NetworkPrivilege {
-        if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.privilege() }
+        if self.privileged { NetworkPrivilege::Privileged } else { self.capabilities.network_privilege() }
     }
 
     fn is_empty(&self) -> bool {

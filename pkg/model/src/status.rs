@@ -112,7 +112,7 @@ pub struct Termination {
 
 /// Returns the status of the first condition of this type.
 #[must_use]
-pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a str> {
+pub fn condition_status<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a str> {
     let found = conditions.iter().find(|condition| condition.kind == kind);
     found.map(|condition| condition.status.as_str())
 }
@@ -135,13 +135,13 @@ impl PodStatus {
 
     /// The status of the first condition of this type.
     #[must_use]
-    pub fn condition(&self, kind: &str) -> Option<&str> {
-        condition(&self.conditions, kind)
+    pub fn condition_status(&self, kind: &str) -> Option<&str> {
+        condition_status(&self.conditions, kind)
     }
 
     /// Whether the condition `Ready` is `True`.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.condition("Ready") == Some("True")
+        self.condition_status("Ready") == Some("True")
     }
 }

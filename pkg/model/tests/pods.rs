@@ -33,8 +33,8 @@ fn everything_that_is_kept_is_read() {
     assert_eq!(pod.metadata.created, "2026-01-31T23:59:59Z");
     assert_eq!(pod.metadata.deleted.as_deref(), Some("2026-02-01T00:00:00Z"));
     assert_eq!((pod.spec.node_name.as_str(), pod.spec.service_account_name.as_str()), ("n1", "web"));
-    assert_eq!((pod.status.phase.as_str(), pod.status.condition("Ready")), ("Running", Some("True")));
-    assert_eq!(pod.status.condition("Initialized"), None);
+    assert_eq!((pod.status.phase.as_str(), pod.status.condition_status("Ready")), ("Running", Some("True")));
+    assert_eq!(pod.status.condition_status("Initialized"), None);
     assert!(pod.status.container_statuses[0].ready && !pod.status.init_container_statuses[0].ready);
 }
 

@@ -38,16 +38,16 @@ impl Errno {
     /// Returns the symbol, as in `errno(3)`; `None` for an error that netlink users do not meet.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
-        self.known().map(|(name, _)| name)
+        self.symbol_and_text().map(|(name, _)| name)
     }
 
-    fn known(self) -> Option<(&'static str, &'static str)> {
+    fn symbol_and_text(self) -> Option<(&'static str, &'static str)> {
         KNOWN.iter().find(|(number, ..)| *number == self.0).map(|(_, name, words)| (*name, *words))
     }
 
     /// `reason (SYMBOL)`, with words of our own where the kernel gave no reason.
-    pub(crate) fn explain(self, reason: Option<&str>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (reason, self.known()) {
+    pub(crate) fn write_explanation(self, reason: Option<&str>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (reason, self.symbol_and_text()) {
             (Some(reason), Some((name, _))) => write!(f, "{reason} ({name})"),
             (Some(reason), None) => write!(f, "{reason} (error {})", self.0),
             (None, Some((name, words))) => write!(f, "{words} ({name})"),
@@ -58,7 +58,7 @@ impl Errno {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.explain(None, f)
+        self.write_explanation(None, f)
     }
 }
 

@@ -76,7 +76,7 @@ struct KernelWords<'a> {
 
 impl fmt::Display for KernelWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.errno.explain(self.message.map(|message| message.trim_end_matches('.')), f)
+        self.errno.write_explanation(self.message.map(|message| message.trim_end_matches('.')), f)
     }
 }
 

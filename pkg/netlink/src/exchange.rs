@@ -36,7 +36,7 @@ impl Exchange {
     /// Takes the next datagram and hands over the replies in it.
     ///
     /// An interrupted dump is an error only at its end: the kernel starts no other one on the socket before.
-    pub(crate) fn datagram(
+    pub(crate) fn process_datagram(
         &mut self,
         bytes: &[u8],
         each: &mut dyn FnMut(&ReceivedMessage<'_>),
@@ -49,7 +49,7 @@ impl Exchange {
             self.interrupted |= is_part(&message) && message.flags.contains(MessageFlags::DUMP_INTERRUPTED);
             match message.kind {
                 NLMSG_ERROR | NLMSG_DONE => {
-                    ack::outcome(&message)?;
+                    ack::message_outcome(&message)?;
                     return if self.interrupted {
                         Err(Error::Interrupted(1))
                     } else {
@@ -91,7 +91,7 @@ mod tests {
     fn feed(datagrams: &[Vec<u8>]) -> (Vec<u8>, Result<ExchangeProgress, Error>) {
         let (mut exchange, mut seen) = (Exchange::new(OURS), Vec::new());
         for datagram in datagrams {
-            let step = exchange.datagram(datagram, &mut |reply| seen.push(reply.payload[0]));
+            let step = exchange.process_datagram(datagram, &mut |reply| seen.push(reply.payload[0]));
             if !matches!(step, Ok(ExchangeProgress::More)) {
                 return (seen, step);
             }
@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_datagrams_never_panic(datagram in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Exchange::new(OURS).datagram(&datagram, &mut |_| {});
+            let _ = Exchange::new(OURS).process_datagram(&datagram, &mut |_| {});
         }
     }
 }

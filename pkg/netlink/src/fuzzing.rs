@@ -8,7 +8,7 @@ use crate::exchange::{Batch, Exchange, ExchangeProgress};
 /// Why it is no answer, or what the kernel refuses.
 pub fn exchange(datagram: &[u8], sequence: u32) -> Result<(usize, bool), String> {
     let mut replies = 0;
-    let step = Exchange::new(sequence).datagram(datagram, &mut |_| replies += 1);
+    let step = Exchange::new(sequence).process_datagram(datagram, &mut |_| replies += 1);
     step.map(|step| (replies, step == ExchangeProgress::Ended)).map_err(|error| error.to_string())
 }
 
@@ -16,7 +16,8 @@ pub fn exchange(datagram: &[u8], sequence: u32) -> Result<(usize, bool), String>
 #[must_use]
 pub fn batch(datagram: &[u8], sequence: u32, count: usize) -> Vec<Result<(), String>> {
     let mut batch = Batch::new(sequence, count);
-    let read = batch.datagram(datagram);
-    let outcomes = batch.outcomes().into_iter().map(|outcome| outcome.map_err(|error| error.to_string()));
+    let read = batch.process_datagram(datagram);
+    let outcomes =
+        batch.into_outcomes().into_iter().map(|outcome| outcome.map_err(|error| error.to_string()));
     read.map(|_| outcomes.collect()).unwrap_or_default()
 }

@@ -34,6 +34,6 @@ const MESSAGE_HEADER: usize = 16;
 const ATTRIBUTE_HEADER: usize = 4;
 
 /// Rounds up to netlink's alignment of four bytes.
-const fn aligned(length: usize) -> usize {
+const fn align_length(length: usize) -> usize {
     length.saturating_add(3) & !3
 }

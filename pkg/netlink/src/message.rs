@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-use crate::{ATTRIBUTE_HEADER, Error, MESSAGE_HEADER, aligned};
+use crate::{ATTRIBUTE_HEADER, Error, MESSAGE_HEADER, align_length};
 
 /// `NLA_F_NESTED`: the payload is attributes again.
 const NESTED: u16 = 0x8000;
@@ -72,50 +72,50 @@ impl NetlinkRequest {
         bytes.extend_from_slice(&[0; 8]); // sequence, written by `finish`; port 0: the kernel knows ours
         bytes.extend_from_slice(family_header);
         let mut message = Self { bytes, too_long: false };
-        message.pad();
+        message.pad_to_alignment();
         message
     }
 
     /// Adds an attribute with these bytes.
-    pub fn bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
-        self.attribute(kind, |bytes| bytes.extend_from_slice(value))
+    pub fn put_bytes(&mut self, kind: u16, value: &[u8]) -> &mut Self {
+        self.put_attribute(kind, |bytes| bytes.extend_from_slice(value))
     }
 
     /// Adds a text attribute, with the NUL that the kernel wants behind it.
-    pub fn str(&mut self, kind: u16, value: &str) -> &mut Self {
-        self.attribute(kind, |bytes| {
+    pub fn put_str(&mut self, kind: u16, value: &str) -> &mut Self {
+        self.put_attribute(kind, |bytes| {
             bytes.extend_from_slice(value.as_bytes());
             bytes.push(0);
         })
     }
 
     /// Adds an 8-bit attribute.
-    pub fn u8(&mut self, kind: u16, value: u8) -> &mut Self {
-        self.bytes(kind, &[value])
+    pub fn put_u8(&mut self, kind: u16, value: u8) -> &mut Self {
+        self.put_bytes(kind, &[value])
     }
 
     /// Adds a 16-bit attribute in host byte order.
-    pub fn u16(&mut self, kind: u16, value: u16) -> &mut Self {
-        self.bytes(kind, &value.to_ne_bytes())
+    pub fn put_u16(&mut self, kind: u16, value: u16) -> &mut Self {
+        self.put_bytes(kind, &value.to_ne_bytes())
     }
 
     /// Adds a 32-bit attribute in host byte order.
-    pub fn u32(&mut self, kind: u16, value: u32) -> &mut Self {
-        self.bytes(kind, &value.to_ne_bytes())
+    pub fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.put_bytes(kind, &value.to_ne_bytes())
     }
 
     /// Adds a 16-bit attribute in network byte order.
-    pub fn be16(&mut self, kind: u16, value: u16) -> &mut Self {
-        self.bytes(kind, &value.to_be_bytes())
+    pub fn put_be16(&mut self, kind: u16, value: u16) -> &mut Self {
+        self.put_bytes(kind, &value.to_be_bytes())
     }
 
     /// Adds a 32-bit attribute in network byte order.
-    pub fn be32(&mut self, kind: u16, value: u32) -> &mut Self {
-        self.bytes(kind, &value.to_be_bytes())
+    pub fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.put_bytes(kind, &value.to_be_bytes())
     }
 
     /// Adds an attribute that holds the attributes which `fill` adds.
-    pub fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
+    pub fn put_nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.open_attribute(kind | NESTED);
         fill(self);
         self.close_attribute(start);
@@ -123,10 +123,10 @@ impl NetlinkRequest {
     }
 
     /// Adds a fixed header where an attribute holds a whole message of its family, as `VETH_INFO_PEER` does: before
-    /// the attributes inside [`NetlinkRequest::nested`].
+    /// the attributes inside [`NetlinkRequest::put_nested`].
     pub fn family_header(&mut self, header: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(header);
-        self.pad();
+        self.pad_to_alignment();
         self
     }
 
@@ -141,9 +141,9 @@ impl NetlinkRequest {
             return Err(Error::TooLong);
         }
         let flags = self.flags() | added;
-        self.overwrite(0, &length.to_ne_bytes());
-        self.overwrite(6, &flags.0.to_ne_bytes());
-        self.overwrite(8, &sequence.to_ne_bytes());
+        self.overwrite_at(0, &length.to_ne_bytes());
+        self.overwrite_at(6, &flags.0.to_ne_bytes());
+        self.overwrite_at(8, &sequence.to_ne_bytes());
         Ok(&self.bytes)
     }
 
@@ -154,7 +154,7 @@ impl NetlinkRequest {
         }
     }
 
-    fn attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
+    fn put_attribute(&mut self, kind: u16, write: impl FnOnce(&mut Vec<u8>)) -> &mut Self {
         let start = self.open_attribute(kind);
         write(&mut self.bytes);
         self.close_attribute(start);
@@ -172,20 +172,20 @@ impl NetlinkRequest {
     fn close_attribute(&mut self, start: usize) {
         debug_assert!(self.bytes.len() >= start + ATTRIBUTE_HEADER);
         match u16::try_from(self.bytes.len() - start) {
-            Ok(length) => self.overwrite(start, &length.to_ne_bytes()),
+            Ok(length) => self.overwrite_at(start, &length.to_ne_bytes()),
             Err(_) => self.too_long = true,
         }
-        self.pad();
+        self.pad_to_alignment();
     }
 
-    fn overwrite(&mut self, at: usize, value: &[u8]) {
+    fn overwrite_at(&mut self, at: usize, value: &[u8]) {
         if let Some(slot) = self.bytes.get_mut(at..at + value.len()) {
             slot.copy_from_slice(value);
         }
     }
 
-    fn pad(&mut self) {
+    fn pad_to_alignment(&mut self) {
         debug_assert!(self.bytes.len() >= MESSAGE_HEADER);
-        self.bytes.resize(aligned(self.bytes.len()), 0);
+        self.bytes.resize(align_length(self.bytes.len()), 0);
     }
 }

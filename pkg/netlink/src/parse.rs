@@ -1,6 +1,6 @@
 //! Reading what came back. Every length is checked; nothing here can panic.
 
-use crate::{ATTRIBUTE_HEADER, MESSAGE_HEADER, Malformed, MessageFlags, aligned};
+use crate::{ATTRIBUTE_HEADER, MESSAGE_HEADER, Malformed, MessageFlags, align_length};
 
 /// `NLA_TYPE_MASK`: an attribute's type without the flags "nested" and "network byte order".
 const KIND_MASK: u16 = 0x3fff;
@@ -28,7 +28,9 @@ impl<'a> Iterator for MessageIter<'a> {
         }
         let message = ReceivedMessage::first_of(self.rest);
         self.rest = match &message {
-            Ok(found) => self.rest.get(aligned(MESSAGE_HEADER + found.payload.len())..).unwrap_or_default(),
+            Ok(found) => {
+                self.rest.get(align_length(MESSAGE_HEADER + found.payload.len())..).unwrap_or_default()
+            }
             Err(_) => &[],
         };
         Some(message)
@@ -54,10 +56,10 @@ impl<'a> ReceivedMessage<'a> {
     /// # Errors
     ///
     /// If the payload is shorter than `N`.
-    pub fn header<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), Malformed> {
+    pub fn split_header<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), Malformed> {
         let (header, _) =
             self.payload.split_first_chunk::<N>().ok_or(Malformed("message without its family's header"))?;
-        let attributes = self.payload.get(aligned(N)..).unwrap_or_default();
+        let attributes = self.payload.get(align_length(N)..).unwrap_or_default();
         Ok((header, Attributes::new(attributes)))
     }
 
@@ -108,7 +110,9 @@ impl<'a> Iterator for Attributes<'a> {
         }
         let attribute = Attribute::first_of(self.rest);
         self.rest = match &attribute {
-            Ok(found) => self.rest.get(aligned(ATTRIBUTE_HEADER + found.payload.len())..).unwrap_or_default(),
+            Ok(found) => {
+                self.rest.get(align_length(ATTRIBUTE_HEADER + found.payload.len())..).unwrap_or_default()
+            }
             Err(_) => &[],
         };
         Some(attribute)
@@ -130,8 +134,8 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// This and the other number getters fail if the value has another size.
-    pub fn u8(&self) -> Result<u8, Malformed> {
-        self.array().map(u8::from_ne_bytes)
+    pub fn read_u8(&self) -> Result<u8, Malformed> {
+        self.read_array().map(u8::from_ne_bytes)
     }
 
     /// A 16-bit value in host byte order.
@@ -139,8 +143,8 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If the value has another size.
-    pub fn u16(&self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_ne_bytes)
+    pub fn read_u16(&self) -> Result<u16, Malformed> {
+        self.read_array().map(u16::from_ne_bytes)
     }
 
     /// A 32-bit value in host byte order.
@@ -148,8 +152,8 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If the value has another size.
-    pub fn u32(&self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_ne_bytes)
+    pub fn read_u32(&self) -> Result<u32, Malformed> {
+        self.read_array().map(u32::from_ne_bytes)
     }
 
     /// A 16-bit value in network byte order.
@@ -157,8 +161,8 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If the value has another size.
-    pub fn be16(&self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_be_bytes)
+    pub fn read_be16(&self) -> Result<u16, Malformed> {
+        self.read_array().map(u16::from_be_bytes)
     }
 
     /// A 32-bit value in network byte order.
@@ -166,8 +170,8 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If the value has another size.
-    pub fn be32(&self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_be_bytes)
+    pub fn read_be32(&self) -> Result<u32, Malformed> {
+        self.read_array().map(u32::from_be_bytes)
     }
 
     /// A value of exactly `N` bytes.
@@ -175,7 +179,7 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If the value has another size.
-    pub fn array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
+    pub fn read_array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
         self.payload.try_into().map_err(|_| Malformed("attribute of an unexpected size"))
     }
 
@@ -184,14 +188,14 @@ impl<'a> Attribute<'a> {
     /// # Errors
     ///
     /// If it is not UTF-8.
-    pub fn str(&self) -> Result<&'a str, Malformed> {
+    pub fn read_str(&self) -> Result<&'a str, Malformed> {
         let text = self.payload.split(|byte| *byte == 0).next().unwrap_or_default();
         std::str::from_utf8(text).map_err(|_| Malformed("text that is not UTF-8"))
     }
 
     /// The attributes inside this one.
     #[must_use]
-    pub const fn nested(&self) -> Attributes<'a> {
+    pub const fn nested_attributes(&self) -> Attributes<'a> {
         Attributes::new(self.payload)
     }
 

@@ -70,7 +70,7 @@ impl Socket {
     /// [`Error::Io`] if the kernel does not give one.
     pub fn open_with_timeout(protocol: NetlinkProtocol, timeout: Duration) -> Result<Self, Error> {
         let fd = open_fd(protocol, SocketFlags::CLOEXEC)?;
-        options::set(&fd, protocol).map_err(io_error("set up a netlink socket"))?;
+        options::enable_options(&fd, protocol).map_err(io_error("set up a netlink socket"))?;
         let limit = (!timeout.is_zero()).then_some(timeout);
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, limit)
             .map_err(io_error("set the timeout of a netlink socket"))?;
@@ -79,7 +79,7 @@ impl Socket {
 
     /// Sets other bounds for each list. Initially they are [`ListBounds::NODE`].
     #[must_use]
-    pub fn bounded(self, bounds: ListBounds) -> Self {
+    pub fn with_bounds(self, bounds: ListBounds) -> Self {
         Self { bounds, ..self }
     }
 
@@ -90,7 +90,7 @@ impl Socket {
     /// [`Error::Kernel`] if it refuses; others if the exchange fails.
     pub fn request(&mut self, message: NetlinkRequest) -> Result<(), Error> {
         self.send(message, MessageFlags::ACK)?;
-        self.receive(&mut |_| {})
+        self.receive_replies(&mut |_| {})
     }
 
     /// Asks for one object; the replies are what the kernel sent before its acknowledgement.
@@ -101,7 +101,7 @@ impl Socket {
     pub fn get(&mut self, message: NetlinkRequest) -> Result<ReplyMessages, Error> {
         self.send(message, MessageFlags::ACK)?;
         let mut replies = ReplyMessages::default();
-        self.receive(&mut |reply| replies.push(reply))?;
+        self.receive_replies(&mut |reply| replies.push(reply))?;
         Ok(replies)
     }
 
@@ -118,7 +118,9 @@ impl Socket {
         while replies.iter().next().is_none() {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.datagram(datagram, &mut |reply| replies.push(reply))? == ExchangeProgress::Ended {
+            if exchange.process_datagram(datagram, &mut |reply| replies.push(reply))?
+                == ExchangeProgress::Ended
+            {
                 break;
             }
         }
@@ -127,12 +129,12 @@ impl Socket {
 
     fn send(&mut self, message: NetlinkRequest, added: MessageFlags) -> Result<(), Error> {
         let mut bytes = Vec::new();
-        self.put(message, added, &mut bytes)?;
+        self.append_request(message, added, &mut bytes)?;
         self.send_bytes(&bytes)
     }
 
     /// Numbers a request and puts it behind what is to be sent.
-    fn put(
+    fn append_request(
         &mut self,
         mut message: NetlinkRequest,
         added: MessageFlags,
@@ -150,12 +152,12 @@ impl Socket {
     }
 
     /// Hands over the replies to the newest request until the message that ends them.
-    fn receive(&mut self, each: &mut dyn FnMut(&ReceivedMessage<'_>)) -> Result<(), Error> {
+    fn receive_replies(&mut self, each: &mut dyn FnMut(&ReceivedMessage<'_>)) -> Result<(), Error> {
         let mut exchange = Exchange::new(self.sequence);
         loop {
             let length = self.receive_datagram()?;
             let datagram = self.buffer.get(..length).unwrap_or_default();
-            if exchange.datagram(datagram, each)? == ExchangeProgress::Ended {
+            if exchange.process_datagram(datagram, each)? == ExchangeProgress::Ended {
                 return Ok(());
             }
         }

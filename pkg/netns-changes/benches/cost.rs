@@ -13,7 +13,7 @@ const ROUNDS: usize = 9;
 const RULES: usize = 2000;
 const RULE: &str = "add rule inet t c meta l4proto tcp counter accept\n";
 
-fn nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
+fn run_nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
     let run = || {
         let start = Instant::now();
         let mut child = Command::new("nft");
@@ -26,22 +26,22 @@ fn nft(netns: &Netns, arguments: &[&str], input: &str) -> Duration {
 }
 
 /// The time of one run in a namespace of its own.
-fn time(watcher: Option<&ChangeWatcher<u8>>, arguments: &[&str]) -> Duration {
+fn time_in_new_netns(watcher: Option<&ChangeWatcher<u8>>, arguments: &[&str]) -> Duration {
     let netns = Netns::create().unwrap();
-    let _ = nft(&netns, &["-f", "-"], "add table inet t\nadd chain inet t c\n");
+    let _ = run_nft(&netns, &["-f", "-"], "add table inet t\nadd chain inet t c\n");
     let _watch = watcher.map(|watcher| watcher.watch(0, &netns).unwrap());
-    nft(&netns, arguments, &RULE.repeat(RULES))
+    run_nft(&netns, arguments, &RULE.repeat(RULES))
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+fn median_duration(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times.get(times.len() / 2).copied().unwrap()
 }
 
-fn compare(name: &str, watcher: &ChangeWatcher<u8>, arguments: &[&str]) {
-    let pair = |_| (time(None, arguments), time(Some(watcher), arguments));
+fn compare_watched(name: &str, watcher: &ChangeWatcher<u8>, arguments: &[&str]) {
+    let pair = |_| (time_in_new_netns(None, arguments), time_in_new_netns(Some(watcher), arguments));
     let (without, with): (Vec<_>, Vec<_>) = (0..ROUNDS).map(pair).unzip();
-    let (without, with) = (median(without), median(with));
+    let (without, with) = (median_duration(without), median_duration(with));
     let ratio = with.as_secs_f64() / without.as_secs_f64();
     println!("{RULES} rules, {name}: {without:?} unwatched, {with:?} watched, ratio {ratio:.2}");
 }
@@ -51,13 +51,13 @@ fn main() {
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut changes = 0;
-            while let Some(some) = watcher.wait(None).unwrap() {
+            while let Some(some) = watcher.wait_for_changes(None).unwrap() {
                 changes += some.len();
             }
             changes
         });
-        compare("one transaction", &watcher, &["-f", "-"]);
-        compare("a transaction each", &watcher, &["-i"]);
+        compare_watched("one transaction", &watcher, &["-f", "-"]);
+        compare_watched("a transaction each", &watcher, &["-i"]);
         watcher.close();
         println!("{} reports were read", reader.join().unwrap());
     });

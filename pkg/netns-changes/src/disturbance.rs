@@ -24,7 +24,7 @@ impl NetnsDisturbance {
 
     /// Both: the first time that it was noticed, and the last writer.
     #[must_use]
-    pub fn and(self, later: NetnsDisturbance) -> NetnsDisturbance {
+    pub fn merge_with(self, later: NetnsDisturbance) -> NetnsDisturbance {
         NetnsDisturbance {
             noticed: self.noticed,
             kinds: self.kinds | later.kinds,
@@ -41,7 +41,7 @@ impl NetnsDisturbance {
 
     /// The kind of objects that changed, as a label of metrics.
     #[must_use]
-    pub fn label(&self) -> &'static str {
+    pub fn metric_label(&self) -> &'static str {
         const LABELS: [(ChangeKinds, &str); 5] = [
             (ChangeKinds::FIREWALL, "firewall"),
             (ChangeKinds::POLICY_RULES, "policy_rules"),
@@ -54,7 +54,7 @@ impl NetnsDisturbance {
 
     /// Returns the process that changed firewall rules, by name and ID, for people.
     #[must_use]
-    pub fn writer(&self) -> Option<String> {
+    pub fn writer_name(&self) -> Option<String> {
         self.writer.as_ref().map(|writer| format!("{} (process {})", writer.name, writer.pid))
     }
 }

@@ -8,8 +8,8 @@ use crate::watcher::WatchId;
 
 /// The change that a datagram reports.
 #[must_use]
-pub fn notification(datagram: &[u8]) -> Option<Change<()>> {
+pub fn parse_notification(datagram: &[u8]) -> Option<Change<()>> {
     let mut observed = Observed::default();
-    observed.add(MessageIter::new(datagram));
+    observed.add_messages(MessageIter::new(datagram));
     observed.into_change((), WatchId(0))
 }

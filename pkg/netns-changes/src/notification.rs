@@ -42,7 +42,7 @@ pub(crate) fn generation_request() -> NetlinkRequest {
 
 impl Observed {
     /// Adds the messages of one datagram, of either socket.
-    pub(crate) fn add(&mut self, messages: MessageIter<'_>) {
+    pub(crate) fn add_messages(&mut self, messages: MessageIter<'_>) {
         for message in messages {
             if message.and_then(|message| self.add_message(&message)).is_err() {
                 self.add_loss();
@@ -64,14 +64,14 @@ impl Observed {
     fn add_message(&mut self, message: &ReceivedMessage<'_>) -> Result<(), Malformed> {
         self.kinds |= match message.kind {
             NEW_GENERATION => {
-                let (_, attributes) = message.header::<NETFILTER_HEADER>()?;
-                let generation = attributes.find(GENERATION).and_then(|attribute| attribute.be32().ok());
+                let (_, attributes) = message.split_header::<NETFILTER_HEADER>()?;
+                let generation = attributes.find(GENERATION).and_then(|attribute| attribute.read_be32().ok());
                 if message.sequence == REQUEST_NUMBER {
                     self.answer = generation;
                     return Ok(());
                 }
                 self.generation = generation;
-                self.writer = writer(&attributes);
+                self.writer = read_writer(&attributes);
                 ChangeKinds::FIREWALL
             }
             16 | 17 => ChangeKinds::LINKS, // RTM_NEWLINK, RTM_DELLINK
@@ -85,8 +85,8 @@ impl Observed {
     }
 }
 
-fn writer(attributes: &Attributes<'_>) -> Option<Writer> {
-    let pid = attributes.find(PROCESS_ID)?.be32().ok()?;
+fn read_writer(attributes: &Attributes<'_>) -> Option<Writer> {
+    let pid = attributes.find(PROCESS_ID)?.read_be32().ok()?;
     let name = attributes.find(PROCESS_NAME).map(|name| name.payload).unwrap_or_default();
     let printable = |byte: &u8| match byte {
         b' '..=b'~' => char::from(*byte),
@@ -97,7 +97,7 @@ fn writer(attributes: &Attributes<'_>) -> Option<Writer> {
 }
 
 fn is_cache_entry(message: &ReceivedMessage<'_>) -> Result<bool, Malformed> {
-    let (&[.., f0, f1, f2, f3], _) = message.header::<ROUTE_HEADER>()?;
+    let (&[.., f0, f1, f2, f3], _) = message.split_header::<ROUTE_HEADER>()?;
     Ok(u32::from_ne_bytes([f0, f1, f2, f3]) & CLONED != 0)
 }
 

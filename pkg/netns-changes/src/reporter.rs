@@ -31,7 +31,7 @@ impl<K: Clone + Send + 'static> ChangeReporter<K> {
         let reporter = Self(watcher.clone());
         let body = move || {
             loop {
-                match watcher.wait(None) {
+                match watcher.wait_for_changes(None) {
                     Ok(Some(changes)) => changes.into_iter().map(Ok).for_each(&mut report),
                     Ok(None) => return,
                     Err(error) => return report(Err(error)),

@@ -17,11 +17,17 @@ const RECEIVE_BUFFER: usize = 32 * 1024;
 const DATAGRAMS_AT_A_TIME: usize = 32;
 
 /// `NFNLGRP_NFTABLES`.
-const FIREWALL_GROUPS: u32 = group(7);
+const FIREWALL_GROUPS: u32 = group_mask(7);
 /// `RTNLGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV4_RULE`, `_IPV6_IFADDR`, `_IPV6_ROUTE`, `_IPV6_RULE`.
-const NETWORK_GROUPS: u32 = group(1) | group(5) | group(7) | group(8) | group(9) | group(11) | group(19);
+const NETWORK_GROUPS: u32 = group_mask(1)
+    | group_mask(5)
+    | group_mask(7)
+    | group_mask(8)
+    | group_mask(9)
+    | group_mask(11)
+    | group_mask(19);
 
-const fn group(number: u32) -> u32 {
+const fn group_mask(number: u32) -> u32 {
     1 << (number - 1)
 }
 
@@ -37,7 +43,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) const ALL: [Self; 2] = [Self::Firewall, Self::Network];
 
-    fn listen(self) -> Result<NotificationSocket, Error> {
+    fn open_socket(self) -> Result<NotificationSocket, Error> {
         let (objects, protocol, groups, only) = match self {
             Self::Firewall => {
                 ("nf_tables", NetlinkProtocol::Netfilter, FIREWALL_GROUPS, Some(NEW_GENERATION))
@@ -56,7 +62,10 @@ pub(crate) struct Sockets(Vec<(Source, NotificationSocket)>);
 impl Sockets {
     pub(crate) fn open_in(netns: &Netns, sources: &[Source]) -> Result<Self, Error> {
         let open = || {
-            sources.iter().map(|source| Ok((*source, source.listen()?))).collect::<Result<Vec<_>, Error>>()
+            sources
+                .iter()
+                .map(|source| Ok((*source, source.open_socket()?)))
+                .collect::<Result<Vec<_>, Error>>()
         };
         netns.run_in(open)?.map(Self)
     }
@@ -81,17 +90,17 @@ impl Sockets {
     pub(crate) fn ask_generation(&self, buffer: &mut [u8], observed: &mut Observed) {
         let Some((source, socket)) = self.0.iter().find(|(of, _)| *of == Source::Firewall) else { return };
         if socket.send(generation_request(), REQUEST_NUMBER).is_ok() {
-            self.read(*source, buffer, observed);
+            self.read_notifications(*source, buffer, observed);
         }
     }
 
     /// Reads pending notifications of one socket: a bounded number of them, and those after a loss another time.
-    pub(crate) fn read(&self, source: Source, buffer: &mut [u8], observed: &mut Observed) {
+    pub(crate) fn read_notifications(&self, source: Source, buffer: &mut [u8], observed: &mut Observed) {
         let Some((_, socket)) = self.0.iter().find(|(of, _)| *of == source) else { return };
         for _ in 0..DATAGRAMS_AT_A_TIME {
             match socket.receive(buffer) {
                 Ok(None) => return,
-                Ok(Some(messages)) => observed.add(messages),
+                Ok(Some(messages)) => observed.add_messages(messages),
                 // The error itself says no more than this, and the socket goes on.
                 Err(_) => return observed.add_loss(),
             }

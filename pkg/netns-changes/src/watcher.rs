@@ -100,7 +100,7 @@ impl<K: Clone> ChangeWatcher<K> {
             return Err(Error::DescriptorShare { most });
         }
         let sockets = Sockets::open_in(netns, sources)?;
-        let mut watched = self.0.watched();
+        let mut watched = self.0.lock_namespaces();
         let id = WatchId(watched.next_id);
         watched.next_id += 1;
         sockets.register(self.0.epoll.as_fd(), |source| event_data(id, source))?;
@@ -119,7 +119,7 @@ impl<K: Clone> ChangeWatcher<K> {
     /// # Errors
     ///
     /// If the kernel refuses to wait, which it has no reason for.
-    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Change<K>>>> {
+    pub fn wait_for_changes(&self, timeout: Option<Duration>) -> io::Result<Option<Vec<Change<K>>>> {
         // A timeout beyond what the kernel can count is none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(EVENTS);
@@ -130,16 +130,16 @@ impl<K: Clone> ChangeWatcher<K> {
         if events.iter().any(|event| event.data.u64() == CLOSED) {
             return Ok(None);
         }
-        Ok(Some(self.0.watched().read(&events)))
+        Ok(Some(self.0.lock_namespaces().read_events(&events)))
     }
 
     /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
     /// none is entered. `None` where there is no answer, because the watch has ended or the kernel has no nf_tables, or where
-    /// more notifications are pending than one [`ChangeWatcher::wait`] reads. Notifications that were pending are returned as
+    /// more notifications are pending than one [`ChangeWatcher::wait_for_changes`] reads. Notifications that were pending are returned as
     /// changes, and not reported once more.
     #[must_use]
     pub fn read_generations(&self, watches: &[WatchId]) -> (Vec<Option<u32>>, Vec<Change<K>>) {
-        let mut watched = self.0.watched();
+        let mut watched = self.0.lock_namespaces();
         let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
         let mut changes = Vec::new();
         let mut ask = |id: &WatchId| {
@@ -159,7 +159,7 @@ impl<K> ChangeWatcher<K> {
     /// Returns the number of watches.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.watched().namespaces.len()
+        self.0.lock_namespaces().namespaces.len()
     }
 
     /// Whether no namespace is watched.
@@ -168,7 +168,7 @@ impl<K> ChangeWatcher<K> {
         self.len() == 0
     }
 
-    /// Ends every [`ChangeWatcher::wait`], those to come included.
+    /// Ends every [`ChangeWatcher::wait_for_changes`], those to come included.
     pub fn close(&self) {
         let _ = rustix::io::write(&self.0.closed, &1_u64.to_ne_bytes()); // fails only if it is written already
     }
@@ -190,7 +190,7 @@ impl<K> NetnsWatch<K> {
 
 impl<K> Drop for NetnsWatch<K> {
     fn drop(&mut self) {
-        let removed = self.set.watched().namespaces.remove(&self.id);
+        let removed = self.set.lock_namespaces().namespaces.remove(&self.id);
         if let Some((_, sockets)) = removed {
             sockets.deregister(self.set.epoll.as_fd());
         }
@@ -198,19 +198,19 @@ impl<K> Drop for NetnsWatch<K> {
 }
 
 impl<K> EpollSet<K> {
-    fn watched(&self) -> MutexGuard<'_, WatchedNamespaces<K>> {
+    fn lock_namespaces(&self) -> MutexGuard<'_, WatchedNamespaces<K>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Clone> WatchedNamespaces<K> {
     /// Reads the sockets that have something. A namespace that is no longer watched is passed over.
-    fn read(&mut self, events: &[Event]) -> Vec<Change<K>> {
+    fn read_events(&mut self, events: &[Event]) -> Vec<Change<K>> {
         let mut observed: BTreeMap<WatchId, Observed> = BTreeMap::new();
         for event in events {
             let (id, source) = id_and_source(event.data.u64());
             if let Some((_, sockets)) = self.namespaces.get(&id) {
-                sockets.read(source, &mut self.buffer, observed.entry(id).or_default());
+                sockets.read_notifications(source, &mut self.buffer, observed.entry(id).or_default());
             }
         }
         let change = |(id, observed): (WatchId, Observed)| {

@@ -84,7 +84,7 @@ fn run_in(netns: &Netns, command: &str, input: &str) {
 fn pending(watcher: &ChangeWatcher<&'static str>) -> Vec<Change<&'static str>> {
     let mut all = Vec::new();
     loop {
-        let changes = watcher.wait(Some(QUIET)).unwrap().unwrap();
+        let changes = watcher.wait_for_changes(Some(QUIET)).unwrap().unwrap();
         if changes.is_empty() {
             return all;
         }
@@ -98,7 +98,7 @@ fn wait_until_quiet(watcher: &ChangeWatcher<&'static str>) {
     let mut since = Instant::now();
     while since.elapsed() < Duration::from_millis(600) {
         assert!(Instant::now() < deadline, "the namespace still changes");
-        if !watcher.wait(Some(QUIET)).unwrap().unwrap().is_empty() {
+        if !watcher.wait_for_changes(Some(QUIET)).unwrap().unwrap().is_empty() {
             since = Instant::now();
         }
     }
@@ -108,7 +108,7 @@ fn wait_until_quiet(watcher: &ChangeWatcher<&'static str>) {
 fn first_of(watcher: &ChangeWatcher<&'static str>, kinds: ChangeKinds) -> Change<&'static str> {
     let deadline = Instant::now() + LIMIT;
     loop {
-        let changes = watcher.wait(Some(deadline - Instant::now())).unwrap().unwrap();
+        let changes = watcher.wait_for_changes(Some(deadline - Instant::now())).unwrap().unwrap();
         if let Some(change) = changes.into_iter().find(|change| change.kinds.may_concern(kinds)) {
             return change;
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use netns::{MountSandbox, Netns};
 
-fn timed(what: &str, run: impl Fn()) {
+fn print_timing(what: &str, run: impl Fn()) {
     let once = |_| {
         let start = Instant::now();
         run();
@@ -25,8 +25,8 @@ fn timed(what: &str, run: impl Fn()) {
 fn main() {
     let netns = Netns::create().unwrap();
     let sandbox = MountSandbox::default();
-    timed("open", || drop(Netns::open("/proc/self/ns/net").unwrap()));
-    timed("run_in", || netns.run_in(|| ()).unwrap());
-    timed("run_in_sandbox", || netns.run_in_sandbox(&sandbox, || ()).unwrap());
-    timed("create", || drop(Netns::create().unwrap()));
+    print_timing("open", || drop(Netns::open("/proc/self/ns/net").unwrap()));
+    print_timing("run_in", || netns.run_in(|| ()).unwrap());
+    print_timing("run_in_sandbox", || netns.run_in_sandbox(&sandbox, || ()).unwrap());
+    print_timing("create", || drop(Netns::create().unwrap()));
 }

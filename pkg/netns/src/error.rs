@@ -92,7 +92,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn opening(path: &Path, errno: Errno) -> Self {
+    pub(crate) fn open_error(path: &Path, errno: Errno) -> Self {
         let (path, source) = (path.to_owned(), errno.into());
         match errno {
             // ESRCH: a file of /proc whose process ended between two steps
@@ -104,11 +104,11 @@ impl Error {
         }
     }
 
-    pub(crate) fn listing(path: &Path, source: io::Error) -> Self {
+    pub(crate) fn list_error(path: &Path, source: io::Error) -> Self {
         Self::List { path: path.to_owned(), source }
     }
 
-    pub(crate) fn name(step: &'static str, path: &Path, errno: Errno) -> Self {
+    pub(crate) fn name_error(step: &'static str, path: &Path, errno: Errno) -> Self {
         Self::Name { step, path: path.to_owned(), source: errno.into() }
     }
 }

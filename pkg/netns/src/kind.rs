@@ -27,14 +27,14 @@ const OTHERS: [(i32, &str); 7] = [
 /// Says what is at `path`, unless it is a network namespace.
 ///
 /// An empty file is the usual impostor: a name whose mount is gone, or is not visible from here.
-pub(crate) fn check(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
+pub(crate) fn check_netns(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
     let other = |found| Err(Error::NotNetns { path: path.to_owned(), found });
-    let file_system = rustix::fs::fstatfs(fd).map_err(|errno| Error::opening(path, errno))?;
+    let file_system = rustix::fs::fstatfs(fd).map_err(|errno| Error::open_error(path, errno))?;
     // The field's width differs between architectures; the number has 32 bits.
     if file_system.f_type as u32 != NSFS_MAGIC {
         return other("an ordinary file or directory");
     }
-    match kind(fd) {
+    match namespace_type(fd) {
         Ok(NETWORK) => Ok(()),
         Ok(kind) => {
             let known = OTHERS.iter().find(|(flag, _)| *flag == kind);
@@ -42,12 +42,12 @@ pub(crate) fn check(fd: &OwnedFd, path: &Path) -> Result<(), Error> {
         }
         // Older than Linux 4.11; entering it will tell.
         Err(Errno::NOTTY) => Ok(()),
-        Err(errno) => Err(Error::opening(path, errno)),
+        Err(errno) => Err(Error::open_error(path, errno)),
     }
 }
 
 #[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_NSTYPE")]
-fn kind(fd: &OwnedFd) -> Result<i32, Errno> {
+fn namespace_type(fd: &OwnedFd) -> Result<i32, Errno> {
     // SAFETY: `fd` is a file of nsfs (checked by the caller), where this number means NS_GET_NSTYPE, which takes no
     // argument and touches no memory of ours.
     unsafe { rustix::ioctl::ioctl(fd, GetKind) }

@@ -57,8 +57,9 @@ impl Netns {
         let path = path.as_ref();
         // NONBLOCK and NOCTTY: a pipe or terminal in its place must not stop or capture us.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::opening(path, errno))?;
-        Self::checked(fd, path)
+        let fd =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
+        Self::from_fd_at(fd, path)
     }
 
     /// Takes over an open netns, such as one that another process has sent.
@@ -67,7 +68,7 @@ impl Netns {
     ///
     /// [`Error::NotNetns`] if it is something else, [`Error::Open`].
     pub fn from_fd(fd: OwnedFd) -> Result<Self, Error> {
-        Self::checked(fd, Path::new("a file descriptor"))
+        Self::from_fd_at(fd, Path::new("a file descriptor"))
     }
 
     /// The netns that a socket belongs to. A connection that was accepted on a Unix socket belongs to the netns of the
@@ -78,13 +79,13 @@ impl Netns {
     /// [`Error::Denied`] without CAP_NET_ADMIN over it, [`Error::Open`].
     pub fn of_socket(socket: &impl AsFd) -> Result<Self, Error> {
         let path = Path::new("of a socket");
-        let fd = kind::of_socket(socket).map_err(|errno| Error::opening(path, errno))?;
-        Self::checked(fd, path)
+        let fd = kind::of_socket(socket).map_err(|errno| Error::open_error(path, errno))?;
+        Self::from_fd_at(fd, path)
     }
 
-    fn checked(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
-        kind::check(&fd, path)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::opening(path, errno))?;
+    fn from_fd_at(fd: OwnedFd, path: &Path) -> Result<Self, Error> {
+        kind::check_netns(&fd, path)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| Error::open_error(path, errno))?;
         Ok(Self { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino } })
     }
 
@@ -109,21 +110,21 @@ impl Netns {
         })
     }
 
-    /// Makes a netns that stays until [`Netns::remove`], by mounting it on a new file at `path`, as `ip netns` does.
+    /// Makes a netns that stays until [`Netns::remove_named`], by mounting it on a new file at `path`, as `ip netns` does.
     ///
     /// # Errors
     ///
     /// [`Error::Create`], and [`Error::Name`] if the file exists or cannot be made or mounted on.
     pub fn create_named(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let name_error = |step| move |errno| Error::name(step, path, errno);
+        let name_error = |step| move |errno| Error::name_error(step, path, errno);
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         drop(rustix::fs::open(path, flags, Mode::RUSR).map_err(name_error("make"))?);
         let mounted = on_own_thread(|| {
             leave_into_new()?;
             rustix::mount::mount_bind(CURRENT, path).map_err(name_error("mount a network namespace on"))
         });
-        mounted.and_then(|()| Self::open(path)).inspect_err(|_| drop(Self::remove(path)))
+        mounted.and_then(|()| Self::open(path)).inspect_err(|_| drop(Self::remove_named(path)))
     }
 
     /// Takes away the name that [`Netns::create_named`] gave; the netns ends when nobody uses it any more.
@@ -132,15 +133,15 @@ impl Netns {
     /// # Errors
     ///
     /// [`Error::Name`] if it cannot be unmounted or its file not be removed.
-    pub fn remove(path: impl AsRef<Path>) -> Result<(), Error> {
+    pub fn remove_named(path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         match rustix::mount::unmount(path, UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {} // INVAL: nothing is mounted there
-            Err(errno) => return Err(Error::name("unmount", path, errno)),
+            Err(errno) => return Err(Error::name_error("unmount", path, errno)),
         }
         match rustix::fs::unlink(path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(Error::name("remove", path, errno)),
+            Err(errno) => Err(Error::name_error("remove", path, errno)),
         }
     }
 
@@ -157,7 +158,7 @@ impl Netns {
     /// [`Error::Thread`] or [`Error::Enter`]; `f` has not run then.
     pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, Error> {
         on_own_thread(|| {
-            self.enter()?;
+            self.enter_thread()?;
             Ok(f())
         })
     }
@@ -173,7 +174,7 @@ impl Netns {
         f: impl Fn(usize) -> T + Sync,
     ) -> Result<Vec<Result<T, Error>>, Error> {
         on_own_thread(|| {
-            let visit = |(place, netns): (usize, &&Netns)| netns.enter().map(|()| f(place));
+            let visit = |(place, netns): (usize, &&Netns)| netns.enter_thread().map(|()| f(place));
             Ok(all.iter().enumerate().map(visit).collect())
         })
     }
@@ -190,15 +191,15 @@ impl Netns {
         f: impl FnOnce() -> T + Send,
     ) -> Result<T, Error> {
         on_own_thread(|| {
-            self.enter()?;
-            sandbox.prepare()?;
+            self.enter_thread()?;
+            sandbox.prepare_mounts()?;
             Ok(f())
         })
     }
 
     /// Moves the calling thread, which must be one of our own that ends soon.
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
-    fn enter(&self) -> Result<(), Error> {
+    fn enter_thread(&self) -> Result<(), Error> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| Error::Enter { source: errno.into() })
     }

@@ -16,9 +16,9 @@ impl Netns {
     /// # Errors
     ///
     /// [`Error::List`]; [`Error::Denied`] and [`Error::Open`] for an entry that may be a netns.
-    pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
+    pub fn list_directory(directory: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
         let mut found = Vec::new();
-        for path in entries(directory)? {
+        for path in directory_entries(directory)? {
             match Self::open(&path) {
                 Ok(netns) => found.push((path, netns)),
                 Err(Error::Missing { .. } | Error::NotNetns { .. }) => {}
@@ -29,13 +29,13 @@ impl Netns {
     }
 }
 
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+fn directory_entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(|error| Error::listing(directory, error))?,
+        other => other.map_err(|error| Error::list_error(directory, error))?,
     };
     let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    let mut paths = paths.map_err(|error| Error::listing(directory, error))?;
+    let mut paths = paths.map_err(|error| Error::list_error(directory, error))?;
     paths.sort();
     Ok(paths)
 }

@@ -32,28 +32,29 @@ pub struct MountSandbox {
 
 impl MountSandbox {
     /// Gives the calling thread, which must be one of our own that ends soon, its own mounts.
-    pub(crate) fn prepare(&self) -> Result<(), Error> {
-        unshare_mounts().map_err(failed("unshare mounts"))?;
+    pub(crate) fn prepare_mounts(&self) -> Result<(), Error> {
+        unshare_mounts().map_err(sandbox_error("unshare mounts"))?;
         // Slave, not private: what the host unmounts meanwhile goes away here too, and is not kept busy by us.
         let quiet = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-        rustix::mount::mount_change("/", quiet).map_err(failed("keep mounts from the host"))?;
+        rustix::mount::mount_change("/", quiet).map_err(sandbox_error("keep mounts from the host"))?;
         self.binds.iter().try_for_each(BindMount::mount)
     }
 }
 
 impl BindMount {
     fn mount(&self) -> Result<(), Error> {
-        rustix::mount::mount_bind(&self.source, &self.target).map_err(|errno| self.failed("show", errno))?;
+        rustix::mount::mount_bind(&self.source, &self.target)
+            .map_err(|errno| self.mount_error("show", errno))?;
         if self.read_only {
             let flags = MountFlags::BIND | MountFlags::RDONLY;
             rustix::mount::mount_remount(&self.target, flags, "")
-                .map_err(|errno| self.failed("protect", errno))?;
+                .map_err(|errno| self.mount_error("protect", errno))?;
         }
         Ok(())
     }
 
-    fn failed(&self, verb: &str, errno: Errno) -> Error {
-        failed(format_args!("{verb} {} on {}", self.source.display(), self.target.display()))(errno)
+    fn mount_error(&self, verb: &str, errno: Errno) -> Error {
+        sandbox_error(format_args!("{verb} {} on {}", self.source.display(), self.target.display()))(errno)
     }
 }
 
@@ -64,6 +65,6 @@ fn unshare_mounts() -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
 }
 
-fn failed(step: impl Display) -> impl FnOnce(Errno) -> Error {
+fn sandbox_error(step: impl Display) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::Sandbox { step: step.to_string(), source: errno.into() }
 }

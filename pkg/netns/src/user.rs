@@ -38,7 +38,7 @@ impl Netns {
     /// [`Error::Open`]
     pub fn foreign_owner(&self) -> Result<Option<UserNamespace>, Error> {
         let failed = |source| Error::Open { path: OWN.into(), source };
-        let fd = match owner(self) {
+        let fd = match owning_namespace(self) {
             Ok(fd) => fd,
             Err(Errno::NOTTY | Errno::PERM) => return Ok(None),
             Err(errno) => return Err(failed(errno.into())),
@@ -66,7 +66,8 @@ impl UserNamespace {
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
     pub fn enter_for_good(path: &Path) -> Result<(), Error> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::opening(path, errno))?;
+        let fd =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
         let failed = |errno: Errno| Error::EnterUser { source: errno.into() };
         rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::User))
             .map_err(failed)?;
@@ -78,7 +79,7 @@ impl UserNamespace {
 }
 
 #[expect(unsafe_code, reason = "rustix has no safe call for NS_GET_USERNS")]
-fn owner(netns: &Netns) -> Result<OwnedFd, Errno> {
+fn owning_namespace(netns: &Netns) -> Result<OwnedFd, Errno> {
     // SAFETY: a `Netns` is a file of nsfs, where this number means NS_GET_USERNS, which takes no argument and touches no
     // memory of ours.
     unsafe { rustix::ioctl::ioctl(netns, GetOwner) }

@@ -97,8 +97,8 @@ fn a_named_namespace_stays_until_it_is_removed() {
     assert_eq!(Netns::open(&path).unwrap().id(), id);
     assert!(matches!(Netns::create_named(&path), Err(Error::Name { step: "make", .. })));
     assert_eq!(Netns::open(&path).unwrap().id(), id, "a refused second creation leaves the first alone");
-    Netns::remove(&path).unwrap();
-    Netns::remove(&path).unwrap();
+    Netns::remove_named(&path).unwrap();
+    Netns::remove_named(&path).unwrap();
     assert!(matches!(Netns::open(&path), Err(Error::Missing { .. })));
 }
 
@@ -108,7 +108,7 @@ fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
         return;
     }
     let scratch = Scratch::new("list");
-    assert!(Netns::list(&scratch.0).unwrap().is_empty());
+    assert!(Netns::list_directory(&scratch.0).unwrap().is_empty());
     let names = ["b", "a"].map(|name| scratch.0.join(name));
     let ids = names.clone().map(|name| Netns::create_named(name).unwrap().id());
     let file = scratch.file("plain", "");
@@ -118,13 +118,13 @@ fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
     for (target, name) in [("nowhere", "dangling"), ("loop", "loop"), ("/proc/self/ns/mnt", "mounts")] {
         std::os::unix::fs::symlink(target, scratch.0.join(name)).unwrap();
     }
-    let found = Netns::list(&scratch.0).unwrap();
+    let found = Netns::list_directory(&scratch.0).unwrap();
     let found: Vec<_> = found.iter().map(|(path, netns)| (path.clone(), netns.id())).collect();
     assert_eq!(found, [(names[1].clone(), ids[1]), (names[0].clone(), ids[0])]);
-    names.iter().for_each(|name| Netns::remove(name).unwrap());
-    assert!(Netns::list(&scratch.0).unwrap().is_empty());
-    assert!(Netns::list(&scratch.0.join("gone")).unwrap().is_empty());
-    let words = Netns::list(&file).unwrap_err().to_string();
+    names.iter().for_each(|name| Netns::remove_named(name).unwrap());
+    assert!(Netns::list_directory(&scratch.0).unwrap().is_empty());
+    assert!(Netns::list_directory(&scratch.0.join("gone")).unwrap().is_empty());
+    let words = Netns::list_directory(&file).unwrap_err().to_string();
     assert!(
         words.starts_with(&format!("cannot list the network namespaces in {}: ", file.display())),
         "{words}"

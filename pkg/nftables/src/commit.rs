@@ -10,7 +10,7 @@ use crate::{
     uapi::{
         BATCH_BEGIN, BATCH_END, CHAIN_HOOK, CHAIN_NAME, CHAIN_TABLE, CHAIN_TYPE, DELETE_CHAIN, DELETE_RULE,
         HOOK_NUMBER, HOOK_PRIORITY, NEW_CHAIN, NEW_RULE, NEW_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_POSITION,
-        RULE_TABLE, TABLE_NAME, base_chain, batch_header, header,
+        RULE_TABLE, TABLE_NAME, base_chain, batch_header, nfgenmsg_header,
     },
 };
 
@@ -27,17 +27,17 @@ pub struct Unsupported(pub String);
 ///
 /// # Errors
 /// [`Unsupported`].
-pub fn transaction(changes: &[(Family, &RuleChange)]) -> Result<Vec<NetlinkRequest>, Unsupported> {
+pub fn transaction_messages(changes: &[(Family, &RuleChange)]) -> Result<Vec<NetlinkRequest>, Unsupported> {
     let mut batch = Batch::default();
     for (family, change) in changes {
         for edit in &change.edits {
-            TableWriter { family: *family, table: edit.table, batch: &mut batch }.edit(edit)?;
+            TableWriter { family: *family, table: edit.table, batch: &mut batch }.write_edit(edit)?;
         }
     }
     Ok(batch.messages)
 }
 
-/// Makes the changes of a [`transaction`] in the calling thread's network namespace: all of them, or none.
+/// Makes the changes of a [`transaction_messages`] in the calling thread's network namespace: all of them, or none.
 ///
 /// It does not ask the kernel to refuse if others have changed rules since they were read (`NFNL_BATCH_GENID`): whoever
 /// may change a pod's rules could keep it from being redirected by doing so all the time. A chain of ours is filled as a
@@ -48,7 +48,7 @@ pub fn transaction(changes: &[(Family, &RuleChange)]) -> Result<Vec<NetlinkReque
 pub fn commit(messages: Vec<NetlinkRequest>) -> Result<(), Error> {
     let limit = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &batch_header());
     let done = Socket::open(NetlinkProtocol::Netfilter)
-        .and_then(|mut socket| socket.transaction(limit(BATCH_BEGIN), messages, limit(BATCH_END)));
+        .and_then(|mut socket| socket.send_transaction(limit(BATCH_BEGIN), messages, limit(BATCH_END)));
     done.map_err(Error::Commit)
 }
 
@@ -68,31 +68,31 @@ struct TableWriter<'a> {
 }
 
 impl TableWriter<'_> {
-    fn edit(&mut self, edit: &TableEdit) -> Result<(), Unsupported> {
+    fn write_edit(&mut self, edit: &TableEdit) -> Result<(), Unsupported> {
         self.ensure_table();
         for (chain, exists) in &edit.declare {
             if *exists {
-                self.flush(chain);
+                self.flush_chain(chain);
             } else {
                 let message = self.chain_message(NEW_CHAIN, &chain.0);
                 self.batch.messages.push(message);
             }
         }
-        edit.deletes.iter().try_for_each(|rule| self.delete(rule))?;
+        edit.deletes.iter().try_for_each(|rule| self.delete_rule(rule))?;
         for added in &edit.adds {
             match added.place {
-                RulePlace::End => self.add(&added.chain.0, MessageFlags::APPEND, None, &added.rule)?,
+                RulePlace::End => self.add_rule(&added.chain.0, MessageFlags::APPEND, None, &added.rule)?,
                 RulePlace::Before { handle: Some(handle), .. } => {
-                    self.add(&added.chain.0, MessageFlags::NONE, Some(handle), &added.rule)?;
+                    self.add_rule(&added.chain.0, MessageFlags::NONE, Some(handle), &added.rule)?;
                 }
                 RulePlace::Before { handle: None, .. } => {
                     return Err(Unsupported(format!("a rule of chain {} has no handle", added.chain)));
                 }
             }
         }
-        edit.jumps.iter().try_for_each(|jump| self.jump(jump))?;
+        edit.jumps.iter().try_for_each(|jump| self.add_jump(jump))?;
         for chain in &edit.removals {
-            self.flush(chain);
+            self.flush_chain(chain);
         }
         for chain in &edit.removals {
             let message = self.chain_message(DELETE_CHAIN, &chain.0);
@@ -105,8 +105,9 @@ impl TableWriter<'_> {
         let table = (self.family, self.table);
         if !self.batch.tables.contains(&table) {
             self.batch.tables.push(table);
-            let mut message = NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &header(self.family));
-            message.str(TABLE_NAME, self.table.name());
+            let mut message =
+                NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &nfgenmsg_header(self.family));
+            message.put_str(TABLE_NAME, self.table.name());
             self.batch.messages.push(message);
         }
     }
@@ -118,53 +119,53 @@ impl TableWriter<'_> {
             self.batch.hooks.push(place);
             let (kind, number, priority) = base_chain(self.table, hook);
             let mut message = self.chain_message(NEW_CHAIN, hook.name());
-            message.nested(CHAIN_HOOK, |attributes| {
-                attributes.be32(HOOK_NUMBER, number).bytes(HOOK_PRIORITY, &priority.to_be_bytes());
+            message.put_nested(CHAIN_HOOK, |attributes| {
+                attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
             });
-            message.str(CHAIN_TYPE, kind);
+            message.put_str(CHAIN_TYPE, kind);
             self.batch.messages.push(message);
         }
     }
 
     fn chain_message(&self, kind: u16, chain: &str) -> NetlinkRequest {
         let flags = if kind == NEW_CHAIN { MessageFlags::CREATE } else { MessageFlags::NONE };
-        let mut message = NetlinkRequest::new(kind, flags, &header(self.family));
-        message.str(CHAIN_TABLE, self.table.name()).str(CHAIN_NAME, chain);
+        let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
+        message.put_str(CHAIN_TABLE, self.table.name()).put_str(CHAIN_NAME, chain);
         message
     }
 
     fn rule_message(&self, kind: u16, flags: MessageFlags, chain: &str) -> NetlinkRequest {
-        let mut message = NetlinkRequest::new(kind, flags, &header(self.family));
-        message.str(RULE_TABLE, self.table.name()).str(RULE_CHAIN, chain);
+        let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
+        message.put_str(RULE_TABLE, self.table.name()).put_str(RULE_CHAIN, chain);
         message
     }
 
-    fn flush(&mut self, chain: &Chain) {
+    fn flush_chain(&mut self, chain: &Chain) {
         let message = self.rule_message(DELETE_RULE, MessageFlags::NONE, &chain.0);
         self.batch.messages.push(message);
     }
 
-    fn delete(&mut self, rule: &SavedRule) -> Result<(), Unsupported> {
+    fn delete_rule(&mut self, rule: &SavedRule) -> Result<(), Unsupported> {
         let handle = rule
             .handle
             .ok_or_else(|| Unsupported(format!("a rule of chain {} has no handle", rule.chain)))?;
         let mut message = self.rule_message(DELETE_RULE, MessageFlags::NONE, &rule.chain);
-        message.bytes(RULE_HANDLE, &handle.to_be_bytes());
+        message.put_bytes(RULE_HANDLE, &handle.to_be_bytes());
         self.batch.messages.push(message);
         Ok(())
     }
 
-    fn jump(&mut self, jump: &HookJump) -> Result<(), Unsupported> {
+    fn add_jump(&mut self, jump: &HookJump) -> Result<(), Unsupported> {
         self.ensure_hook(jump.hook);
         let place = match jump.place {
             JumpPlace::First | JumpPlace::Early => MessageFlags::NONE,
             JumpPlace::Last => MessageFlags::APPEND,
         };
-        self.add(jump.hook.name(), place, None, &jump.rule)
+        self.add_rule(jump.hook.name(), place, None, &jump.rule)
     }
 
     /// Without a flag and a handle, a rule comes before all others.
-    fn add(
+    fn add_rule(
         &mut self,
         chain: &str,
         place: MessageFlags,
@@ -172,11 +173,11 @@ impl TableWriter<'_> {
         rule: &Rule,
     ) -> Result<(), Unsupported> {
         let mut message = self.rule_message(NEW_RULE, MessageFlags::CREATE | place, chain);
-        if !encode::rule(&mut message, self.family, rule, &mut self.batch.sets) {
+        if !encode::write_rule(&mut message, self.family, rule, &mut self.batch.sets) {
             return Err(Unsupported(format!("this rule: {rule}")));
         }
         if let Some(handle) = before {
-            message.bytes(RULE_POSITION, &handle.to_be_bytes());
+            message.put_bytes(RULE_POSITION, &handle.to_be_bytes());
         }
         self.batch.messages.push(message);
         Ok(())

@@ -41,7 +41,7 @@ impl DecodedRule {
     /// Returns the rule as a save would have it, without a handle. One that the model cannot say gets the names of its
     /// expressions instead of its conditions, and where it leads to.
     #[must_use]
-    pub fn saved(self, family: Family, chain: &str) -> SavedRule {
+    pub fn into_saved_rule(self, family: Family, chain: &str) -> SavedRule {
         let DecodedRule { rule, leads_to, names } = self;
         let text = rule.as_ref().map_or_else(
             || {
@@ -54,9 +54,10 @@ impl DecodedRule {
             },
             |rule| match &rule.target {
                 // What the tools add to what they are told.
-                Target::Tproxy { .. } => rule
-                    .to_string()
-                    .replace("--tproxy-mark", &format!("--on-ip {} --tproxy-mark", family.unspecified())),
+                Target::Tproxy { .. } => rule.to_string().replace(
+                    "--tproxy-mark",
+                    &format!("--on-ip {} --tproxy-mark", family.unspecified_address()),
+                ),
                 _ => rule.to_string(),
             },
         );
@@ -66,31 +67,36 @@ impl DecodedRule {
 
 /// The chain that a rule leads to, read without what else it says.
 pub(crate) fn leads_to<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
-    let expressions = attributes.find(RULE_EXPRESSIONS)?.nested().map_while(Result::ok);
+    let expressions = attributes.find(RULE_EXPRESSIONS)?.nested_attributes().map_while(Result::ok);
     let chains = expressions.filter_map(|expression| {
-        let parts = expression.nested();
-        let data = parts.find(EXPRESSION_DATA).filter(|_| text(&parts, EXPRESSION_NAME) == Some("immediate"));
-        chain_of(&data?.nested())
+        let parts = expression.nested_attributes();
+        let data =
+            parts.find(EXPRESSION_DATA).filter(|_| find_text(&parts, EXPRESSION_NAME) == Some("immediate"));
+        chain_of(&data?.nested_attributes())
     });
     chains.last()
 }
 
 /// Reads the attributes of a rule. An expression that is cut short ends it, and makes it foreign.
-pub(crate) fn rule(family: Family, attributes: &Attributes<'_>, sets: &mut dyn SetNumbers) -> DecodedRule {
+pub(crate) fn read_rule(
+    family: Family,
+    attributes: &Attributes<'_>,
+    sets: &mut dyn SetNumbers,
+) -> DecodedRule {
     let mut decoded =
         DecodedRule { leads_to: leads_to(attributes).map(str::to_owned), ..DecodedRule::default() };
     let mut decoder = RuleDecoder::new(family);
     // Of iptables' own comments, or whatever nft keeps with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
-    for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+    for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
         let Ok(element) = element else {
             is_ours = false;
             break;
         };
-        let parts = element.nested();
-        let name = text(&parts, EXPRESSION_NAME).unwrap_or_default();
+        let parts = element.nested_attributes();
+        let name = find_text(&parts, EXPRESSION_NAME).unwrap_or_default();
         let data = Attributes::new(parts.find(EXPRESSION_DATA).map(|data| data.payload).unwrap_or_default());
-        is_ours = is_ours && decoder.expression(name, &data, sets).is_some();
+        is_ours = is_ours && decoder.read_expression(name, &data, sets).is_some();
         if name != "counter" {
             decoded.names.push(name.to_owned());
         }
@@ -126,128 +132,134 @@ impl RuleDecoder {
         RuleDecoder { family, rule, registers: [const { None }; REGISTERS], is_complete: false }
     }
 
-    fn rule(&mut self) -> Option<&mut Rule> {
+    fn rule_mut(&mut self) -> Option<&mut Rule> {
         self.rule.as_mut()
     }
 
     /// The protocol that the rule names.
-    fn proto(&self) -> Option<TransportProtocol> {
+    fn named_protocol(&self) -> Option<TransportProtocol> {
         let proto = self.rule.as_ref()?.proto.as_ref()?;
         (!proto.negated).then_some(proto.value)
     }
 
     /// Takes in one expression; none if it is not understood.
-    fn expression(&mut self, name: &str, data: &Attributes<'_>, sets: &mut dyn SetNumbers) -> Option<()> {
+    fn read_expression(
+        &mut self,
+        name: &str,
+        data: &Attributes<'_>,
+        sets: &mut dyn SetNumbers,
+    ) -> Option<()> {
         match name {
             "counter" => Some(()),
             _ if self.is_complete => None,
-            "meta" => self.load(number(data, META_REGISTER)?, Source::Meta(number(data, META_KEY)?)),
+            "meta" => self
+                .load_register(find_number(data, META_REGISTER)?, Source::Meta(find_number(data, META_KEY)?)),
             "payload" => {
                 let [base, offset, length] =
-                    [PAYLOAD_BASE, PAYLOAD_OFFSET, PAYLOAD_LENGTH].map(|kind| number(data, kind));
+                    [PAYLOAD_BASE, PAYLOAD_OFFSET, PAYLOAD_LENGTH].map(|kind| find_number(data, kind));
                 let what = Source::Payload { base: base?, offset: offset?, length: length? };
-                self.load(number(data, PAYLOAD_REGISTER)?, what)
+                self.load_register(find_number(data, PAYLOAD_REGISTER)?, what)
             }
-            "bitwise" => self.mask(data),
-            "cmp" => self.compare(data),
-            "range" => self.range(data),
+            "bitwise" => self.read_bitwise(data),
+            "cmp" => self.read_comparison(data),
+            "range" => self.read_port_range(data),
             "match" => {
-                let (name, revision, info) = extension(data)?;
-                let condition = xt::decode_match(name, revision, info, self.proto(), sets)?;
-                self.rule()?.matches.push(condition);
+                let (name, revision, info) = read_extension(data)?;
+                let condition = xt::decode_match(name, revision, info, self.named_protocol(), sets)?;
+                self.rule_mut()?.matches.push(condition);
                 Some(())
             }
             "target" => {
-                let (name, revision, info) = extension(data)?;
+                let (name, revision, info) = read_extension(data)?;
                 let target = xt::decode_target(name, revision, info, self.family)?;
-                self.end(target)
+                self.set_target(target)
             }
             "log" => {
-                let prefix = Cow::Owned(text(data, LOG_PREFIX)?.to_owned());
-                let group = data.find(LOG_GROUP)?.be16().ok()?;
-                self.end(Target::Nflog { prefix, group, size: number(data, LOG_LENGTH)? })
+                let prefix = Cow::Owned(find_text(data, LOG_PREFIX)?.to_owned());
+                let group = data.find(LOG_GROUP)?.read_be16().ok()?;
+                self.set_target(Target::Nflog { prefix, group, size: find_number(data, LOG_LENGTH)? })
             }
             "immediate" => {
-                let target = verdict(data)?;
-                self.end(target)
+                let target = read_verdict(data)?;
+                self.set_target(target)
             }
             _ => None,
         }
     }
 
-    fn end(&mut self, target: Target) -> Option<()> {
-        self.rule()?.target = target;
+    fn set_target(&mut self, target: Target) -> Option<()> {
+        self.rule_mut()?.target = target;
         self.is_complete = true;
         Some(())
     }
 
-    fn register(&mut self, number: u32) -> Option<&mut Option<Loaded>> {
+    fn register_mut(&mut self, number: u32) -> Option<&mut Option<Loaded>> {
         self.registers.get_mut(usize::try_from(number).ok()?)
     }
 
-    fn load(&mut self, register: u32, what: Source) -> Option<()> {
-        *self.register(register)? = Some(Loaded { what, mask: None });
+    fn load_register(&mut self, register: u32, what: Source) -> Option<()> {
+        *self.register_mut(register)? = Some(Loaded { what, mask: None });
         Some(())
     }
 
-    fn mask(&mut self, data: &Attributes<'_>) -> Option<()> {
-        let mask = value(data, BITWISE_MASK)?;
-        let is_mask = number(data, BITWISE_OPERATION).unwrap_or_default() == 0
-            && value(data, BITWISE_XOR)?.iter().all(|byte| *byte == 0);
-        let loaded = self.register(number(data, BITWISE_SOURCE)?)?.take()?;
+    fn read_bitwise(&mut self, data: &Attributes<'_>) -> Option<()> {
+        let mask = find_value(data, BITWISE_MASK)?;
+        let is_mask = find_number(data, BITWISE_OPERATION).unwrap_or_default() == 0
+            && find_value(data, BITWISE_XOR)?.iter().all(|byte| *byte == 0);
+        let loaded = self.register_mut(find_number(data, BITWISE_SOURCE)?)?.take()?;
         if !is_mask || loaded.mask.is_some() {
             return None;
         }
-        *self.register(number(data, BITWISE_REGISTER)?)? =
+        *self.register_mut(find_number(data, BITWISE_REGISTER)?)? =
             Some(Loaded { mask: Some(mask.to_vec()), ..loaded });
         Some(())
     }
 
-    fn compare(&mut self, data: &Attributes<'_>) -> Option<()> {
-        let negated = match number(data, CMP_OPERATION)? {
+    fn read_comparison(&mut self, data: &Attributes<'_>) -> Option<()> {
+        let negated = match find_number(data, CMP_OPERATION)? {
             CMP_EQUAL => false,
             CMP_NOT_EQUAL => true,
             _ => return None,
         };
-        let value = value(data, CMP_DATA)?;
-        let loaded = self.register(number(data, CMP_REGISTER)?)?.take()?;
+        let value = find_value(data, CMP_DATA)?;
+        let loaded = self.register_mut(find_number(data, CMP_REGISTER)?)?.take()?;
         match (loaded.what, loaded.mask) {
             (Source::Meta(META_INPUT_NAME), None) => {
-                once(&mut self.rule()?.input, MatchValue { negated, value: interface(value)? })
+                set_once(&mut self.rule_mut()?.input, MatchValue { negated, value: interface_name(value)? })
             }
             (Source::Meta(META_OUTPUT_NAME), None) => {
-                once(&mut self.rule()?.output, MatchValue { negated, value: interface(value)? })
+                set_once(&mut self.rule_mut()?.output, MatchValue { negated, value: interface_name(value)? })
             }
-            (Source::Meta(META_L4PROTO), None) => self.protocol(negated, value),
+            (Source::Meta(META_L4PROTO), None) => self.set_protocol(negated, value),
             (Source::Meta(META_MARK), mask) => {
                 let word = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).ok();
                 let mask = mask.map_or(Some(u32::MAX), |mask| word(&mask))?;
                 let mark = Mark { value: word(value)?, mask };
-                self.rule()?.matches.push(Match::Mark(MatchValue { negated, value: mark }));
+                self.rule_mut()?.matches.push(Match::Mark(MatchValue { negated, value: mark }));
                 Some(())
             }
             (Source::Payload { base: NETWORK_HEADER, offset, length }, mask) => {
                 // Before iptables 1.8.3: the protocol in the header of IPv4.
                 if self.family == Family::V4 && (offset, length, &mask) == (9, 1, &None) {
-                    return self.protocol(negated, value);
+                    return self.set_protocol(negated, value);
                 }
-                let net = MatchValue { negated, value: self.net(length, value, mask.as_deref())? };
+                let net = MatchValue { negated, value: self.decode_network(length, value, mask.as_deref())? };
                 let (source, size) = (source_offset(self.family), address_size(self.family));
                 match offset {
-                    _ if offset == source => once(&mut self.rule()?.source, net),
-                    _ if offset == source + size => once(&mut self.rule()?.dest, net),
+                    _ if offset == source => set_once(&mut self.rule_mut()?.source, net),
+                    _ if offset == source + size => set_once(&mut self.rule_mut()?.dest, net),
                     _ => None,
                 }
             }
             (Source::Payload { base: TRANSPORT_HEADER, offset, length: 2 }, None) => {
-                let _ = self.proto()?;
+                let _ = self.named_protocol()?;
                 let port = MatchValue { negated, value: Port(u16::from_be_bytes(value.try_into().ok()?)) };
                 let condition = match offset {
                     0 => Match::SourcePort(port),
                     2 => Match::DestPort(port),
                     _ => return None,
                 };
-                self.rule()?.matches.push(condition);
+                self.rule_mut()?.matches.push(condition);
                 Some(())
             }
             _ => None,
@@ -255,26 +267,26 @@ impl RuleDecoder {
     }
 
     /// A range of ports, as iptables-nft has it.
-    fn range(&mut self, data: &Attributes<'_>) -> Option<()> {
+    fn read_port_range(&mut self, data: &Attributes<'_>) -> Option<()> {
         const DEST_PORT: Source = Source::Payload { base: TRANSPORT_HEADER, offset: 2, length: 2 };
-        let _ = self.proto()?;
-        let port = |kind| Some(Port(u16::from_be_bytes(value(data, kind)?.try_into().ok()?)));
+        let _ = self.named_protocol()?;
+        let port = |kind| Some(Port(u16::from_be_bytes(find_value(data, kind)?.try_into().ok()?)));
         let range = PortRange::new(port(RANGE_FROM)?, port(RANGE_TO)?)?;
-        let loaded = self.register(number(data, RANGE_REGISTER)?)?.take()?;
-        let is_range = number(data, RANGE_OPERATION)? == CMP_EQUAL;
+        let loaded = self.register_mut(find_number(data, RANGE_REGISTER)?)?.take()?;
+        let is_range = find_number(data, RANGE_OPERATION)? == CMP_EQUAL;
         (is_range && loaded.what == DEST_PORT && loaded.mask.is_none()).then_some(())?;
-        self.rule()?.matches.push(Match::DestPortRange(range));
+        self.rule_mut()?.matches.push(Match::DestPortRange(range));
         Some(())
     }
 
-    fn protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {
+    fn set_protocol(&mut self, negated: bool, value: &[u8]) -> Option<()> {
         let all = [TransportProtocol::Tcp, TransportProtocol::Udp];
         let value = all.into_iter().find(|proto| value == [protocol_number(*proto)])?;
-        once(&mut self.rule()?.proto, MatchValue { negated, value })
+        set_once(&mut self.rule_mut()?.proto, MatchValue { negated, value })
     }
 
     /// The network of which the first `length` bytes are compared, after a mask if there is one.
-    fn net(&self, length: u32, value: &[u8], mask: Option<&[u8]>) -> Option<IpNet> {
+    fn decode_network(&self, length: u32, value: &[u8], mask: Option<&[u8]>) -> Option<IpNet> {
         let length_of_it = usize::try_from(length).ok()?;
         if value.len() != length_of_it || length > address_size(self.family) {
             return None;
@@ -297,7 +309,7 @@ impl RuleDecoder {
 }
 
 /// Two conditions on the same are not ours.
-fn once<T>(place: &mut Option<T>, value: T) -> Option<()> {
+fn set_once<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.is_none().then(|| *place = Some(value))
 }
 
@@ -311,7 +323,7 @@ pub fn prefix_of(mask: &[u8]) -> Option<u32> {
 }
 
 /// With a NUL at its end it is a whole name, else the beginning of one.
-fn interface(value: &[u8]) -> Option<IfName> {
+fn interface_name(value: &[u8]) -> Option<IfName> {
     let text = std::str::from_utf8(value).ok()?;
     match text.trim_end_matches('\0') {
         whole if whole.len() < text.len() && !whole.ends_with('+') => IfName::new(whole).ok(),
@@ -320,34 +332,35 @@ fn interface(value: &[u8]) -> Option<IfName> {
     }
 }
 
-fn number(data: &Attributes<'_>, kind: u16) -> Option<u32> {
-    data.find(kind)?.be32().ok()
+fn find_number(data: &Attributes<'_>, kind: u16) -> Option<u32> {
+    data.find(kind)?.read_be32().ok()
 }
 
-fn text<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a str> {
-    data.find(kind)?.str().ok()
+fn find_text<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a str> {
+    data.find(kind)?.read_str().ok()
 }
 
-fn value<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
-    Some(data.find(kind)?.nested().find(DATA_VALUE)?.payload)
+fn find_value<'a>(data: &Attributes<'a>, kind: u16) -> Option<&'a [u8]> {
+    Some(data.find(kind)?.nested_attributes().find(DATA_VALUE)?.payload)
 }
 
-fn extension<'a>(data: &Attributes<'a>) -> Option<(&'a str, u32, &'a [u8])> {
-    Some((text(data, XT_NAME)?, number(data, XT_REVISION)?, data.find(XT_INFO)?.payload))
+fn read_extension<'a>(data: &Attributes<'a>) -> Option<(&'a str, u32, &'a [u8])> {
+    Some((find_text(data, XT_NAME)?, find_number(data, XT_REVISION)?, data.find(XT_INFO)?.payload))
 }
 
 fn verdict_of<'a>(data: &Attributes<'a>) -> Option<Attributes<'a>> {
-    Some(data.find(IMMEDIATE_DATA)?.nested().find(DATA_VERDICT)?.nested())
+    Some(data.find(IMMEDIATE_DATA)?.nested_attributes().find(DATA_VERDICT)?.nested_attributes())
 }
 
 fn chain_of<'a>(data: &Attributes<'a>) -> Option<&'a str> {
-    text(&verdict_of(data)?, VERDICT_CHAIN)
+    find_text(&verdict_of(data)?, VERDICT_CHAIN)
 }
 
-fn verdict(data: &Attributes<'_>) -> Option<Target> {
-    let verdict = verdict_of(data).filter(|_| number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
-    let chain = text(&verdict, VERDICT_CHAIN).map(|name| Chain(Cow::Owned(name.to_owned())));
-    let code = i32::from_be_bytes(verdict.find(VERDICT_CODE)?.array().ok()?);
+fn read_verdict(data: &Attributes<'_>) -> Option<Target> {
+    let verdict =
+        verdict_of(data).filter(|_| find_number(data, IMMEDIATE_REGISTER) == Some(REGISTER_VERDICT))?;
+    let chain = find_text(&verdict, VERDICT_CHAIN).map(|name| Chain(Cow::Owned(name.to_owned())));
+    let code = i32::from_be_bytes(verdict.find(VERDICT_CODE)?.read_array().ok()?);
     match (code, chain) {
         (VERDICT_DROP, None) => Some(Target::Drop),
         (VERDICT_ACCEPT, None) => Some(Target::Accept),

@@ -46,7 +46,7 @@ pub(crate) const fn protocol_number(proto: TransportProtocol) -> u8 {
 
 /// Adds the attributes `NFTA_RULE_EXPRESSIONS` and, where x_tables needs it, `NFTA_RULE_COMPAT`; false if the rule has a
 /// condition that cannot be expressed.
-pub(crate) fn rule(
+pub(crate) fn write_rule(
     request: &mut NetlinkRequest,
     family: Family,
     rule: &Rule,
@@ -57,135 +57,138 @@ pub(crate) fn rule(
         rule.matches.iter().map(|condition| xt::encode_match(condition, proto, sets)).collect();
     let Some(matches) = matches else { return false };
     let target = xt::encode_target(&rule.target, family);
-    request.nested(RULE_EXPRESSIONS, |list| {
+    request.put_nested(RULE_EXPRESSIONS, |list| {
         if let Some(name) = &rule.input {
-            interface(list, META_INPUT_NAME, name);
+            match_interface(list, META_INPUT_NAME, name);
         }
         if let Some(name) = &rule.output {
-            interface(list, META_OUTPUT_NAME, name);
+            match_interface(list, META_OUTPUT_NAME, name);
         }
         if let Some(proto) = &rule.proto {
-            meta(list, META_L4PROTO);
-            compare(list, proto.negated, &[protocol_number(proto.value)]);
+            load_meta(list, META_L4PROTO);
+            compare_register(list, proto.negated, &[protocol_number(proto.value)]);
         }
         if let Some(net) = &rule.source {
-            address(list, family, source_offset(family), net);
+            match_address(list, family, source_offset(family), net);
         }
         if let Some(net) = &rule.dest {
-            address(list, family, source_offset(family) + address_size(family), net);
+            match_address(list, family, source_offset(family) + address_size(family), net);
         }
-        matches.iter().for_each(|info| extension(list, "match", info));
-        counter(list);
+        matches.iter().for_each(|info| add_extension(list, "match", info));
+        add_counter(list);
         match &target {
-            Some(info) => extension(list, "target", info),
-            None => verdict(list, &rule.target),
+            Some(info) => add_extension(list, "target", info),
+            None => set_verdict(list, &rule.target),
         }
     });
     if target.is_some() || !matches.is_empty() {
-        compatibility(request, rule.proto.as_ref());
+        add_compatibility(request, rule.proto.as_ref());
     }
     true
 }
 
 /// For x_tables, whose extensions may ask which protocol the whole rule is about.
-fn compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<TransportProtocol>>) {
+fn add_compatibility(request: &mut NetlinkRequest, proto: Option<&MatchValue<TransportProtocol>>) {
     let number = proto.map_or(0, |proto| u32::from(protocol_number(proto.value)));
     let flags = if proto.is_some_and(|proto| proto.negated) { COMPAT_INVERTED } else { 0 };
-    request.nested(RULE_COMPAT, |compat| {
-        compat.be32(COMPAT_PROTOCOL, number).be32(COMPAT_FLAGS, flags);
+    request.put_nested(RULE_COMPAT, |compat| {
+        compat.put_be32(COMPAT_PROTOCOL, number).put_be32(COMPAT_FLAGS, flags);
     });
 }
 
-pub(crate) fn expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
-    list.nested(ELEMENT, |element| {
-        element.str(EXPRESSION_NAME, name).nested(EXPRESSION_DATA, data);
+pub(crate) fn add_expression(list: &mut NetlinkRequest, name: &str, data: &dyn Fn(&mut NetlinkRequest)) {
+    list.put_nested(ELEMENT, |element| {
+        element.put_str(EXPRESSION_NAME, name).put_nested(EXPRESSION_DATA, data);
     });
 }
 
-fn extension(list: &mut NetlinkRequest, kind: &str, (name, revision, info): &XtInfo) {
-    expression(list, kind, &|data| {
-        data.str(XT_NAME, name).be32(XT_REVISION, *revision).bytes(XT_INFO, info);
+fn add_extension(list: &mut NetlinkRequest, kind: &str, (name, revision, info): &XtInfo) {
+    add_expression(list, kind, &|data| {
+        data.put_str(XT_NAME, name).put_be32(XT_REVISION, *revision).put_bytes(XT_INFO, info);
     });
 }
 
-pub(crate) fn counter(list: &mut NetlinkRequest) {
-    expression(list, "counter", &|data| {
-        data.bytes(COUNTER_BYTES, &[0; 8]).bytes(COUNTER_PACKETS, &[0; 8]);
+pub(crate) fn add_counter(list: &mut NetlinkRequest) {
+    add_expression(list, "counter", &|data| {
+        data.put_bytes(COUNTER_BYTES, &[0; 8]).put_bytes(COUNTER_PACKETS, &[0; 8]);
     });
 }
 
-pub(crate) fn meta(list: &mut NetlinkRequest, key: u32) {
-    expression(list, "meta", &|data| {
-        data.be32(META_KEY, key).be32(META_REGISTER, REGISTER_1);
+pub(crate) fn load_meta(list: &mut NetlinkRequest, key: u32) {
+    add_expression(list, "meta", &|data| {
+        data.put_be32(META_KEY, key).put_be32(META_REGISTER, REGISTER_1);
     });
 }
 
-pub(crate) fn compare(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
+pub(crate) fn compare_register(list: &mut NetlinkRequest, negated: bool, value: &[u8]) {
     compare_by(list, if negated { CMP_NOT_EQUAL } else { CMP_EQUAL }, value);
 }
 
 pub(crate) fn compare_by(list: &mut NetlinkRequest, operation: u32, value: &[u8]) {
-    expression(list, "cmp", &|data| {
-        data.be32(CMP_REGISTER, REGISTER_1).be32(CMP_OPERATION, operation).nested(CMP_DATA, |data| {
-            data.bytes(DATA_VALUE, value);
-        });
+    add_expression(list, "cmp", &|data| {
+        data.put_be32(CMP_REGISTER, REGISTER_1).put_be32(CMP_OPERATION, operation).put_nested(
+            CMP_DATA,
+            |data| {
+                data.put_bytes(DATA_VALUE, value);
+            },
+        );
     });
 }
 
 /// A name is compared with the NUL at its end; the beginning of one is not.
-fn interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
+fn match_interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     let text = name.value.as_str();
     let bytes = text.strip_suffix('+').filter(|start| !start.is_empty()).map(str::to_owned);
-    meta(list, key);
+    load_meta(list, key);
     match (bytes, text) {
-        (Some(start), _) => compare(list, name.negated, start.as_bytes()),
+        (Some(start), _) => compare_register(list, name.negated, start.as_bytes()),
         // No interface has no name: a name that none can have, as iptables writes it.
-        (None, "+") => compare(list, false, b"INVAL/D\0"),
-        (None, _) => compare(list, name.negated, format!("{text}\0").as_bytes()),
+        (None, "+") => compare_register(list, false, b"INVAL/D\0"),
+        (None, _) => compare_register(list, name.negated, format!("{text}\0").as_bytes()),
     }
 }
 
-pub(crate) fn payload(list: &mut NetlinkRequest, base: u32, offset: u32, length: u32) {
-    expression(list, "payload", &|data| {
-        data.be32(PAYLOAD_REGISTER, REGISTER_1)
-            .be32(PAYLOAD_BASE, base)
-            .be32(PAYLOAD_OFFSET, offset)
-            .be32(PAYLOAD_LENGTH, length);
+pub(crate) fn load_payload(list: &mut NetlinkRequest, base: u32, offset: u32, length: u32) {
+    add_expression(list, "payload", &|data| {
+        data.put_be32(PAYLOAD_REGISTER, REGISTER_1)
+            .put_be32(PAYLOAD_BASE, base)
+            .put_be32(PAYLOAD_OFFSET, offset)
+            .put_be32(PAYLOAD_LENGTH, length);
     });
 }
 
-pub(crate) fn address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
+pub(crate) fn match_address(list: &mut NetlinkRequest, family: Family, offset: u32, net: &MatchValue<IpNet>) {
     let size = address_size(family);
-    payload(list, NETWORK_HEADER, offset, size);
+    load_payload(list, NETWORK_HEADER, offset, size);
     let (value, mask) = match net.value {
         IpNet::V4(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
         IpNet::V6(net) => (net.network().octets().to_vec(), net.netmask().octets().to_vec()),
     };
     if net.value.prefix_len() < net.value.max_prefix_len() {
         // iptables since 1.8.6 reads fewer bytes where it can; all versions read this.
-        bitwise(list, &mask, &vec![0; mask.len()]);
+        apply_bitwise(list, &mask, &vec![0; mask.len()]);
     }
-    compare(list, net.negated, &value);
+    compare_register(list, net.negated, &value);
 }
 
 /// `(register & mask) ^ xor`; both are equally long.
-pub(crate) fn bitwise(list: &mut NetlinkRequest, mask: &[u8], xor: &[u8]) {
+pub(crate) fn apply_bitwise(list: &mut NetlinkRequest, mask: &[u8], xor: &[u8]) {
     let length = u32::try_from(mask.len()).unwrap_or_default(); // at most that of an address
-    expression(list, "bitwise", &|data| {
-        data.be32(BITWISE_SOURCE, REGISTER_1)
-            .be32(BITWISE_REGISTER, REGISTER_1)
-            .be32(BITWISE_LENGTH, length)
-            .be32(BITWISE_OPERATION, 0)
-            .nested(BITWISE_MASK, |data| {
-                data.bytes(DATA_VALUE, mask);
+    add_expression(list, "bitwise", &|data| {
+        data.put_be32(BITWISE_SOURCE, REGISTER_1)
+            .put_be32(BITWISE_REGISTER, REGISTER_1)
+            .put_be32(BITWISE_LENGTH, length)
+            .put_be32(BITWISE_OPERATION, 0)
+            .put_nested(BITWISE_MASK, |data| {
+                data.put_bytes(DATA_VALUE, mask);
             })
-            .nested(BITWISE_XOR, |data| {
-                data.bytes(DATA_VALUE, xor);
+            .put_nested(BITWISE_XOR, |data| {
+                data.put_bytes(DATA_VALUE, xor);
             });
     });
 }
 
-pub(crate) fn verdict(list: &mut NetlinkRequest, target: &Target) {
+pub(crate) fn set_verdict(list: &mut NetlinkRequest, target: &Target) {
     let (code, chain) = match target {
         Target::Accept => (VERDICT_ACCEPT, None),
         Target::Drop => (VERDICT_DROP, None),
@@ -193,12 +196,12 @@ pub(crate) fn verdict(list: &mut NetlinkRequest, target: &Target) {
         Target::Goto(chain) => (VERDICT_GOTO, Some(chain)),
         _ => (VERDICT_RETURN, None), // the others are targets of x_tables
     };
-    expression(list, "immediate", &|data| {
-        data.be32(IMMEDIATE_REGISTER, REGISTER_VERDICT).nested(IMMEDIATE_DATA, |data| {
-            data.nested(DATA_VERDICT, |verdict| {
-                verdict.bytes(VERDICT_CODE, &code.to_be_bytes());
+    add_expression(list, "immediate", &|data| {
+        data.put_be32(IMMEDIATE_REGISTER, REGISTER_VERDICT).put_nested(IMMEDIATE_DATA, |data| {
+            data.put_nested(DATA_VERDICT, |verdict| {
+                verdict.put_bytes(VERDICT_CODE, &code.to_be_bytes());
                 if let Some(chain) = chain {
-                    verdict.str(VERDICT_CHAIN, &chain.0);
+                    verdict.put_str(VERDICT_CHAIN, &chain.0);
                 }
             });
         });

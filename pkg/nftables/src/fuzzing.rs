@@ -12,11 +12,11 @@ pub const SET: &str = "a-set";
 struct OneSet;
 
 impl SetNumbers for OneSet {
-    fn number(&mut self, name: &str) -> Option<u16> {
+    fn number_by_name(&mut self, name: &str) -> Option<u16> {
         (name == SET).then_some(7)
     }
 
-    fn name(&mut self, number: u16) -> Option<String> {
+    fn name_by_number(&mut self, number: u16) -> Option<String> {
         (number == 7).then(|| SET.to_owned())
     }
 }
@@ -24,7 +24,7 @@ impl SetNumbers for OneSet {
 /// Reads the attributes of a rule.
 #[must_use]
 pub fn decode_rule(family: Family, attributes: &[u8]) -> Option<Rule> {
-    decode::rule(family, &Attributes::new(attributes), &mut OneSet).rule
+    decode::read_rule(family, &Attributes::new(attributes), &mut OneSet).rule
 }
 
 /// Whether the attributes of two rules say the same in a native table.
@@ -38,7 +38,7 @@ pub fn same_native_rule(one: &[u8], other: &[u8]) -> bool {
 #[must_use]
 pub fn encode_rule(family: Family, rule: &Rule) -> Option<Vec<u8>> {
     let mut message = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
-    let is_written = encode::rule(&mut message, family, rule, &mut OneSet);
+    let is_written = encode::write_rule(&mut message, family, rule, &mut OneSet);
     let bytes = message.finish(0, MessageFlags::NONE).ok()?;
     is_written.then(|| bytes.get(16..).unwrap_or_default().to_vec()) // behind struct nlmsghdr
 }

@@ -1,6 +1,6 @@
 //! The engine: rules in the kernel's nf_tables without any tool, as `iptables-nft` would have put them there.
 //!
-//! [`listing`] reads what the calling thread's network namespace holds into the form of a save, and [`commit`] carries out
+//! [`read_tables`] reads what the calling thread's network namespace holds into the form of a save, and [`commit`] carries out
 //! changes of both address families in one transaction: nobody ever sees a pod redirected in one family and not in the
 //! other, and the kernel takes its lock and publishes a new generation once.
 //!
@@ -26,8 +26,8 @@ mod sets;
 pub mod uapi;
 mod xt;
 
-pub use commit::{Unsupported, commit, transaction};
+pub use commit::{Unsupported, commit, transaction_messages};
 pub use decode::{DecodedRule, prefix_of};
 pub use error::Error;
-pub use listing::{GenerationReader, generation, generation_request, listing};
+pub use listing::{GenerationReader, generation_request, read_generation, read_tables};
 pub use xt::XtablesDecoder;

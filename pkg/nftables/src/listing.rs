@@ -14,7 +14,7 @@ use crate::{
     sets::KernelSets,
     uapi::{
         CHAIN_NAME, CHAIN_TABLE, CHAIN_USE, GENERATION_ID, GET_CHAIN, GET_GENERATION, GET_RULE, GET_TABLE,
-        RULE_CHAIN, RULE_HANDLE, RULE_TABLE, TABLE_NAME, header,
+        RULE_CHAIN, RULE_HANDLE, RULE_TABLE, TABLE_NAME, nfgenmsg_header,
     },
 };
 
@@ -36,13 +36,15 @@ const BUILT_IN_CHAIN: usize = 64 << 10;
 ///
 /// # Errors
 /// [`Error::Read`]: the kernel could not be asked, or its answer makes no sense.
-pub fn listing(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
-    unchanged(|| ChainReader { socket: None, owners, bounds, sets: KernelSets::default() }.read())
+pub fn read_tables(owners: &[ChainSet], bounds: ListBounds) -> Result<BTreeMap<Family, SavedTables>, Error> {
+    read_unchanged(|| {
+        ChainReader { socket: None, owners, bounds, sets: KernelSets::default() }.read_families()
+    })
 }
 
 /// Reads again until nobody has changed rules meanwhile. Whoever changes them all the time gets what was read last: each chain is
 /// read as it was at one moment, and who compares generations learns of the change.
-pub(crate) fn unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
+pub(crate) fn read_unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Result<T, Error> {
     let mut generation = GenerationReader::open()?;
     let mut last = Err(Error::Changing(ATTEMPTS));
     for _ in 0..ATTEMPTS {
@@ -61,7 +63,7 @@ pub(crate) fn unchanged<T>(read: impl Fn() -> Result<T, netlink::Error>) -> Resu
 ///
 /// # Errors
 /// [`Error::Read`]: the kernel has no nf_tables, or does not answer.
-pub fn generation() -> Result<u32, Error> {
+pub fn read_generation() -> Result<u32, Error> {
     GenerationReader::open()?.read()
 }
 
@@ -75,20 +77,20 @@ impl GenerationReader {
     /// # Errors
     /// [`Error::Read`]: the kernel does not give a socket.
     pub fn open() -> Result<GenerationReader, Error> {
-        open(ListBounds::POD).map(GenerationReader).map_err(Error::Read)
+        open_socket(ListBounds::POD).map(GenerationReader).map_err(Error::Read)
     }
 
     /// Returns a number that changes whenever rules of the namespace do.
     ///
     /// # Errors
-    /// As [`generation`].
+    /// As [`read_generation`].
     pub fn read(&mut self) -> Result<u32, Error> {
         generation_of(&mut self.0).map_err(Error::Read)
     }
 }
 
-pub(crate) fn open(bounds: ListBounds) -> Result<Socket, netlink::Error> {
-    Ok(Socket::open(NetlinkProtocol::Netfilter)?.bounded(bounds))
+pub(crate) fn open_socket(bounds: ListBounds) -> Result<Socket, netlink::Error> {
+    Ok(Socket::open(NetlinkProtocol::Netfilter)?.with_bounds(bounds))
 }
 
 /// Asks for a number that changes whenever rules of the namespace do; the kernel answers with one message.
@@ -100,8 +102,8 @@ pub fn generation_request() -> NetlinkRequest {
 fn generation_of(socket: &mut Socket) -> Result<u32, netlink::Error> {
     let replies = socket.get_first(generation_request())?;
     let number = replies.iter().find_map(|reply| {
-        let (_, attributes) = reply.header::<4>().ok()?;
-        attributes.find(GENERATION_ID)?.be32().ok()
+        let (_, attributes) = reply.split_header::<4>().ok()?;
+        attributes.find(GENERATION_ID)?.read_be32().ok()
     });
     number.ok_or_else(|| Malformed("no generation in the answer").into())
 }
@@ -119,12 +121,13 @@ struct FoundChain {
 impl FoundChain {
     /// `None`: of a table that iptables does not know.
     fn from(reply: &ReceivedMessage<'_>) -> Result<Option<FoundChain>, Malformed> {
-        let ([number, ..], attributes) = reply.header::<4>()?;
+        let ([number, ..], attributes) = reply.split_header::<4>()?;
         let known =
             |family| table_of(family, *number, attributes.find(CHAIN_TABLE)).map(|table| (family, table));
         let Some((family, table)) = Family::BOTH.into_iter().find_map(known) else { return Ok(None) };
         let name = attributes.find(CHAIN_NAME).map(name_in).unwrap_or_default().to_owned();
-        let users = attributes.find(CHAIN_USE).map(|users| users.be32()).transpose()?.unwrap_or_default();
+        let users =
+            attributes.find(CHAIN_USE).map(|users| users.read_be32()).transpose()?.unwrap_or_default();
         Ok(Some(FoundChain { family, table, name, users: usize::try_from(users).unwrap_or(usize::MAX) }))
     }
 
@@ -142,8 +145,8 @@ struct ChainReader<'a> {
 }
 
 impl ChainReader<'_> {
-    fn read(mut self) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
-        let (chains, are_all) = self.chains()?;
+    fn read_families(mut self) -> Result<BTreeMap<Family, SavedTables>, netlink::Error> {
+        let (chains, are_all) = self.list_chains()?;
         let mut families = BTreeMap::new();
         for family in Family::BOTH {
             let chains: Vec<&FoundChain> = chains.iter().filter(|chain| chain.family == family).collect();
@@ -152,7 +155,7 @@ impl ChainReader<'_> {
             }
             let mut builder = SavedTablesBuilder::new(self.owners);
             for chain in &chains {
-                builder.chain(chain.table, &chain.name);
+                builder.add_chain(chain.table, &chain.name);
                 if !are_all {
                     builder.note_others(chain.table);
                 }
@@ -164,9 +167,9 @@ impl ChainReader<'_> {
     }
 
     /// All chains; if there are very many, those that matter, and `false`.
-    fn chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
+    fn list_chains(&mut self) -> Result<(Vec<FoundChain>, bool), netlink::Error> {
         let question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]);
-        let (replies, are_all) = self.head(&question, CHAINS)?;
+        let (replies, are_all) = self.read_head(&question, CHAINS)?;
         if are_all {
             let found = replies.iter().map(|reply| FoundChain::from(&reply));
             return Ok((found.filter_map(Result::transpose).collect::<Result<_, _>>()?, true));
@@ -177,15 +180,17 @@ impl ChainReader<'_> {
         let mut found = Vec::new();
         for family in Family::BOTH {
             for table in Table::ALL {
-                let mut question = NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &header(family));
-                question.str(TABLE_NAME, table.name());
-                if self.get(question)?.is_none() {
+                let mut question =
+                    NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
+                question.put_str(TABLE_NAME, table.name());
+                if self.find_object(question)?.is_none() {
                     continue;
                 }
                 for name in &names {
-                    let mut question = NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &header(family));
-                    question.str(CHAIN_TABLE, table.name()).str(CHAIN_NAME, name);
-                    let reply = self.get(question)?;
+                    let mut question =
+                        NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
+                    question.put_str(CHAIN_TABLE, table.name()).put_str(CHAIN_NAME, name);
+                    let reply = self.find_object(question)?;
                     let reply = reply.iter().flat_map(ReplyMessages::iter).next();
                     found.extend(reply.map(|reply| FoundChain::from(&reply)).transpose()?.flatten());
                 }
@@ -216,7 +221,7 @@ impl ChainReader<'_> {
                 // In a chain of ours it is one rule too many.
                 let text = "(more rules than are read)".to_owned();
                 let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
-                builder.rule(chain.table, &chain.name, |_| false, unread);
+                builder.add_rule(chain.table, &chain.name, |_| false, unread);
             }
         }
         let is_used_elsewhere = |chain: &&&FoundChain| {
@@ -237,9 +242,9 @@ impl ChainReader<'_> {
         builder: &mut SavedTablesBuilder<'_>,
         mut note: impl FnMut(&KernelRule<'_>),
     ) -> Result<bool, netlink::Error> {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(chain.family));
-        question.str(RULE_TABLE, chain.table.name()).str(RULE_CHAIN, &chain.name);
-        let (replies, is_whole) = match self.head(&question, bytes) {
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
+        question.put_str(RULE_TABLE, chain.table.name()).put_str(RULE_CHAIN, &chain.name);
+        let (replies, is_whole) = match self.read_head(&question, bytes) {
             Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
             asked => asked?,
         };
@@ -263,14 +268,14 @@ impl ChainReader<'_> {
         read: &BTreeSet<(Table, u64)>,
         builder: &mut SavedTablesBuilder<'_>,
     ) -> Result<(), netlink::Error> {
-        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &header(family));
-        question.str(RULE_TABLE, table.name());
+        let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(family));
+        question.put_str(RULE_TABLE, table.name());
         let mut failure = Ok(());
         let is_read =
             |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
         let owners = self.owners;
         let is_in_ours = |rule: &KernelRule<'_>| owners.iter().any(|owner| owner.contains(rule.chain));
-        let mut socket = self.open()?;
+        let mut socket = self.open_or_reuse()?;
         let sets = &mut self.sets;
         let done = socket.dump_each(&question, &mut |reply| {
             let rule = KernelRule::from(family, table, reply);
@@ -289,24 +294,24 @@ impl ChainReader<'_> {
         }
     }
 
-    fn open(&mut self) -> Result<Socket, netlink::Error> {
-        self.socket.take().map_or_else(|| open(self.bounds), Ok)
+    fn open_or_reuse(&mut self) -> Result<Socket, netlink::Error> {
+        self.socket.take().map_or_else(|| open_socket(self.bounds), Ok)
     }
 
     /// As [`Socket::head`]; the second value tells whether that is all.
-    fn head(
+    fn read_head(
         &mut self,
         question: &NetlinkRequest,
         bytes: usize,
     ) -> Result<(ReplyMessages, bool), netlink::Error> {
-        let (replies, rest) = self.open()?.head(question, bytes)?;
+        let (replies, rest) = self.open_or_reuse()?.dump_head(question, bytes)?;
         self.socket = rest;
         Ok((replies, self.socket.is_some()))
     }
 
     /// Asks for one object; `None`: there is none.
-    fn get(&mut self, question: NetlinkRequest) -> Result<Option<ReplyMessages>, netlink::Error> {
-        let mut socket = self.open()?;
+    fn find_object(&mut self, question: NetlinkRequest) -> Result<Option<ReplyMessages>, netlink::Error> {
+        let mut socket = self.open_or_reuse()?;
         let replies = socket.get(question);
         self.socket = Some(socket);
         match replies {
@@ -334,32 +339,32 @@ impl<'a> KernelRule<'a> {
         table: Table,
         reply: &ReceivedMessage<'a>,
     ) -> Result<Option<KernelRule<'a>>, Malformed> {
-        let ([number, ..], attributes) = reply.header::<4>()?;
+        let ([number, ..], attributes) = reply.split_header::<4>()?;
         if table_of(family, *number, attributes.find(RULE_TABLE)) != Some(table) {
             return Ok(None);
         }
         let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
-        let handle = attributes.find(RULE_HANDLE).map(|handle| handle.array().map(u64::from_be_bytes));
+        let handle = attributes.find(RULE_HANDLE).map(|handle| handle.read_array().map(u64::from_be_bytes));
         let (leads_to, handle) = (decode::leads_to(&attributes), handle.transpose()?);
         Ok(Some(KernelRule { family, table, chain, leads_to, handle, attributes }))
     }
 
     fn add_to(&self, builder: &mut SavedTablesBuilder<'_>, sets: &mut KernelSets) {
         let decoded = || {
-            let rule = decode::rule(self.family, &self.attributes, sets);
-            SavedRule { handle: self.handle, ..rule.saved(self.family, self.chain) }
+            let rule = decode::read_rule(self.family, &self.attributes, sets);
+            SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
         };
-        builder.rule(self.table, self.chain, |is_owned| self.leads_to.is_some_and(is_owned), decoded);
+        builder.add_rule(self.table, self.chain, |is_owned| self.leads_to.is_some_and(is_owned), decoded);
     }
 }
 
 /// A table of iptables of this family; none for other families, and other programs' tables.
 fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
-    let ([of_family, ..], name) = (header(family), name.map(name_in)?);
+    let ([of_family, ..], name) = (nfgenmsg_header(family), name.map(name_in)?);
     Table::ALL.into_iter().find(|table| number == of_family && table.name() == name)
 }
 
 /// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which no chain can be.
 fn name_in(attribute: Attribute<'_>) -> &str {
-    attribute.str().unwrap_or_default()
+    attribute.read_str().unwrap_or_default()
 }

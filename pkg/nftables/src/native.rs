@@ -25,16 +25,16 @@ use crate::{
 ///
 /// # Errors
 /// [`Unsupported`]: a rule with a condition or verdict that native tables cannot express.
-pub fn transaction(
+pub fn transaction_messages(
     found: &NativeListing,
     prefix: &str,
     wanted: &NativeRules,
 ) -> Result<Vec<NetlinkRequest>, Unsupported> {
-    let expected = NativeListing::expected(wanted)?;
+    let expected = NativeListing::from_rules(wanted)?;
     let mut messages = Vec::new();
     for table in &wanted.tables {
-        let (was, becomes) = (found.table(&table.name), expected.table(&table.name));
-        if was.zip(becomes).is_some_and(|(was, becomes)| was.is(becomes)) {
+        let (was, becomes) = (found.find_table(&table.name), expected.find_table(&table.name));
+        if was.zip(becomes).is_some_and(|(was, becomes)| was.is_same_as(becomes)) {
             continue;
         }
         messages.push(table_message(NEW_TABLE, &table.name));
@@ -47,22 +47,22 @@ pub fn transaction(
                 messages.extend([DELETE_TABLE, NEW_TABLE].map(|kind| table_message(kind, &table.name)));
             }
         }
-        fill(table, &mut messages)?;
+        fill_table(table, &mut messages)?;
     }
-    for table in found.tables_named(prefix).filter(|table| expected.table(&table.name).is_none()) {
+    for table in found.tables_named(prefix).filter(|table| expected.find_table(&table.name).is_none()) {
         messages.push(table_message(DELETE_TABLE, &table.name));
     }
     Ok(messages)
 }
 
-fn fill(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), Unsupported> {
+fn fill_table(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), Unsupported> {
     // First all chains, because rules lead to some.
     messages.extend(table.chains.iter().map(|chain| chain_message(&table.name, chain)));
     for chain in &table.chains {
         for rule in &chain.rules {
             let mut message = rule_message(NEW_RULE, &table.name, Some(&chain.name));
-            if !encode::rule(&mut message, rule) {
-                return Err(unsupported(rule));
+            if !encode::write_rule(&mut message, rule) {
+                return Err(unsupported_rule(rule));
             }
             messages.push(message);
         }
@@ -70,26 +70,26 @@ fn fill(table: &NativeTable, messages: &mut Vec<NetlinkRequest>) -> Result<(), U
     Ok(())
 }
 
-fn unsupported(rule: &NativeRule) -> Unsupported {
+fn unsupported_rule(rule: &NativeRule) -> Unsupported {
     Unsupported(format!("native tables cannot express this rule: {}", rule.rule))
 }
 
 fn table_message(kind: u16, name: &str) -> NetlinkRequest {
     let flags = if kind == NEW_TABLE { MessageFlags::CREATE } else { MessageFlags::NONE };
     let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
-    message.str(TABLE_NAME, name);
+    message.put_str(TABLE_NAME, name);
     message
 }
 
 fn chain_message(table: &str, chain: &NativeChain) -> NetlinkRequest {
     let mut message = NetlinkRequest::new(NEW_CHAIN, MessageFlags::CREATE, &[INET, 0, 0, 0]);
-    message.str(CHAIN_TABLE, table).str(CHAIN_NAME, &chain.name);
+    message.put_str(CHAIN_TABLE, table).put_str(CHAIN_NAME, &chain.name);
     if let Some((of, hook)) = chain.hook {
         let (kind, number, priority) = base_chain(of, hook);
-        message.nested(CHAIN_HOOK, |attributes| {
-            attributes.be32(HOOK_NUMBER, number).bytes(HOOK_PRIORITY, &priority.to_be_bytes());
+        message.put_nested(CHAIN_HOOK, |attributes| {
+            attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
         });
-        message.str(CHAIN_TYPE, kind);
+        message.put_str(CHAIN_TYPE, kind);
     }
     message
 }
@@ -98,9 +98,9 @@ fn rule_message(kind: u16, table: &str, chain: Option<&str>) -> NetlinkRequest {
     let flags =
         if kind == NEW_RULE { MessageFlags::CREATE | MessageFlags::APPEND } else { MessageFlags::NONE };
     let mut message = NetlinkRequest::new(kind, flags, &[INET, 0, 0, 0]);
-    message.str(RULE_TABLE, table);
+    message.put_str(RULE_TABLE, table);
     if let Some(chain) = chain {
-        message.str(RULE_CHAIN, chain);
+        message.put_str(RULE_CHAIN, chain);
     }
     message
 }

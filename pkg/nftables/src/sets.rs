@@ -3,10 +3,10 @@
 /// Names and numbers of sets, as rules need them.
 pub(crate) trait SetNumbers {
     /// The number of a set; none if there is no such set, or the kernel does not say.
-    fn number(&mut self, name: &str) -> Option<u16>;
+    fn number_by_name(&mut self, name: &str) -> Option<u16>;
 
     /// The name of a set.
-    fn name(&mut self, number: u16) -> Option<String>;
+    fn name_by_number(&mut self, number: u16) -> Option<String>;
 }
 
 /// The sets of the calling thread's network namespace, each asked for once: rules name one or two.
@@ -14,7 +14,7 @@ pub(crate) trait SetNumbers {
 pub(crate) struct KernelSets(Vec<(String, u16)>);
 
 impl SetNumbers for KernelSets {
-    fn number(&mut self, name: &str) -> Option<u16> {
+    fn number_by_name(&mut self, name: &str) -> Option<u16> {
         if let Some((_, number)) = self.0.iter().find(|(known, _)| known == name) {
             return Some(*number);
         }
@@ -23,7 +23,7 @@ impl SetNumbers for KernelSets {
         Some(number)
     }
 
-    fn name(&mut self, number: u16) -> Option<String> {
+    fn name_by_number(&mut self, number: u16) -> Option<String> {
         if let Some((name, _)) = self.0.iter().find(|(_, known)| *known == number) {
             return Some(name.clone());
         }

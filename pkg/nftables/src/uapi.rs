@@ -179,7 +179,7 @@ pub const NFPROTO: [(Family, u8); 2] = [(Family::V4, IPV4), (Family::V6, IPV6)];
 
 /// `struct nfgenmsg` of a family: version 0, resource 0.
 #[must_use]
-pub const fn header(family: Family) -> [u8; 4] {
+pub const fn nfgenmsg_header(family: Family) -> [u8; 4] {
     match family {
         Family::V4 => [IPV4, 0, 0, 0],
         Family::V6 => [IPV6, 0, 0, 0],

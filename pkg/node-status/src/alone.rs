@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::inpod::{captured_families, has_listener};
-use capture_modes::{CaptureSettings, InPodConfig, found_on_node as found, open_path};
+use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use model::{Family, Port};
 use netns::Netns;
 use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
@@ -26,18 +26,18 @@ use crate::{
 
 /// Observes the node without an agent: compares the kernel with the last agent's document, `last`, as far as that goes, and
 /// lists what cannot be determined. `at`: the node's network namespace; `None`: the process's own. Blocks.
-pub(super) fn observe(
+pub(super) fn compare_with_last(
     settings: &CaptureSettings,
     at: Option<&Netns>,
     last: Option<StateReport>,
 ) -> StateReport {
     let is_known = last.is_some();
-    let mut state = last.unwrap_or_else(local::empty);
+    let mut state = last.unwrap_or_else(local::empty_report);
     let way = state.node.mode;
     let observe = || observe_network(settings, way);
     let seen = match at {
         None => observe(),
-        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved(error.to_string())),
+        Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved_report(error.to_string())),
     };
     state.observation.unobserved = seen.observation.unobserved;
     if way != Some(RedirectionMode::InPod) && state.observation.unobserved.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn observe(
     if !is_known {
         forget_differences(&mut state.network); // everything that is there may be desired
     }
-    let pods = Netns::list(&settings.netns_directory).map(sidecar::by_address);
+    let pods = Netns::list_directory(&settings.netns_directory).map(sidecar::by_address);
     match pods {
         Ok(found) => state.pods.iter_mut().for_each(|pod| {
             let own = found.netns_of_pod(&pod.ips, None).cloned();
@@ -85,12 +85,12 @@ fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> 
             state.network.sysctls.observed = Some(sysctls);
             state
         }
-        Err(error) => unobserved(error),
+        Err(error) => unobserved_report(error),
     }
 }
 
 /// Returns a document that says why the network could not be observed.
-fn unobserved(why: String) -> StateReport {
+fn unobserved_report(why: String) -> StateReport {
     let mut state = StateReport::default();
     state.observation.unobserved.push(Unobserved::new(StatePart::Network, why));
     state
@@ -124,7 +124,7 @@ fn forget_differences(network: &mut NetworkState) {
 /// Everything on the node, and in the ztunnels that its routes lead to.
 fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
     let mut path = open_path(settings).map_err(|error| error.to_string())?;
-    Ok(found(settings, &mut path)?)
+    Ok(observe_installed(settings, &mut path)?)
 }
 
 /// The last desired state, compared with what is there now; a network that was not observed has nothing observed.
@@ -155,8 +155,8 @@ fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
 ) -> Comparison<T> {
     let desired = std::mem::take(&mut before.desired);
     match seen.observed {
-        Some(observed) => Comparison::compare(desired, observed),
-        None => Comparison::unseen(desired),
+        Some(observed) => Comparison::compare_sets(desired, observed),
+        None => Comparison::without_observation(desired),
     }
 }
 
@@ -166,10 +166,10 @@ fn compare_firewall(
     seen: Comparison<FirewallRule>,
 ) -> Comparison<FirewallRule> {
     let desired = std::mem::take(&mut before.desired);
-    let Some(observed) = seen.observed else { return Comparison::unseen(desired) };
+    let Some(observed) = seen.observed else { return Comparison::without_observation(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
-    let difference = Comparison::compare(normal(&desired), normal(&observed)).differences;
-    Comparison::judged(desired, observed, difference)
+    let difference = Comparison::compare_sets(normal(&desired), normal(&observed)).differences;
+    Comparison::with_differences(desired, observed, difference)
 }
 
 fn in_our_form(rule: &FirewallRule) -> FirewallRule {
@@ -218,7 +218,7 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
     let Some(netns) = netns else { return set_netns_unknown(settings, pod) };
     let chosen = settings.capture.in_pod();
     let config = chosen.map(|chosen| chosen.rules.clone()).unwrap_or_default();
-    let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::families);
+    let families = chosen.map_or_else(|| Family::BOTH.to_vec(), InPodConfig::captured_families);
     match captured_families(&netns, &config) {
         Ok(found) if families.iter().all(|family| found.contains(family)) => {
             pod.kernel.observed.push(

@@ -68,7 +68,7 @@ pub enum FetchError {
 ///
 /// # Errors
 /// The document cannot be read, or is of another version.
-pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
+pub fn obtain_report(settings: &DaemonSettings) -> Result<StateReport> {
     match fetch(&settings.debug_socket, STATE, LIMIT) {
         Ok(body) => Ok(StateReport::parse(&body)?),
         Err(error) => without_agent(settings, error),
@@ -77,11 +77,11 @@ pub fn obtain(settings: &DaemonSettings) -> Result<StateReport> {
 
 fn without_agent(settings: &DaemonSettings, error: FetchError) -> Result<StateReport> {
     if let FetchError::NoAgent { .. } = error {
-        return Ok(standalone::observe(settings));
+        return Ok(standalone::observe_without_agent(settings));
     }
     let error = anyhow::Error::new(error);
     let why = error_text(&error);
-    let mut state = standalone::observe(settings);
+    let mut state = standalone::observe_without_agent(settings);
     state.observation.unobserved.push(Unobserved::new(StatePart::Agent, why));
     Ok(state)
 }
@@ -98,27 +98,27 @@ pub fn from_agent(socket: &Path, limit: Duration) -> Result<StateReport> {
 /// can be determined without an agent.
 ///
 /// # Errors
-/// As [`obtain`].
-pub fn explain(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
+/// As [`obtain_report`].
+pub fn explain_pod(settings: &DaemonSettings, namespace: &str, name: &str) -> Result<Explanation> {
     let path = format!("/debug/explain?pod={namespace}/{name}");
     let state = match is_name(namespace, name).then(|| fetch(&settings.debug_socket, &path, LIMIT)) {
         Some(Ok(body)) => {
             return serde_json::from_slice(&body).context("the agent's answer cannot be read");
         }
         // No pod has such a name, or the agent is of another version.
-        None | Some(Err(FetchError::Refused { .. })) => obtain(settings)?,
+        None | Some(Err(FetchError::Refused { .. })) => obtain_report(settings)?,
         Some(Err(error)) => without_agent(settings, error)?,
     };
-    Ok(report::explain(&state, namespace, name))
+    Ok(report::explain_pod(&state, namespace, name))
 }
 
 /// Returns the agent's proof of a pod, for which it sends packets. Without an agent there is none.
 ///
 /// # Errors
 /// These are no names of a namespace and a pod, or as [`from_agent`].
-pub fn prove(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
+pub fn prove_pod(socket: &Path, namespace: &str, name: &str) -> Result<Proof> {
     ensure!(is_name(namespace, name), "{namespace}/{name} names no pod: it is NAMESPACE/POD");
-    let body = change(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
+    let body = send_put(socket, &format!("/debug/prove?pod={namespace}/{name}"), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
@@ -132,8 +132,8 @@ fn is_name(namespace: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// There is no agent, it does not answer, or it is of a version that cannot tell.
-pub fn simulate(settings: &DaemonSettings, change: &LabelChange) -> Result<NodeSimulation> {
-    let body = fetch(&settings.debug_socket, &change.path(), LIMIT)?;
+pub fn simulate_change(settings: &DaemonSettings, change: &LabelChange) -> Result<NodeSimulation> {
+    let body = fetch(&settings.debug_socket, &change.debug_path(), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
@@ -143,27 +143,27 @@ pub fn simulate(settings: &DaemonSettings, change: &LabelChange) -> Result<NodeS
 /// # Errors
 /// See [`FetchError`].
 pub fn fetch(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
-    request(socket, "GET", path, limit)
+    send_request(socket, "GET", path, limit)
 }
 
 /// The body of the answer to a `PUT` without a body, in the manner of [`fetch`].
 ///
 /// # Errors
 /// See [`FetchError`].
-pub fn change(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
-    request(socket, "PUT", path, limit)
+pub fn send_put(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+    send_request(socket, "PUT", path, limit)
 }
 
-fn request(socket: &Path, method: &str, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+fn send_request(socket: &Path, method: &str, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let (tell, told) = mpsc::channel();
     let (socket, request) = (socket.to_owned(), format!("{method} {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
-    let body = move || drop(tell.send(exchange(&socket, &request, limit)));
+    let body = move || drop(tell.send(exchange_http(&socket, &request, limit)));
     thread::Builder::new().spawn(body).map_err(FetchError::Exchange)?;
     told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
 }
 
 /// In HTTP/1.0, so that the agent closes the connection after the answer.
-fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
+fn exchange_http(socket: &Path, request: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
     let mut stream = UnixStream::connect(socket).map_err(|source| {
         let socket = socket.to_owned();
         match source.kind() {

@@ -4,7 +4,7 @@ use model::Family;
 use report::{Comparison, FirewallRule};
 use rules::{RuleLine, SeenLine};
 
-use crate::node::number;
+use crate::node::family_number;
 
 /// A rule of the firewall in the form of a save, and in ours.
 pub(super) struct ShownRule {
@@ -12,10 +12,10 @@ pub(super) struct ShownRule {
     ours: String,
 }
 
-pub(super) fn rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
+pub(super) fn shown_rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
     let shown = FirewallRule {
         netns: place.to_owned(),
-        family: number(family),
+        family: family_number(family),
         table: seen.line.table.name().to_owned(),
         chain: seen.line.chain.clone(),
         rule: seen.text.clone(),
@@ -29,11 +29,14 @@ pub(super) fn as_seen(line: RuleLine) -> SeenLine {
 }
 
 /// Compares the meaning of rules, whatever their form, and shows the form.
-pub(super) fn firewall(desired: Vec<ShownRule>, observed: Vec<ShownRule>) -> Comparison<FirewallRule> {
+pub(super) fn compare_shown_rules(
+    desired: Vec<ShownRule>,
+    observed: Vec<ShownRule>,
+) -> Comparison<FirewallRule> {
     let ours = |rules: &[ShownRule]| {
         rules.iter().map(|rule| FirewallRule { rule: rule.ours.clone(), ..rule.shown.clone() }).collect()
     };
-    let difference = Comparison::compare(ours(&desired), ours(&observed)).differences;
+    let difference = Comparison::compare_sets(ours(&desired), ours(&observed)).differences;
     let shown = |rules: Vec<ShownRule>| rules.into_iter().map(|rule| rule.shown).collect();
-    Comparison::judged(shown(desired), shown(observed), difference)
+    Comparison::with_differences(shown(desired), shown(observed), difference)
 }

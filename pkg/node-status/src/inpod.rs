@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, set};
+use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, probe_set_name};
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
@@ -21,8 +21,8 @@ use report::{
 use rules::ChainSet;
 
 use crate::{
-    firewall::{as_seen, firewall, rule},
-    node::{members, number},
+    firewall::{as_seen, compare_shown_rules, shown_rule},
+    node::{compare_members, family_number},
 };
 
 /// Fills in the node's part.
@@ -31,18 +31,25 @@ pub(super) fn observe_probes(settings: &CaptureSettings, wanted: &MemberAddresse
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
     state.network = NetworkState {
-        ipsets: Comparison::unseen(Vec::new()),
-        firewall: Comparison::unseen(Vec::new()),
-        ..NetworkState::unwanted()
+        ipsets: Comparison::without_observation(Vec::new()),
+        firewall: Comparison::without_observation(Vec::new()),
+        ..NetworkState::nothing_desired()
     };
-    let opened =
-        NodeProbes::open(chosen.rules.clone(), chosen.families(), settings.tools.clone(), &settings.journal);
+    let opened = NodeProbes::open(
+        chosen.rules.clone(),
+        chosen.captured_families(),
+        settings.tools.clone(),
+        &settings.journal,
+    );
     let mut probes = match opened {
         Ok(probes) => probes,
         Err(error) => return blind.push(Unobserved::new(StatePart::Network, error)),
     };
-    match probes.members() {
-        Ok(seen) => state.network.ipsets = members(wanted, seen.into_iter(), |family| set(family).to_owned()),
+    match probes.set_members() {
+        Ok(seen) => {
+            state.network.ipsets =
+                compare_members(wanted, seen.into_iter(), |family| probe_set_name(family).to_owned());
+        }
         Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
     }
     match compare_probe_rules(probes.rules(), chosen) {
@@ -55,23 +62,23 @@ fn compare_probe_rules(
     probes: &ProbeRules,
     chosen: &InPodConfig,
 ) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
-    let observed = probes.observe()?;
-    let wanted = chosen.families().into_iter().flat_map(|family| {
-        let lines = probes.wanted(family).lines();
-        lines.into_iter().map(move |line| rule("node", family, &as_seen(line)))
+    let observed = probes.observe_tables()?;
+    let wanted = chosen.captured_families().into_iter().flat_map(|family| {
+        let lines = probes.desired_rules(family).rule_lines();
+        lines.into_iter().map(move |line| shown_rule("node", family, &as_seen(line)))
     });
     let seen = Family::BOTH.into_iter().flat_map(|family| {
-        let lines = ChainSet::PROBES.lines(observed.family_tables(family));
-        lines.into_iter().map(move |line| rule("node", family, &line))
+        let lines = ChainSet::PROBES.owned_lines(observed.family_tables(family));
+        lines.into_iter().map(move |line| shown_rule("node", family, &line))
     });
-    let mut shown = firewall(wanted.collect(), seen.collect());
+    let mut shown = compare_shown_rules(wanted.collect(), seen.collect());
     if shown.differences.is_empty() {
         // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
-        let changes = probes.changes(&observed);
+        let changes = probes.plan_changes(&observed);
         let differs = changes.reasons().map(|(family, what)| StateDifference {
             kind,
-            family: family.map(number),
+            family: family.map(family_number),
             object: what,
         });
         shown.differences = differs.collect();
@@ -140,12 +147,12 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
         observed_at: enrolled_pod.looked.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
-        preceding_rules: enrolled_pod.overruling().map(str::to_owned).collect(),
+        preceding_rules: enrolled_pod.overruling_rules().map(str::to_owned).collect(),
         repair_count: enrolled_pod.repairs,
         bypassing_connections: enrolled_pod
             .seen
             .as_ref()
-            .map(|seen| outside_view(seen.outside()))
+            .map(|seen| outside_view(seen.outside_connections()))
             .unwrap_or_default(),
         ..KernelView::default()
     };
@@ -173,8 +180,11 @@ fn outside_view(found: &OutsideConnections) -> OutsideView {
 /// Whether probes of the node came to the pod, from the source address by which its rules let them pass, as a clause. `None`:
 /// the kernel could not be asked.
 fn observed_probes(netns: &Netns, chosen: &InPodConfig) -> Option<String> {
-    let sources: Vec<IpAddr> =
-        chosen.families().into_iter().map(|family| chosen.rules.probes.address(family)).collect();
+    let sources: Vec<IpAddr> = chosen
+        .captured_families()
+        .into_iter()
+        .map(|family| chosen.rules.probes.address_for(family))
+        .collect();
     let tracked = netns.run_in(|| ConntrackHandle::list(None)).ok()?.ok()?;
     let seen: BTreeSet<IpAddr> = tracked
         .iter()
@@ -201,7 +211,7 @@ pub(super) fn verify_rules(
     else {
         return;
     };
-    let families = chosen.families();
+    let families = chosen.captured_families();
     let wanted = PodRulesSpec {
         config: &chosen.rules,
         pod: &enrolled_pod.options,
@@ -209,7 +219,7 @@ pub(super) fn verify_rules(
         existing: chosen.existing,
     };
     let now = wire::rfc3339(SystemTime::now());
-    match ::inpod::observe(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
+    match ::inpod::observe_pod(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => {
             pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
         }
@@ -218,7 +228,7 @@ pub(super) fn verify_rules(
             pod.kernel.observed.clear();
             if seen.is_whole() {
                 let names: Vec<String> =
-                    families.iter().map(|family| format!("IPv{}", number(*family))).collect();
+                    families.iter().map(|family| format!("IPv{}", family_number(*family))).collect();
                 let observed = if enrolled_pod.options.open {
                     "it has no rules, as no ztunnel is connected, and its policy route is in place"
                 } else {
@@ -228,8 +238,8 @@ pub(super) fn verify_rules(
                 let has_rules = !enrolled_pod.options.open;
                 pod.kernel.observed.extend(has_rules.then(|| observed_probes(netns, chosen)).flatten());
             }
-            pod.kernel.bypassing_connections = outside_view(seen.outside());
-            pod.kernel.preceding_rules = seen.bypasses().map(str::to_owned).collect();
+            pod.kernel.bypassing_connections = outside_view(seen.outside_connections());
+            pod.kernel.preceding_rules = seen.bypass_reasons().map(str::to_owned).collect();
             let is_complete = seen.is_whole();
             let rules = match is_complete {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,

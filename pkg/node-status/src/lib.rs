@@ -2,7 +2,7 @@
 //!
 //! The reconciler only provides a copy of what it knows (`agent::AgentSnapshot`). The kernel is queried on the thread of
 //! the caller, so no pod waits for it. Reading changes nothing: no rule, no file. A proof
-//! ([`NodeInspector::prove`]) sends packets. Called by `install-cni` alone.
+//! ([`NodeInspector::prove_pod`]) sends packets. Called by `install-cni` alone.
 
 mod alone;
 mod client;
@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, milliseconds};
+use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, to_milliseconds};
 use anyhow::Result;
 use capture_modes::{CaptureConfig, CaptureSettings};
 use daemon_settings::DaemonSettings;
@@ -40,9 +40,10 @@ use report::{
 use wire::PodRecord;
 
 pub use client::{
-    FetchError, LIMIT, change, error_text, explain, fetch, from_agent, obtain, prove, simulate,
+    FetchError, LIMIT, error_text, explain_pod, fetch, from_agent, obtain_report, prove_pod, send_put,
+    simulate_change,
 };
-pub use local::{complete, shared_config};
+pub use local::{complete_report, shared_config};
 pub use preflight::{check_node, preflight_of_agent, taken_ports};
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
@@ -83,17 +84,17 @@ impl NodeInspector {
     /// In ambient mode: the reconciler does not answer.
     pub fn observe(&self, records: &[Arc<PodRecord>]) -> Result<StateReport, Reason> {
         let began = ObservationStart::now();
-        let snapshot = self.snapshot();
+        let snapshot = self.agent_snapshot();
         let cache = &mut *self.sidecars.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = match &self.settings.ambient {
-            None => records::observe(&self.settings, snapshot.ok().as_deref(), records, cache),
+            None => records::observe_recorded(&self.settings, snapshot.ok().as_deref(), records, cache),
             Some(ambient) => {
                 let snapshot = snapshot?;
                 self.in_node(|| observe_ambient(&ambient.agent, &snapshot, records, cache))?
             }
         };
         state.node.agent_started_at = Some(self.started.clone());
-        began.stamp(&mut state, Observer::Agent);
+        began.stamp_report(&mut state, Observer::Agent);
         Ok(state)
     }
 
@@ -108,7 +109,7 @@ impl NodeInspector {
         let Some((settings, chosen)) = settings.and_then(|all| Some((all, all.capture.in_pod()?))) else {
             return Ok(());
         };
-        let snapshot = self.snapshot()?;
+        let snapshot = self.agent_snapshot()?;
         if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
@@ -123,7 +124,7 @@ impl NodeInspector {
     ///
     /// # Errors
     /// The reconciler does not answer, or the pods' network namespaces cannot be reached.
-    pub fn simulate(
+    pub fn simulate_change(
         &self,
         records: &[Arc<PodRecord>],
         change: &LabelChange,
@@ -132,14 +133,14 @@ impl NodeInspector {
             let schema = SIMULATION_SCHEMA.to_owned();
             return Ok(NodeSimulation { schema, synced: true, ..NodeSimulation::default() });
         };
-        let snapshot = self.snapshot()?;
+        let snapshot = self.agent_snapshot()?;
         Ok(self.in_node(|| simulation::simulate(&ambient.agent, &snapshot, records, change))?)
     }
 
-    fn snapshot(&self) -> Result<Box<AgentSnapshot>, String> {
+    fn agent_snapshot(&self) -> Result<Box<AgentSnapshot>, String> {
         let limit = PATIENCE.as_secs();
         self.handle
-            .snapshot(PATIENCE)
+            .request_snapshot(PATIENCE)
             .ok_or_else(|| format!("the agent's loop has not answered for {limit} s"))
     }
 
@@ -163,8 +164,8 @@ impl ObservationStart {
     }
 
     /// Notes in the document when it was observed, and by whom.
-    fn stamp(self, state: &mut StateReport, by: Observer) {
-        let (at, took_ms) = (wire::rfc3339(self.at), milliseconds(self.began.elapsed()));
+    fn stamp_report(self, state: &mut StateReport, by: Observer) {
+        let (at, took_ms) = (wire::rfc3339(self.at), to_milliseconds(self.began.elapsed()));
         let blind = std::mem::take(&mut state.observation.unobserved);
         state.observation =
             Provenance { observed_at: at, duration_ms: took_ms, observer: by, unobserved: blind };
@@ -178,7 +179,7 @@ fn observe_ambient(
     records: &[Arc<PodRecord>],
     cache: &mut sidecar::SidecarCache,
 ) -> StateReport {
-    let mut state = StateReport { history: snapshot.history.clone(), ..local::empty() };
+    let mut state = StateReport { history: snapshot.history.clone(), ..local::empty_report() };
     state.node = node_state(settings, snapshot);
     let mut holding = None;
     match &snapshot.way {

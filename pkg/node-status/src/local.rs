@@ -6,12 +6,12 @@ use daemon_settings::DaemonSettings;
 use report::{InstalledFile, StateReport};
 
 /// A document without content.
-pub(super) fn empty() -> StateReport {
+pub(super) fn empty_report() -> StateReport {
     StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() }
 }
 
 /// Adds version, node and configuration from the settings.
-pub fn complete(state: &mut StateReport, settings: &DaemonSettings) {
+pub fn complete_report(state: &mut StateReport, settings: &DaemonSettings) {
     env!("CARGO_PKG_VERSION").clone_into(&mut state.version);
     state.node.name.clone_from(&settings.identity.node);
     state.node.ambient_enabled = settings.ambient.is_some();

@@ -8,14 +8,14 @@ use capture_modes::{CaptureSettings, open_path};
 use model::{Family, PodUid};
 use planner::node::{
     DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedState, Operation, PathRule, WantedNode,
-    ZtunnelSlot, plan, wanted,
+    ZtunnelSlot, plan_operations, wanted_node,
 };
 use report::{
     Comparison, DifferenceKind, NetworkState, PolicyRuleState, SetMember, StateDifference, StatePart,
     StateReport, Unobserved,
 };
 
-use crate::{firewall::firewall, steps};
+use crate::{firewall::compare_shown_rules, steps};
 use objects::{ComparedLists, NetworkObjects};
 
 /// The slot that the kernel sends new connections to.
@@ -63,13 +63,13 @@ pub(super) fn add_network(
     state.observation.unobserved.extend(look.blind);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
-    let want = wanted(&settings.node, desired.unwrap_or(&nothing), &observed);
-    let set = |family| settings.node.set(family).to_owned();
+    let want = wanted_node(&settings.node, desired.unwrap_or(&nothing), &observed);
+    let set = |family| settings.node.set_name(family).to_owned();
     state.network = compare_network(&want, desired.unwrap_or(&nothing), &observed, set);
     if let (Some(desired), true) = (desired, complete) {
-        let operations = plan(&settings.node, Some(desired), &observed);
+        let operations = plan_operations(&settings.node, Some(desired), &observed);
         compare_rule_places(&operations, &mut state.network);
-        state.plan = operations.iter().map(|operation| steps::step(operation, &settings.node)).collect();
+        state.plan = operations.iter().map(|operation| steps::plan_step(operation, &settings.node)).collect();
     }
 }
 
@@ -85,7 +85,7 @@ fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
         })
         .map(|(family, what)| StateDifference {
             kind: DifferenceKind::Changed,
-            family: Some(number(family)),
+            family: Some(family_number(family)),
             object: what,
         })
         .collect();
@@ -103,7 +103,7 @@ pub(super) fn place_name(place: &NetnsPlace) -> String {
 }
 
 /// A member without a comment counts like one with the right comment: an older kernel keeps none.
-pub(super) fn members(
+pub(super) fn compare_members(
     desired: &MemberAddresses,
     observed: impl Iterator<Item = (IpAddr, Option<PodUid>)>,
     set: impl Fn(Family) -> String,
@@ -115,8 +115,8 @@ pub(super) fn members(
         Some(_) => seen.clone(),
         None => member(seen.ip, desired.get(&seen.ip).cloned()),
     });
-    let difference = Comparison::compare(want.clone(), filled.collect()).differences;
-    Comparison::judged(want, have, difference)
+    let difference = Comparison::compare_sets(want.clone(), filled.collect()).differences;
+    Comparison::with_differences(want, have, difference)
 }
 
 fn compare_network(
@@ -127,26 +127,26 @@ fn compare_network(
 ) -> NetworkState {
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
     let mut all = ComparedLists::default();
-    all.add("node", &want.into(), &observed.into());
+    all.add_namespace("node", &want.into(), &observed.into());
     for slot in ZtunnelSlot::BOTH {
         let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();
         let (want, have) = (slot.select_from(&want.inside), slot.select_from(&observed.inside));
         let want = want.as_ref().map_or(nothing.clone(), Into::into);
-        all.add(&place, &want, &have.as_ref().map_or(nothing, Into::into));
+        all.add_namespace(&place, &want, &have.as_ref().map_or(nothing, Into::into));
     }
     NetworkState {
-        ipsets: members(&desired.members, in_sets, set),
-        rules: Comparison::compare(all.desired.rules, all.observed.rules),
-        routes: Comparison::compare(all.desired.routes, all.observed.routes),
-        links: Comparison::compare(all.desired.links, all.observed.links),
+        ipsets: compare_members(&desired.members, in_sets, set),
+        rules: Comparison::compare_sets(all.desired.rules, all.observed.rules),
+        routes: Comparison::compare_sets(all.desired.routes, all.observed.routes),
+        links: Comparison::compare_sets(all.desired.links, all.observed.links),
         sysctls: all.sysctls,
-        firewall: firewall(all.desired.firewall, all.observed.firewall),
+        firewall: compare_shown_rules(all.desired.firewall, all.observed.firewall),
         foreign: observed.foreign.clone(),
     }
 }
 
-pub(super) fn number(family: Family) -> u8 {
+pub(super) fn family_number(family: Family) -> u8 {
     match family {
         Family::V4 => 4,
         Family::V6 => 6,
@@ -156,7 +156,7 @@ pub(super) fn number(family: Family) -> u8 {
 pub(super) fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
     PolicyRuleState {
         netns: place.to_owned(),
-        family: number(rule.family),
+        family: family_number(rule.family),
         priority: rule.priority,
         mark: rule.mark.map(|mark| mark.value),
         mask: rule.mark.map(|mark| mark.mask),

@@ -6,7 +6,7 @@ mod ztunnels;
 
 use std::collections::BTreeMap;
 
-use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life};
+use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life_from_phase};
 use capture_modes::CaptureSettings;
 use model::PodUid;
 use planner::{
@@ -145,7 +145,7 @@ fn is_as_enrolled(shown: &PodState) -> bool {
 
 /// The phase of its life, by the API server and its sandbox.
 pub(super) fn life_of(known: &KnownPod) -> PodLife {
-    if known.ended { PodLife::Ending } else { life(&known.pod) }
+    if known.ended { PodLife::Ending } else { life_from_phase(&known.pod) }
 }
 
 pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
@@ -168,7 +168,7 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { acknowledged: serves, error: enrolled_pod.refused.clone() });
     shown.problem.clone_from(&enrolled_pod.trouble);
-    shown.exceptions = enrolled_pod.options.exceptions.texts();
+    shown.exceptions = enrolled_pod.options.exceptions.kind_descriptions();
     shown.refused_exceptions.clone_from(&enrolled_pod.refused_exceptions);
 }
 

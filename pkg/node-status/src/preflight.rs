@@ -122,8 +122,8 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
     probes.extend((chosen.v6 == defaults.v6).then_some(IpAddr::V6(chosen.v6)));
     let find = || {
         let mut handle = RtnetlinkHandle::open()?;
-        let links = handle.links()?;
-        let taken = handle.addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
+        let links = handle.list_links()?;
+        let taken = handle.list_addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
         let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
         Ok(taken.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
     };

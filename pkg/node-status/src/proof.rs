@@ -22,7 +22,7 @@ impl NodeInspector {
     ///
     /// # Errors
     /// In ambient mode: the reconciler does not answer.
-    pub fn prove(
+    pub fn prove_pod(
         &self,
         state: &StateReport,
         records: &[Arc<PodRecord>],
@@ -42,7 +42,7 @@ impl NodeInspector {
             Some(RedirectionMode::Node) => {
                 Err("the node redirects its traffic: nothing in its own namespace shows that".to_owned())
             }
-            Some(RedirectionMode::InPod) => self.in_pod_target(&*self.snapshot()?, pod),
+            Some(RedirectionMode::InPod) => self.in_pod_target(&*self.agent_snapshot()?, pod),
             Some(RedirectionMode::Sidecar) => self.sidecar_target(records, pod),
         };
         // Without ambient mode nothing else is done in the node's namespace, which the agent need not share.
@@ -70,9 +70,10 @@ impl NodeInspector {
         let Some((chosen, enrolled_pod)) = chosen.zip(enrolled_pod).filter(|(_, pod)| !pod.leaving) else {
             return Err("the agent does not capture it".to_owned());
         };
-        let netns = enrolled_pod.netns.clone().ok_or_else(|| unseen(pod))?;
-        let rules = |family| (family, rules::inpod::pod(&chosen.rules, &enrolled_pod.options, family));
-        let rules = chosen.families().into_iter().filter(|family| has_family(pod, *family)).map(rules);
+        let netns = enrolled_pod.netns.clone().ok_or_else(|| unseen_reason(pod))?;
+        let rules = |family| (family, rules::inpod::pod_rules(&chosen.rules, &enrolled_pod.options, family));
+        let rules =
+            chosen.captured_families().into_iter().filter(|family| has_family(pod, *family)).map(rules);
         let inbound = InboundSpec { tunnel: chosen.rules.tunnel, probes: Some(chosen.rules.probes) };
         let proxy = ProxyIdentity::Mark(chosen.rules.proxy);
         Ok((netns, ProofSpec { rules: rules.collect(), proxy, inbound }))
@@ -82,7 +83,7 @@ impl NodeInspector {
         let redirect = self.sidecar_redirect(records, pod);
         let redirect =
             redirect.ok_or("neither the API server nor a record of its ADD says what is to be redirected")?;
-        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unseen(pod))?)?;
+        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unseen_reason(pod))?)?;
         let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
         let families = netns.run_in(|| choice.of_this_netns()).map_err(|error| error.to_string())?;
         let families = families.map_err(|error| error.to_string())?;
@@ -104,7 +105,7 @@ impl NodeInspector {
 
     /// How the pod is redirected: decided anew from the facts, as at its ADD.
     fn sidecar_redirect(&self, records: &[Arc<PodRecord>], pod: &PodState) -> Option<Box<SidecarRedirect>> {
-        let snapshot = self.snapshot().ok();
+        let snapshot = self.agent_snapshot().ok();
         let is_pod = |namespace: &str, name: &str| namespace == pod.namespace && name == pod.name;
         let known = snapshot.as_ref().and_then(|snapshot| {
             snapshot.pods.iter().find(|known| is_pod(&known.pod.metadata.namespace, &known.pod.metadata.name))
@@ -130,7 +131,7 @@ impl NodeInspector {
     fn netns_of(&self, wanted: NetnsRef) -> Result<Netns, String> {
         let proc = self.settings.ambient.is_none().then(|| self.settings.host_proc.clone());
         let places = NetnsPaths { netns_directory: self.settings.netns_directory.clone(), proc };
-        let mut found = places.namespaces().map_err(|error| error.to_string())?.into_iter();
+        let mut found = places.list_namespaces().map_err(|error| error.to_string())?.into_iter();
         let found = found.find(|(_, netns)| netns_ref(netns.id()) == wanted);
         found.map(|(_, netns)| netns).ok_or_else(|| "its network namespace is gone".to_owned())
     }
@@ -141,6 +142,6 @@ fn has_family(pod: &PodState, family: Family) -> bool {
     pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of_ip(*ip) == family)
 }
 
-fn unseen(pod: &PodState) -> String {
+fn unseen_reason(pod: &PodState) -> String {
     pod.kernel.unobserved.clone().unwrap_or_else(|| "its network namespace is not known".to_owned())
 }

@@ -63,7 +63,7 @@ fn unrecorded_namespaces(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Opt
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let ids: BTreeSet<_> = records.iter().filter_map(|record| recorded_netns(record)).collect();
-    let found = match places.namespaces() {
+    let found = match places.list_namespaces() {
         Ok(found) => found,
         Err(error) => return Some(unrecorded(error.to_string())),
     };
@@ -74,14 +74,14 @@ fn unrecorded_namespaces(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Opt
     let why = format!(
         "{number} network namespaces in {} have no record of an ADD: whether their pods belong to the mesh only the \
          API server could tell",
-        places.used().display()
+        places.used_path().display()
     );
     (number > 0).then(|| unrecorded(why))
 }
 
 /// Observes a node without ambient mode: the pods that the plugin recorded, and, where an agent (`snapshot`) follows the node's
 /// pods, those that started before the plugin.
-pub(super) fn observe(
+pub(super) fn observe_recorded(
     settings: &DaemonSettings,
     snapshot: Option<&AgentSnapshot>,
     records: &[Arc<PodRecord>],
@@ -96,7 +96,7 @@ pub(super) fn observe(
         }
     });
     let mut redirects: PodRedirects = redirects.collect();
-    let network = NetworkState::unwanted();
+    let network = NetworkState::nothing_desired();
     let known = snapshot.filter(|snapshot| snapshot.has_pods);
     if let Some(snapshot) = known {
         let traces = &settings.ambient_traces.agent;
@@ -126,7 +126,7 @@ pub(super) fn observe(
         history: snapshot.map(|snapshot| snapshot.history.clone()).unwrap_or_default(),
         pods,
         network,
-        ..local::empty()
+        ..local::empty_report()
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct NetnsPaths {
 }
 
 impl NetnsPaths {
-    pub(super) fn used(&self) -> &Path {
+    pub(super) fn used_path(&self) -> &Path {
         self.by_process().unwrap_or(&self.netns_directory)
     }
 
@@ -68,10 +68,10 @@ impl NetnsPaths {
     }
 
     /// All that there are, and their addresses.
-    pub(super) fn namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
+    pub(super) fn list_namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
             Some(proc) => ::inpod::namespaces_of_pods(proc),
-            None => Ok(Netns::list(&self.netns_directory)?),
+            None => Ok(Netns::list_directory(&self.netns_directory)?),
         }
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn observe_sidecars(
         return;
     }
     let adds = RecordedAdds::of_pods(records, redirects);
-    let found = places.namespaces().map_err(|error| error.to_string());
+    let found = places.list_namespaces().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {
@@ -111,7 +111,7 @@ pub(super) fn observe_sidecars(
         let seen = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
             let then = adds.rules.get(&pod.uid);
-            cache.compare(netns, |netns| compare_rules(netns, redirect, then), late)
+            cache.compare_cached(netns, |netns| compare_rules(netns, redirect, then), late)
         });
         add_comparison(pod, PodLife::Running, seen);
     }
@@ -166,7 +166,7 @@ impl SidecarCache {
 
     /// The comparison of the last observation if nothing has changed since. What the policy route of TPROXY needs is no part of
     /// it, so an observation of a pod that uses it may be as old as its rules.
-    fn compare(
+    fn compare_cached(
         &mut self,
         netns: &Netns,
         compare: impl Fn(&Netns) -> Result<RulesComparison, String>,
@@ -198,7 +198,7 @@ fn compare_rules(
 ) -> Result<RulesComparison, String> {
     let Some(then) = then.filter(|then| then.is_usable()) else { return judge_traffic(netns) };
     let families = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
-    let compare = || redirect::compare(&redirect.config, families, then);
+    let compare = || redirect::compare_recorded(&redirect.config, families, then);
     let compared = netns.run_in(compare).map_err(|error| error.to_string())?;
     let differences = compared.map_err(|error| error.to_string())?;
     let in_place = "all rules that redirect to its sidecar are in place".to_owned();
@@ -210,12 +210,12 @@ pub(super) fn judge_traffic(netns: &Netns) -> Result<RulesComparison, String> {
     let observe = || CapturedTraffic::of_this_netns(ChainSet::SIDECAR);
     let found = netns.run_in(observe).map_err(|error| error.to_string())?;
     let found = found.map_err(|error| error.to_string())?;
-    let missing = CapturedTraffic::outbound().missing(&found);
+    let missing = CapturedTraffic::any_outbound().missing_from(&found);
     Ok(RulesComparison {
         differences: missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect(),
         in_place: format!(
             "rules redirect {} traffic to its sidecar; they were not compared one by one",
-            found.lines().join(" and ")
+            found.to_lines().join(" and ")
         ),
     })
 }
@@ -246,7 +246,7 @@ impl NetnsByAddress {
     }
 
     fn not_found(&self, ips: &[IpAddr], places: &NetnsPaths) -> String {
-        let place = places.used().display();
+        let place = places.used_path().display();
         if ips.iter().any(|ip| self.by_address.contains_key(ip)) {
             return format!("several network namespaces in {place} have its address");
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use agent::{AgentNotice, MeshPodMetrics, NoticeLevel, NoticeSubject};
-use metrics::{Labelled, MetricRegistry as _, amount};
+use metrics::{Labelled, MetricRegistry as _, gauge_value};
 use model::{PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
@@ -28,7 +28,7 @@ pub struct SidecarDriftMetrics {
 impl SidecarDriftMetrics {
     /// Registers `istio_cni_sidecar_pods`; 0 before the first observation.
     pub fn register(registry: &mut Registry, mesh_pods: MeshPodMetrics) -> SidecarDriftMetrics {
-        let pods = registry.metric(
+        let pods = registry.register_metric(
             "istio_cni_sidecar_pods",
             "Pods with a sidecar on this node, by whether all rules that redirect to it are in place",
         );
@@ -38,7 +38,7 @@ impl SidecarDriftMetrics {
     }
 
     fn set(&self, state: CaptureState, number: usize) {
-        self.pods.get_or_create(&[("state", state.word())]).set(amount(number));
+        self.pods.get_or_create(&[("state", state.as_str())]).set(gauge_value(number));
     }
 }
 
@@ -75,7 +75,7 @@ impl SidecarDriftChecker {
         }
         self.metrics
             .mesh_pods
-            .set("sidecar", sidecars.iter().map(|pod| (pod.namespace.as_str(), pod.capture)));
+            .set_pod_counts("sidecar", sidecars.iter().map(|pod| (pod.namespace.as_str(), pod.capture)));
         let mut before = std::mem::take(&mut self.watched);
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
@@ -84,7 +84,7 @@ impl SidecarDriftChecker {
             let is_due = watched.said.is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
             if watched.looks >= LOOKS && is_due {
                 watched.said = Some(now);
-                notices.push(notice(pod));
+                notices.push(bypass_notice(pod));
             }
             self.watched.insert(pod.uid.clone(), watched);
         }
@@ -92,7 +92,7 @@ impl SidecarDriftChecker {
     }
 }
 
-fn notice(pod: &PodState) -> AgentNotice {
+fn bypass_notice(pod: &PodState) -> AgentNotice {
     let what = pod.kernel.differences.join("; ");
     let what = if what.is_empty() { pod.problem.clone().unwrap_or_default() } else { what };
     AgentNotice {
@@ -181,7 +181,7 @@ mod tests {
             ambient,
         ];
         assert_eq!(checker.due_notices(&state(pods), Instant::now()), Vec::new());
-        let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.word())]).get();
+        let number = |state: CaptureState| metrics.pods.get_or_create(&[("state", state.as_str())]).get();
         assert_eq!(STATES.map(number), [2, 1, 0]);
         checker.due_notices(&state(Vec::new()), Instant::now());
         assert_eq!(STATES.map(number), [0, 0, 0]);

@@ -12,7 +12,7 @@ use model::{ExistingConnections, Namespace, Pod, PodUid};
 use netns::Netns;
 use planner::{
     EnrolmentPolicy,
-    ambient::{AmbientStanding, standing},
+    ambient::{AmbientStanding, pod_standing},
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
 };
@@ -84,12 +84,12 @@ fn simulate_pod(
     let policy = &settings.policy;
     let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
     match (&change.pod, &mut namespace) {
-        (Some(_), _) => change.apply(&mut pod.metadata.labels),
-        (None, Some(namespace)) => change.apply(&mut namespace.metadata.labels),
+        (Some(_), _) => change.apply_to(&mut pod.metadata.labels),
+        (None, Some(namespace)) => change.apply_to(&mut namespace.metadata.labels),
         (None, None) => {} // the decision says that the namespace is not known
     }
-    let (before, _) = membership(&known.pod, known.namespace.as_ref(), mode, policy);
-    let (after, reason) = membership(&pod, namespace.as_ref(), mode, policy);
+    let (before, _) = pod_membership(&known.pod, known.namespace.as_ref(), mode, policy);
+    let (after, reason) = pod_membership(&pod, namespace.as_ref(), mode, policy);
     let meta = &known.pod.metadata;
     let (exceptions, refused_exceptions) = effective_exceptions(&pod, namespace.as_ref(), after, settings);
     SimulatedPod {
@@ -116,8 +116,9 @@ fn effective_exceptions(
         namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
     match (mode, settings.capture.in_pod()) {
         (Some(RedirectionMode::InPod), Some(config)) => {
-            let EffectiveOptions { options, refused } = asked.options(inherited.as_ref(), &config.pods);
-            (options.exceptions.texts(), refused)
+            let EffectiveOptions { options, refused } =
+                asked.effective_options(inherited.as_ref(), &config.pods);
+            (options.exceptions.kind_descriptions(), refused)
         }
         (Some(RedirectionMode::Node), _) => (Vec::new(), asked.refused_on_node(inherited.as_ref())),
         _ => Default::default(),
@@ -125,19 +126,19 @@ fn effective_exceptions(
 }
 
 /// Returns the mode in which a pod belongs to the mesh, and why.
-fn membership(
+fn pod_membership(
     pod: &Pod,
     namespace: Option<&Namespace>,
     mode: Option<RedirectionMode>,
     policy: &EnrolmentPolicy,
 ) -> (Option<RedirectionMode>, StateReason) {
-    let standing = standing(pod, namespace, policy);
+    let standing = pod_standing(pod, namespace, policy);
     if !matches!(standing, AmbientStanding::Out(_)) {
         return (mode, reason_of(&standing));
     }
     match decide_sidecar(pod, namespace, policy) {
         SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_) => {
-            (Some(RedirectionMode::Sidecar), SidecarDecision::reason())
+            (Some(RedirectionMode::Sidecar), SidecarDecision::state_reason())
         }
         SidecarDecision::Outside(reason) => (None, reason_of(&AmbientStanding::Out(reason))),
         SidecarDecision::Ambient => (None, reason_of(&standing)),
@@ -154,7 +155,7 @@ fn count_connections(
         return;
     }
     let places = NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    let Ok(all) = places.namespaces() else { return };
+    let Ok(all) = places.list_namespaces() else { return };
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, _)| &known.pod.metadata.uid).collect();
     let recorded = recorded_namespaces(records, |uid| uids.contains(uid));

@@ -9,7 +9,7 @@ use crate::{ObservationStart, alone, client, local, records, sidecar::SidecarCac
 
 /// The kernel and the files of this node, compared with the last agent's desired state, as far as there is a record of it that
 /// can be read. Blocks.
-pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
+pub(super) fn observe_without_agent(settings: &DaemonSettings) -> StateReport {
     let began = ObservationStart::now();
     let path = settings.last_state();
     let (last, why) = match last_state(settings) {
@@ -32,16 +32,16 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
             (None, why)
         }
     };
-    let records = settings.records.read();
+    let records = settings.records.read_records();
     let is_ambient =
         last.as_ref().is_some_and(|last| last.node.ambient_enabled) || settings.ambient.is_some();
     let is_recorded = last.is_some();
     let mut state = match (&settings.ambient, last) {
         (Some(ambient), last) => observe_ambient(ambient, last),
         (None, Some(last)) if is_ambient => as_recorded(last),
-        (None, _) => records::observe(settings, None, &records, &mut SidecarCache::default()),
+        (None, _) => records::observe_recorded(settings, None, &records, &mut SidecarCache::default()),
     };
-    began.stamp(&mut state, Observer::Command);
+    began.stamp_report(&mut state, Observer::Command);
     records::add_failures(&records, &mut state.pods);
     if is_ambient || !is_recorded {
         state.observation.unobserved.push(Unobserved::new(StatePart::Desired, why));
@@ -49,9 +49,9 @@ pub(super) fn observe(settings: &DaemonSettings) -> StateReport {
     state.health.clear();
     state.preflight.clear();
     judge_files(settings, &mut state);
-    local::complete(&mut state, settings);
+    local::complete_report(&mut state, settings);
     state.node.ambient_enabled = is_ambient;
-    state.conclude();
+    state.fill_conclusions();
     state
 }
 
@@ -71,9 +71,9 @@ fn judge_files(settings: &DaemonSettings, state: &mut StateReport) {
 
 fn observe_ambient(ambient: &AmbientOptions, last: Option<StateReport>) -> StateReport {
     match open_node(ambient) {
-        Ok(node) => alone::observe(&ambient.agent, node.as_ref(), last),
+        Ok(node) => alone::compare_with_last(&ambient.agent, node.as_ref(), last),
         Err(error) => {
-            let mut state = last.unwrap_or_else(local::empty);
+            let mut state = last.unwrap_or_else(local::empty_report);
             state.observation.unobserved = vec![Unobserved::new(StatePart::Network, format!("{error:#}"))];
             state
         }

@@ -8,16 +8,16 @@ use report::PlanStep;
 
 use crate::node::{place_name, policy_rule};
 
-pub(super) fn step(operation: &Operation, config: &NodeConfig) -> PlanStep {
+pub(super) fn plan_step(operation: &Operation, config: &NodeConfig) -> PlanStep {
     PlanStep {
         kind: operation.kind().to_owned(),
         message: operation.to_string(),
-        operations: operations(operation, config),
+        operations: operation_commands(operation, config),
     }
 }
 
 /// As commands. A command in a ztunnel's namespace is marked as such.
-fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
+fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     let at = |at: &NetnsPlace| match at {
         NetnsPlace::Node => String::new(),
         NetnsPlace::Ztunnel(_) => format!("[{}] ", place_name(at)),
@@ -25,17 +25,17 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     match operation {
         Operation::CreateSet(family) => {
             let kind = if *family == Family::V6 { "inet6" } else { "inet" };
-            vec![format!("ipset create {} hash:ip family {kind} comment", config.set(*family))]
+            vec![format!("ipset create {} hash:ip family {kind} comment", config.set_name(*family))]
         }
-        Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set(*family))],
+        Operation::DestroySet(family) => vec![format!("ipset destroy {}", config.set_name(*family))],
         Operation::AddMembers(members) => {
             let add = |(ip, uid): &(IpAddr, PodUid)| {
-                format!("ipset add {} {ip} comment \"{uid}\"", config.set(Family::of_ip(*ip)))
+                format!("ipset add {} {ip} comment \"{uid}\"", config.set_name(Family::of_ip(*ip)))
             };
             members.iter().map(add).collect()
         }
         Operation::RemoveMembers(ips) => {
-            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set(Family::of_ip(*ip)))).collect()
+            ips.iter().map(|ip| format!("ipset del {} {ip}", config.set_name(Family::of_ip(*ip)))).collect()
         }
         Operation::CreatePair(pair) => vec![format!("ip link add {} peer {}", pair.node, pair.ztunnel)],
         Operation::DeleteLink(place, name) => vec![format!("{}ip link delete {name}", at(place))],
@@ -44,12 +44,12 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
             vec![format!("{}ip address add {net} dev {link}", at(place))]
         }
         Operation::SetSysctls(place, settings) => {
-            let set = |(name, value): &(String, String)| sysctl(&at(place), name, value);
+            let set = |(name, value): &(String, String)| sysctl_command(&at(place), name, value);
             settings.iter().map(set).collect()
         }
-        Operation::RestoreSysctl(place, name, value) => vec![sysctl(&at(place), name, value)],
-        Operation::AddRule(place, rule) => vec![verb("add", place, rule)],
-        Operation::DeleteRule(place, rule) => vec![verb("delete", place, rule)],
+        Operation::RestoreSysctl(place, name, value) => vec![sysctl_command(&at(place), name, value)],
+        Operation::AddRule(place, rule) => vec![rule_command("add", place, rule)],
+        Operation::DeleteRule(place, rule) => vec![rule_command("delete", place, rule)],
         Operation::Routes(place, edits) => edits
             .iter()
             .map(|edit| match edit {
@@ -72,11 +72,11 @@ fn operations(operation: &Operation, config: &NodeConfig) -> Vec<String> {
     }
 }
 
-fn sysctl(at: &str, name: &str, value: &str) -> String {
+fn sysctl_command(at: &str, name: &str, value: &str) -> String {
     format!("{at}sysctl -w {name}={value}")
 }
 
-fn verb(verb: &str, at: &NetnsPlace, rule: &PathRule) -> String {
+fn rule_command(verb: &str, at: &NetnsPlace, rule: &PathRule) -> String {
     let shown = policy_rule(&place_name(at), rule).to_string();
     shown.replacen(" rule ", &format!(" rule {verb} "), 1)
 }

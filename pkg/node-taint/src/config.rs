@@ -85,7 +85,7 @@ impl ReadinessConfig {
     pub fn parse(data: &BTreeMap<String, String>) -> Result<ReadinessConfig, ConfigError> {
         let mut all = BTreeSet::new();
         for (key, text) in data {
-            let read = read(text).and_then(|some| {
+            let read = parse_requirements(text).and_then(|some| {
                 all.extend(some);
                 if all.len() > MAX_SELECTORS { Err(ConfigMistake::TooMany) } else { Ok(()) }
             });
@@ -101,7 +101,7 @@ impl ReadinessConfig {
     }
 }
 
-fn read(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> {
+fn parse_requirements(text: &str) -> Result<Vec<PodRequirement>, ConfigMistake> {
     if text.len() > MAX_TEXT {
         return Err(ConfigMistake::TooLong);
     }

@@ -52,7 +52,7 @@ impl<'a> ConfigSource<'a> {
     }
 
     /// The configuration as it is now.
-    pub(crate) async fn read(&self) -> Result<ReadinessConfig, ConfigReadError> {
+    pub(crate) async fn read_config(&self) -> Result<ReadinessConfig, ConfigReadError> {
         let name = format!("{}/{}", self.namespace, self.name);
         let path = format!("/api/v1/namespaces/{}/configmaps/{}", self.namespace, self.name);
         let map: ConfigMap = self.client.get(&format!("ConfigMap {name}"), &path, LIMIT).await?;
@@ -61,12 +61,12 @@ impl<'a> ConfigSource<'a> {
 
     /// The first configuration that is valid and not `known`. One that is invalid or cannot be read is logged, and the
     /// known one remains in effect.
-    pub(crate) async fn next(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
+    pub(crate) async fn next_config(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
         if known.is_some() {
             pause(POLL).await;
         }
         loop {
-            match self.read().await {
+            match self.read_config().await {
                 Ok(config) => {
                     if self.last_error.clear() {
                         info!(target: "taint", "configuration can be read again");

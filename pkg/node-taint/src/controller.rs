@@ -63,14 +63,14 @@ impl TaintController {
 
     /// Maintains the taints of all nodes for as long as it is polled. Without a valid configuration it changes none.
     pub async fn run(&self) {
-        let mut source = self.source();
-        let mut config = source.next(None).await;
+        let mut source = self.config_source();
+        let mut config = source.next_config(None).await;
         loop {
             log_config(&config);
             let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
             let next = tokio::select! {
                 () = pass.run() => return, // the pass does not end by itself
-                next = source.next(Some(&config)) => next,
+                next = source.next_config(Some(&config)) => next,
             };
             config = next;
         }
@@ -81,11 +81,11 @@ impl TaintController {
     /// # Errors
     /// There is no valid configuration, or the pass took longer than five minutes.
     pub async fn run_once(&self) -> Result<(), OnceError> {
-        let config = self.source().read().await?;
+        let config = self.config_source().read_config().await?;
         log_config(&config);
         let mut pass = TaintPass::new(&self.client, &config, &self.options.node_selector);
         if timeout(ONCE, pass.reconcile_nodes()).await.is_err() {
-            return Err(match pass.unsettled() {
+            return Err(match pass.unsettled_nodes() {
                 None => OnceError::NotListed,
                 Some(nodes) => {
                     let names = nodes.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
@@ -93,12 +93,12 @@ impl TaintController {
                 }
             });
         }
-        let (nodes, tainted) = pass.counts();
+        let (nodes, tainted) = pass.node_counts();
         info!(target: "taint", nodes, tainted, "all nodes are as they should be");
         Ok(())
     }
 
-    fn source(&self) -> ConfigSource<'_> {
+    fn config_source(&self) -> ConfigSource<'_> {
         ConfigSource::new(&self.client, &self.options.config_namespace, &self.options.config_name)
     }
 }

@@ -57,22 +57,22 @@ impl RequiredPods {
     }
 
     /// Returns the nodes that it concerns.
-    fn observe(&mut self, event: ListEvent<ReadinessPod>) -> NodeNames {
+    fn observe_pods(&mut self, event: ListEvent<ReadinessPod>) -> NodeNames {
         match event {
             ListEvent::Reset(pods) => {
                 self.is_listed = true;
                 let before = mem::take(&mut self.on);
                 self.node_of.clear();
-                let now = pods.into_iter().flat_map(|pod| self.apply(pod));
+                let now = pods.into_iter().flat_map(|pod| self.apply_pod(pod));
                 now.collect::<NodeNames>().into_iter().chain(before.into_keys()).collect()
             }
-            ListEvent::Applied(pod) => self.apply(pod),
-            ListEvent::Deleted(pod) => self.remove(&pod.name),
+            ListEvent::Applied(pod) => self.apply_pod(pod),
+            ListEvent::Deleted(pod) => self.remove_pod(&pod.name),
         }
     }
 
-    fn apply(&mut self, pod: ReadinessPod) -> NodeNames {
-        let mut concerned = self.remove(&pod.name);
+    fn apply_pod(&mut self, pod: ReadinessPod) -> NodeNames {
+        let mut concerned = self.remove_pod(&pod.name);
         if pod.is_ready && !pod.node.is_empty() {
             *self.on.entry(pod.node.clone()).or_default() += 1;
             concerned.insert(pod.node.clone());
@@ -81,7 +81,7 @@ impl RequiredPods {
         concerned
     }
 
-    fn remove(&mut self, name: &PodName) -> NodeNames {
+    fn remove_pod(&mut self, name: &PodName) -> NodeNames {
         let Some(node) = self.node_of.remove(name) else { return NodeNames::new() };
         if let Some(count) = self.on.get_mut(&node) {
             *count -= 1;
@@ -108,7 +108,7 @@ impl NodeIndex {
         let concerned = match observation {
             NodeObservation::Nodes(event) => self.observe_nodes(event),
             NodeObservation::Pods(number, event) => {
-                self.required.get_mut(number).map(|pods| pods.observe(event)).unwrap_or_default()
+                self.required.get_mut(number).map(|pods| pods.observe_pods(event)).unwrap_or_default()
             }
         };
         if self.is_complete() && !was_complete { self.nodes.keys().cloned().collect() } else { concerned }
@@ -155,7 +155,7 @@ impl NodeIndex {
 
     /// The change that a node's taint needs; `None`: none, or it could not be determined.
     #[must_use]
-    pub fn change(&self, node: &str) -> Option<TaintChange> {
+    pub fn needed_change(&self, node: &str) -> Option<TaintChange> {
         let is_tainted = self.nodes.get(node)?.is_tainted;
         match (self.verdict(node), is_tainted) {
             (NodeVerdict::Pass, true) => Some(TaintChange::Remove),
@@ -166,7 +166,7 @@ impl NodeIndex {
 
     /// Number of nodes, and of those that have the taint.
     #[must_use]
-    pub fn counts(&self) -> (usize, usize) {
+    pub fn node_counts(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| node.is_tainted).count())
     }
 }

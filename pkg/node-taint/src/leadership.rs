@@ -29,19 +29,19 @@ pub fn lease_options(name: &str, identity: &str) -> LeaseOptions {
 
 /// Does `work` whenever and for as long as this replica leads. It never ends. After it is dropped, the caller
 /// releases the Lease.
-pub async fn lead<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
+pub async fn run_while_leading<W: Future<Output = ()>>(elector: &mut LeaseElector, work: impl Fn() -> W) {
     loop {
-        let since = acquire(elector).await;
+        let since = acquire_lease(elector).await;
         info!(target: "taint", "this replica leads");
         tokio::select! {
             () = work() => {}
-            () = hold(elector, since) => {}
+            () = hold_lease(elector, since) => {}
         }
     }
 }
 
 /// Waits until the Lease is ours. Returns when the attempt began.
-async fn acquire(elector: &mut LeaseElector) -> Instant {
+async fn acquire_lease(elector: &mut LeaseElector) -> Instant {
     let (mut last_error, mut leader) = (LastError::default(), String::new());
     loop {
         let began = Instant::now();
@@ -64,7 +64,7 @@ async fn acquire(elector: &mut LeaseElector) -> Instant {
 }
 
 /// Renews the Lease until it is lost.
-async fn hold(elector: &mut LeaseElector, mut renewed: Instant) {
+async fn hold_lease(elector: &mut LeaseElector, mut renewed: Instant) {
     let mut last_error = LastError::default();
     loop {
         let deadline = renewed + RENEW_DEADLINE;

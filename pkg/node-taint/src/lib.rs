@@ -3,7 +3,7 @@
 //!
 //! [`ReadinessConfig`] defines which pods those are, [`NodeIndex`] what each node lacks, [`TaintQueue`] when each node is
 //! handled (these compute only). [`TaintController`] follows nodes, pods and the ConfigMap at the API server and changes
-//! taints; [`lead`] lets one replica at a time do so. Called by `install-cni` when it is started as `istio-cni-taint`.
+//! taints; [`run_while_leading`] lets one replica at a time do so. Called by `install-cni` when it is started as `istio-cni-taint`.
 
 mod config;
 mod config_source;
@@ -18,7 +18,7 @@ mod selector;
 pub use config::{ConfigError, PodRequirement, ReadinessConfig};
 pub use controller::{OnceError, TaintController, TaintOptions};
 pub use index::{NodeIndex, NodeObservation, NodeVerdict};
-pub use leadership::{LEASE_NAMESPACE, lead, lease_options};
+pub use leadership::{LEASE_NAMESPACE, lease_options, run_while_leading};
 pub use observed::{ObservedNode, ReadinessPod};
 pub use queue::TaintQueue;
 pub use selector::{SelectorError, check_selector};

@@ -48,7 +48,7 @@ impl<'a> TaintPass<'a> {
     ) -> TaintPass<'a> {
         let pods =
             config.requirements().iter().enumerate().map(|(number, pods)| pods_of(client, number, pods));
-        let observed = stream::select_all(pods.chain([nodes(client, node_selector)]));
+        let observed = stream::select_all(pods.chain([watch_nodes(client, node_selector)]));
         TaintPass {
             client,
             index: NodeIndex::new(config),
@@ -63,40 +63,40 @@ impl<'a> TaintPass<'a> {
     /// Follows nodes and pods for as long as it is polled.
     pub(crate) async fn run(&mut self) {
         loop {
-            self.step().await;
+            self.process_event().await;
         }
     }
 
     /// Returns when every node was listed and has the taint that it should have, or none.
     pub(crate) async fn reconcile_nodes(&mut self) {
         while !(self.index.is_complete() && self.queue.is_empty()) {
-            self.step().await;
+            self.process_event().await;
         }
     }
 
     /// Number of nodes, and of those that have the taint.
-    pub(crate) fn counts(&self) -> (usize, usize) {
-        self.index.counts()
+    pub(crate) fn node_counts(&self) -> (usize, usize) {
+        self.index.node_counts()
     }
 
     /// The nodes that need a change; `None`: unknown.
-    pub(crate) fn unsettled(&self) -> Option<Vec<&str>> {
-        self.index.is_complete().then(|| self.queue.nodes().collect())
+    pub(crate) fn unsettled_nodes(&self) -> Option<Vec<&str>> {
+        self.index.is_complete().then(|| self.queue.pending_nodes().collect())
     }
 
     /// Waits for an event, and handles it.
-    async fn step(&mut self) {
+    async fn process_event(&mut self) {
         let has_room = self.changes.len() < MAX_CHANGES;
         tokio::select! {
             biased;
-            Some(outcome) = self.changes.next() => self.finish(outcome),
-            Some(observed) = self.observed.next() => self.observe(observed),
-            () = wait_until(self.queue.due()), if has_room => {}
+            Some(outcome) = self.changes.next() => self.finish_change(outcome),
+            Some(observed) = self.observed.next() => self.apply_observation(observed),
+            () = wait_until(self.queue.next_due()), if has_room => {}
         }
         self.start_changes();
     }
 
-    fn observe(&mut self, observed: Observed) {
+    fn apply_observation(&mut self, observed: Observed) {
         let observation = match observed {
             Ok(observation) => observation,
             Err(error) => {
@@ -111,13 +111,13 @@ impl<'a> TaintPass<'a> {
         }
         let was_complete = self.index.is_complete();
         for node in self.index.observe(observation) {
-            match self.index.change(&node) {
-                Some(_) => self.queue.mark(&node, Instant::now()),
+            match self.index.needed_change(&node) {
+                Some(_) => self.queue.mark_pending(&node, Instant::now()),
                 None => debug!(target: "taint", node, "node needs no change"),
             }
         }
         if self.index.is_complete() && !was_complete {
-            let (nodes, tainted) = self.index.counts();
+            let (nodes, tainted) = self.index.node_counts();
             info!(target: "taint", nodes, tainted, "all nodes are known");
         }
     }
@@ -126,8 +126,8 @@ impl<'a> TaintPass<'a> {
         while self.changes.len() < MAX_CHANGES
             && let Some(node) = self.queue.take_due(Instant::now())
         {
-            match self.index.change(&node) {
-                None => self.queue.succeeded(&node),
+            match self.index.needed_change(&node) {
+                None => self.queue.record_success(&node),
                 Some(change) => {
                     let client = self.client;
                     self.changes.push(Box::pin(async move {
@@ -139,7 +139,7 @@ impl<'a> TaintPass<'a> {
         }
     }
 
-    fn finish(&mut self, outcome: ChangeOutcome) {
+    fn finish_change(&mut self, outcome: ChangeOutcome) {
         let ChangeOutcome { node, change, result } = outcome;
         match result {
             Ok(is_changed) => {
@@ -149,14 +149,14 @@ impl<'a> TaintPass<'a> {
                 }
                 self.look_again(&node, change);
             }
-            Err(error) if error.kind() == ApiErrorKind::NotFound => self.queue.succeeded(&node),
+            Err(error) if error.kind() == ApiErrorKind::NotFound => self.queue.record_success(&node),
             Err(error) => {
                 if error.kind() == ApiErrorKind::Conflict {
                     debug!(target: "taint", node, %error, "node changed meanwhile; trying again");
                 } else if self.change_error.replace(&error) {
                     warn!(target: "taint", node, taint = TAINT.key, %error, "cannot change the taint; trying again");
                 }
-                self.queue.again(&node, Instant::now());
+                self.queue.schedule_retry(&node, Instant::now());
             }
         }
     }
@@ -164,12 +164,12 @@ impl<'a> TaintPass<'a> {
     /// After a change that was made: only the watch shows what a node has, because it may show a later change by another
     /// component before the answer to ours arrives.
     fn look_again(&mut self, node: &str, made: TaintChange) {
-        match self.index.change(node) {
-            None => self.queue.succeeded(node),
-            Some(needed) if needed == made => self.queue.again(node, Instant::now()),
+        match self.index.needed_change(node) {
+            None => self.queue.record_success(node),
+            Some(needed) if needed == made => self.queue.schedule_retry(node, Instant::now()),
             Some(_) => {
-                self.queue.succeeded(node);
-                self.queue.mark(node, Instant::now());
+                self.queue.record_success(node);
+                self.queue.mark_pending(node, Instant::now());
             }
         }
     }
@@ -190,7 +190,7 @@ fn log_change(node: &str, change: TaintChange, verdict: &NodeVerdict) {
     }
 }
 
-fn nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observed> {
+fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observed> {
     let collection = Collection {
         group: "",
         kind: "Node",

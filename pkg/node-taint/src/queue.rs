@@ -26,8 +26,8 @@ struct QueuedNode {
 impl TaintQueue {
     /// A node needs a change. One that waits after a failure continues to wait; one that is being handled is handled once
     /// more.
-    pub fn mark(&mut self, node: &str, now: Instant) {
-        let new = || QueuedNode { due: Some(now), attempts: BACKOFF.attempts() };
+    pub fn mark_pending(&mut self, node: &str, now: Instant) {
+        let new = || QueuedNode { due: Some(now), attempts: BACKOFF.start_attempts() };
         if !self.0.contains_key(node) {
             self.0.insert(node.to_owned(), new());
         }
@@ -46,19 +46,19 @@ impl TaintQueue {
 
     /// When the next node is due.
     #[must_use]
-    pub fn due(&self) -> Option<Instant> {
+    pub fn next_due(&self) -> Option<Instant> {
         self.0.values().filter_map(|queued| queued.due).min()
     }
 
     /// A node needs nothing more, or is gone.
-    pub fn succeeded(&mut self, node: &str) {
+    pub fn record_success(&mut self, node: &str) {
         self.0.remove(node);
     }
 
     /// An attempt has failed, or a watch has not shown its result yet: the node is handled again later.
-    pub fn again(&mut self, node: &str, now: Instant) {
+    pub fn schedule_retry(&mut self, node: &str, now: Instant) {
         if let Some(queued) = self.0.get_mut(node) {
-            queued.due = Some(now + queued.attempts.failed());
+            queued.due = Some(now + queued.attempts.record_failure());
         }
     }
 
@@ -69,7 +69,7 @@ impl TaintQueue {
     }
 
     /// The nodes that are waiting or being handled.
-    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+    pub fn pending_nodes(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }
@@ -82,41 +82,41 @@ mod tests {
     fn each_node_is_taken_once_and_the_oldest_first() {
         let (mut queue, start) = (TaintQueue::default(), Instant::now());
         let later = start + Duration::from_secs(1);
-        queue.mark("b", start);
-        queue.mark("a", later);
-        queue.mark("b", later);
-        assert_eq!(queue.due(), Some(start));
+        queue.mark_pending("b", start);
+        queue.mark_pending("a", later);
+        queue.mark_pending("b", later);
+        assert_eq!(queue.next_due(), Some(start));
         assert_eq!(
             [start, start, later, later].map(|now| queue.take_due(now)),
             [Some("b".to_owned()), None, Some("a".to_owned()), None]
         );
-        queue.mark("a", later);
-        assert_eq!((queue.take_due(later), queue.due()), (None, None), "it is being handled");
-        queue.succeeded("a");
-        assert_eq!(queue.nodes().collect::<Vec<_>>(), ["b"]);
-        queue.succeeded("b");
+        queue.mark_pending("a", later);
+        assert_eq!((queue.take_due(later), queue.next_due()), (None, None), "it is being handled");
+        queue.record_success("a");
+        assert_eq!(queue.pending_nodes().collect::<Vec<_>>(), ["b"]);
+        queue.record_success("b");
         assert!(queue.is_empty());
     }
 
     #[test]
     fn a_failed_node_waits_longer_each_time_whatever_happens_to_it() {
         let (mut queue, mut now) = (TaintQueue::default(), Instant::now());
-        queue.mark("a", now);
+        queue.mark_pending("a", now);
         let mut delays = Vec::new();
         for _ in 0..11 {
             assert!(queue.take_due(now).is_some());
-            queue.again("a", now);
-            queue.mark("a", now);
-            let due = queue.due().unwrap();
+            queue.schedule_retry("a", now);
+            queue.mark_pending("a", now);
+            let due = queue.next_due().unwrap();
             delays.push((due - now).as_millis());
             assert_eq!(queue.take_due(now), None);
             now = due;
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
-        queue.succeeded("a");
-        queue.mark("a", now);
-        assert_eq!(queue.due(), Some(now));
-        queue.again("gone", now);
-        assert_eq!(queue.nodes().collect::<Vec<_>>(), ["a"]);
+        queue.record_success("a");
+        queue.mark_pending("a", now);
+        assert_eq!(queue.next_due(), Some(now));
+        queue.schedule_retry("gone", now);
+        assert_eq!(queue.pending_nodes().collect::<Vec<_>>(), ["a"]);
     }
 }

@@ -15,68 +15,68 @@ impl NodePath {
     ///
     /// # Errors
     /// The kernel's or the tool's refusal, in its own words.
-    pub fn apply(&mut self, step: &Operation, begun: &mut PendingRestores) -> Result<(), Error> {
+    pub fn apply_step(&mut self, step: &Operation, begun: &mut PendingRestores) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
-                let _ = self.sets.create(&members::spec(&self.config, *family)?)?;
+                let _ = self.sets.create_set(&members::set_spec(&self.config, *family)?)?;
             }
             Operation::DestroySet(family) => {
-                let _ = self.sets.destroy(&SetName::new(self.config.set(*family))?)?;
+                let _ = self.sets.destroy_set(&SetName::new(self.config.set_name(*family))?)?;
             }
-            Operation::AddMembers(new) => members::add(&mut self.sets, &self.config, new)?,
-            Operation::RemoveMembers(left) => members::remove(&mut self.sets, &self.config, left)?,
+            Operation::AddMembers(new) => members::add_members(&mut self.sets, &self.config, new)?,
+            Operation::RemoveMembers(left) => members::remove_members(&mut self.sets, &self.config, left)?,
             Operation::CreatePair(pair) => self.create_pair(pair)?,
             Operation::DeleteLink(place, name) => self.delete_link(*place, name)?,
             Operation::SetUp(place, name) => {
-                let (net, index) = self.link(*place, name)?;
+                let (net, index) = self.find_link(*place, name)?;
                 let _ = net.set_link_up(index)?;
             }
             Operation::AddAddress(place, name, address) => {
-                let (net, index) = self.link(*place, name)?;
+                let (net, index) = self.find_link(*place, name)?;
                 let _ = net.add_address(index, *address)?;
             }
             Operation::SetSysctls(place, settings) => self.set_sysctls(*place, settings)?,
             Operation::RestoreSysctl(place, name, value) => self.restore_sysctl(*place, name, value)?,
             Operation::AddRule(place, rule) => {
-                let _ = self.net(*place)?.ensure_rule(&convert::rule_to(rule))?;
+                let _ = self.handle_at(*place)?.ensure_rule(&convert::rule_to(rule))?;
             }
             Operation::DeleteRule(place, rule) => {
-                let _ = self.net(*place)?.delete_rule(&convert::rule_to(rule))?;
+                let _ = self.handle_at(*place)?.delete_rule(&convert::rule_to(rule))?;
             }
-            Operation::Routes(place, edits) => self.routes(*place, edits)?,
+            Operation::Routes(place, edits) => self.edit_routes(*place, edits)?,
             Operation::Firewall { place, changes, .. } => {
-                self.restore(*place, &changes.clone().into(), begun)?;
+                self.finish_restore(*place, &changes.clone().into(), begun)?;
             }
             Operation::RemoveChains(place) => self.remove_chains(*place)?,
         }
         Ok(())
     }
 
-    pub(crate) fn ztunnel(&mut self, slot: ZtunnelSlot) -> Result<&mut LocatedPod, Error> {
+    pub(crate) fn located_ztunnel(&mut self, slot: ZtunnelSlot) -> Result<&mut LocatedPod, Error> {
         let uid = slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid));
         located.ok_or(Error::NoZtunnel(slot))
     }
 
-    fn net(&mut self, place: NetnsPlace) -> Result<&mut RtnetlinkHandle, Error> {
+    fn handle_at(&mut self, place: NetnsPlace) -> Result<&mut RtnetlinkHandle, Error> {
         match place {
             NetnsPlace::Node => Ok(&mut self.net),
-            NetnsPlace::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.net),
+            NetnsPlace::Ztunnel(slot) => Ok(&mut self.located_ztunnel(slot)?.net),
         }
     }
 
-    fn link(
+    fn find_link(
         &mut self,
         place: NetnsPlace,
         name: &str,
     ) -> Result<(&mut RtnetlinkHandle, hostnet::LinkIndex), Error> {
-        let net = self.net(place)?;
+        let net = self.handle_at(place)?;
         let link = net.link_by_name(name)?.ok_or_else(|| Error::NoLink(name.to_owned()))?;
         Ok((net, link.index))
     }
 
     fn delete_link(&mut self, place: NetnsPlace, name: &str) -> Result<(), Error> {
-        let net = self.net(place)?;
+        let net = self.handle_at(place)?;
         if let Some(link) = net.link_by_name(name)? {
             let _ = net.delete_link(link.index)?;
         }
@@ -90,10 +90,10 @@ impl NodePath {
         let generation = pair.slot.select_from(&self.slots).clone().ok_or(Error::NoZtunnel(pair.slot))?;
         let remote = generation.ips.first().copied().ok_or(Error::NoZtunnel(pair.slot))?;
         let local = source_towards(remote)?;
-        let near = self.tunnel(pair, &pair.node, remote);
-        let far = self.tunnel(pair, &pair.ztunnel, local);
+        let near = self.tunnel_link(pair, &pair.node, remote);
+        let far = self.tunnel_link(pair, &pair.ztunnel, local);
         let _ = self.net.create_link(&near)?;
-        let inside = &mut self.ztunnel(pair.slot)?.net;
+        let inside = &mut self.located_ztunnel(pair.slot)?.net;
         if let Some(old) = inside.link_by_name(&pair.ztunnel)? {
             let _ = inside.delete_link(old.index)?;
         }
@@ -115,7 +115,7 @@ impl NodePath {
     }
 
     /// Istio's network identifiers, plus ten for the second slot, whose UDP port is another one too.
-    fn tunnel<'a>(&self, pair: &LinkPair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
+    fn tunnel_link<'a>(&self, pair: &LinkPair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
         let vni = 1000 + u32::from(pair.direction == Direction::Outbound) + 10 * pair.slot.number();
         let second = u16::from(pair.slot == ZtunnelSlot::One);
         let port = self.config.tunnel_port.saturating_add(second);
@@ -133,39 +133,39 @@ impl NodePath {
     ) -> Result<T, Error> {
         match place {
             NetnsPlace::Node => act().map_err(E::into),
-            NetnsPlace::Ztunnel(slot) => self.ztunnel(slot)?.netns.run_in(act)?.map_err(E::into),
+            NetnsPlace::Ztunnel(slot) => self.located_ztunnel(slot)?.netns.run_in(act)?.map_err(E::into),
         }
     }
 
-    pub(crate) fn whose(&mut self, place: NetnsPlace) -> Result<PageOwner, Error> {
+    pub(crate) fn page_owner(&mut self, place: NetnsPlace) -> Result<PageOwner, Error> {
         match place {
             NetnsPlace::Node => Ok(None),
-            NetnsPlace::Ztunnel(slot) => Ok(Some(self.ztunnel(slot)?.netns.id())),
+            NetnsPlace::Ztunnel(slot) => Ok(Some(self.located_ztunnel(slot)?.netns.id())),
         }
     }
 
     /// All old values are written down before the first is changed.
     fn set_sysctls(&mut self, place: NetnsPlace, settings: &[(String, String)]) -> Result<(), Error> {
-        let whose = self.whose(place)?;
+        let whose = self.page_owner(place)?;
         let read = |(name, _): &(String, String)| Ok(sysctl::read(name)?.map(|old| (name.clone(), old)));
         let read_all = || settings.iter().map(read).collect::<Result<_, hostnet::Error>>();
         let old: Vec<_> = self.run_at(place, read_all)?;
-        self.journal.note(JournalPage::Settings(whose), old.into_iter().flatten())?;
+        self.journal.note_values(JournalPage::Settings(whose), old.into_iter().flatten())?;
         self.run_at(place, || {
             settings.iter().try_for_each(|(name, value)| sysctl::write(name, value).map(drop))
         })
     }
 
     fn restore_sysctl(&mut self, place: NetnsPlace, name: &str, value: &str) -> Result<(), Error> {
-        let whose = self.whose(place)?;
+        let whose = self.page_owner(place)?;
         if self.run_at(place, || sysctl::read(name))?.is_some() {
             let _ = self.run_at(place, || sysctl::write(name, value))?;
         }
-        Ok(self.journal.forget(JournalPage::Settings(whose), name)?)
+        Ok(self.journal.forget_value(JournalPage::Settings(whose), name)?)
     }
 
-    fn routes(&mut self, place: NetnsPlace, edits: &[RouteEdit]) -> Result<(), Error> {
-        let net = self.net(place)?;
+    fn edit_routes(&mut self, place: NetnsPlace, edits: &[RouteEdit]) -> Result<(), Error> {
+        let net = self.handle_at(place)?;
         let routes = edits.iter().map(|edit| match edit {
             RouteEdit::Put(route) | RouteEdit::Delete(route) => route,
         });
@@ -190,7 +190,7 @@ impl NodePath {
 /// The address from which this host would send to another one. Nothing is sent.
 fn source_towards(ip: IpAddr) -> Result<IpAddr, Error> {
     let ask = || {
-        let socket = UdpSocket::bind((Family::of_ip(ip).unspecified(), 0))?;
+        let socket = UdpSocket::bind((Family::of_ip(ip).unspecified_address(), 0))?;
         socket.connect((ip, 80))?;
         socket.local_addr()
     };

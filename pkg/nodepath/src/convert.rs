@@ -34,11 +34,11 @@ impl LinkNames {
         Ok(LinkNames(found))
     }
 
-    fn name(&self, index: Option<LinkIndex>) -> String {
+    fn link_name(&self, index: Option<LinkIndex>) -> String {
         index.and_then(|index| self.0.get(&index).cloned()).unwrap_or_default()
     }
 
-    fn index(&self, name: &str) -> Result<LinkIndex, Error> {
+    fn link_index(&self, name: &str) -> Result<LinkIndex, Error> {
         let found = self.0.iter().find(|(_, found)| *found == name);
         found.map(|(index, _)| *index).ok_or_else(|| Error::NoLink(name.to_owned()))
     }
@@ -52,7 +52,7 @@ fn link_of(route: &PathRoute) -> Option<&str> {
 }
 
 pub(crate) fn route_from(route: &Route, names: &LinkNames) -> PathRoute {
-    let link = || names.name(route.oif);
+    let link = || names.link_name(route.oif);
     let to = match (route.kind, route.gateway) {
         (RouteKind::Unicast, Some(gateway)) => RouteTo::Via(gateway, link()),
         (RouteKind::Local, None) => RouteTo::Local(link()),
@@ -78,10 +78,10 @@ pub(crate) fn route_to(route: &PathRoute, names: &LinkNames) -> Result<Route, Er
     match &route.to {
         RouteTo::Via(gateway, link) => {
             made.gateway = Some(*gateway);
-            made.oif = Some(names.index(link)?);
+            made.oif = Some(names.link_index(link)?);
             made.onlink = true;
         }
-        RouteTo::Local(link) => made.oif = Some(names.index(link)?),
+        RouteTo::Local(link) => made.oif = Some(names.link_index(link)?),
         RouteTo::Blackhole | RouteTo::Unreachable | RouteTo::Other(_) => {}
     }
     Ok(made)

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use firewall::{Firewall, FirewallOptions};
 use hostnet::{RtnetlinkHandle, sysctl};
 use planner::node::{
-    ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, pairs, watched_inside_sysctls,
+    ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, link_pairs,
+    watched_inside_sysctls,
 };
 
 use crate::{Error, LocatedPod, convert, convert::LinkNames};
 
 /// Looks around in there.
-pub(crate) fn observe(
+pub(crate) fn observe_inside(
     slot: ZtunnelSlot,
     located: &mut LocatedPod,
     options: &FirewallOptions,
 ) -> Result<ObservedInside, Error> {
-    let mut seen = network(slot, &mut located.net)?;
+    let mut seen = observe_network(slot, &mut located.net)?;
     let (opened, found, sysctls) = located.netns.run_in(|| {
         let (opened, found) = Firewall::open(options)?;
         Ok::<_, Error>((opened, found, read_sysctls(&watched_inside_sysctls())?))
@@ -27,34 +28,34 @@ pub(crate) fn observe(
     Ok(seen)
 }
 
-fn network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInside, Error> {
-    let ours: Vec<String> = pairs(slot).into_iter().map(|pair| pair.ztunnel).collect();
-    let links = net.links()?;
+fn observe_network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInside, Error> {
+    let ours: Vec<String> = link_pairs(slot).into_iter().map(|pair| pair.ztunnel).collect();
+    let links = net.list_links()?;
     let names = LinkNames::from_links(&links);
     let own: Vec<_> = links.iter().filter(|link| ours.contains(&link.name)).collect();
-    let addresses = net.addresses()?;
+    let addresses = net.list_addresses()?;
     let of_ours = addresses.iter().filter_map(|address| {
         let link = own.iter().find(|link| link.index == address.index)?;
         Some((link.name.clone(), hostnet::IpNet::new(address.ip, address.prefix_len).ok()?))
     });
     let mut rules = Vec::new();
     for family in model::Family::BOTH {
-        let found = net.rules(family)?;
+        let found = net.list_rules(family)?;
         rules.extend(found.iter().filter_map(convert::rule_from).filter(is_our_inside_rule));
     }
-    let mut ours = net.routes(Some(inside_table()))?;
+    let mut ours = net.list_routes(Some(inside_table()))?;
     ours.retain(|route| route.protocol == convert::OURS);
     Ok(ObservedInside {
         links: own.iter().map(|link| (link.name.clone(), link.flags.is_up())).collect(),
         addresses: of_ours.collect(),
-        rules: unique(rules),
+        rules: sort_unique(rules),
         routes: ours.iter().map(|route| convert::route_from(route, &names)).collect(),
         ..ObservedInside::default()
     })
 }
 
 /// Sorts rules and removes duplicates. The same rule twice is one to us, because deleting it deletes both.
-pub(crate) fn unique(mut rules: Vec<PathRule>) -> Vec<PathRule> {
+pub(crate) fn sort_unique(mut rules: Vec<PathRule>) -> Vec<PathRule> {
     rules.sort();
     rules.dedup();
     rules

@@ -30,14 +30,14 @@ pub struct LocatedPod {
 }
 
 /// Finds a pod by its addresses.
-pub(crate) fn locate(
+pub(crate) fn locate_pod(
     net: &mut RtnetlinkHandle,
     ips: &[IpAddr],
     directory: &Path,
 ) -> Result<LocatedPod, Error> {
     let link = link_to(net, ips)?;
     if link.kind.as_deref() != Some("veth") {
-        let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified());
+        let ip = ips.first().copied().unwrap_or_else(|| Family::V4.unspecified_address());
         return Err(Error::NotVeth { ip, link: link.name, kind: link.kind.unwrap_or_default() });
     }
     let missing = || Error::NoNetns { link: link.name.clone(), directory: directory.display().to_string() };
@@ -52,9 +52,9 @@ pub(crate) fn locate(
 /// The link over which the main table leads to one of the addresses, and to nothing else.
 fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
     let wanted: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
-    let routes = net.routes(Some(TableId::MAIN))?;
+    let routes = net.list_routes(Some(TableId::MAIN))?;
     let found = routes.iter().find(|route| route.dst.is_some_and(|dst| wanted.contains(&dst)));
-    let not_routed = || Error::NotRouted(ips.first().copied().unwrap_or(Family::V4.unspecified()));
+    let not_routed = || Error::NotRouted(ips.first().copied().unwrap_or(Family::V4.unspecified_address()));
     let index = found.and_then(|route| route.oif).ok_or_else(not_routed)?;
     net.link_by_index(index)?.ok_or_else(not_routed)
 }
@@ -65,7 +65,7 @@ fn netns_of_number(
     directory: &Path,
 ) -> Result<Option<(PathBuf, Netns)>, Error> {
     use std::os::fd::AsFd as _;
-    let bound: Vec<(PathBuf, Netns)> = Netns::list(directory)?;
+    let bound: Vec<(PathBuf, Netns)> = Netns::list_directory(directory)?;
     for (place, netns) in bound {
         if net.netns_number(netns.as_fd())? == Some(number) {
             return Ok(Some((place, netns)));

@@ -31,7 +31,7 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// The step that failed. What was done before it stays, and is right.
-    pub fn enrol(
+    pub fn enrol_pod(
         &mut self,
         ips: &[IpAddr],
         uid: &PodUid,
@@ -44,18 +44,18 @@ impl EnrolledMembers {
         let made = routes.iter().map(|route| convert::route_to(route, &names).map(RouteChange::Replace));
         self.net.apply_routes(&made.collect::<Result<Vec<_>, _>>()?)?;
         let pairs: Vec<_> = ips.iter().map(|ip| (*ip, uid.clone())).collect();
-        add(&mut self.sets, &self.config, &pairs)
+        add_members(&mut self.sets, &self.config, &pairs)
     }
 
     /// The UIDs of addresses in the sets; an address that is in none is missing.
     ///
     /// # Errors
     /// The kernel refuses to list.
-    fn owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
+    fn address_owners(&mut self, ips: &[IpAddr]) -> Result<BTreeMap<IpAddr, Option<PodUid>>, Error> {
         let mut found = BTreeMap::new();
         for family in Family::BOTH {
             if ips.iter().any(|ip| Family::of_ip(*ip) == family) {
-                let members = list(&mut self.sets, &self.config, family)?.unwrap_or_default();
+                let members = list_members(&mut self.sets, &self.config, family)?.unwrap_or_default();
                 found.extend(members.into_iter().filter(|(ip, _)| ips.contains(ip)));
             }
         }
@@ -66,8 +66,8 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// An address is in no set.
-    pub fn check(&mut self, ips: &[IpAddr]) -> Result<(), Reason> {
-        let Ok(owners) = self.owners(ips) else { return Ok(()) };
+    pub fn check_members(&mut self, ips: &[IpAddr]) -> Result<(), Reason> {
+        let Ok(owners) = self.address_owners(ips) else { return Ok(()) };
         match ips.iter().find(|ip| !owners.contains_key(ip)) {
             Some(ip) => Err(format!("{ip} is not in the node's set of enrolled addresses").into()),
             None => Ok(()),
@@ -78,14 +78,14 @@ impl EnrolledMembers {
     ///
     /// # Errors
     /// The step that failed.
-    pub fn release(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<Vec<IpAddr>, Error> {
-        let owners = self.owners(ips)?;
+    pub fn release_pod(&mut self, ips: &[IpAddr], uid: &PodUid) -> Result<Vec<IpAddr>, Error> {
+        let owners = self.address_owners(ips)?;
         let own = |owner: &Option<PodUid>| owner.as_ref().is_none_or(|owner| owner == uid);
         let left: Vec<IpAddr> =
             owners.into_iter().filter(|(_, owner)| own(owner)).map(|(ip, _)| ip).collect();
-        remove(&mut self.sets, &self.config, &left)?;
+        remove_members(&mut self.sets, &self.config, &left)?;
         let table = hostnet::TableId(self.config.tables.inbound);
-        let routes = self.net.routes(Some(table))?;
+        let routes = self.net.list_routes(Some(table))?;
         let ours = |route: &&hostnet::Route| {
             route.protocol == convert::OURS && route.dst.is_some_and(|dst| left.contains(&dst.addr()))
         };
@@ -95,8 +95,8 @@ impl EnrolledMembers {
     }
 }
 
-pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error> {
-    Ok(SetSpec::new(SetName::new(config.set(family))?, family).with_comments())
+pub(crate) fn set_spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error> {
+    Ok(SetSpec::new(SetName::new(config.set_name(family))?, family).with_comments())
 }
 
 /// Returns the names of the sets.
@@ -104,39 +104,39 @@ pub(crate) fn spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error
 /// # Errors
 /// The configuration has a name that the kernel does not take.
 pub fn set_names(config: &NodeConfig) -> Result<Vec<SetName>, Error> {
-    Family::BOTH.into_iter().map(|family| Ok(SetName::new(config.set(family))?)).collect()
+    Family::BOTH.into_iter().map(|family| Ok(SetName::new(config.set_name(family))?)).collect()
 }
 
 /// Puts addresses into their sets.
-pub(crate) fn add(
+pub(crate) fn add_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     members: &[(IpAddr, PodUid)],
 ) -> Result<(), Error> {
     for family in Family::BOTH {
         let of = members.iter().filter(|(ip, _)| Family::of_ip(*ip) == family);
-        sets.add_owned(&spec(config, family)?, of.map(|(ip, uid)| (*ip, uid)))?;
+        sets.add_owned(&set_spec(config, family)?, of.map(|(ip, uid)| (*ip, uid)))?;
     }
     Ok(())
 }
 
 /// Takes addresses out of their sets.
-pub(crate) fn remove(
+pub(crate) fn remove_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     ips: &[IpAddr],
 ) -> Result<(), Error> {
     for ip in ips {
-        let _ = sets.remove(&spec(config, Family::of_ip(*ip))?, *ip)?;
+        let _ = sets.remove_member(&set_spec(config, Family::of_ip(*ip))?, *ip)?;
     }
     Ok(())
 }
 
 /// The members of a family's set; none if there is no set.
-pub(crate) fn list(
+pub(crate) fn list_members(
     sets: &mut ipset::IpsetHandle,
     config: &NodeConfig,
     family: Family,
 ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
-    Ok(sets.owners(&spec(config, family)?.name)?)
+    Ok(sets.member_owners(&set_spec(config, family)?.name)?)
 }

@@ -12,7 +12,7 @@ use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
 use planner::node::{
     KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
-    is_our_rule, pairs, watched_sysctls,
+    is_our_rule, link_pairs, watched_sysctls,
 };
 
 use crate::{Error, LocatedPod, ZtunnelWatcher, convert, convert::LinkNames, inside, locate, members};
@@ -53,7 +53,7 @@ impl NodePath {
             net: RtnetlinkHandle::open()?,
             sets: ipset::IpsetHandle::open()?,
             firewall: None,
-            journal: Journal::at(journal),
+            journal: Journal::for_file(journal),
             located: BTreeMap::new(),
             slots: [None, None],
             netns_directory: netns_directory.to_owned(),
@@ -71,10 +71,15 @@ impl NodePath {
     ///
     /// # Errors
     /// It is not there, or hangs on the node in a way that cannot be captured.
-    pub fn locate(&mut self, uid: &PodUid, ips: &[IpAddr], dns: bool) -> Result<ZtunnelInstance, Error> {
-        let located = locate::locate(&mut self.net, ips, &self.netns_directory)?;
+    pub fn locate_ztunnel(
+        &mut self,
+        uid: &PodUid,
+        ips: &[IpAddr],
+        dns: bool,
+    ) -> Result<ZtunnelInstance, Error> {
+        let located = locate::locate_pod(&mut self.net, ips, &self.netns_directory)?;
         if let Some(watcher) = &self.watcher {
-            watcher.watch(&located.place, &located.netns);
+            watcher.watch_netns(&located.place, &located.netns);
         }
         let generation = ZtunnelInstance {
             uid: uid.clone(),
@@ -110,22 +115,22 @@ impl NodePath {
     /// # Errors
     /// What could not be listed.
     pub fn observe_network(&mut self) -> Result<ObservedState, Error> {
-        let noted = self.journal.noted();
+        let noted = self.journal.read_snapshot();
         let mut observed = ObservedState {
-            journal: noted.entries(JournalPage::Settings(None)),
-            chains_noted: noted.has(JournalPage::Chains(None)),
+            journal: noted.page_entries(JournalPage::Settings(None)),
+            chains_noted: noted.has_notes(JournalPage::Chains(None)),
             ..ObservedState::default()
         };
         for family in Family::BOTH {
-            if let Some(found) = members::list(&mut self.sets, &self.config, family)? {
+            if let Some(found) = members::list_members(&mut self.sets, &self.config, family)? {
                 observed.sets.insert(family, found);
             }
-            let found = self.net.rules(family)?;
+            let found = self.net.list_rules(family)?;
             self.sort_rules(&found, &mut observed);
         }
-        observed.rules = inside::unique(std::mem::take(&mut observed.rules));
-        let links = self.net.links()?;
-        let routes = self.net.routes(None)?;
+        observed.rules = inside::sort_unique(std::mem::take(&mut observed.rules));
+        let links = self.net.list_links()?;
+        let routes = self.net.list_routes(None)?;
         let (names, tables) = (LinkNames::from_links(&links), self.config.all_tables());
         let ours =
             routes.iter().filter(|route| route.protocol == convert::OURS && tables.contains(&route.table));
@@ -153,7 +158,7 @@ impl NodePath {
 
     /// Records foreign routes: default routes in our tables, and those within our networks that do not use our links.
     fn find_foreign(&self, routes: &[Route], links: &[Link], observed: &mut ObservedState) {
-        let (tables, networks) = (self.config.all_tables(), self.config.networks());
+        let (tables, networks) = (self.config.all_tables(), self.config.link_networks());
         let ours = |index: Option<LinkIndex>| {
             let name = links.iter().find(|link| Some(link.index) == index).map(|link| link.name.as_str());
             name.is_some_and(|name| name.starts_with("istioin") || name.starts_with("istioout"))
@@ -171,8 +176,8 @@ impl NodePath {
 
     fn observe_links(&mut self, links: &[Link], observed: &mut ObservedState) -> Result<(), Error> {
         let names: BTreeSet<String> =
-            ZtunnelSlot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect();
-        let addresses = self.net.addresses()?;
+            ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect();
+        let addresses = self.net.list_addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
             let seen = ObservedLink { up: link.flags.is_up(), right: false };
             observed.links.insert(link.name.clone(), seen);
@@ -217,27 +222,27 @@ impl NodePath {
     ) -> Result<(), Error> {
         self.slots = slots.clone();
         let known = KernelSlots::from(&self.config, observed);
-        let noted = self.journal.noted();
+        let noted = self.journal.read_snapshot();
         for slot in ZtunnelSlot::BOTH {
             let Some(generation) = slot.select_from(slots) else { continue };
             observed.sysctls.extend(inside::read_sysctls(&watched_sysctls(slot, &generation.veth))?);
             if !self.located.contains_key(&generation.uid) {
-                self.locate(&generation.uid, &generation.ips, generation.dns)?;
+                self.locate_ztunnel(&generation.uid, &generation.ips, generation.dns)?;
             }
             let Some(located) = self.located.get_mut(&generation.uid) else {
                 return Err(Error::NoZtunnel(slot));
             };
             let same = generation.ips.iter().any(|ip| slot.select_from(&known.ips).contains(ip));
             let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
-            for pair in pairs(slot) {
+            for pair in link_pairs(slot) {
                 let Some(seen) = observed.links.get_mut(&pair.node) else { continue };
                 let link = self.net.link_by_name(&pair.node)?;
                 seen.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
             }
-            let mut seen = inside::observe(slot, located, &self.options)?;
+            let mut seen = inside::observe_inside(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
-            seen.journal = noted.entries(JournalPage::Settings(whose));
-            seen.chains_noted = noted.has(JournalPage::Chains(whose));
+            seen.journal = noted.page_entries(JournalPage::Settings(whose));
+            seen.chains_noted = noted.has_notes(JournalPage::Chains(whose));
             *slot.of_mut(&mut observed.inside) = Some(seen);
         }
         Ok(())

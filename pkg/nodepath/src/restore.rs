@@ -38,7 +38,7 @@ impl RestoreThread {
         RestoreThread(thread::Builder::new().name("restore".to_owned()).spawn(work).ok())
     }
 
-    fn finish(mut self) -> RestoreProgress {
+    fn join_thread(mut self) -> RestoreProgress {
         let finished = self.0.take().and_then(|thread| thread.join().ok());
         finished.unwrap_or_else(|| RestoreProgress::Loaded(Vec::new()))
     }
@@ -55,7 +55,7 @@ impl PendingRestores {
     fn take_restore(&mut self, place: NetnsPlace) -> RestoreProgress {
         let found = self.0.iter().position(|(other, _)| *other == place);
         let restoring = found.map(|index| self.0.swap_remove(index).1);
-        restoring.map_or_else(|| RestoreProgress::Loaded(Vec::new()), RestoreThread::finish)
+        restoring.map_or_else(|| RestoreProgress::Loaded(Vec::new()), RestoreThread::join_thread)
     }
 }
 
@@ -80,7 +80,7 @@ impl NodePath {
     fn firewall_of(&mut self, place: NetnsPlace) -> Result<&mut Option<Firewall>, Error> {
         match place {
             NetnsPlace::Node => Ok(&mut self.firewall),
-            NetnsPlace::Ztunnel(slot) => Ok(&mut self.ztunnel(slot)?.firewall),
+            NetnsPlace::Ztunnel(slot) => Ok(&mut self.located_ztunnel(slot)?.firewall),
         }
     }
 
@@ -94,16 +94,16 @@ impl NodePath {
         if backend != Backend::Nft {
             return Ok(()); // a legacy table that was used once stays until its namespace ends
         }
-        let page = JournalPage::Chains(self.whose(place)?);
+        let page = JournalPage::Chains(self.page_owner(place)?);
         let journal = self.journal.clone();
-        let tables = changes.tables();
+        let tables = changes.changed_tables();
         self.run_at(place, || journal.note_chains(page, &tables))
     }
 
     /// Removes the built-in chains that were not there before our rules and that are unused. This restores the earlier
     /// state as far as we can.
     pub(crate) fn remove_chains(&mut self, place: NetnsPlace) -> Result<(), Error> {
-        let page = JournalPage::Chains(self.whose(place)?);
+        let page = JournalPage::Chains(self.page_owner(place)?);
         let journal = self.journal.clone();
         self.run_at(place, || journal.remove_chains(page))
     }
@@ -137,7 +137,7 @@ impl NodePath {
                 RestoreProgress::Done(firewall.apply(&changes, Vec::new()).map(drop).map_err(Error::from))
             } else {
                 let start = |family| firewall.start_restore(family).ok().flatten();
-                let started = changes.families().filter_map(start);
+                let started = changes.changed_families().filter_map(start);
                 RestoreProgress::Loaded(started.collect())
             }
         };
@@ -147,7 +147,7 @@ impl NodePath {
                 Some(RestoreThread::start(move || work(&firewall)))
             }
             NetnsPlace::Ztunnel(slot) => {
-                let located = self.ztunnel(slot).ok()?;
+                let located = self.located_ztunnel(slot).ok()?;
                 let firewall = located.firewall.clone()?;
                 let netns = Netns::from_fd(located.netns.as_fd().try_clone_to_owned().ok()?).ok()?;
                 let inside = move || netns.run_in(|| work(&firewall));
@@ -159,7 +159,7 @@ impl NodePath {
     }
 
     /// Ends the restore of a place, by the backend that the observation chose; without one it looks itself.
-    pub(crate) fn restore(
+    pub(crate) fn finish_restore(
         &mut self,
         place: NetnsPlace,
         changes: &FamilyChanges,

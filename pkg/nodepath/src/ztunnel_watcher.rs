@@ -38,8 +38,8 @@ impl ZtunnelWatcher {
 
     /// Watches a namespace from now on, unless it is watched. Whatever changes in it before this returns is to be observed after it.
     /// One that cannot be watched is left to regular observations.
-    pub(crate) fn watch(&self, place: &Path, netns: &Netns) {
-        let mut watched = self.watched();
+    pub(crate) fn watch_netns(&self, place: &Path, netns: &Netns) {
+        let mut watched = self.lock_watched();
         if watched.contains_key(&netns.id()) {
             return;
         }
@@ -50,7 +50,7 @@ impl ZtunnelWatcher {
 
     /// Ends the watches of all other namespaces.
     pub(crate) fn keep_only(&self, ids: &[NetnsId]) {
-        self.watched().retain(|id, _| ids.contains(id));
+        self.lock_watched().retain(|id, _| ids.contains(id));
     }
 
     /// Returns whether something changed in one of the namespaces since the last call. It does not wait.
@@ -59,11 +59,15 @@ impl ZtunnelWatcher {
     /// ended. So a watch ends here if the runtime has removed the namespace: call this several times a second.
     #[must_use]
     pub fn take_changes(&self) -> bool {
-        self.watched().retain(|id, netns| is_bound(*id, &netns.place));
-        self.watcher.wait(Some(Duration::ZERO)).ok().flatten().is_some_and(|changes| !changes.is_empty())
+        self.lock_watched().retain(|id, netns| is_bound(*id, &netns.place));
+        self.watcher
+            .wait_for_changes(Some(Duration::ZERO))
+            .ok()
+            .flatten()
+            .is_some_and(|changes| !changes.is_empty())
     }
 
-    fn watched(&self) -> MutexGuard<'_, BTreeMap<NetnsId, WatchedNetns>> {
+    fn lock_watched(&self) -> MutexGuard<'_, BTreeMap<NetnsId, WatchedNetns>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

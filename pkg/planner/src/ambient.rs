@@ -45,21 +45,21 @@ pub enum AmbientStanding {
 ///
 /// # Errors
 /// It does not, for this reason.
-pub fn membership(
+pub fn evaluate_membership(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
 ) -> Result<EnrolmentReason, SkipReason> {
-    match exempt(&pod.metadata.namespace, &pod.metadata.name, policy) {
+    match name_exemption(&pod.metadata.namespace, &pod.metadata.name, policy) {
         Some(exempt) => asked_for(pod, namespace, policy).and(Err(exempt)),
-        None => wanted(pod, namespace, policy),
+        None => membership_by_pod(pod, namespace, policy),
     }
 }
 
 /// Returns the standing of a pod as the API knows it now.
 #[must_use]
-pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
-    match membership(pod, namespace, policy) {
+pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
+    match evaluate_membership(pod, namespace, policy) {
         Err(reason) => AmbientStanding::Out(reason),
         Ok(reason) => match pod.status.ips() {
             ips if ips.is_empty() => AmbientStanding::Pending(reason),
@@ -69,13 +69,13 @@ pub fn standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPoli
 }
 
 /// The predicate without the rows on names.
-pub(crate) fn wanted(
+pub(crate) fn membership_by_pod(
     pod: &Pod,
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
 ) -> Result<EnrolmentReason, SkipReason> {
     let reason = asked_for(pod, namespace, policy)?;
-    refusal(pod, policy).map_or(Ok(reason), Err)
+    pod_refusal(pod, policy).map_or(Ok(reason), Err)
 }
 
 /// Evaluates the operator's selectors, or the labels if there are none.
@@ -98,24 +98,24 @@ fn asked_for(
         return Err(SkipReason::PodLabelNone);
     }
     let namespace = namespace.ok_or(SkipReason::NamespaceUnknown)?;
-    if mode(&pod.metadata.labels) == Some("ambient") {
+    if dataplane_mode(&pod.metadata.labels) == Some("ambient") {
         return Ok(EnrolmentReason::PodLabel);
     }
-    let labelled = mode(&namespace.metadata.labels) == Some("ambient");
+    let labelled = dataplane_mode(&namespace.metadata.labels) == Some("ambient");
     if labelled { Ok(EnrolmentReason::NamespaceLabel) } else { Err(SkipReason::NotLabelled) }
 }
 
 /// The pod's own label keeps it out, whatever its namespace says.
 pub(crate) fn has_refused(pod: &Pod) -> bool {
-    mode(&pod.metadata.labels) == Some("none")
+    dataplane_mode(&pod.metadata.labels) == Some("none")
 }
 
-fn mode(labels: &BTreeMap<String, String>) -> Option<&str> {
+fn dataplane_mode(labels: &BTreeMap<String, String>) -> Option<&str> {
     labels.get(DATAPLANE_MODE).map(String::as_str)
 }
 
 /// Why a pod is none of our business by its name alone.
-pub(crate) fn exempt(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
+pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
         return Some(SkipReason::ExcludedNamespace);
     }
@@ -124,7 +124,7 @@ pub(crate) fn exempt(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> O
 }
 
 /// Returns the first property of the pod itself that speaks against ambient mode.
-fn refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
+fn pod_refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
     let annotations = &pod.metadata.annotations;
     // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.
     let injected = annotations.contains_key(STATUS);

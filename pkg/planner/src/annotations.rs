@@ -7,7 +7,9 @@ use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, Por
 
 use crate::{
     enrolment::SidecarRedirect,
-    lists::{INTERFACES, NETWORKS, PORTS, excerpt, interfaces, network_list, networks, ports},
+    lists::{
+        INTERFACES, NETWORKS, PORTS, excerpt, network_list, parse_interfaces, parse_networks, parse_ports,
+    },
 };
 
 pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
@@ -50,7 +52,7 @@ const MODE_ALLOWED: &str = "REDIRECT, TPROXY or NONE";
 /// The proxy's own ports for metrics, health and Prometheus: never captured inbound.
 const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
 /// Istio's TPROXY mark and routing table.
-const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::with_full_mask(1337), table: TableId(133) };
 
 /// An annotation that cannot be read; the pod must not start half captured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,36 +74,66 @@ pub(crate) fn intercepts_nothing(annotations: &BTreeMap<String, String>) -> bool
 }
 
 /// The redirect parameters of an injected pod.
-pub(crate) fn redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, InvalidAnnotation> {
+pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, InvalidAnnotation> {
     let read = AnnotationReader { pod };
     let mut warnings = Vec::new();
     let mut flag = |name: &str| env_flag(proxy, name, &mut warnings);
     let dns = if flag("ISTIO_META_DNS_CAPTURE") { DnsCapture::All } else { DnsCapture::Off };
     let dual_stack = flag("ISTIO_DUAL_STACK");
     let drop_invalid = flag("INVALID_DROP");
-    let loopback = loopback(proxy, &mut warnings);
-    read.get(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, ports)?;
+    let loopback = loopback_net(proxy, &mut warnings);
+    read.read_value(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, parse_ports)?;
     let config = SidecarConfig {
         proxy_uids: vec![
-            read.id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
+            read.read_id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
         ],
         proxy_gids: vec![
-            read.id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
+            read.read_id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
         ],
-        inbound_mode: read.get(MODE, MODE_ALLOWED, InboundMode::Redirect, mode)?,
-        include_inbound: read.get(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, ports)?,
-        exclude_inbound: with_proxy_ports(read.get(EXCLUDE_INBOUND, PORTS_ALLOWED, list(&[15020]), ports)?),
-        include_networks: read.get(INCLUDE_CIDRS, NETWORKS_ALLOWED, NetworkSelection::All, networks)?,
-        exclude_networks: read.get(EXCLUDE_CIDRS, EXCLUDED_NETWORKS_ALLOWED, Vec::new(), network_list)?,
-        include_outbound: read.get(INCLUDE_OUTBOUND, PORTS_ALLOWED, PortSelection::NONE, ports)?,
-        exclude_outbound: read.get(EXCLUDE_OUTBOUND, PORTS_ALLOWED, list(&[15020]), ports)?,
-        kubevirt_interfaces: read.get(
+        inbound_mode: read.read_value(MODE, MODE_ALLOWED, InboundMode::Redirect, parse_inbound_mode)?,
+        include_inbound: read.read_value(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, parse_ports)?,
+        exclude_inbound: with_proxy_ports(read.read_value(
+            EXCLUDE_INBOUND,
+            PORTS_ALLOWED,
+            port_list(&[15020]),
+            parse_ports,
+        )?),
+        include_networks: read.read_value(
+            INCLUDE_CIDRS,
+            NETWORKS_ALLOWED,
+            NetworkSelection::All,
+            parse_networks,
+        )?,
+        exclude_networks: read.read_value(
+            EXCLUDE_CIDRS,
+            EXCLUDED_NETWORKS_ALLOWED,
+            Vec::new(),
+            network_list,
+        )?,
+        include_outbound: read.read_value(
+            INCLUDE_OUTBOUND,
+            PORTS_ALLOWED,
+            PortSelection::NONE,
+            parse_ports,
+        )?,
+        exclude_outbound: read.read_value(
+            EXCLUDE_OUTBOUND,
+            PORTS_ALLOWED,
+            port_list(&[15020]),
+            parse_ports,
+        )?,
+        kubevirt_interfaces: read.read_value(
             if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
             INTERFACES_ALLOWED,
             Vec::new(),
-            interfaces,
+            parse_interfaces,
         )?,
-        exclude_interfaces: read.get(EXCLUDE_INTERFACES, INTERFACES_ALLOWED, Vec::new(), interfaces)?,
+        exclude_interfaces: read.read_value(
+            EXCLUDE_INTERFACES,
+            INTERFACES_ALLOWED,
+            Vec::new(),
+            parse_interfaces,
+        )?,
         loopback,
         dns,
         drop_invalid,
@@ -116,7 +148,7 @@ struct AnnotationReader<'a> {
 
 impl AnnotationReader<'_> {
     /// The annotation's value read by `parse`, or the default when it is absent.
-    fn get<T>(
+    fn read_value<T>(
         &self,
         annotation: &'static str,
         allowed: &'static str,
@@ -125,23 +157,28 @@ impl AnnotationReader<'_> {
     ) -> Result<T, InvalidAnnotation> {
         match self.pod.metadata.annotations.get(annotation) {
             None => Ok(default),
-            Some(value) => parse(value).ok_or_else(|| self.invalid(annotation, value, allowed)),
+            Some(value) => parse(value).ok_or_else(|| self.invalid_annotation(annotation, value, allowed)),
         }
     }
 
     /// A user or group id: unset and zero mean Istio's 1337. The greatest number is no id (kernel: `uid_valid`), and
     /// iptables refuses it.
-    fn id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
+    fn read_id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
         match id.filter(|id| *id != 0) {
             None => Ok(1337),
             Some(id) => u32::try_from(id)
                 .ok()
                 .filter(|id| *id != u32::MAX)
-                .ok_or_else(|| self.invalid(field, &id.to_string(), "0 to 4294967294")),
+                .ok_or_else(|| self.invalid_annotation(field, &id.to_string(), "0 to 4294967294")),
         }
     }
 
-    fn invalid(&self, annotation: &'static str, value: &str, allowed: &'static str) -> InvalidAnnotation {
+    fn invalid_annotation(
+        &self,
+        annotation: &'static str,
+        value: &str,
+        allowed: &'static str,
+    ) -> InvalidAnnotation {
         let meta = &self.pod.metadata;
         let pod = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
         InvalidAnnotation { pod, annotation, value: value.chars().take(200).collect(), allowed }
@@ -159,7 +196,7 @@ fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
 
 /// Istio's plugin reads the variable from its own environment, which is the container runtime's; `istio-init` has it from
 /// `proxyMetadata`, as `istio-proxy` does.
-fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
+fn loopback_net(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
     let Some(value) = proxy.env_value(LOOPBACK).filter(|value| !value.is_empty()) else {
         return LoopbackNet::default();
     };
@@ -170,7 +207,7 @@ fn loopback(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
     })
 }
 
-fn mode(text: &str) -> Option<InboundMode> {
+fn parse_inbound_mode(text: &str) -> Option<InboundMode> {
     match text {
         "REDIRECT" => Some(InboundMode::Redirect),
         "TPROXY" => Some(TPROXY),
@@ -178,7 +215,7 @@ fn mode(text: &str) -> Option<InboundMode> {
     }
 }
 
-fn list(ports: &[u16]) -> PortSelection {
+fn port_list(ports: &[u16]) -> PortSelection {
     PortSelection::List(ports.iter().copied().map(Port).collect())
 }
 

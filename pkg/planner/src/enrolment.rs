@@ -7,7 +7,7 @@ use rules::sidecar;
 
 pub use crate::ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE};
 use crate::{
-    ambient::{self, exempt},
+    ambient::{self, name_exemption},
     annotations::{self, InvalidAnnotation},
     reason::{EnrolmentReason, SkipReason},
     selector::Enablement,
@@ -111,7 +111,7 @@ impl fmt::Display for PodDecision {
 pub fn decide_early(call: &RuntimeCall<'_>, policy: &EnrolmentPolicy) -> Option<PodDecision> {
     let pass = |reason| Some(PodDecision::Skip(reason));
     let Some(pod) = call.pod else { return pass(SkipReason::NoPod) };
-    if let Some(reason) = exempt(&pod.namespace, &pod.name, policy) {
+    if let Some(reason) = name_exemption(&pod.namespace, &pod.name, policy) {
         return pass(reason);
     }
     let annotations = call.annotations?;
@@ -142,13 +142,13 @@ pub fn decide(
     namespace: Option<&Namespace>,
     policy: &EnrolmentPolicy,
 ) -> Result<PodDecision, InvalidAnnotation> {
-    if let Some(reason) = exempt(&pod.metadata.namespace, &pod.metadata.name, policy) {
+    if let Some(reason) = name_exemption(&pod.metadata.namespace, &pod.metadata.name, policy) {
         return Ok(PodDecision::Skip(reason));
     }
     if pod.spec.host_network {
         return Ok(PodDecision::Skip(SkipReason::HostNetwork));
     }
-    let left = match policy.ambient.then(|| ambient::wanted(pod, namespace, policy)) {
+    let left = match policy.ambient.then(|| ambient::membership_by_pod(pod, namespace, policy)) {
         Some(Ok(reason)) => return Ok(PodDecision::Ambient(reason)),
         Some(Err(left)) => Some(left),
         None => None,
@@ -161,7 +161,7 @@ pub fn decide(
             Ok(PodDecision::Skip(SkipReason::InterceptionNone))
         }
         Ok(proxy) => {
-            annotations::redirect(pod, proxy).map(|redirect| PodDecision::Sidecar(Box::new(redirect)))
+            annotations::parse_redirect(pod, proxy).map(|redirect| PodDecision::Sidecar(Box::new(redirect)))
         }
     }
 }

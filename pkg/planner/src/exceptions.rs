@@ -64,7 +64,7 @@ impl ExceptionKind {
     }
 
     /// Bytes of a value that can mean something.
-    pub(crate) const fn longest(self) -> usize {
+    pub(crate) const fn max_length(self) -> usize {
         match self {
             ExceptionKind::OutboundPorts | ExceptionKind::InboundPorts => lists::PORTS.bytes,
             ExceptionKind::OutboundNetworks => lists::NETWORKS.bytes,
@@ -152,7 +152,7 @@ impl RequestedExceptions {
     pub fn read_from(annotations: &BTreeMap<String, String>) -> RequestedExceptions {
         let read = |kind: ExceptionKind| {
             let text = annotations.get(kind.annotation())?;
-            let value = value(kind, text).ok_or_else(|| excerpt(text));
+            let value = parse_value(kind, text).ok_or_else(|| excerpt(text));
             Some((kind, value))
         };
         RequestedExceptions(ExceptionKind::ALL.into_iter().filter_map(read).collect())
@@ -160,7 +160,7 @@ impl RequestedExceptions {
 
     /// Returns what applies to a pod that asks for this itself. Of what it does not mention, its namespace's word counts.
     #[must_use]
-    pub fn effective(
+    pub fn effective_exceptions(
         &self,
         namespace: Option<&RequestedExceptions>,
         allowed: &AllowedExceptions,
@@ -177,7 +177,7 @@ impl RequestedExceptions {
                     "annotation {annotation} of {whose} has no effect: {text:?} is not {}",
                     kind.allowed_values()
                 )),
-                Ok(value) => all.apply(kind, value.clone()),
+                Ok(value) => all.apply_value(kind, value.clone()),
             }
         }
         all
@@ -188,7 +188,7 @@ impl RequestedExceptions {
     pub fn refused_on_node(&self, namespace: Option<&RequestedExceptions>) -> Vec<String> {
         let requests = self.with_inherited(namespace).filter(|(kind, _, value)| {
             let mut applied = EffectiveExceptions::default();
-            value.iter().for_each(|value| applied.apply(*kind, value.clone()));
+            value.iter().for_each(|value| applied.apply_value(*kind, value.clone()));
             value.is_err() || applied != EffectiveExceptions::default()
         });
         let sentence = |(kind, whose, _): (ExceptionKind, _, _)| {
@@ -213,7 +213,7 @@ impl RequestedExceptions {
 }
 
 impl EffectiveExceptions {
-    fn apply(&mut self, kind: ExceptionKind, value: ExceptionValue) {
+    fn apply_value(&mut self, kind: ExceptionKind, value: ExceptionValue) {
         match value {
             ExceptionValue::Ports(ports) if kind == ExceptionKind::InboundPorts => {
                 self.traffic.inbound_ports = ports;
@@ -231,13 +231,13 @@ impl EffectiveExceptions {
 
 /// Reads a value; `None`: it cannot be applied as it stands. A value that leaves the pod outside of the mesh altogether cannot
 /// either: that is what the label `istio.io/dataplane-mode=none` is for.
-fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
+fn parse_value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
     match kind {
-        ExceptionKind::OutboundPorts => ports(text).map(ExceptionValue::Ports),
+        ExceptionKind::OutboundPorts => parse_ports(text).map(ExceptionValue::Ports),
         ExceptionKind::InboundPorts => {
             let InPodRulesConfig { outbound, inbound, tunnel, dns, .. } = InPodRulesConfig::default();
             let of_ztunnel = [outbound, inbound, tunnel, dns];
-            let ports = ports(text)?;
+            let ports = parse_ports(text)?;
             (!ports.iter().any(|port| of_ztunnel.contains(port))).then_some(ExceptionValue::Ports(ports))
         }
         ExceptionKind::OutboundNetworks => {
@@ -248,7 +248,7 @@ fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
                 .then_some(ExceptionValue::Networks(networks))
         }
         ExceptionKind::Interfaces => {
-            let interfaces = lists::interfaces(text)?;
+            let interfaces = lists::parse_interfaces(text)?;
             let has_loopback = interfaces.iter().any(|name| name.as_str() == "lo");
             (!has_loopback).then_some(ExceptionValue::Interfaces(interfaces))
         }
@@ -262,8 +262,8 @@ fn value(kind: ExceptionKind, text: &str) -> Option<ExceptionValue> {
 }
 
 /// Each port once, in order, so that two ways of writing a list are no change.
-fn ports(text: &str) -> Option<Vec<Port>> {
-    let PortSelection::List(ports) = lists::ports(text)? else { return None };
+fn parse_ports(text: &str) -> Option<Vec<Port>> {
+    let PortSelection::List(ports) = lists::parse_ports(text)? else { return None };
     let ports: BTreeSet<Port> = ports.into_iter().collect();
     (!ports.contains(&Port(0))).then(|| ports.into_iter().collect())
 }
@@ -291,12 +291,12 @@ mod tests {
             assert!(wrong.parse::<AllowedExceptions>().is_err(), "{wrong}");
         }
         let asked = requested(&[(OutboundPorts, "5432"), (Dns, "false")]);
-        let refused = asked.effective(None, &AllowedExceptions::default());
+        let refused = asked.effective_exceptions(None, &AllowedExceptions::default());
         assert_eq!(
             (refused.traffic, refused.dns, refused.refused.len()),
             (PodExceptions::default(), None, 2)
         );
-        let one = asked.effective(None, &"dns".parse().unwrap());
+        let one = asked.effective_exceptions(None, &"dns".parse().unwrap());
         assert_eq!((one.traffic, one.dns, one.refused.len()), (PodExceptions::default(), Some(false), 1));
     }
 
@@ -321,13 +321,13 @@ mod tests {
         use ExceptionKind::*;
         let namespace = requested(&[(OutboundPorts, "5432"), (InboundPorts, "9100"), (Dns, "false")]);
         let pod = requested(&[(OutboundPorts, "6379, 27017"), (InboundPorts, "")]);
-        let effective = pod.effective(Some(&namespace), &AllowedExceptions::all());
+        let effective = pod.effective_exceptions(Some(&namespace), &AllowedExceptions::all());
         assert_eq!(effective.traffic.outbound_ports, [Port(6379), Port(27017)]);
         assert_eq!(effective.traffic.inbound_ports, [], "an empty list of the pod's own is none");
         assert_eq!((effective.dns, effective.refused), (Some(false), vec![]));
         // What cannot be applied does not give way to the namespace's: the pod asked for something else.
-        let invalid =
-            requested(&[(OutboundPorts, "https")]).effective(Some(&namespace), &AllowedExceptions::all());
+        let invalid = requested(&[(OutboundPorts, "https")])
+            .effective_exceptions(Some(&namespace), &AllowedExceptions::all());
         assert_eq!((invalid.traffic.outbound_ports, invalid.refused.len()), (vec![], 1));
         assert_eq!(invalid.traffic.inbound_ports, [Port(9100)]);
     }
@@ -336,7 +336,7 @@ mod tests {
     fn values_are_those_of_the_annotations_for_sidecars_without_what_is_no_exception() {
         use ExceptionKind::*;
         let is_refused = |kind, value: &str| {
-            let effective = requested(&[(kind, value)]).effective(None, &AllowedExceptions::all());
+            let effective = requested(&[(kind, value)]).effective_exceptions(None, &AllowedExceptions::all());
             if !effective.refused.is_empty() {
                 assert_eq!((effective.traffic, effective.dns), (PodExceptions::default(), None), "{value}");
             }
@@ -384,7 +384,7 @@ mod tests {
         ) {
             let pairs: Vec<_> = ExceptionKind::ALL.into_iter().zip(values.iter().map(String::as_str)).collect();
             let allowed = AllowedExceptions(allowed.into_iter().map(|at| ExceptionKind::ALL[at]).collect());
-            let EffectiveExceptions { traffic, dns, refused } = requested(&pairs).effective(None, &allowed);
+            let EffectiveExceptions { traffic, dns, refused } = requested(&pairs).effective_exceptions(None, &allowed);
             let applied = [
                 !traffic.outbound_ports.is_empty(),
                 !traffic.outbound_networks.is_empty(),

@@ -12,7 +12,7 @@ use model::{Namespace, Pod, PodName, PodUid};
 
 use crate::{exceptions::RequestedExceptions, inpod::InPodAnnotations};
 
-pub use trim::{trim, trim_namespace, trim_to_sidecar};
+pub use trim::{trim_namespace, trim_pod, trim_to_sidecar};
 
 /// Something that a source has seen. A source tells facts about one object in the order in which they came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct ChangedPod {
     pub before: Option<Pod>,
 }
 
-/// Everything that is known, without what nothing is decided on (see [`trim`]).
+/// Everything that is known, without what nothing is decided on (see [`trim_pod`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FactIndex {
     pods: BTreeMap<PodName, IndexEntry>,
@@ -125,11 +125,11 @@ impl FactIndex {
                 let kept =
                     doubted.filter_map(|name| Some((name.clone(), self.namespaces.get(name)?.clone())));
                 let namespaces = but_for(namespaces, kept);
-                reset(&mut self.namespaces, namespaces, &mut self.has_namespaces)
+                replace_all(&mut self.namespaces, namespaces, &mut self.has_namespaces)
             }
             Fact::Namespace(namespace) => {
                 let (name, namespace) = named_namespace(*namespace);
-                put(&mut self.namespaces, name, namespace)
+                insert_entry(&mut self.namespaces, name, namespace)
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
             Fact::Doubted(doubted) => std::mem::replace(&mut self.doubted, doubted.clone()) != doubted,
@@ -183,7 +183,7 @@ impl FactIndex {
 
     /// Returns what a pod's annotations ask for, as they were read when the index recorded the pod.
     #[must_use]
-    pub fn annotations(&self, name: &PodName) -> Option<&InPodAnnotations> {
+    pub fn pod_annotations(&self, name: &PodName) -> Option<&InPodAnnotations> {
         self.pods.get(name).map(|entry| &entry.asked)
     }
 
@@ -195,13 +195,13 @@ impl FactIndex {
 
     /// Returns what a namespace asks for its pods, as it was read when the index recorded the namespace.
     #[must_use]
-    pub fn exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {
+    pub fn namespace_exceptions(&self, namespace: &str) -> Option<&RequestedExceptions> {
         self.namespaces.get(namespace).map(|entry| &entry.exceptions)
     }
 
     /// Of whom the lists are not believed.
     #[must_use]
-    pub fn doubted(&self) -> &DoubtedObjects {
+    pub fn doubted_objects(&self) -> &DoubtedObjects {
         &self.doubted
     }
 
@@ -230,21 +230,25 @@ fn but_for<K: Ord, V>(listed: BTreeMap<K, V>, kept: impl Iterator<Item = (K, V)>
     all
 }
 
-fn reset<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, now: BTreeMap<K, V>, was_told: &mut bool) -> bool {
+fn replace_all<K: Ord, V: PartialEq>(
+    known: &mut BTreeMap<K, V>,
+    now: BTreeMap<K, V>,
+    was_told: &mut bool,
+) -> bool {
     let first = !std::mem::replace(was_told, true);
     let other = *known != now;
     *known = now;
     first || other
 }
 
-fn put<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> bool {
+fn insert_entry<K: Ord, V: PartialEq>(known: &mut BTreeMap<K, V>, name: K, value: V) -> bool {
     let other = known.get(&name) != Some(&value);
     known.insert(name, value);
     other
 }
 
 fn named_pod(mut pod: Pod) -> (PodName, IndexEntry) {
-    trim(&mut pod);
+    trim_pod(&mut pod);
     let (asked, ips) = (InPodAnnotations::read_from(&pod), pod.status.ips());
     (pod.name(), IndexEntry { pod, asked, ips })
 }

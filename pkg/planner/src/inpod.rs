@@ -53,8 +53,8 @@ impl InPodAnnotations {
     #[must_use]
     pub fn read_from(pod: &Pod) -> InPodAnnotations {
         let (annotations, mut warnings) = (&pod.metadata.annotations, Vec::new());
-        let dns = boolean(annotations, DNS_CAPTURE, &mut warnings);
-        let bypass_inbound = boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
+        let dns = read_boolean(annotations, DNS_CAPTURE, &mut warnings);
+        let bypass_inbound = read_boolean(annotations, BYPASS_INBOUND, &mut warnings).unwrap_or(false);
         let names = annotations.get(VIRTUAL_INTERFACES).map_or("", String::as_str);
         let virtual_interfaces = virtual_interfaces(names, &mut warnings);
         let existing = existing_connections(annotations, &mut warnings);
@@ -64,13 +64,13 @@ impl InPodAnnotations {
 
     /// Returns the pod's options. `namespace`: what its namespace asks for.
     #[must_use]
-    pub fn options(
+    pub fn effective_options(
         &self,
         namespace: Option<&RequestedExceptions>,
         policy: &PodOptionPolicy,
     ) -> EffectiveOptions {
         let EffectiveExceptions { traffic, dns, refused } =
-            self.exceptions.effective(namespace, &policy.allowed);
+            self.exceptions.effective_exceptions(namespace, &policy.allowed);
         let options = inpod::PodOptions {
             dns: self.dns.or(dns).unwrap_or(policy.dns_capture),
             bypass_inbound: self.bypass_inbound,
@@ -89,7 +89,7 @@ impl InPodAnnotations {
 
     /// Returns what becomes of connections that the pod has when it joins. `default` holds for pods that do not say.
     #[must_use]
-    pub fn existing(&self, default: ExistingConnections) -> ExistingConnections {
+    pub fn existing_or(&self, default: ExistingConnections) -> ExistingConnections {
         self.existing.unwrap_or(default)
     }
 }
@@ -111,7 +111,11 @@ pub fn existing_connections(
     read
 }
 
-fn boolean(annotations: &BTreeMap<String, String>, key: &str, warnings: &mut Vec<String>) -> Option<bool> {
+fn read_boolean(
+    annotations: &BTreeMap<String, String>,
+    key: &str,
+    warnings: &mut Vec<String>,
+) -> Option<bool> {
     let value = annotations.get(key)?;
     let read = parse_go_bool(value);
     if read.is_none() {
@@ -156,7 +160,7 @@ mod tests {
         pod.metadata.annotations = pairs.collect();
         let asked = InPodAnnotations::read_from(&pod);
         let policy = PodOptionPolicy { dns_capture, ..PodOptionPolicy::default() };
-        (asked.options(None, &policy).options, asked.warnings.len())
+        (asked.effective_options(None, &policy).options, asked.warnings.len())
     }
 
     #[test]
@@ -188,7 +192,7 @@ mod tests {
             pod.metadata.annotations =
                 value.map(|value| (EXISTING_CONNECTIONS.to_owned(), value.to_owned())).into_iter().collect();
             let asked = InPodAnnotations::read_from(&pod);
-            (asked.existing(default), asked.warnings.len())
+            (asked.existing_or(default), asked.warnings.len())
         };
         let (keep, reset) = (ExistingConnections::Keep, ExistingConnections::Reset);
         for (value, default, expected) in [

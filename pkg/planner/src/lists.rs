@@ -23,12 +23,12 @@ pub(crate) struct ListLimit {
 }
 
 impl ListLimit {
-    fn holds(self, list: &str) -> bool {
+    fn can_hold(self, list: &str) -> bool {
         list.len() <= self.bytes && list_elements(list).count() <= self.elements
     }
 }
 
-pub(crate) fn ports(text: &str) -> Option<PortSelection> {
+pub(crate) fn parse_ports(text: &str) -> Option<PortSelection> {
     if text.len() > PORTS.bytes {
         return None;
     }
@@ -37,16 +37,16 @@ pub(crate) fn ports(text: &str) -> Option<PortSelection> {
     (!matches!(&ports, PortSelection::List(list) if !is_short(list))).then_some(ports)
 }
 
-pub(crate) fn networks(text: &str) -> Option<NetworkSelection> {
-    NETWORKS.holds(text).then(|| text.parse().ok())?
+pub(crate) fn parse_networks(text: &str) -> Option<NetworkSelection> {
+    NETWORKS.can_hold(text).then(|| text.parse().ok())?
 }
 
 pub(crate) fn network_list(text: &str) -> Option<Vec<IpNet>> {
-    NETWORKS.holds(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
+    NETWORKS.can_hold(text).then(|| list_elements(text).map(|network| network.parse().ok()).collect())?
 }
 
-pub(crate) fn interfaces(text: &str) -> Option<Vec<IfName>> {
-    INTERFACES.holds(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
+pub(crate) fn parse_interfaces(text: &str) -> Option<Vec<IfName>> {
+    INTERFACES.can_hold(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 
 /// The beginning of a value that somebody else wrote, short enough for a log line.

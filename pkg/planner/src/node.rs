@@ -18,14 +18,14 @@ mod wanted;
 
 pub use config::{LinkKind, LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
 pub use operation::{NetnsPlace, Operation, RouteEdit};
-pub use plan::plan;
-pub use slots::{KernelSlots, SlotAssignment, assign, prepare};
+pub use plan::plan_operations;
+pub use slots::{KernelSlots, SlotAssignment, assign_slots, prepare_slot};
 pub use state::{
     DesiredState, MemberAddresses, ObservedInside, ObservedLink, ObservedState, PathRoute, PathRule, RouteTo,
     ZtunnelInstance, ZtunnelSlot,
 };
 pub use want::{
-    Direction, LinkPair, inside_table, is_our_inside_rule, is_our_rule, member_routes, pairs,
+    Direction, LinkPair, inside_table, is_our_inside_rule, is_our_rule, link_pairs, member_routes,
     watched_inside_sysctls, watched_sysctls,
 };
-pub use wanted::{WantedInside, WantedNode, wanted};
+pub use wanted::{WantedInside, WantedNode, wanted_node};

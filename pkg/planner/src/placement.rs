@@ -36,39 +36,44 @@ impl fmt::Display for UnwantedReason {
 
 /// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
 #[must_use]
-pub fn unwanted(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedReason> {
+pub fn unwanted_reason(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedReason> {
     if daemon_set.metadata.deleted.is_some() {
         return Some(UnwantedReason::Deleted);
     }
     let placement = &daemon_set.spec.template.spec;
-    selector(placement, node).or_else(|| affinity(placement, node)).or_else(|| evicted(placement, node))
+    selector_mismatch(placement, node)
+        .or_else(|| affinity_mismatch(placement, node))
+        .or_else(|| untolerated_taint(placement, node))
 }
 
-fn selector(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
     let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
     Some(UnwantedReason::Selector(format!("{key}={value}")))
 }
 
-fn affinity(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let required = placement.affinity.node_affinity.required.as_ref()?;
-    (!matches(required, node)).then_some(UnwantedReason::Affinity)
+    (!selector_matches(required, node)).then_some(UnwantedReason::Affinity)
 }
 
-fn matches(selector: &NodeSelector, node: &Node) -> bool {
+fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node))
 }
 
 fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     let fields = BTreeMap::from([("metadata.name".to_owned(), node.metadata.name.clone())]);
     let asks = !(term.match_expressions.is_empty() && term.match_fields.is_empty());
-    asks && term.match_expressions.iter().all(|requirement| meets(&node.metadata.labels, requirement))
-        && term.match_fields.iter().all(|requirement| meets(&fields, requirement))
+    asks && term
+        .match_expressions
+        .iter()
+        .all(|requirement| meets_requirement(&node.metadata.labels, requirement))
+        && term.match_fields.iter().all(|requirement| meets_requirement(&fields, requirement))
 }
 
 /// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
 /// for its removal would do harm.
-fn meets(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
+fn meets_requirement(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
     let value = labels.get(&requirement.key);
     let listed = value.is_some_and(|value| requirement.values.contains(value));
     match requirement.operator.as_str() {
@@ -76,13 +81,13 @@ fn meets(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequiremen
         "NotIn" => !listed,
         "Exists" => value.is_some(),
         "DoesNotExist" => value.is_none(),
-        "Gt" => compared(value, requirement).is_some_and(|(label, bound)| label > bound),
-        "Lt" => compared(value, requirement).is_some_and(|(label, bound)| label < bound),
+        "Gt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label > bound),
+        "Lt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label < bound),
         _ => true,
     }
 }
 
-fn compared(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Option<(i64, i64)> {
+fn numeric_operands(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Option<(i64, i64)> {
     let [bound] = requirement.values.as_slice() else { return None };
     Some((value?.parse().ok()?, bound.parse().ok()?))
 }
@@ -90,7 +95,7 @@ fn compared(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Op
 /// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-fn evicted(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
     let stays = |taint: &Taint| {
         taint.effect != "NoExecute"
             || ALWAYS_TOLERATED.contains(&taint.key.as_str())
@@ -192,10 +197,10 @@ mod tests {
     fn a_daemon_set_that_is_deleted_wants_no_node() {
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
-        assert_eq!(unwanted(&deleted, &node(&json!({}))), Some(UnwantedReason::Deleted));
-        assert_eq!(unwanted(&daemon_set(&json!({})), &node(&json!({}))), None);
+        assert_eq!(unwanted_reason(&deleted, &node(&json!({}))), Some(UnwantedReason::Deleted));
+        assert_eq!(unwanted_reason(&daemon_set(&json!({})), &node(&json!({}))), None);
         assert_eq!(
-            unwanted(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
+            unwanted_reason(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
             None
         );
     }
@@ -229,7 +234,7 @@ mod tests {
             (by_name("n1"), None),
             (by_name("n2"), affinity),
         ] {
-            assert_eq!(unwanted(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
+            assert_eq!(unwanted_reason(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
         }
     }
 
@@ -241,9 +246,9 @@ mod tests {
         let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
         let evicted = Some(UnwantedReason::Taint("gpu".to_owned()));
         let none = daemon_set(&json!({}));
-        assert_eq!(unwanted(&none, &taint("gpu", "NoExecute")), evicted);
-        assert_eq!(unwanted(&none, &taint("gpu", "NoSchedule")), None);
-        assert_eq!(unwanted(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
+        assert_eq!(unwanted_reason(&none, &taint("gpu", "NoExecute")), evicted);
+        assert_eq!(unwanted_reason(&none, &taint("gpu", "NoSchedule")), None);
+        assert_eq!(unwanted_reason(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
         for (toleration, expected) in [
             (json!({"operator": "Exists"}), None),
             (json!({"operator": "Exists", "effect": "NoExecute"}), None),
@@ -255,7 +260,7 @@ mod tests {
             (json!({"value": "v"}), evicted),
         ] {
             assert_eq!(
-                unwanted(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
+                unwanted_reason(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
                 expected,
                 "{toleration}"
             );

@@ -98,12 +98,12 @@ impl Enablement {
     ///
     /// # Errors
     /// In a sentence.
-    pub fn check(&self) -> Result<(), Reason> {
+    pub fn check_selectors(&self) -> Result<(), Reason> {
         let selectors = [&self.pod_selector, &self.namespace_selector];
         selectors
             .into_iter()
             .flat_map(|selector| &selector.match_expressions)
-            .try_for_each(LabelSelectorRequirement::check)
+            .try_for_each(LabelSelectorRequirement::check_values)
             .map_err(Reason::from)
     }
 }
@@ -111,12 +111,12 @@ impl Enablement {
 impl LabelSelector {
     fn matches(&self, labels: &LabelMap) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && self.match_expressions.iter().all(|requirement| requirement.holds(labels))
+            && self.match_expressions.iter().all(|requirement| requirement.is_met_by(labels))
     }
 }
 
 impl LabelSelectorRequirement {
-    fn holds(&self, labels: &LabelMap) -> bool {
+    fn is_met_by(&self, labels: &LabelMap) -> bool {
         let value = labels.get(&self.key);
         match self.operator {
             SelectorOperator::In => value.is_some_and(|value| self.values.contains(value)),
@@ -126,7 +126,7 @@ impl LabelSelectorRequirement {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check_values(&self) -> Result<(), String> {
         let needs = matches!(self.operator, SelectorOperator::In | SelectorOperator::NotIn);
         match (needs, self.values.is_empty()) {
             (true, true) => Err(format!("{}: {:?} needs values", self.key, self.operator)),
@@ -172,7 +172,7 @@ mod tests {
         let holds = |operator, values: &[&str], found: Option<&str>| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
             let requirement = LabelSelectorRequirement { key: "k".to_owned(), operator, values };
-            requirement.holds(&found.map_or_else(LabelMap::new, |value| labels(&[("k", value)])))
+            requirement.is_met_by(&found.map_or_else(LabelMap::new, |value| labels(&[("k", value)])))
         };
         for (operator, values, a, c, absent) in [
             (SelectorOperator::In, &["a", "b"][..], true, false, false),
@@ -191,7 +191,7 @@ mod tests {
         assert!(Enablement::default().matches(&labels(&[("a", "b")]), &labels(&[])));
         let read = |text: &str| {
             let entry: Enablement = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            entry.check()
+            entry.check_selectors()
         };
         let expression = |text: &str| format!(r#"{{"podSelector": {{"matchExpressions": [{text}]}}}}"#);
         assert_eq!(read("{}"), Ok(()));

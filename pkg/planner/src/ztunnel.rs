@@ -62,8 +62,8 @@ pub struct ZtunnelCandidate {
 
 /// All ztunnel pods that are known, by name.
 #[must_use]
-pub fn candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
-    index.pods().filter(|pod| selector.matches(pod)).map(candidate).collect()
+pub fn list_candidates(index: &FactIndex, selector: &ZtunnelSelector) -> Vec<ZtunnelCandidate> {
+    index.pods().filter(|pod| selector.matches(pod)).map(to_candidate).collect()
 }
 
 /// Whether the newest ztunnel pod that is not on its way out speaks with the agent, and so serves pods from within; none
@@ -82,22 +82,22 @@ pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Op
 /// The one that serves the node: ready, with an address, not on its way out, and of those the newest; of two of the same
 /// second always the same one.
 #[must_use]
-pub fn active(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
+pub fn active_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let fit = |one: &&ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
     candidates.iter().filter(fit).max_by_key(|one| (&one.created, &one.uid))
 }
 
 /// The one that will serve the node next, as far as can be told: newer than the active one, and not ready yet.
 #[must_use]
-pub fn coming(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
+pub fn next_candidate(candidates: &[ZtunnelCandidate]) -> Option<&ZtunnelCandidate> {
     let age = |one: &ZtunnelCandidate| (one.created.clone(), one.uid.clone());
-    let now = active(candidates).map(age);
+    let now = active_candidate(candidates).map(age);
     let fit = |one: &&ZtunnelCandidate| !one.ready && !one.terminating && !one.ips.is_empty();
     let newer = |one: &&ZtunnelCandidate| now.as_ref().is_none_or(|now| *now < age(one));
     candidates.iter().filter(fit).filter(newer).max_by_key(|one| (&one.created, &one.uid))
 }
 
-fn candidate(pod: &Pod) -> ZtunnelCandidate {
+fn to_candidate(pod: &Pod) -> ZtunnelCandidate {
     ZtunnelCandidate {
         uid: pod.metadata.uid.clone(),
         name: pod.name(),

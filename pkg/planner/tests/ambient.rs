@@ -8,7 +8,7 @@ use fixture::{container, namespace};
 use model::{ObjectMeta, Pod, PodIp, PodSpec};
 use planner::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, SkipReason,
-    ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, membership, standing},
+    ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, evaluate_membership, pod_standing},
     enrolment::STATUS,
     reason::{ALL_ENROLLED, ALL_SKIPPED},
     selector::{Enablement, LabelSelector},
@@ -30,7 +30,7 @@ fn plain() -> Pod {
 }
 
 fn is(pod: &Pod) -> Result<EnrolmentReason, SkipReason> {
-    membership(pod, Some(&namespace("ambient")), &policy())
+    evaluate_membership(pod, Some(&namespace("ambient")), &policy())
 }
 
 type Change = fn(&mut Pod);
@@ -100,9 +100,9 @@ fn labels_decide_before_anything_else_does() {
         for (label, expected) in
             [("", SkipReason::NotLabelled), ("Ambient", SkipReason::NotLabelled), ("ambient", reason)]
         {
-            assert_eq!(membership(&pod, Some(&namespace(label)), &policy()), Err(expected));
+            assert_eq!(evaluate_membership(&pod, Some(&namespace(label)), &policy()), Err(expected));
         }
-        assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
+        assert_eq!(evaluate_membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
     }
 }
 
@@ -136,10 +136,10 @@ fn what_does_not_keep_a_pod_out() {
 fn a_pod_label_counts_only_in_a_known_namespace_unless_it_is_none() {
     let mut pod = plain();
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "ambient".into());
-    assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
-    assert_eq!(membership(&pod, Some(&namespace("")), &policy()), Ok(EnrolmentReason::PodLabel));
+    assert_eq!(evaluate_membership(&pod, None, &policy()), Err(SkipReason::NamespaceUnknown));
+    assert_eq!(evaluate_membership(&pod, Some(&namespace("")), &policy()), Ok(EnrolmentReason::PodLabel));
     pod.metadata.labels.insert(DATAPLANE_MODE.into(), "none".into());
-    assert_eq!(membership(&pod, None, &policy()), Err(SkipReason::PodLabelNone));
+    assert_eq!(evaluate_membership(&pod, None, &policy()), Err(SkipReason::PodLabelNone));
 }
 
 #[test]
@@ -152,12 +152,12 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
         ..Enablement::default()
     };
     let policy = EnrolmentPolicy { enablement: Some(vec![entry]), ..policy() };
-    let decide = |pod: &Pod, label: &str| membership(pod, Some(&namespace(label)), &policy);
+    let decide = |pod: &Pod, label: &str| evaluate_membership(pod, Some(&namespace(label)), &policy);
     assert_eq!(decide(&plain(), "ambient"), Err(SkipReason::NotSelected));
     let mut chosen = plain();
     chosen.metadata.labels.insert("mesh".into(), "yes".into());
     assert_eq!(decide(&chosen, ""), Ok(EnrolmentReason::Selector));
-    assert_eq!(membership(&chosen, None, &policy), Err(SkipReason::NamespaceUnknown));
+    assert_eq!(evaluate_membership(&chosen, None, &policy), Err(SkipReason::NamespaceUnknown));
     for (reason, change) in ROWS.iter().filter(|(reason, _)| *reason != SkipReason::PodLabelNone) {
         let mut pod = chosen.clone();
         change(&mut pod);
@@ -165,7 +165,10 @@ fn selectors_take_the_place_of_labels_and_everything_else_stays() {
         assert_eq!(decide(&pod, ""), Err(*reason));
     }
     let nobody = EnrolmentPolicy { enablement: Some(Vec::new()), ..policy.clone() };
-    assert_eq!(membership(&chosen, Some(&namespace("ambient")), &nobody), Err(SkipReason::NotSelected));
+    assert_eq!(
+        evaluate_membership(&chosen, Some(&namespace("ambient")), &nobody),
+        Err(SkipReason::NotSelected)
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
     pod.metadata.annotations.insert(AMBIENT_REDIRECTION.into(), "disabled".into());
     assert_eq!(is(&pod), Err(SkipReason::OptedOut));
     let policy = EnrolmentPolicy { ignores_opt_out: true, ..policy() };
-    let decided = membership(&pod, Some(&namespace("ambient")), &policy);
+    let decided = evaluate_membership(&pod, Some(&namespace("ambient")), &policy);
     assert_eq!(decided, Ok(EnrolmentReason::NamespaceLabel));
 }
 
@@ -182,14 +185,14 @@ fn opting_out_by_annotation_means_nothing_where_istio_says_so() {
 fn without_an_address_a_member_is_pending() {
     let ambient = namespace("ambient");
     let mut pod = plain();
-    let pending = standing(&pod, Some(&ambient), &policy());
+    let pending = pod_standing(&pod, Some(&ambient), &policy());
     assert_eq!(pending, AmbientStanding::Pending(EnrolmentReason::NamespaceLabel));
     pod.status.pod_ips = vec![PodIp { ip: "10.0.0.1".into() }, PodIp { ip: "fd00::1".into() }];
     let ips = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
     let member = AmbientStanding::Member { reason: EnrolmentReason::NamespaceLabel, ips };
-    assert_eq!(standing(&pod, Some(&ambient), &policy()), member);
+    assert_eq!(pod_standing(&pod, Some(&ambient), &policy()), member);
     assert_eq!(
-        standing(&pod, Some(&namespace("")), &policy()),
+        pod_standing(&pod, Some(&namespace("")), &policy()),
         AmbientStanding::Out(SkipReason::NotLabelled)
     );
 }
@@ -213,9 +216,9 @@ proptest! {
         let mut pod = pod;
         (pod.status.phase, pod.status.pod_ip) = (phase, ip.clone());
         let namespace = label.as_deref().map(namespace);
-        let membership = membership(&pod, namespace.as_ref(), &policy());
+        let membership = evaluate_membership(&pod, namespace.as_ref(), &policy());
         let has_address = ip == "10.0.0.1";
-        let standing = standing(&pod, namespace.as_ref(), &policy());
+        let standing = pod_standing(&pod, namespace.as_ref(), &policy());
         match (membership, standing) {
             (Err(a), AmbientStanding::Out(b)) => prop_assert_eq!(a, b),
             (Ok(a), AmbientStanding::Pending(b)) => prop_assert!(a == b && !has_address),
@@ -240,7 +243,7 @@ fn selectors_that_only_mean_the_labels_give_the_reasons_of_labels() {
         pod.metadata.labels.remove("istio.io/dataplane-mode");
         pod.metadata.labels.extend(own.map(|own| ("istio.io/dataplane-mode".to_owned(), own.to_owned())));
         for label in ["ambient", "", "other"] {
-            let by = |policy: &EnrolmentPolicy| membership(&pod, Some(&namespace(label)), policy);
+            let by = |policy: &EnrolmentPolicy| evaluate_membership(&pod, Some(&namespace(label)), policy);
             assert_eq!(by(&selecting), by(&policy()), "{own:?} in {label:?}");
         }
     }

@@ -82,7 +82,7 @@ fn without_annotations_all_is_as_istio_has_it() {
 #[test]
 fn interception_mode() {
     assert_eq!(config(MODE, "REDIRECT"), default());
-    let tproxy = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+    let tproxy = InboundMode::Tproxy { mark: Mark::with_full_mask(1337), table: TableId(133) };
     assert_eq!(config(MODE, "TPROXY"), SidecarConfig { inbound_mode: tproxy, ..default() });
 }
 

@@ -492,7 +492,7 @@ proptest! {
             Ok(PodDecision::Ambient(reason)) => Some(reason),
             _ => None,
         };
-        let later = planner::ambient::membership(&pod, namespace.as_ref(), &later).ok();
+        let later = planner::ambient::evaluate_membership(&pod, namespace.as_ref(), &later).ok();
         prop_assert_eq!(at_add, later);
     }
 }

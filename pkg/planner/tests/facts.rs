@@ -10,8 +10,8 @@ use fixture::namespace;
 use model::{EnvVar, Namespace, ObjectMeta, Pod, PodName};
 use planner::{
     DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, ambient, decide,
-    facts::{FactChange, trim, trim_namespace, trim_to_sidecar},
-    ztunnel::{ZtunnelSelector, candidates},
+    facts::{FactChange, trim_namespace, trim_pod, trim_to_sidecar},
+    ztunnel::{ZtunnelSelector, list_candidates},
 };
 use proptest::{collection::vec, prelude::*, sample};
 
@@ -203,15 +203,15 @@ proptest! {
             first.env.extend(more.into_iter().map(|(name, value)| EnvVar { name, value: Some(value) }));
         }
         let mut trimmed = whole.clone();
-        trim(&mut trimmed);
+        trim_pod(&mut trimmed);
         let (namespace, policy) = (namespace(&label), EnrolmentPolicy { ambient: ambient_on, ..EnrolmentPolicy::default() });
         prop_assert_eq!(decide(&whole, Some(&namespace), &policy), decide(&trimmed, Some(&namespace), &policy));
         let policy = EnrolmentPolicy::default();
         prop_assert_eq!(
-            ambient::standing(&whole, Some(&namespace), &policy),
-            ambient::standing(&trimmed, Some(&namespace), &policy)
+            ambient::pod_standing(&whole, Some(&namespace), &policy),
+            ambient::pod_standing(&trimmed, Some(&namespace), &policy)
         );
-        let again = { let mut again = trimmed.clone(); trim(&mut again); again };
+        let again = { let mut again = trimmed.clone(); trim_pod(&mut again); again };
         prop_assert_eq!(again, trimmed);
     }
 
@@ -220,7 +220,7 @@ proptest! {
     fn a_pod_trimmed_to_its_sidecar_is_redirected_alike(whole in fixture::pod()) {
         let policy = EnrolmentPolicy::default();
         let mut trimmed = whole.clone();
-        trim(&mut trimmed);
+        trim_pod(&mut trimmed);
         trim_to_sidecar(&mut trimmed);
         let before = decide(&whole, None, &policy);
         if matches!(before, Ok(PodDecision::Sidecar(_))) {
@@ -231,7 +231,7 @@ proptest! {
 
 #[test]
 fn an_index_of_nothing_has_no_candidates() {
-    assert!(candidates(&FactIndex::default(), &ZtunnelSelector::default()).is_empty());
+    assert!(list_candidates(&FactIndex::default(), &ZtunnelSelector::default()).is_empty());
 }
 
 /// What lists say otherwise of does not count until somebody confirms it; single changes do.
@@ -247,7 +247,7 @@ fn of_whom_there_is_doubt_lists_say_nothing() {
     assert!(index.apply(Fact::Pods(vec![])), "the other one is gone");
     assert!(index.apply(Fact::Namespaces(vec![])) && index.namespace("shop").is_some());
     assert!(!index.apply(Fact::Pods(vec![pod("a", "0", "before")])), "an older list");
-    assert_eq!((uids(&index).as_str(), index.doubted().pods.len()), ("1", 1));
+    assert_eq!((uids(&index).as_str(), index.doubted_objects().pods.len()), ("1", 1));
     assert!(index.apply(Fact::Pod(Box::new(pod("a", "1", "y")))));
     assert!(index.apply(gone("a", "1")) && index.apply(Fact::Doubted(DoubtedObjects::default())));
     assert!(index.apply(Fact::Pods(vec![pod("a", "3", "x")])) && index.apply(Fact::Namespaces(vec![])));
@@ -278,11 +278,11 @@ fn what_is_kept_of_a_pod_is_bounded() {
     privileged.security_context.privileged = true;
     big.spec.containers.push(privileged);
     big.spec.containers.push(model::Container { name: "istio-proxy".into(), ..filled });
-    trim(&mut big);
+    trim_pod(&mut big);
     assert_eq!(big.network_privilege(), model::NetworkPrivilege::Privileged);
     let again = {
         let mut again = big.clone();
-        trim(&mut again);
+        trim_pod(&mut again);
         again
     };
     assert_eq!(again, big);

@@ -4,7 +4,7 @@
 use model::Pod;
 use planner::{
     Fact, FactIndex, ZtunnelCandidate, ZtunnelSelector,
-    ztunnel::{active, candidates, coming, newest_speaks_in_pod},
+    ztunnel::{active_candidate, list_candidates, newest_speaks_in_pod, next_candidate},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn index(pods: &[Value]) -> FactIndex {
 }
 
 fn found(pods: &[Value]) -> Vec<ZtunnelCandidate> {
-    candidates(&index(pods), &ZtunnelSelector::default())
+    list_candidates(&index(pods), &ZtunnelSelector::default())
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_candidate_has_what_the_node_needs_of_it() {
         host_network: false,
     };
     assert_eq!(found, [expected]);
-    assert_eq!(active(&found), found.first());
+    assert_eq!(active_candidate(&found), found.first());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn only_one_that_is_ready_and_stays_is_active() {
     ] {
         let found = found(&[but(place, value.clone())]);
         assert_eq!(found.len(), 1);
-        assert_eq!(active(&found).is_some(), fit, "{place} {value}");
+        assert_eq!(active_candidate(&found).is_some(), fit, "{place} {value}");
     }
 }
 
@@ -164,9 +164,17 @@ fn the_newest_wins_and_of_two_alike_always_the_same() {
         (vec![ztunnel("a", new), ztunnel("b", new)], "b", ""),
     ] {
         let mut found = found(&pods);
-        assert_eq!((name(active(&found)), name(coming(&found))), (now.into(), next.into()), "{found:?}");
+        assert_eq!(
+            (name(active_candidate(&found)), name(next_candidate(&found))),
+            (now.into(), next.into()),
+            "{found:?}"
+        );
         found.reverse();
-        assert_eq!((name(active(&found)), name(coming(&found))), (now.into(), next.into()), "in any order");
+        assert_eq!(
+            (name(active_candidate(&found)), name(next_candidate(&found))),
+            (now.into(), next.into()),
+            "in any order"
+        );
     }
 }
 
@@ -213,7 +221,7 @@ proptest! {
     #[test]
     fn the_active_one_is_fit_and_none_that_is_fit_is_newer(all in proptest::collection::vec(candidate(), 0..6)) {
         let fit = |one: &ZtunnelCandidate| one.ready && !one.terminating && !one.ips.is_empty();
-        match active(&all) {
+        match active_candidate(&all) {
             None => prop_assert!(!all.iter().any(fit)),
             Some(one) => {
                 prop_assert!(fit(one));

@@ -142,7 +142,7 @@ pub struct AmbiguityStreak {
 impl AmbiguityStreak {
     /// Continues the streak of a pod; `before`: `None` if the last answer was decided.
     #[must_use]
-    pub fn extend(before: Option<AmbiguityStreak>, why: Ambiguity) -> AmbiguityStreak {
+    pub fn continue_from(before: Option<AmbiguityStreak>, why: Ambiguity) -> AmbiguityStreak {
         AmbiguityStreak { why, count: before.map_or(0, |before| before.count).saturating_add(1) }
     }
 
@@ -262,9 +262,9 @@ mod tests {
     #[test]
     fn an_ambiguity_is_reported_at_its_second_answer_in_a_row() {
         let why = Ambiguity::Nested;
-        let one = AmbiguityStreak::extend(None, Ambiguity::SeveralFit);
-        let two = AmbiguityStreak::extend(Some(one), why);
-        let three = AmbiguityStreak::extend(Some(two), why);
+        let one = AmbiguityStreak::continue_from(None, Ambiguity::SeveralFit);
+        let two = AmbiguityStreak::continue_from(Some(one), why);
+        let three = AmbiguityStreak::continue_from(Some(two), why);
         assert_eq!([one, two, three].map(AmbiguityStreak::is_due), [false, true, false]);
         assert_eq!(two.why, why);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Pod, PodName, PodUid};
 
-use crate::process::{UidNumber, paths, pods_in_path};
+use crate::process::{UidNumber, cgroup_paths, pods_in_path};
 
 /// The identifiers that tell a pod from all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +60,16 @@ impl KnownPods {
         let pods: Vec<PodIds> = pods.into_iter().collect();
         let mut known = KnownPods::default();
         let numbers = |ids: &PodIds| UidNumber::parse(ids.uid.as_str());
-        known.add(pods.iter().filter_map(|ids| Some((numbers(ids)?, &ids.uid))));
+        known.add_numbers(pods.iter().filter_map(|ids| Some((numbers(ids)?, &ids.uid))));
         // The UID of a pod is that pod's, whatever the annotations of another one say.
         let taken: BTreeSet<UidNumber> = known.owners.keys().copied().collect();
         let hash = |ids: &PodIds| UidNumber::of_hash(ids.manifest_hash.as_ref()?.as_str());
         let hashes = pods.iter().filter_map(|ids| Some((hash(ids)?, &ids.uid)));
-        known.add(hashes.filter(|(number, _)| !taken.contains(number)));
+        known.add_numbers(hashes.filter(|(number, _)| !taken.contains(number)));
         known
     }
 
-    fn add<'a>(&mut self, numbers: impl Iterator<Item = (UidNumber, &'a PodUid)>) {
+    fn add_numbers<'a>(&mut self, numbers: impl Iterator<Item = (UidNumber, &'a PodUid)>) {
         let mut claims: BTreeMap<UidNumber, Vec<&PodUid>> = BTreeMap::new();
         for (number, uid) in numbers {
             claims.entry(number).or_default().push(uid);
@@ -96,7 +96,7 @@ impl KnownPods {
     #[must_use]
     pub fn owner_of_process(&self, cgroup: &str) -> ProcessOwner {
         let mut found: Option<(&Owner, bool)> = None;
-        for path in paths(cgroup) {
+        for path in cgroup_paths(cgroup) {
             let mut names = pods_in_path(path).enumerate();
             let Some((place, owner)) =
                 names.find_map(|(place, number)| Some((place, self.owners.get(&number)?)))

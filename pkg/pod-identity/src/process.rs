@@ -48,14 +48,14 @@ pub(crate) fn pods_in_path(path: &str) -> impl Iterator<Item = UidNumber> {
 }
 
 /// The paths in a `/proc/PID/cgroup` of version 1 or 2.
-pub(crate) fn paths(cgroup: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn cgroup_paths(cgroup: &str) -> impl Iterator<Item = &str> {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
 /// Whether a `/proc/PID/cgroup` names any pod.
 #[must_use]
 pub fn names_a_pod(cgroup: &str) -> bool {
-    paths(cgroup).any(|path| pods_in_path(path).next().is_some())
+    cgroup_paths(cgroup).any(|path| pods_in_path(path).next().is_some())
 }
 
 /// The UID that a text begins with, and what follows it.

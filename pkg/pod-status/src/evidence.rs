@@ -106,15 +106,15 @@ impl Evidence {
     /// Returns the capture status that follows from the evidence.
     #[must_use]
     pub fn classify(&self) -> CaptureStatus {
-        CaptureStatus { state: self.state(), annotation: self.annotation() }
+        CaptureStatus { state: self.capture_state(), annotation: self.redirection_annotation() }
     }
 
-    fn state(&self) -> CaptureState {
+    fn capture_state(&self) -> CaptureState {
         match self.membership {
             MeshMembership::Outside { remains: false } => CaptureState::Outside,
             MeshMembership::Outside { remains: true } | MeshMembership::Leaving => CaptureState::Leaving,
             MeshMembership::Undetermined => CaptureState::Unknown,
-            MeshMembership::Member => match self.member() {
+            MeshMembership::Member => match self.member_state() {
                 // It sends nothing any more.
                 CaptureState::Bypassing if self.life == PodLife::Ending => CaptureState::Pending,
                 state => state,
@@ -122,7 +122,7 @@ impl Evidence {
         }
     }
 
-    fn member(&self) -> CaptureState {
+    fn member_state(&self) -> CaptureState {
         match (self.rules, self.proxy) {
             (RulesEvidence::Unobserved | RulesEvidence::Doubtful, _) => CaptureState::Unknown,
             (RulesEvidence::Absent { .. } | RulesEvidence::Incomplete { .. }, _)
@@ -151,7 +151,7 @@ impl Evidence {
     /// `Enabled` stays while no ztunnel is available: a restart of ztunnel must not make istiod tell clients to use
     /// plaintext. Rules of another component do not change it either: whoever may add some would choose plaintext for
     /// the pod's clients.
-    fn annotation(&self) -> Option<Redirection> {
+    fn redirection_annotation(&self) -> Option<Redirection> {
         match (self.membership, self.rules, self.proxy) {
             (MeshMembership::Outside { .. }, ..) => Some(Redirection::None),
             (MeshMembership::Leaving | MeshMembership::Undetermined, ..) => None,

@@ -102,7 +102,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             again: false,
             leaving: false,
             marked: annotation.is_some_and(|value| Redirection::VALUES.contains(&value)),
-            announced: annotation.is_some() && annotation == Redirection::Enabled.value(),
+            announced: annotation.is_some() && annotation == Redirection::Enabled.annotation_value(),
             adopted: false,
             served: None,
             refused: None,
@@ -111,7 +111,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             empty: None,
             changed: None,
             announce: false,
-            attempts: BACKOFF.attempts(),
+            attempts: BACKOFF.start_attempts(),
             doubts: 0,
             stability: Stability::default(),
             pace: ChangePace::default(),
@@ -125,7 +125,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Returns the action that is due now without any event. Of [`PodAction::Observe`] there may be many at a time: whoever
     /// carries it out may let it wait. [`Self::begin_action`] follows.
     #[must_use]
-    pub fn work(&self, now: AgentTime) -> Option<PodAction> {
+    pub fn due_action(&self, now: AgentTime) -> Option<PodAction> {
         if self.busy || self.netns.is_none() || now < self.due {
             return None;
         }
@@ -137,7 +137,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// [`Self::work`] is begun. `observe`: when its rules are to be observed the next time.
+    /// [`Self::due_action`] is begun. `observe`: when its rules are to be observed the next time.
     pub fn begin_action(&mut self, action: &PodAction, observe: AgentTime) {
         self.busy = true;
         if *action == PodAction::Observe {
@@ -145,10 +145,10 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         }
     }
 
-    /// When [`Self::work`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
+    /// When [`Self::due_action`] has something, an ADD expires, or a change of options may be taken in. `soon`: when what could
     /// not be begun is to be tried again.
     #[must_use]
-    pub fn next(&self, now: AgentTime, soon: AgentTime) -> Option<AgentTime> {
+    pub fn next_wakeup(&self, now: AgentTime, soon: AgentTime) -> Option<AgentTime> {
         let works = self.netns.is_some() && !self.busy;
         let work = match self.rules {
             _ if !works => None,
@@ -163,7 +163,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Returns the evidence of the pod, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`:
     /// rules of another component in its namespace precede ours.
     #[must_use]
-    pub fn evidence(&self, life: PodLife, connected: bool, overruled: bool) -> Evidence {
+    pub fn capture_evidence(&self, life: PodLife, connected: bool, overruled: bool) -> Evidence {
         Evidence {
             membership: if self.leaving { MeshMembership::Leaving } else { MeshMembership::Member },
             life,
@@ -188,7 +188,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// How far its rules are.
     #[must_use]
-    pub fn rules(&self) -> RulesState {
+    pub fn rules_state(&self) -> RulesState {
         self.rules
     }
 
@@ -212,8 +212,8 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// How many times in a row its rules had to be restored.
     #[must_use]
-    pub fn repairs(&self) -> u32 {
-        self.stability.repairs()
+    pub fn repair_count(&self) -> u32 {
+        self.stability.repair_count()
     }
 
     /// Whether the pod is to leave the mesh.
@@ -260,19 +260,19 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// Why ztunnel does not serve it; `None`: it has not refused.
     #[must_use]
-    pub fn refused(&self) -> Option<&str> {
+    pub fn refusal_reason(&self) -> Option<&str> {
         self.refused.as_ref().map(Reason::as_str)
     }
 
     /// Returns the reason of the last failure, unless an attempt has succeeded since.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
+    pub fn last_failure(&self) -> Option<&str> {
         self.trouble.as_ref().map(Reason::as_str)
     }
 
     /// Whether the pod may bypass the mesh, or be cut off. A single failure does not count: it is retried at once.
     fn is_doubtful(&self) -> bool {
-        self.doubts > 1 || (self.attempts.failures() > 1 && !self.is_ruled())
+        self.doubts > 1 || (self.attempts.failure_count() > 1 && !self.is_ruled())
     }
 }
 

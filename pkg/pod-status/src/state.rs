@@ -40,7 +40,7 @@ impl CaptureState {
 
     /// Returns the name of the state in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             CaptureState::Captured => "captured",
             CaptureState::Pending => "pending",
@@ -61,7 +61,7 @@ impl CaptureState {
 
 impl fmt::Display for CaptureState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -80,7 +80,7 @@ pub enum RedirectionMode {
 impl RedirectionMode {
     /// Returns the name of the mode in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             RedirectionMode::Sidecar => "sidecar",
             RedirectionMode::Node => "node",
@@ -91,7 +91,7 @@ impl RedirectionMode {
 
 impl fmt::Display for RedirectionMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -112,7 +112,7 @@ impl Redirection {
 
     /// The annotation's value; `None` means no annotation.
     #[must_use]
-    pub fn value(self) -> Option<&'static str> {
+    pub fn annotation_value(self) -> Option<&'static str> {
         match self {
             Redirection::None => None,
             Redirection::Pending => Some("pending"),

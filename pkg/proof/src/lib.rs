@@ -93,10 +93,10 @@ pub fn prove(netns: &Netns, node: Option<&Netns>, spec: &ProofSpec) -> Result<Ve
     };
     netns.run_in(|| {
         let mut prober = probe::Prober::open(node);
-        plan::plan(spec, probe::own_address)
+        plan::plan_paths(spec, probe::own_address)
             .into_iter()
             .map(|planned| match planned {
-                Ok(path) => verdict::judge(&path, &prober.observe(&path, until)),
+                Ok(path) => verdict::judge_path(&path, &prober.observe_path(&path, until)),
                 Err(untestable) => untestable,
             })
             .collect()

@@ -25,14 +25,14 @@ const HOPS: u8 = 1;
 
 /// Returns the transport header of a packet that the pod sends, to which the kernel adds that of IP.
 pub(crate) fn sent_header(protocol: TransportProtocol, source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
-    transport_header(protocol, source, dest, wrong)
+    transport_header(protocol, source, dest, wrong_checksum)
 }
 
 /// Returns the packet of IP that opens a TCP connection to the pod.
 pub(crate) fn arriving_packet(source: SocketAddr, dest: SocketAddr) -> Vec<u8> {
     let tcp = transport_header(TransportProtocol::Tcp, source, dest, |right| right);
     let length = u16::try_from(tcp.len()).unwrap_or(u16::MAX);
-    let addresses = [source.ip(), dest.ip()].into_iter().flat_map(octets);
+    let addresses = [source.ip(), dest.ip()].into_iter().flat_map(address_octets);
     let mut bytes = Vec::new();
     if dest.is_ipv4() {
         bytes.extend([V4_WORDS, 0]);
@@ -92,7 +92,7 @@ fn write_word(bytes: &mut [u8], at: usize, value: u16) {
 }
 
 /// Returns another checksum than the right one. 0 means none in UDP over IPv4, and 0 and 0xffff are the same number.
-fn wrong(right: u16) -> u16 {
+fn wrong_checksum(right: u16) -> u16 {
     match !right {
         0 | u16::MAX => 0x1234,
         other => other,
@@ -101,7 +101,7 @@ fn wrong(right: u16) -> u16 {
 
 /// Over the pseudo header and the bytes, in which the checksum is 0.
 fn checksum_of(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 {
-    let mut all: Vec<u8> = [source, dest].into_iter().flat_map(octets).collect();
+    let mut all: Vec<u8> = [source, dest].into_iter().flat_map(address_octets).collect();
     let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     all.extend([0, protocol]);
     all.extend(length.to_be_bytes());
@@ -121,7 +121,7 @@ fn sum_bytes(bytes: &[u8]) -> u16 {
     !u16::try_from(folded).unwrap_or(u16::MAX)
 }
 
-fn octets(ip: IpAddr) -> Vec<u8> {
+fn address_octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn every_right_checksum_has_a_wrong_one() {
         for right in 0..=u16::MAX {
-            let wrong = wrong(right);
+            let wrong = wrong_checksum(right);
             let is_same = wrong == right || [0, u16::MAX].contains(&wrong);
             assert!(!is_same, "{right:#x}");
         }

@@ -43,10 +43,10 @@ pub(crate) struct PlannedPath {
 
 impl PlannedPath {
     /// Returns the row of the path.
-    pub(crate) fn row(&self, result: ProofResult, message: String) -> ProofPath {
+    pub(crate) fn to_row(&self, result: ProofResult, message: String) -> ProofPath {
         ProofPath {
             name: self.name.to_owned(),
-            family: number(Family::of_ip(self.packet.dest.ip())),
+            family: family_number(Family::of_ip(self.packet.dest.ip())),
             protocol: self.packet.protocol.name().to_owned(),
             destination: self.packet.dest.to_string(),
             result,
@@ -65,7 +65,7 @@ pub(crate) fn foreign_address(family: Family) -> IpAddr {
 
 /// Returns the paths in the order in which they are tested; those that cannot be tested have their row already. `own_address`:
 /// the pod's, if it has one of this family.
-pub(crate) fn plan(
+pub(crate) fn plan_paths(
     spec: &ProofSpec,
     own_address: impl Fn(Family) -> Option<IpAddr>,
 ) -> Vec<Result<PlannedPath, ProofPath>> {
@@ -101,7 +101,7 @@ fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedP
     let port = captured.first().map(|(_, packet)| packet.dest.port());
     let ambient = spec.probes.zip(port);
     let probe =
-        ambient.map(|(probes, port)| (PacketVerdict::Untouched, arriving(probes.address(family), port)));
+        ambient.map(|(probes, port)| (PacketVerdict::Untouched, arriving(probes.address_for(family), port)));
     // Rules leave tunnels alone: the port itself is the proxy's.
     let tunnel = ambient.map(|_| (PacketVerdict::Redirected(spec.tunnel), arriving(foreign, spec.tunnel.0)));
     let paths = [
@@ -120,15 +120,15 @@ fn plan_inbound(own: IpAddr, rules: &RuleSet, spec: InboundSpec) -> Vec<PlannedP
 fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Result<PlannedPath, ProofPath>> {
     let (tcp, udp) = (TransportProtocol::Tcp, TransportProtocol::Udp);
     let candidates = Candidates::from_rules(rules, family, proxy.has_users_of_node());
-    let outbound = candidates.redirected(rules, tcp, &candidates.ports);
-    let dns_udp = candidates.redirected(rules, udp, &[DNS]);
-    let dns_tcp = candidates.redirected(rules, tcp, &[DNS]);
+    let outbound = candidates.first_redirected(rules, tcp, &candidates.ports);
+    let dns_udp = candidates.first_redirected(rules, udp, &[DNS]);
+    let dns_tcp = candidates.first_redirected(rules, tcp, &[DNS]);
     // Without capture of DNS it is a connection as any other.
     let port = |found: &Option<RedirectedPacket>| found.as_ref().map(|found| found.1);
     let dns_tcp = dns_tcp.filter(|found| Some(found.1) != port(&outbound));
     let mut paths = Vec::new();
     if outbound.is_none() {
-        paths.push(Err(untestable(family)));
+        paths.push(Err(untestable_path(family)));
     }
     for (name, as_proxy, found) in [
         ("application-tcp", "proxy-tcp", outbound),
@@ -145,10 +145,10 @@ fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Res
     paths
 }
 
-fn untestable(family: Family) -> ProofPath {
+fn untestable_path(family: Family) -> ProofPath {
     ProofPath {
         name: "application-tcp".to_owned(),
-        family: number(family),
+        family: family_number(family),
         protocol: TransportProtocol::Tcp.name().to_owned(),
         destination: String::new(),
         result: ProofResult::NotTestable,
@@ -172,7 +172,7 @@ fn proxy_path(
         ProxyIdentity::Owner { on_node: None, .. } => {
             let path = PlannedPath { name, ..of.clone() };
             let why = "the pod has a user namespace: the number of the proxy's user on the node is not known";
-            return Some(Err(path.row(ProofResult::NotTestable, why.to_owned())));
+            return Some(Err(path.to_row(ProofResult::NotTestable, why.to_owned())));
         }
     };
     let expected = rules.verdict_on(&packet);
@@ -213,7 +213,7 @@ impl Candidates {
     }
 
     /// Returns the first packet that the rules redirect.
-    fn redirected(
+    fn first_redirected(
         &self,
         rules: &RuleSet,
         protocol: TransportProtocol,
@@ -239,7 +239,7 @@ impl Candidates {
     }
 }
 
-pub(crate) fn number(family: Family) -> u8 {
+pub(crate) fn family_number(family: Family) -> u8 {
     match family {
         Family::V4 => 4,
         Family::V6 => 6,

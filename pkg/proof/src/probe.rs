@@ -62,20 +62,20 @@ impl Prober {
     }
 
     /// Sends the packet of a path, and observes what becomes of it.
-    pub(crate) fn observe(&mut self, path: &PlannedPath, until: Instant) -> Observation {
+    pub(crate) fn observe_path(&mut self, path: &PlannedPath, until: Instant) -> Observation {
         if Instant::now() >= until {
             return Observation::Failed("the time for packets was over".to_owned());
         }
         self.port = self.port.saturating_add(1);
         let observed = match path.packet.source {
-            None => self.send(path),
-            Some(source) => self.deliver(path, source),
+            None => self.send_packet(path),
+            Some(source) => self.deliver_packet(path, source),
         };
         observed.unwrap_or_else(|observed| observed)
     }
 
     /// Has a packet arrive at the pod.
-    fn deliver(&mut self, path: &PlannedPath, source: IpAddr) -> Result<Observation, Observation> {
+    fn deliver_packet(&mut self, path: &PlannedPath, source: IpAddr) -> Result<Observation, Observation> {
         let dest = path.packet.dest;
         if let PacketVerdict::Tproxied(port) = path.expected {
             // Its destination stays as it is. One that is not the pod's own is delivered in the pod by nothing but TPROXY's mark.
@@ -103,31 +103,31 @@ impl Prober {
         let source = SocketAddr::new(source, self.port);
         let receiver = open_receiver(source.ip())?;
         let keys = flow_keys(TcpTuple { source, dest }, TrackedProtocol::Tcp);
-        forget(conntrack, &keys)?;
+        delete_flows(conntrack, &keys)?;
         node.send(*peer, family, &packet::arriving_packet(source, dest))
-            .map_err(|errno| failed("send a packet to the pod", errno))?;
+            .map_err(|errno| failed_step("send a packet to the pod", errno))?;
         let has_arrived = await_arrival(&receiver, source.port(), family)?;
         let to = find_and_forget(conntrack, keys)?;
         Ok(to.or(has_arrived.then_some(dest)))
     }
 
-    fn send(&mut self, path: &PlannedPath) -> Result<Observation, Observation> {
+    fn send_packet(&mut self, path: &PlannedPath) -> Result<Observation, Observation> {
         let conntrack = self.conntrack.as_mut().map_err(|why| Observation::Failed(why.clone()))?;
         let packet = &path.packet;
         let socket = as_owner(path.sender, || open_socket(packet))?;
-        let source = connect(&socket, packet.dest)?;
+        let source = connect_socket(&socket, packet.dest)?;
         let source = SocketAddr::new(source, self.port);
         let protocol = match packet.protocol {
             TransportProtocol::Tcp => TrackedProtocol::Tcp,
             TransportProtocol::Udp => TrackedProtocol::Udp,
         };
         let keys = flow_keys(TcpTuple { source, dest: packet.dest }, protocol);
-        forget(conntrack, &keys)?;
+        delete_flows(conntrack, &keys)?;
         let bytes = packet::sent_header(packet.protocol, source, packet.dest);
         match rustix::net::send(&socket, &bytes, SendFlags::empty()) {
             Ok(_) => {}
             Err(Errno::PERM) => return Err(Observation::Refused),
-            Err(errno) => return Err(failed("send a packet", errno)),
+            Err(errno) => return Err(failed_step("send a packet", errno)),
         }
         let to = find_and_forget(conntrack, keys)?;
         Ok(to.map_or(Observation::Untracked, |to| observe_tracked(path, to)))
@@ -136,7 +136,7 @@ impl Prober {
 
 /// The pod's own address, as the source of what it sends; `None`: it has no route, or no such address.
 pub(crate) fn own_address(family: Family) -> Option<IpAddr> {
-    let socket = UdpSocket::bind((family.unspecified(), 0)).ok()?;
+    let socket = UdpSocket::bind((family.unspecified_address(), 0)).ok()?;
     socket.connect((foreign_address(family), 1)).ok()?; // sends nothing
     socket.local_addr().ok().map(|own| own.ip())
 }
@@ -175,9 +175,9 @@ fn find_and_forget(
 ) -> Result<Option<SocketAddr>, Observation> {
     let mut to = None;
     for key in keys {
-        to = to.or(find(conntrack, key)?);
+        to = to.or(find_destination(conntrack, key)?);
     }
-    forget(conntrack, &keys)?;
+    delete_flows(conntrack, &keys)?;
     Ok(to)
 }
 
@@ -185,10 +185,10 @@ fn find_and_forget(
 fn open_receiver(source: IpAddr) -> Result<OwnedFd, Observation> {
     let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::TCP))
-        .map_err(|errno| failed("open a raw socket", errno))?;
+        .map_err(|errno| failed_step("open a raw socket", errno))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ARRIVAL))
-        .map_err(|errno| failed("limit the time of a raw socket", errno))?;
-    connect(&socket, SocketAddr::new(source, 0))?;
+        .map_err(|errno| failed_step("limit the time of a raw socket", errno))?;
+    connect_socket(&socket, SocketAddr::new(source, 0))?;
     Ok(socket)
 }
 
@@ -206,14 +206,17 @@ fn await_arrival(receiver: &OwnedFd, source: u16, family: Family) -> Result<bool
             }
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => break,
-            Err(errno) => return Err(failed("receive a packet", errno)),
+            Err(errno) => return Err(failed_step("receive a packet", errno)),
         }
     }
     Ok(false)
 }
 
 /// Where a packet of this flow was led.
-fn find(conntrack: &mut ConntrackHandle, key: FlowKey) -> Result<Option<SocketAddr>, Observation> {
+fn find_destination(
+    conntrack: &mut ConntrackHandle,
+    key: FlowKey,
+) -> Result<Option<SocketAddr>, Observation> {
     match conntrack.find(key) {
         Ok(found) => Ok(found.map(|found| found.reply.source)),
         Err(_) if key.zone != 0 => Ok(None), // a kernel without zones
@@ -221,7 +224,7 @@ fn find(conntrack: &mut ConntrackHandle, key: FlowKey) -> Result<Option<SocketAd
     }
 }
 
-fn forget(conntrack: &mut ConntrackHandle, keys: &[FlowKey]) -> Result<(), Observation> {
+fn delete_flows(conntrack: &mut ConntrackHandle, keys: &[FlowKey]) -> Result<(), Observation> {
     conntrack.delete(keys).map(drop).map_err(|error| Observation::Failed(error.to_string()))
 }
 
@@ -237,13 +240,13 @@ fn open_socket(packet: &FirstPacket) -> Result<OwnedFd, Observation> {
         Ok(socket) => socket,
         Err(Errno::PERM) => return Err(Observation::Failed("the agent lacks CAP_NET_RAW".to_owned())),
         Err(Errno::AFNOSUPPORT) => return Err(Observation::Unroutable(Errno::AFNOSUPPORT.into())),
-        Err(errno) => return Err(failed("open a raw socket", errno)),
+        Err(errno) => return Err(failed_step("open a raw socket", errno)),
     };
     match packet.dest.ip() {
         IpAddr::V4(_) => sockopt::set_ip_ttl(&socket, 1),
         IpAddr::V6(_) => sockopt::set_ipv6_unicast_hops(&socket, Some(1)),
     }
-    .map_err(|errno| failed("limit the hops of a packet", errno))?;
+    .map_err(|errno| failed_step("limit the hops of a packet", errno))?;
     if packet.mark != 0 {
         setsockopt(&socket.as_fd(), Mark, &packet.mark)
             .map_err(|errno| Observation::Failed(format!("cannot mark a packet: {errno}")))?;
@@ -252,11 +255,12 @@ fn open_socket(packet: &FirstPacket) -> Result<OwnedFd, Observation> {
 }
 
 /// Returns the source address that the kernel chooses.
-fn connect(socket: &OwnedFd, dest: SocketAddr) -> Result<IpAddr, Observation> {
+fn connect_socket(socket: &OwnedFd, dest: SocketAddr) -> Result<IpAddr, Observation> {
     rustix::net::connect(socket, &SocketAddr::new(dest.ip(), 0))
         .map_err(|errno| Observation::Unroutable(errno.into()))?;
-    let own = rustix::net::getsockname(socket).map_err(|errno| failed("read a source address", errno))?;
-    let own = SocketAddr::try_from(own).map_err(|errno| failed("read a source address", errno))?;
+    let own =
+        rustix::net::getsockname(socket).map_err(|errno| failed_step("read a source address", errno))?;
+    let own = SocketAddr::try_from(own).map_err(|errno| failed_step("read a source address", errno))?;
     Ok(own.ip())
 }
 
@@ -276,7 +280,7 @@ fn as_owner<T: Send>(
             // Another user makes the whole process one whose `/proc` is for the privileged alone.
             let dumpable = dumpable_behavior();
             let opened = become_owner(uid, gid)
-                .map_err(|errno| failed("send as another user", errno))
+                .map_err(|errno| failed_step("send as another user", errno))
                 .and_then(|()| open());
             let _ = dumpable.and_then(set_dumpable_behavior); // refused if it was such a one before
             opened
@@ -303,15 +307,15 @@ fn listens_at(to: SocketAddr, protocol: TransportProtocol) -> Option<bool> {
         TransportProtocol::Tcp => sockdiag::tcp_listeners(),
         TransportProtocol::Udp => sockdiag::udp_receivers(),
     };
-    Some(receivers.ok().flatten()?.iter().any(|receiver| receives(*receiver, to)))
+    Some(receivers.ok().flatten()?.iter().any(|receiver| is_receiver(*receiver, to)))
 }
 
-fn receives(receiver: SocketAddr, to: SocketAddr) -> bool {
+fn is_receiver(receiver: SocketAddr, to: SocketAddr) -> bool {
     let is_any = receiver.ip() == Ipv6Addr::UNSPECIFIED // of both families, as a rule
         || (receiver.ip().is_unspecified() && to.is_ipv4());
     receiver.port() == to.port() && (is_any || receiver.ip() == to.ip())
 }
 
-fn failed(step: &str, errno: Errno) -> Observation {
+fn failed_step(step: &str, errno: Errno) -> Observation {
     Observation::Failed(format!("cannot {step}: {}", io::Error::from(errno)))
 }

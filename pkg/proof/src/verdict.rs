@@ -30,19 +30,24 @@ pub(crate) enum Observation {
 }
 
 /// Returns the row of a path.
-pub(crate) fn judge(path: &PlannedPath, observed: &Observation) -> ProofPath {
+pub(crate) fn judge_path(path: &PlannedPath, observed: &Observation) -> ProofPath {
     let packet = &path.packet;
     let (result, message) = match (path.expected, packet.source.is_some()) {
         (PacketVerdict::Redirected(port) | PacketVerdict::Tproxied(port), arrives) => {
-            redirected(packet.dest, port.0, arrives, observed)
+            judge_redirected(packet.dest, port.0, arrives, observed)
         }
-        (PacketVerdict::Untouched | PacketVerdict::Dropped, false) => untouched(packet.dest, observed),
+        (PacketVerdict::Untouched | PacketVerdict::Dropped, false) => judge_untouched(packet.dest, observed),
         (PacketVerdict::Untouched | PacketVerdict::Dropped, true) => judge_passing(packet.dest, observed),
     };
-    path.row(result, message)
+    path.to_row(result, message)
 }
 
-fn redirected(dest: SocketAddr, port: u16, arrives: bool, observed: &Observation) -> (ProofResult, String) {
+fn judge_redirected(
+    dest: SocketAddr,
+    port: u16,
+    arrives: bool,
+    observed: &Observation,
+) -> (ProofResult, String) {
     let bypasses = if arrives { "reaches the application" } else { "leaves the pod" };
     match observed {
         // Whatever arrives is delivered to an address of the pod.
@@ -67,7 +72,7 @@ fn redirected(dest: SocketAddr, port: u16, arrives: bool, observed: &Observation
             let why = "no connection is tracked, so no rule redirects it";
             (ProofResult::Bypasses, format!("{bypasses}: {why}"))
         }
-        other => undelivered(other),
+        other => judge_undelivered(other),
     }
 }
 
@@ -81,12 +86,12 @@ fn judge_passing(dest: SocketAddr, observed: &Observation) -> (ProofResult, Stri
         Observation::Tracked { to, .. } => {
             (ProofResult::Held, format!("led to {to}, though it is excluded from redirection"))
         }
-        other => undelivered(other),
+        other => judge_undelivered(other),
     }
 }
 
 /// Traffic of the proxy, which would come back to it.
-fn untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
+fn judge_untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) {
     match observed {
         Observation::Untracked => (ProofResult::Proven, "leaves the pod untouched".to_owned()),
         Observation::Tracked { to, .. } if *to == dest => {
@@ -95,11 +100,11 @@ fn untouched(dest: SocketAddr, observed: &Observation) -> (ProofResult, String) 
         Observation::Tracked { to, .. } => {
             (ProofResult::Held, format!("led to {to}: the proxy cannot reach its destination"))
         }
-        other => undelivered(other),
+        other => judge_undelivered(other),
     }
 }
 
-fn undelivered(observed: &Observation) -> (ProofResult, String) {
+fn judge_undelivered(observed: &Observation) -> (ProofResult, String) {
     match observed {
         Observation::Refused => {
             let why = "a rule or a full connection tracking table discards it (EPERM)";
@@ -138,7 +143,7 @@ mod tests {
             gid: 0,
             mark: 0,
         };
-        judge(&PlannedPath { name: "application-tcp", packet, sender: (0, 0), expected }, observed)
+        judge_path(&PlannedPath { name: "application-tcp", packet, sender: (0, 0), expected }, observed)
     }
 
     fn led(to: &str, listens: Option<bool>) -> Observation {
@@ -196,7 +201,7 @@ mod tests {
             gid: 0,
             mark: 0,
         };
-        judge(&PlannedPath { name: "inbound-tcp", packet, sender: (0, 0), expected }, observed)
+        judge_path(&PlannedPath { name: "inbound-tcp", packet, sender: (0, 0), expected }, observed)
     }
 
     #[test]

@@ -25,14 +25,14 @@ pub struct NoAddress;
 /// # Errors
 /// The kernel could not be asked, or there is no address.
 pub fn first_family() -> Result<Family, Error> {
-    let addresses = addresses()?;
+    let addresses = netns_addresses()?;
     let first = addresses.iter().map(|ip| ip.to_canonical()).find(|ip| is_usable(*ip));
     first.map(Family::of_ip).ok_or(Error::NoAddress(NoAddress))
 }
 
 /// The addresses of the calling thread's namespace, in the kernel's order.
-pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
-    Ok(hostnet::RtnetlinkHandle::open()?.addresses()?.iter().map(|address| address.ip).collect())
+pub(crate) fn netns_addresses() -> Result<Vec<IpAddr>, Error> {
+    Ok(hostnet::RtnetlinkHandle::open()?.list_addresses()?.iter().map(|address| address.ip).collect())
 }
 
 /// The addresses of a pod, as a runtime would report them: the usable ones of the first link that has any, in the calling thread's
@@ -41,7 +41,7 @@ pub(crate) fn addresses() -> Result<Vec<IpAddr>, Error> {
 /// # Errors
 /// The kernel could not be asked.
 pub fn pod_addresses() -> Result<Vec<IpAddr>, Error> {
-    let all = hostnet::RtnetlinkHandle::open()?.addresses()?;
+    let all = hostnet::RtnetlinkHandle::open()?.list_addresses()?;
     let mut usable: Vec<_> = all.iter().filter(|address| is_usable(address.ip.to_canonical())).collect();
     let first = usable.iter().map(|address| address.index).min();
     usable.retain(|address| Some(address.index) == first);
@@ -54,7 +54,7 @@ impl FamilyChoice {
     /// # Errors
     /// The kernel could not be asked, or no address is usable.
     pub fn of_this_netns(self) -> Result<Vec<Family>, Error> {
-        Ok(self.choose(&addresses()?)?)
+        Ok(self.choose_families(&netns_addresses()?)?)
     }
 
     /// The families to redirect in a namespace with these addresses: IPv4 always; IPv6 by the addresses, in the kernel's
@@ -62,7 +62,7 @@ impl FamilyChoice {
     ///
     /// # Errors
     /// [`NoAddress`] when none is usable.
-    pub fn choose(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
+    pub fn choose_families(self, addresses: &[IpAddr]) -> Result<Vec<Family>, NoAddress> {
         let mut usable = addresses.iter().map(|ip| ip.to_canonical()).filter(|ip| is_usable(*ip));
         let first = usable.next().ok_or(NoAddress)?;
         let v6 = first.is_ipv6() || (self == FamilyChoice::Dual && usable.any(|ip| ip.is_ipv6()));
@@ -99,9 +99,9 @@ mod tests {
         ];
         for (addresses, first, dual) in cases {
             let parsed: Vec<IpAddr> = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-            assert_eq!(FamilyChoice::First.choose(&parsed).as_ref(), Ok(first), "{addresses:?}");
-            assert_eq!(FamilyChoice::Dual.choose(&parsed).as_ref(), Ok(dual), "{addresses:?}");
+            assert_eq!(FamilyChoice::First.choose_families(&parsed).as_ref(), Ok(first), "{addresses:?}");
+            assert_eq!(FamilyChoice::Dual.choose_families(&parsed).as_ref(), Ok(dual), "{addresses:?}");
         }
-        assert_eq!(FamilyChoice::Dual.choose(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
+        assert_eq!(FamilyChoice::Dual.choose_families(&["127.0.0.1".parse().unwrap()]), Err(NoAddress));
     }
 }

@@ -2,7 +2,7 @@
 //! address that some of them need. Put in place, compared with the kernel, or taken away.
 //!
 //! Each verb looks first and changes only what differs, so repeating one changes nothing and a half-done earlier
-//! attempt is completed. They act on the calling thread's namespace; [`firewall::inside`] takes them into a
+//! attempt is completed. They act on the calling thread's namespace; [`firewall::run_inside`] takes them into a
 //! pod's.
 //!
 //! Called by the plugin, `istio-iptables`, `istio-clean-iptables`, and repair in place.
@@ -81,7 +81,7 @@ impl PreparedNetns {
     /// # Errors
     /// The kernel, or a tool, could not be asked.
     pub fn observe(options: &FirewallOptions) -> Result<PreparedNetns, Error> {
-        let addresses = families::addresses()?;
+        let addresses = families::netns_addresses()?;
         let (firewall, observed) = Firewall::open(options)?;
         Ok(PreparedNetns { addresses, firewall, observed, waiting: Vec::new() })
     }
@@ -90,7 +90,7 @@ impl PreparedNetns {
     /// needed, and tells then.
     pub fn start_tools(&mut self) {
         if self.observed.families.is_empty() {
-            let families = FamilyChoice::First.choose(&self.addresses).unwrap_or_default();
+            let families = FamilyChoice::First.choose_families(&self.addresses).unwrap_or_default();
             self.waiting = families
                 .into_iter()
                 .filter_map(|family| self.firewall.start_restore(family).ok().flatten())
@@ -126,9 +126,9 @@ impl PreparedNetns {
         families: FamilyChoice,
         change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, firewall::Error>,
     ) -> Result<(RedirectReport, T), Error> {
-        let wanted = families.choose(&self.addresses)?;
-        let changes = changes(config, &wanted, &self.observed);
-        let mut differences = routes::ensure(config, &wanted)?;
+        let wanted = families.choose_families(&self.addresses)?;
+        let changes = sidecar_changes(config, &wanted, &self.observed);
+        let mut differences = routes::ensure_routes(config, &wanted)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.reason_texts());
         Ok((RedirectReport { backend: self.firewall.backend(), families: wanted, differences }, done))
@@ -145,9 +145,9 @@ pub fn verify(
     options: &FirewallOptions,
 ) -> Result<RedirectReport, Error> {
     let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::observe(options)?;
-    let wanted = families.choose(&addresses)?;
-    let mut differences = routes::missing(config, &wanted)?;
-    differences.extend(changes(config, &wanted, &observed).reason_texts());
+    let wanted = families.choose_families(&addresses)?;
+    let mut differences = routes::missing_routes(config, &wanted)?;
+    differences.extend(sidecar_changes(config, &wanted, &observed).reason_texts());
     Ok(RedirectReport { backend: firewall.backend(), families: wanted, differences })
 }
 
@@ -156,23 +156,24 @@ pub fn verify(
 ///
 /// # Errors
 /// The kernel could not be asked, or the rules are not understood.
-pub fn compare(
+pub fn compare_recorded(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
     rules: &RecordedRules,
 ) -> Result<Vec<String>, Error> {
-    let mut differences = routes::missing(config, &families.choose(&families::addresses()?)?)?;
-    let [v4, v6] = Family::BOTH.map(|family| rules.rules(family));
+    let mut differences =
+        routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)?;
+    let [v4, v6] = Family::BOTH.map(|family| rules.rule_set(family));
     let (v4, v6) = (v4?, v6?);
     let wanted = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
-    differences.extend(ObservedTables::of_pod()?.changes(ChainSet::SIDECAR, wanted).reason_texts());
+    differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, wanted).reason_texts());
     Ok(differences)
 }
 
 /// Rules of sidecar redirection that a namespace has to have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRules {
-    /// The rules, for [`compare`].
+    /// The rules, for [`compare_recorded`].
     pub rules: RecordedRules,
     /// The traffic that they redirect.
     pub captured: CapturedTraffic,
@@ -187,7 +188,7 @@ impl DesiredRules {
         let captured = Family::BOTH.into_iter().fold(CapturedTraffic::default(), |all, family| {
             all.union(CapturedTraffic::of_rules(family, &rules(family)))
         });
-        DesiredRules { rules: RecordedRules::record(rules), captured }
+        DesiredRules { rules: RecordedRules::from_rules(rules), captured }
     }
 }
 
@@ -205,8 +206,8 @@ pub fn found_rules() -> Result<Option<RecordedRules>, Error> {
 ///
 /// # Errors
 /// The kernel could not be asked, or there is no address.
-pub fn families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
-    Ok(families.choose(&families::addresses()?)?)
+pub fn redirected_families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
+    Ok(families.choose_families(&families::netns_addresses()?)?)
 }
 
 /// Takes away every rule, route and address that [`apply`] makes, with whatever configuration it ran, and tells what
@@ -215,35 +216,39 @@ pub fn families(families: FamilyChoice) -> Result<Vec<Family>, Error> {
 ///
 /// # Errors
 /// The first step that failed; the others are taken all the same.
-pub fn remove(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
-    let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, true));
-    collect([routes::remove(tproxy_mark)].into_iter().chain(rules))
+pub fn remove_all(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
+    let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, true));
+    concat_results([routes::remove_routes(tproxy_mark)].into_iter().chain(rules))
 }
 
-/// Lists what [`remove`] would remove.
+/// Lists what [`remove_all`] would remove.
 ///
 /// # Errors
 /// The kernel, or a tool, could not be asked.
-pub fn leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
-    let rules = options.backends().into_iter().map(|backend| remove_rules(backend, options, false));
-    collect([routes::leftovers(tproxy_mark)].into_iter().chain(rules))
+pub fn list_leftovers(tproxy_mark: Mark, options: &FirewallOptions) -> Result<Vec<String>, Error> {
+    let rules = options.possible_backends().into_iter().map(|backend| remove_rules(backend, options, false));
+    concat_results([routes::leftover_routes(tproxy_mark)].into_iter().chain(rules))
 }
 
-fn collect(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
+fn concat_results(steps: impl Iterator<Item = Result<Vec<String>, Error>>) -> Result<Vec<String>, Error> {
     let done: Vec<_> = steps.collect(); // every step is taken before the first failure is told
     Ok(done.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -> Result<Vec<String>, Error> {
     let (firewall, observed) = Firewall::open(&FirewallOptions { forced: Some(backend), ..options.clone() })?;
-    let changes = observed.removal(ChainSet::SIDECAR);
+    let changes = observed.plan_removal(ChainSet::SIDECAR);
     if write_them {
         firewall.apply(&changes, Vec::new())?;
     }
     Ok(changes.reason_texts())
 }
 
-fn changes(config: &sidecar::SidecarConfig, wanted: &[Family], observed: &ObservedTables) -> FamilyChanges {
+fn sidecar_changes(
+    config: &sidecar::SidecarConfig,
+    wanted: &[Family],
+    observed: &ObservedTables,
+) -> FamilyChanges {
     let rules = |family| sidecar::rule_set(config, family);
-    observed.changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(wanted, family, rules))
+    observed.plan_changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(wanted, family, rules))
 }

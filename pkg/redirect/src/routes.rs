@@ -10,68 +10,75 @@ use rules::{LocalRoute, sidecar};
 use crate::Error;
 
 /// Puts in place what is missing, and tells what was.
-pub(crate) fn ensure(config: &sidecar::SidecarConfig, families: &[Family]) -> Result<Vec<String>, Error> {
+pub(crate) fn ensure_routes(
+    config: &sidecar::SidecarConfig,
+    families: &[Family],
+) -> Result<Vec<String>, Error> {
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback()?;
+    let lo = handle.loopback_index()?;
     let mut made = Vec::new();
     if families.contains(&Family::V6) {
         // Without a check for duplicates: with one, even an address of `lo` is unusable until a worker of the kernel gets the lock of all namespaces,
         // which takes seconds on a node where many pods come and go.
-        let added = handle.add_address(lo, passthrough())?;
+        let added = handle.add_address(lo, passthrough_net())?;
         made.extend((added == ChangeOutcome::Yes).then(no_address));
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        made.extend(handle.ensure_local_delivery(*family, lo, &delivery(local))?);
+        made.extend(handle.ensure_local_delivery(*family, lo, &local_delivery(local))?);
     }
     Ok(made)
 }
 
 /// Tells what is missing.
-pub(crate) fn missing(config: &sidecar::SidecarConfig, families: &[Family]) -> Result<Vec<String>, Error> {
+pub(crate) fn missing_routes(
+    config: &sidecar::SidecarConfig,
+    families: &[Family],
+) -> Result<Vec<String>, Error> {
     if nothing_needed(config, families) {
         return Ok(Vec::new());
     }
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback()?;
+    let lo = handle.loopback_index()?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
-        let wanted = passthrough().addr();
-        let found = handle.addresses()?.iter().any(|address| address.ip == wanted && address.index == lo);
+        let wanted = passthrough_net().addr();
+        let found =
+            handle.list_addresses()?.iter().any(|address| address.ip == wanted && address.index == lo);
         missing.extend((!found).then(no_address));
     }
     for family in families {
         let Some(local) = config.local_route() else { break };
-        let rules = handle.rules(*family)?;
-        missing.extend(handle.missing_local_delivery(*family, &rules, &delivery(local))?);
+        let rules = handle.list_rules(*family)?;
+        missing.extend(handle.missing_local_delivery(*family, &rules, &local_delivery(local))?);
     }
     Ok(missing)
 }
 
 /// Takes away policy rules with the mark, the local routes that they lead to, and the address; tells what it took.
-pub(crate) fn remove(mark: Mark) -> Result<Vec<String>, Error> {
+pub(crate) fn remove_routes(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback()?;
-    let found = find(&mut handle, mark, lo)?;
+    let lo = handle.loopback_index()?;
+    let found = find_routes(&mut handle, mark, lo)?;
     // That something is gone already by now is as good as deleting it.
     for (rule, route) in &found.policies {
         let _ = handle.delete_rule(rule)?;
         let _ = handle.delete_route(route)?;
     }
     if found.address {
-        let _ = handle.delete_address(lo, passthrough())?;
+        let _ = handle.delete_address(lo, passthrough_net())?;
     }
     Ok(found.descriptions())
 }
 
 /// Lists what [`remove`] would remove.
-pub(crate) fn leftovers(mark: Mark) -> Result<Vec<String>, Error> {
+pub(crate) fn leftover_routes(mark: Mark) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback()?;
-    Ok(find(&mut handle, mark, lo)?.descriptions())
+    let lo = handle.loopback_index()?;
+    Ok(find_routes(&mut handle, mark, lo)?.descriptions())
 }
 
 struct FoundRoutes {
@@ -83,28 +90,28 @@ impl FoundRoutes {
     fn descriptions(&self) -> Vec<String> {
         let policy =
             |(rule, route): &(PolicyRule, Route)| [format!("policy rule {rule}"), format!("route {route}")];
-        let address = self.address.then(|| format!("address {} on lo", passthrough()));
+        let address = self.address.then(|| format!("address {} on lo", passthrough_net()));
         self.policies.iter().flat_map(policy).chain(address).collect()
     }
 }
 
-fn find(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Result<FoundRoutes, Error> {
+fn find_routes(handle: &mut RtnetlinkHandle, mark: Mark, lo: LinkIndex) -> Result<FoundRoutes, Error> {
     let mut policies = Vec::new();
     for family in Family::BOTH {
-        for rule in handle.rules(family)? {
+        for rule in handle.list_rules(family)? {
             if let (Some(found), RuleAction::Lookup(table)) = (rule.fwmark, rule.action)
                 && found == mark
                 && !rule.unmodelled
                 && rule.dest.is_none()
             {
-                let route = LocalDelivery { mark, table, priority: None }.route(family, lo);
+                let route = LocalDelivery { mark, table, priority: None }.default_route(family, lo);
                 let protocol = RouteProtocol::ANY; // whoever made it, `ip` or we
                 policies.push((rule, Route { protocol, ..route }));
             }
         }
     }
-    let ours = |address: &hostnet::LinkAddress| address.ip == passthrough().addr() && address.index == lo;
-    let address = handle.addresses()?.iter().any(ours);
+    let ours = |address: &hostnet::LinkAddress| address.ip == passthrough_net().addr() && address.index == lo;
+    let address = handle.list_addresses()?.iter().any(ours);
     Ok(FoundRoutes { policies, address })
 }
 
@@ -112,14 +119,14 @@ fn nothing_needed(config: &sidecar::SidecarConfig, families: &[Family]) -> bool 
     config.local_route().is_none() && !families.contains(&Family::V6)
 }
 
-fn passthrough() -> IpNet {
+fn passthrough_net() -> IpNet {
     sidecar::passthrough_source(Family::V6).into()
 }
 
-fn delivery(local: LocalRoute) -> LocalDelivery {
+fn local_delivery(local: LocalRoute) -> LocalDelivery {
     LocalDelivery { mark: local.mark, table: local.table, priority: None }
 }
 
 fn no_address() -> String {
-    format!("lo has no address {}", passthrough())
+    format!("lo has no address {}", passthrough_net())
 }

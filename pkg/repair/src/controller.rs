@@ -46,7 +46,7 @@ pub struct RepairOptions {
 }
 
 impl RepairOptions {
-    fn collection(&self) -> Collection {
+    fn pod_collection(&self) -> Collection {
         let node = format!("spec.nodeName={}", self.node);
         let more = self.field_selector.trim_matches(',');
         let fields = if more.is_empty() { node } else { format!("{more},{node}") };
@@ -137,16 +137,16 @@ impl RepairController {
         let (mut search, mut has_new) = (pass, false);
         self.keeper = None; // its watches ended with the run before
         let mut watch = if keeps_rules { start_watch() } else { None };
-        let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.collection()));
+        let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.pod_collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
-            let due = queue.due().map(Instant::from_std);
+            let due = queue.next_due().map(Instant::from_std);
             tokio::select! {
                 biased;
                 event = pods.next() => match event {
                     Some(Ok(mut event)) => {
-                        has_new |= sidecars.observe(&mut event);
-                        self.observe(&mut queue, event);
+                        has_new |= sidecars.observe_event(&mut event);
+                        self.observe_event(&mut queue, event);
                     }
                     Some(Err(error)) => if self.last.replace(&error) {
                         warn!(target: "repair", %error, "cannot watch pods");
@@ -157,13 +157,13 @@ impl RepairController {
                     if !is_installed() {
                         sleep(GATE).await;
                     } else if let Some(task) = queue.take_due(std::time::Instant::now()) {
-                        let outcome = self.handle(&task, &sidecars).await;
-                        queue.finish(&task, outcome, std::time::Instant::now());
+                        let outcome = self.handle_task(&task, &sidecars).await;
+                        queue.finish_task(&task, outcome, std::time::Instant::now());
                     }
                 }
                 () = sleep_until(pass), if keeps_rules && sidecars.is_listed() => {
                     self.keep_rules(&sidecars, watch.as_ref().map(SidecarWatch::watcher)).await;
-                    watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all().contains_key(uid)));
+                    watch.iter_mut().for_each(|watch| watch.retain(|uid| sidecars.all_pods().contains_key(uid)));
                     pass = Instant::now() + PASS;
                     (search, has_new) = (Instant::now() + SEARCH, false);
                 }
@@ -174,51 +174,51 @@ impl RepairController {
                 }
                 changed = next_changed(watch.as_mut()) => self.keep_changed(changed, &sidecars).await,
             }
-            self.metrics.broken(queue.len());
+            self.metrics.set_broken(queue.len());
         }
     }
 
-    fn observe(&mut self, queue: &mut RepairQueue, event: ListEvent<ObservedPod>) {
+    fn observe_event(&mut self, queue: &mut RepairQueue, event: ListEvent<ObservedPod>) {
         if self.last.clear() {
             info!(target: "repair", "pods watched again");
         }
-        queue.observe(event, std::time::Instant::now());
+        queue.apply_event(event, std::time::Instant::now());
     }
 
     /// Handles a pod: logs, counts and reports the result. `pods`: all pods that are known.
-    async fn handle(&self, task: &RepairTask, pods: &SidecarPods) -> RepairOutcome {
+    async fn handle_task(&self, task: &RepairTask, pods: &SidecarPods) -> RepairOutcome {
         let pod = &task.pod;
         let attempt = if self.options.dry_run {
-            Attempt::Skipped { message: format!("dry run: {}", self.intent()) }
+            Attempt::Skipped { message: format!("dry run: {}", self.intended_action()) }
         } else {
-            self.attempt(task, pods).await
+            self.attempt_repair(task, pods).await
         };
         let mode = &self.options.mode;
         let (namespace, name) = (&pod.name.namespace, &pod.name.name);
         match attempt {
             Attempt::Done { is_warning, reason, message } => {
-                self.metrics.count(mode, "success");
+                self.metrics.count_repair(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
                 self.publish_event(task, is_warning, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {
                 if !task.is_recheck {
-                    self.metrics.count(mode, "skip");
+                    self.metrics.count_repair(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, "broken pod needs no repair any more");
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Skipped { message } => {
                 if !task.is_recheck {
-                    self.metrics.count(mode, "skip");
+                    self.metrics.count_repair(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
                     self.publish_event(task, true, "RepairSkipped", message).await;
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Failed { message } => {
-                self.metrics.count(mode, "fail");
+                self.metrics.count_repair(mode, "fail");
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
                 self.publish_event(task, true, "RepairFailed", message).await;
                 RepairOutcome::Failed
@@ -230,7 +230,7 @@ impl RepairController {
         }
     }
 
-    fn intent(&self) -> &'static str {
+    fn intended_action(&self) -> &'static str {
         match self.options.mode {
             RepairMode::InPlace => "its rules would be applied",
             RepairMode::Delete => "it would be deleted",
@@ -247,11 +247,11 @@ impl RepairController {
     ) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
         let took = Duration::ZERO;
-        self.publish(RepairEvent { name, uid, is_warning, reason, message, took }).await;
+        self.send_event(RepairEvent { name, uid, is_warning, reason, message, took }).await;
     }
 
     /// The publisher may lag behind; that slows repairs down, and no Event is lost.
-    async fn publish(&self, event: RepairEvent) {
+    async fn send_event(&self, event: RepairEvent) {
         drop(self.events.send(event).await); // nothing is published any more when the process ends
     }
 }
@@ -267,7 +267,7 @@ fn start_watch() -> Option<SidecarWatch> {
 
 async fn next_changed(watch: Option<&mut SidecarWatch>) -> BTreeMap<PodUid, NetnsDisturbance> {
     match watch {
-        Some(watch) => watch.next().await,
+        Some(watch) => watch.next_disturbances().await,
         None => std::future::pending().await,
     }
 }

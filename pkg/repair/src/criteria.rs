@@ -41,15 +41,15 @@ impl RepairCriteria {
     /// Beside an init container that failed and was restarted, as in Istio, this sees one in its first failure, and one
     /// that is never restarted.
     #[must_use]
-    pub fn breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
+    pub fn find_breakage(&self, pod: &ObservedPod) -> Option<Breakage> {
         let has = |key: &String| pod.annotations.contains(key);
         if pod.is_terminating || !(self.sidecar_annotation.is_empty() || has(&self.sidecar_annotation)) {
             return None;
         }
-        pod.init_containers.iter().find_map(|container| self.failure(container))
+        pod.init_containers.iter().find_map(|container| self.container_failure(container))
     }
 
-    fn failure(&self, container: &ContainerStatus) -> Option<Breakage> {
+    fn container_failure(&self, container: &ContainerStatus) -> Option<Breakage> {
         if !(self.init_container.is_empty() || container.name == self.init_container) {
             return None;
         }
@@ -131,14 +131,14 @@ mod tests {
             (&waiting, &done, false),
             (&none, &none, false),
         ] {
-            let found = criteria().breakage(&validation(state, last));
+            let found = criteria().find_breakage(&validation(state, last));
             assert_eq!(found.is_some(), broken, "{state} after {last}");
             assert!(
                 found.is_none_or(|found| found.container == "istio-validation" && found.exit_code == 126)
             );
         }
-        assert_eq!(criteria().breakage(&pod(&none)), None);
-        assert_eq!(criteria().breakage(&pod(&json!([{"name": "other", "state": failed(126)}]))), None);
+        assert_eq!(criteria().find_breakage(&pod(&none)), None);
+        assert_eq!(criteria().find_breakage(&pod(&json!([{"name": "other", "state": failed(126)}]))), None);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let with = |change: fn(&mut RepairCriteria)| {
             let mut criteria = criteria();
             change(&mut criteria);
-            criteria.breakage(&broken).is_some()
+            criteria.find_breakage(&broken).is_some()
         };
         assert!(with(|c| c.exit_code = 0));
         assert!(!with(|c| c.exit_code = 127));
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_being_deleted_is_left_alone() {
         let pod = ObservedPod { is_terminating: true, ..validation(&failed(126), &json!(null)) };
-        assert_eq!(criteria().breakage(&pod), None);
+        assert_eq!(criteria().find_breakage(&pod), None);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
                 "exitCode": 126, "reason": null, "message": null}}}]}}),
         ] {
             let pod: ObservedPod = serde_json::from_value(object).unwrap();
-            assert_eq!(criteria().breakage(&pod), None);
+            assert_eq!(criteria().find_breakage(&pod), None);
         }
     }
 }

@@ -116,31 +116,31 @@ impl InPlaceRepair {
     ///
     /// # Errors
     /// The step that failed. The effect of earlier steps remains and counts in the next attempt.
-    pub fn repair(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
+    pub fn repair_pod(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
         let redirect = match planner::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
             PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
             PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),
         };
-        let (ids, records) = (PodIds::from(pod), self.records());
+        let (ids, records) = (PodIds::from(pod), self.pod_records());
         let record = newest_by_pod(&records, [ids]).into_values().next();
         let recorded = record.and_then(recorded_netns);
         let query = NetnsQuery { ips: pod.status.ips(), known: None, recorded };
-        let found = self.find(pods, &BTreeMap::from([(pod.metadata.uid.clone(), query)]))?;
+        let found = self.find_netns(pods, &BTreeMap::from([(pod.metadata.uid.clone(), query)]))?;
         let netns = match found.into_values().next() {
             Some(NetnsAnswer::Found(found)) => found.netns,
             Some(NetnsAnswer::Ambiguous(why)) => return Err(InPlaceError::Ambiguous(why)),
             Some(NetnsAnswer::Unchanged { .. }) | None => return Err(InPlaceError::NotFound),
         };
         let existing = existing_connections(&pod.metadata.annotations, &mut Vec::new());
-        Ok(match self.restore(&netns, &pod.name(), &redirect, existing)? {
+        Ok(match self.restore_pod(&netns, &pod.name(), &redirect, existing)? {
             missing if missing.is_empty() => InPlaceReport::Unchanged,
             missing => InPlaceReport::Repaired(missing),
         })
     }
 
     /// Restores a pod's rules in its namespace, and returns what had differed.
-    pub(crate) fn restore(
+    pub(crate) fn restore_pod(
         &self,
         netns: &Netns,
         name: &PodName,
@@ -150,8 +150,8 @@ impl InPlaceRepair {
         let existing = existing.unwrap_or(self.existing);
         let user_namespace = netns.foreign_owner()?.map(Arc::new);
         let options = FirewallOptions { user_namespace, ..self.firewall.clone() };
-        let act = |options: &FirewallOptions| restore(redirect, existing, options);
-        let ((missing, connections), warning) = firewall::inside(netns, &options, act)?;
+        let act = |options: &FirewallOptions| restore_rules(redirect, existing, options);
+        let ((missing, connections), warning) = firewall::run_inside(netns, &options, act)?;
         if let Some(warning) = warning {
             warn!(target: "repair", namespace = %name.namespace, pod = %name.name, warning, "repaired with a warning");
         }
@@ -162,37 +162,39 @@ impl InPlaceRepair {
     }
 
     /// The namespaces of pods; see [`NetnsFinder::find`].
-    pub(crate) fn find(
+    pub(crate) fn find_netns(
         &self,
         pods: &KnownPods,
         queries: &BTreeMap<PodUid, NetnsQuery>,
     ) -> Result<BTreeMap<PodUid, NetnsAnswer>, InPlaceError> {
         let node = Netns::open(self.proc.join("1/ns/net")).map_err(InPlaceError::Node)?;
-        Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find(pods, queries)?)
+        Ok(NetnsFinder::new(&self.proc, node, InPodRulesConfig::default()).find_netns(pods, queries)?)
     }
 
-    pub(crate) fn records(&self) -> Vec<Arc<PodRecord>> {
+    pub(crate) fn pod_records(&self) -> Vec<Arc<PodRecord>> {
         (self.records.0)()
     }
 }
 
-pub(crate) fn families(redirect: &SidecarRedirect) -> FamilyChoice {
+pub(crate) fn family_choice(redirect: &SidecarRedirect) -> FamilyChoice {
     if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First }
 }
 
 /// Restores, and verifies that the kernel shows it.
-fn restore(
+fn restore_rules(
     redirect: &SidecarRedirect,
     existing: ExistingConnections,
     options: &FirewallOptions,
 ) -> Result<(Vec<String>, Option<ConnectionsReport>), InPlaceError> {
-    let families = families(redirect);
+    let families = family_choice(redirect);
     let proxies = &redirect.config.proxy_uids;
     let concerns = |socket: &TcpSocket| !socket.is_local() && !proxies.contains(&socket.user);
     let (done, connections) = PreparedNetns::observe(options)?.apply_by(
         &redirect.config,
         families,
-        |firewall, changes, waiting| conntrack::apply(firewall, changes, waiting, existing, &concerns),
+        |firewall, changes, waiting| {
+            conntrack::apply_changes(firewall, changes, waiting, existing, &concerns)
+        },
     )?;
     if done.is_unchanged() {
         return Ok((Vec::new(), connections));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use metrics::{Labelled, Labels, MetricRegistry as _, amount, histograms};
+use metrics::{Labelled, Labels, MetricRegistry as _, gauge_value, histogram_family};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
@@ -26,21 +26,21 @@ impl RepairMetrics {
     /// Registers them.
     #[must_use]
     pub fn register(registry: &mut Registry) -> RepairMetrics {
-        let restored = registry.metric(
+        let restored = registry.register_metric(
             "istio_cni_repair_sidecar_rules",
             "Running pods with a sidecar whose rules were missing: result is success, skip (dry run) or fail",
         );
         let drift = registry.metric_as(
             "istio_cni_repair_sidecar_drift_seconds",
             "Time from when a change of a sidecar pod's network namespace was noticed to its repair, by what was changed",
-            histograms(|| Histogram::new(DRIFT_DURATIONS)),
+            histogram_family(|| Histogram::new(DRIFT_DURATIONS)),
         );
         RepairMetrics {
-            repaired: registry.metric(
+            repaired: registry.register_metric(
                 "istio_cni_repair_pods_repaired",
                 "Repairs of broken pods: type is delete, label or repair; result is success, skip or fail",
             ),
-            broken: registry.metric(
+            broken: registry.register_metric(
                 "istio_cni_repair_broken_pods",
                 "Pods of this node whose validation container has failed",
             ),
@@ -49,11 +49,11 @@ impl RepairMetrics {
         }
     }
 
-    pub(crate) fn count(&self, mode: &RepairMode, result: &'static str) {
+    pub(crate) fn count_repair(&self, mode: &RepairMode, result: &'static str) {
         self.repaired.get_or_create(&[("type", mode.code()), ("result", result)]).inc();
     }
 
-    pub(crate) fn rules(&self, result: &'static str) {
+    pub(crate) fn count_restored(&self, result: &'static str) {
         self.restored.get_or_create(&[("result", result)]).inc();
     }
 
@@ -61,7 +61,7 @@ impl RepairMetrics {
         self.drift.get_or_create(&[("kind", kind)]).observe(took.as_secs_f64());
     }
 
-    pub(crate) fn broken(&self, number: usize) {
-        self.broken.set(amount(number));
+    pub(crate) fn set_broken(&self, number: usize) {
+        self.broken.set(gauge_value(number));
     }
 }

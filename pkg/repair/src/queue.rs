@@ -76,18 +76,18 @@ impl RepairQueue {
     }
 
     /// Applies what the API server reports.
-    pub fn observe(&mut self, event: ListEvent<ObservedPod>, now: Instant) {
+    pub fn apply_event(&mut self, event: ListEvent<ObservedPod>, now: Instant) {
         match event {
             ListEvent::Reset(pods) => {
                 let mut before = std::mem::take(&mut self.broken);
                 for pod in pods {
                     let known = before.remove(&pod.name);
-                    self.put(pod, known, now);
+                    self.update_pod(pod, known, now);
                 }
             }
             ListEvent::Applied(pod) => {
                 let known = self.broken.remove(&pod.name);
-                self.put(pod, known, now);
+                self.update_pod(pod, known, now);
             }
             ListEvent::Deleted(pod) => {
                 // Another pod may have its name already.
@@ -98,10 +98,10 @@ impl RepairQueue {
         }
     }
 
-    fn put(&mut self, pod: ObservedPod, known: Option<BrokenPod>, now: Instant) {
-        let Some(breakage) = self.criteria.breakage(&pod) else { return };
+    fn update_pod(&mut self, pod: ObservedPod, known: Option<BrokenPod>, now: Instant) {
+        let Some(breakage) = self.criteria.find_breakage(&pod) else { return };
         let known = known.filter(|known| known.pod.uid == pod.uid);
-        let (failures, rechecks) = (RETRY.attempts(), RECHECK.attempts());
+        let (failures, rechecks) = (RETRY.start_attempts(), RECHECK.start_attempts());
         let entry = match known {
             Some(known) => BrokenPod { pod, breakage, ..known },
             None => BrokenPod { pod, breakage, due: now, failures, rechecks, handled: false },
@@ -111,11 +111,11 @@ impl RepairQueue {
 
     /// When the next task is due; `None`: no pod is broken.
     #[must_use]
-    pub fn due(&self) -> Option<Instant> {
+    pub fn next_due(&self) -> Option<Instant> {
         self.broken.values().map(|broken| broken.due).min().map(|due| due.max(self.next))
     }
 
-    /// The task that is due; of several, the one that has waited longest. [`RepairQueue::finish`] has to follow.
+    /// The task that is due; of several, the one that has waited longest. [`RepairQueue::finish_task`] has to follow.
     pub fn take_due(&mut self, now: Instant) -> Option<RepairTask> {
         if now < self.next {
             return None;
@@ -131,18 +131,18 @@ impl RepairQueue {
     }
 
     /// Records the result of a task.
-    pub fn finish(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
+    pub fn finish_task(&mut self, task: &RepairTask, outcome: RepairOutcome, now: Instant) {
         let name = &task.pod.name;
         let Some(broken) = self.broken.get_mut(name).filter(|broken| broken.pod.uid == task.pod.uid) else {
             return; // it has recovered, or another pod has its name
         };
         match outcome {
             RepairOutcome::Gone => drop(self.broken.remove(name)),
-            RepairOutcome::Failed => broken.due = now + broken.failures.failed(),
+            RepairOutcome::Failed => broken.due = now + broken.failures.record_failure(),
             RepairOutcome::Done | RepairOutcome::Skipped => {
-                broken.failures.succeeded();
+                broken.failures.record_success();
                 broken.handled = true;
-                broken.due = now + broken.rechecks.failed();
+                broken.due = now + broken.rechecks.record_failure();
             }
         }
     }

@@ -18,7 +18,7 @@ use rules::{ChainSet, RecordedRules};
 use tracing::debug;
 use wire::PodRecord;
 
-use crate::{InPlaceError, InPlaceRepair, in_place::families, sidecar_pods::SidecarPod};
+use crate::{InPlaceError, InPlaceRepair, in_place::family_choice, sidecar_pods::SidecarPod};
 
 /// The result of a pass for a pod, if its rules differed.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl RuleKeeper {
         let new: Vec<PodUid> = pods.keys().filter(|uid| !self.known.contains_key(*uid)).cloned().collect();
         // A streak counts regular passes.
         let streaks = self.ambiguous.clone();
-        self.find(all, pods)?;
+        self.find_namespaces(all, pods)?;
         self.ambiguous = streaks;
         Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
     }
@@ -116,12 +116,12 @@ impl RuleKeeper {
     ///
     /// # Errors
     /// The node's processes cannot be listed.
-    pub(crate) fn pass(
+    pub(crate) fn pass_all(
         &mut self,
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Result<Vec<RulesReport>, InPlaceError> {
-        self.find(all, pods)?;
+        self.find_namespaces(all, pods)?;
         let mut reports = Vec::new();
         for (uid, pod) in pods {
             if self.known.contains_key(uid) {
@@ -144,14 +144,14 @@ impl RuleKeeper {
     }
 
     /// Pods that are new, or whose network namespace is another one than before.
-    fn find(
+    fn find_namespaces(
         &mut self,
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Result<(), InPlaceError> {
         self.known.retain(|uid, _| pods.contains_key(uid));
         let is_new = pods.keys().any(|uid| !self.known.contains_key(uid));
-        let records = if is_new { self.in_place.records() } else { Vec::new() };
+        let records = if is_new { self.in_place.pod_records() } else { Vec::new() };
         let recorded = newest_by_pod(&records, pods.values().map(|pod| pod.ids.clone()));
         let query = |(uid, pod): (&PodUid, &Arc<SidecarPod>)| {
             let known = self.known.get(uid).map(|known| Arc::clone(&known.netns));
@@ -160,17 +160,17 @@ impl RuleKeeper {
         };
         let queries: BTreeMap<PodUid, NetnsQuery> = pods.iter().map(query).collect();
         let before = std::mem::take(&mut self.ambiguous);
-        for (uid, answer) in self.in_place.find(all, &queries)? {
+        for (uid, answer) in self.in_place.find_netns(all, &queries)? {
             match answer {
                 NetnsAnswer::Found(found) => {
                     let baseline = recorded.get(&uid).copied().and_then(recorded_rules);
                     let netns = Arc::new(found.netns);
-                    let _watch = self.watcher.as_ref().and_then(|watcher| watch(watcher, &uid, &netns));
+                    let _watch = self.watcher.as_ref().and_then(|watcher| watch_netns(watcher, &uid, &netns));
                     let known = KnownPod { netns, _watch, baseline, verified: None, reported: None };
                     self.known.insert(uid, known);
                 }
                 NetnsAnswer::Ambiguous(why) => {
-                    let streak = AmbiguityStreak::extend(before.get(&uid).copied(), why);
+                    let streak = AmbiguityStreak::continue_from(before.get(&uid).copied(), why);
                     self.ambiguous.insert(uid, streak);
                 }
                 NetnsAnswer::Unchanged { .. } => {}
@@ -181,7 +181,7 @@ impl RuleKeeper {
 }
 
 /// `None`, with a line in the log: the clock alone leads to comparisons.
-fn watch(watcher: &ChangeWatcher<PodUid>, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
+fn watch_netns(watcher: &ChangeWatcher<PodUid>, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
     let watch = watcher.watch(uid.clone(), netns);
     let watch = watch.map_err(|error| {
         debug!(target: "repair", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
@@ -201,7 +201,7 @@ impl KnownPod {
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
     ) -> Option<Result<Vec<String>, String>> {
-        let now = self.fingerprint();
+        let now = self.rules_fingerprint();
         if now.is_some() && now == self.verified {
             return None;
         }
@@ -222,7 +222,7 @@ impl KnownPod {
         pod: &SidecarPod,
         repair: Option<&InPlaceRepair>,
     ) -> Result<Vec<String>, InPlaceError> {
-        let missing = self.netns.run_in(|| compare(&pod.redirect, self.baseline.as_ref()))??;
+        let missing = self.netns.run_in(|| missing_rules(&pod.redirect, self.baseline.as_ref()))??;
         if missing.is_empty() {
             if self.baseline.is_none() {
                 self.baseline = self.netns.run_in(redirect::found_rules)??;
@@ -230,26 +230,27 @@ impl KnownPod {
             return Ok(missing);
         }
         let Some(repair) = repair else { return Ok(missing) };
-        let restored = repair.restore(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
-        let families = families(&pod.redirect);
-        let families = self.netns.run_in(|| redirect::families(families))??;
+        let restored = repair.restore_pod(&self.netns, &pod.ids.name, &pod.redirect, pod.existing)?;
+        let families = family_choice(&pod.redirect);
+        let families = self.netns.run_in(|| redirect::redirected_families(families))??;
         self.baseline = Some(DesiredRules::for_families(&pod.redirect.config, &families).rules);
         Ok(restored)
     }
 
-    fn fingerprint(&self) -> Option<RulesFingerprint> {
+    fn rules_fingerprint(&self) -> Option<RulesFingerprint> {
         self.netns.run_in(|| RulesFingerprint::of_this_netns().ok()).ok().flatten()
     }
 }
 
 /// Returns what is missing in this namespace. It needs no tool.
-fn compare(
+fn missing_rules(
     redirect: &SidecarRedirect,
     baseline: Option<&RecordedRules>,
 ) -> Result<Vec<String>, redirect::Error> {
     if let Some(rules) = baseline {
-        return redirect::compare(&redirect.config, families(redirect), rules);
+        return redirect::compare_recorded(&redirect.config, family_choice(redirect), rules);
     }
-    let missing = CapturedTraffic::outbound().missing(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);
+    let missing =
+        CapturedTraffic::any_outbound().missing_from(&CapturedTraffic::of_this_netns(ChainSet::SIDECAR)?);
     Ok(missing.iter().map(|traffic| format!("no rule redirects {traffic} traffic")).collect())
 }

@@ -52,7 +52,7 @@ impl SidecarPods {
 
     /// Applies what the API server reports, and takes from the event the part that no other component needs. Returns whether a pod
     /// came that was not there before.
-    pub(crate) fn observe(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
+    pub(crate) fn observe_event(&mut self, event: &mut ListEvent<ObservedPod>) -> bool {
         let before = match event {
             ListEvent::Reset(_) => std::mem::take(&mut self.pods),
             ListEvent::Applied(_) | ListEvent::Deleted(_) => BTreeMap::new(),
@@ -62,9 +62,10 @@ impl SidecarPods {
             ListEvent::Reset(pods) => {
                 self.observed.clear();
                 self.listed = true;
-                pods.iter_mut().for_each(|pod| has_new |= self.put(pod) && !before.contains_key(&pod.uid));
+                pods.iter_mut()
+                    .for_each(|pod| has_new |= self.update_pod(pod) && !before.contains_key(&pod.uid));
             }
-            ListEvent::Applied(pod) => has_new = self.put(pod),
+            ListEvent::Applied(pod) => has_new = self.update_pod(pod),
             ListEvent::Deleted(pod) => {
                 self.pods.remove(&pod.uid);
                 self.observed.remove(&pod.uid);
@@ -74,7 +75,7 @@ impl SidecarPods {
     }
 
     /// Returns whether it is one of them and was not before.
-    fn put(&mut self, observed: &mut ObservedPod) -> bool {
+    fn update_pod(&mut self, observed: &mut ObservedPod) -> bool {
         let pod = observed.running.take();
         let manifest_hash = pod.as_ref().and_then(|pod| pod.manifest_hash());
         let ids = PodIds { name: observed.name.clone(), uid: observed.uid.clone(), manifest_hash };
@@ -99,7 +100,7 @@ impl SidecarPods {
     }
 
     /// By UID.
-    pub(crate) fn all(&self) -> &BTreeMap<PodUid, Arc<SidecarPod>> {
+    pub(crate) fn all_pods(&self) -> &BTreeMap<PodUid, Arc<SidecarPod>> {
         &self.pods
     }
 }
@@ -129,8 +130,8 @@ mod tests {
             excluded_namespaces: vec!["kube-system".into()],
             ..EnrolmentPolicy::default()
         });
-        pods.observe(&mut ListEvent::Reset(vec![pod]));
-        pods.all().values().next().map(|pod| pod.ips.clone())
+        pods.observe_event(&mut ListEvent::Reset(vec![pod]));
+        pods.all_pods().values().next().map(|pod| pod.ips.clone())
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
             (ListEvent::Reset(vec![pod(|_| {})]), true, 1),
         ];
         for (at, (mut event, is_new, left)) in rows.into_iter().enumerate() {
-            assert_eq!((pods.observe(&mut event), pods.all().len()), (is_new, left), "event {at}");
+            assert_eq!((pods.observe_event(&mut event), pods.all_pods().len()), (is_new, left), "event {at}");
         }
     }
 }

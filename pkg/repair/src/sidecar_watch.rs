@@ -45,7 +45,7 @@ impl SidecarWatch {
     }
 
     /// Waits until rules of pods are to be compared, and returns whose, with what has changed. Nothing is lost if it is dropped.
-    pub(crate) async fn next(&mut self) -> BTreeMap<PodUid, NetnsDisturbance> {
+    pub(crate) async fn next_disturbances(&mut self) -> BTreeMap<PodUid, NetnsDisturbance> {
         loop {
             let now = Instant::now();
             let begins: BTreeMap<_, _> = self.due.extract_if(.., |_, (due, _)| *due <= now).collect();
@@ -55,7 +55,7 @@ impl SidecarWatch {
             let next = self.due.values().map(|(due, _)| *due).min().map(tokio::time::Instant::from_std);
             tokio::select! {
                 changed = self.changed.recv() => match changed {
-                    Some(change) => self.pace(change),
+                    Some(change) => self.schedule_change(change),
                     None => std::future::pending().await, // the thread has ended, after a line in the log
                 },
                 () = super::controller::wait_until(next) => {}
@@ -69,14 +69,14 @@ impl SidecarWatch {
         self.due.retain(|uid, _| is_there(uid));
     }
 
-    fn pace(&mut self, change: Change<PodUid>) {
+    fn schedule_change(&mut self, change: Change<PodUid>) {
         let uid = change.key.clone();
         let later = NetnsDisturbance::new(change);
         let entry = match self.due.remove(&uid) {
-            Some((due, earlier)) => (due, earlier.and(later)),
+            Some((due, earlier)) => (due, earlier.merge_with(later)),
             None => {
                 let pace = self.paces.entry(uid.clone()).or_default();
-                (self.started + pace.next(self.started.elapsed()), later)
+                (self.started + pace.next_observation(self.started.elapsed()), later)
             }
         };
         self.due.insert(uid, entry);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     pod::PodState,
     state::{ChangeRecord, ChangeStatus, StateReport},
-    text::clean,
+    text::sanitize_text,
 };
 
 /// Something that changed.
@@ -24,7 +24,7 @@ pub struct StateChange {
 impl StateChange {
     /// Of the node as a whole.
     #[must_use]
-    pub fn node(kind: &'static str, message: String) -> StateChange {
+    pub fn for_node(kind: &'static str, message: String) -> StateChange {
         StateChange { kind, pod: None, message }
     }
 
@@ -34,20 +34,20 @@ impl StateChange {
         self.pod.as_deref()
     }
 
-    fn pod(pod: &PodState, message: String) -> StateChange {
+    fn for_pod(pod: &PodState, message: String) -> StateChange {
         StateChange { kind: "pod", pod: Some(pod.title()), message }
     }
 
     /// For people.
     #[must_use]
-    pub fn line(&self, time: &str) -> String {
+    pub fn to_line(&self, time: &str) -> String {
         let pod = self.pod.as_ref().map_or_else(String::new, |pod| format!("{pod}: "));
-        clean(&format!("{time}  {:<10}  {pod}{}", self.kind, self.message)) + "\n"
+        sanitize_text(&format!("{time}  {:<10}  {pod}{}", self.kind, self.message)) + "\n"
     }
 
     /// For scripts.
     #[must_use]
-    pub fn value(&self, time: &str) -> Value {
+    pub fn to_json(&self, time: &str) -> Value {
         json!({ "observedAt": time, "kind": self.kind, "pod": self.pod, "message": self.message })
     }
 }
@@ -55,8 +55,8 @@ impl StateChange {
 /// Returns what changed from one document to the next. With nothing before it, these are the facts that a reader has to
 /// know to understand the rest: the node, and what is wrong.
 #[must_use]
-pub fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
-    let Some(before) = before else { return beginning(now) };
+pub fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
+    let Some(before) = before else { return initial_changes(now) };
     let mut all = of_node(before, now);
     all.extend(of_pods(before, now));
     all.extend(of_ztunnels(before, now));
@@ -65,18 +65,21 @@ pub fn changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChan
     all
 }
 
-fn beginning(now: &StateReport) -> Vec<StateChange> {
+fn initial_changes(now: &StateReport) -> Vec<StateChange> {
     let count = now.pods.iter().filter(|pod| pod.capture == CaptureState::Captured).count();
     let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
-    let mut all = vec![StateChange::node("node", words)];
+    let mut all = vec![StateChange::for_node("node", words)];
     all.extend(
-        now.node.problem.iter().map(|problem| StateChange::node("node", format!("problem: {problem}"))),
+        now.node.problem.iter().map(|problem| StateChange::for_node("node", format!("problem: {problem}"))),
     );
     all.extend(
-        now.pods.iter().filter(|pod| pod.capture.is_wrong()).map(|pod| StateChange::pod(pod, described(pod))),
+        now.pods
+            .iter()
+            .filter(|pod| pod.capture.is_wrong())
+            .map(|pod| StateChange::for_pod(pod, describe_pod(pod))),
     );
     all.extend(
-        now.differences().into_iter().map(|what| StateChange::node("difference", format!("+ {what}"))),
+        now.differences().into_iter().map(|what| StateChange::for_node("difference", format!("+ {what}"))),
     );
     all
 }
@@ -85,17 +88,17 @@ fn of_node(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     if before.node.agent_started_at != now.node.agent_started_at {
         let at = now.node.agent_started_at.as_deref().unwrap_or("an unknown time");
-        all.push(StateChange::node("agent", format!("the agent was started at {at}")));
+        all.push(StateChange::for_node("agent", format!("the agent was started at {at}")));
     }
     match (&before.node.problem, &now.node.problem) {
         (old, new) if old == new => {}
-        (_, Some(new)) => all.push(StateChange::node("node", format!("problem: {new}"))),
-        (_, None) => all.push(StateChange::node("node", "the problem is solved".to_owned())),
+        (_, Some(new)) => all.push(StateChange::for_node("node", format!("problem: {new}"))),
+        (_, None) => all.push(StateChange::for_node("node", "the problem is solved".to_owned())),
     }
     all
 }
 
-fn described(pod: &PodState) -> String {
+fn describe_pod(pod: &PodState) -> String {
     let mode = pod.mode.map_or_else(String::new, |mode| format!(" ({mode})"));
     format!("{}{mode}: {}", pod.capture, pod.message)
 }
@@ -104,28 +107,31 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
     let mut all = Vec::new();
     for pod in &now.pods {
         match before.pod(&pod.namespace, &pod.name) {
-            None => all.push(StateChange::pod(pod, format!("new, {}", described(pod)))),
+            None => all.push(StateChange::for_pod(pod, format!("new, {}", describe_pod(pod)))),
             Some(old) if old.uid != pod.uid => {
-                all.push(StateChange::pod(pod, format!("another one of that name, {}", described(pod))));
+                all.push(StateChange::for_pod(
+                    pod,
+                    format!("another one of that name, {}", describe_pod(pod)),
+                ));
             }
             Some(old) if (old.capture, old.mode) != (pod.capture, pod.mode) => {
-                all.push(StateChange::pod(pod, format!("{} -> {}", old.capture, described(pod))));
+                all.push(StateChange::for_pod(pod, format!("{} -> {}", old.capture, describe_pod(pod))));
             }
             Some(old) if old.reason != pod.reason => {
-                all.push(StateChange::pod(pod, format!("still {}", described(pod))));
+                all.push(StateChange::for_pod(pod, format!("still {}", describe_pod(pod))));
             }
             Some(old) if old.problem != pod.problem => {
                 let words = pod
                     .problem
                     .as_ref()
                     .map_or("the problem is solved".to_owned(), |new| format!("problem: {new}"));
-                all.push(StateChange::pod(pod, words));
+                all.push(StateChange::for_pod(pod, words));
             }
             Some(_) => {}
         }
     }
     let gone = before.pods.iter().filter(|pod| now.pod(&pod.namespace, &pod.name).is_none());
-    all.extend(gone.map(|pod| StateChange::pod(pod, format!("gone, was {}", pod.capture))));
+    all.extend(gone.map(|pod| StateChange::for_pod(pod, format!("gone, was {}", pod.capture))));
     all
 }
 
@@ -148,8 +154,9 @@ fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
 }
 
 fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<StateChange> {
-    let gone = before.difference(now).map(|words| StateChange::node(kind, format!("- {words}")));
-    gone.chain(now.difference(before).map(|words| StateChange::node(kind, format!("+ {words}")))).collect()
+    let gone = before.difference(now).map(|words| StateChange::for_node(kind, format!("- {words}")));
+    gone.chain(now.difference(before).map(|words| StateChange::for_node(kind, format!("+ {words}"))))
+        .collect()
 }
 
 /// The oldest first. A history that was begun anew has nothing in common with the old one.

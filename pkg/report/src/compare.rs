@@ -39,7 +39,7 @@ pub struct StateDifference {
 impl StateDifference {
     /// Whether the difference matters for packets of this family, 4 or 6.
     #[must_use]
-    pub fn concerns(&self, family: u8) -> bool {
+    pub fn concerns_family(&self, family: u8) -> bool {
         self.family.is_none_or(|of| of == family)
     }
 }
@@ -83,7 +83,7 @@ pub trait OfFamily {
 impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     /// Compares two lists as sets; each list keeps its order.
     #[must_use]
-    pub fn compare(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
+    pub fn compare_sets(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
         let say =
@@ -98,13 +98,17 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
 impl<T> Comparison<T> {
     /// The kernel could not be asked.
     #[must_use]
-    pub fn unseen(desired: Vec<T>) -> Comparison<T> {
+    pub fn without_observation(desired: Vec<T>) -> Comparison<T> {
         Comparison { desired, observed: None, differences: Vec::new() }
     }
 
     /// Compared by somebody who knows more of the two than whether they are equal.
     #[must_use]
-    pub fn judged(desired: Vec<T>, observed: Vec<T>, difference: Vec<StateDifference>) -> Comparison<T> {
+    pub fn with_differences(
+        desired: Vec<T>,
+        observed: Vec<T>,
+        difference: Vec<StateDifference>,
+    ) -> Comparison<T> {
         Comparison { desired, observed: Some(observed), differences: difference }
     }
 }

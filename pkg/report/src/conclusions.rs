@@ -10,21 +10,21 @@ use crate::{
     preflight,
     state::StateReport,
     tables,
-    text::clause,
+    text::to_clause,
 };
 
 impl StateReport {
     /// Fills in [`StateReport::findings`], [`StateReport::causes`] and the message of each pod, as they follow from the rest.
-    pub fn conclude(&mut self) {
-        let due: Vec<(String, String)> = self.pods.iter().map(|pod| explain::cause(self, pod)).collect();
-        (self.findings, self.causes) = (findings(self), causes(self, &due));
+    pub fn fill_conclusions(&mut self) {
+        let due: Vec<(String, String)> = self.pods.iter().map(|pod| explain::pod_cause(self, pod)).collect();
+        (self.findings, self.causes) = (node_findings(self), group_causes(self, &due));
         for (pod, (cause, _)) in self.pods.iter_mut().zip(due) {
-            pod.message = message(pod, cause);
+            pod.message = pod_message(pod, cause);
         }
     }
 }
 
-fn findings(state: &StateReport) -> Vec<NodeFinding> {
+fn node_findings(state: &StateReport) -> Vec<NodeFinding> {
     let of =
         |severity, code, message, advice| NodeFinding { severity: Some(severity), code, message, advice };
     let faults = explain::node_faults(state).into_iter();
@@ -39,7 +39,7 @@ fn findings(state: &StateReport) -> Vec<NodeFinding> {
 }
 
 /// Every pod of the node: the worst state first, and in each the cause of most pods.
-fn causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
+fn group_causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
     let mut causes = BTreeMap::<_, StateCause>::new();
     for (pod, (message, code)) in state.pods.iter().zip(due) {
         let severity = Severity::from_capture(pod.capture);
@@ -48,14 +48,14 @@ fn causes(state: &StateReport, due: &[(String, String)]) -> Vec<StateCause> {
             severity,
             code: code.clone(),
             message: message.clone(),
-            advice: severity.map_or_else(Vec::new, |_| explain::advice(state, pod)),
+            advice: severity.map_or_else(Vec::new, |_| explain::pod_advice(state, pod)),
             pods: Vec::new(),
         };
-        let key = (tables::rank(pod.capture), code.clone(), message.clone());
+        let key = (tables::capture_rank(pod.capture), code.clone(), message.clone());
         causes.entry(key).or_insert_with(new).pods.push(pod.title());
     }
     let mut causes: Vec<_> = causes.into_values().collect();
-    causes.sort_by_key(|cause| (tables::rank(cause.capture), Reverse(cause.pods.len())));
+    causes.sort_by_key(|cause| (tables::capture_rank(cause.capture), Reverse(cause.pods.len())));
     causes.iter_mut().for_each(|cause| cause.pods.sort());
     causes
 }
@@ -69,12 +69,13 @@ pub(crate) fn add_exceptions(cause: String, exceptions: &[String]) -> String {
 }
 
 /// Returns the problem of the pod itself, on one line; otherwise the cause of its state.
-fn message(pod: &PodState, cause: String) -> String {
+fn pod_message(pod: &PodState, cause: String) -> String {
     let ztunnel = pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel.error.as_deref());
-    let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", clause(why)));
-    let own = pod.kernel.differences.iter().map(|difference| clause(difference)).chain(refused);
-    let own =
-        own.chain(pod.problem.as_deref().map(clause)).chain(pod.kernel.unobserved.as_deref().map(clause));
+    let refused = ztunnel.map(|why| format!("ztunnel refused it: {}", to_clause(why)));
+    let own = pod.kernel.differences.iter().map(|difference| to_clause(difference)).chain(refused);
+    let own = own
+        .chain(pod.problem.as_deref().map(to_clause))
+        .chain(pod.kernel.unobserved.as_deref().map(to_clause));
     let own: Vec<String> = own.collect();
     if !own.is_empty() {
         return own.join("; ");

@@ -33,7 +33,7 @@ impl StateReport {
     pub fn parse(text: &[u8]) -> Result<StateReport, DocumentError> {
         let Head { schema } = serde_json::from_slice(text)?;
         if schema != SCHEMA {
-            return Err(DocumentError::Schema { found: crate::text::clean(&schema) });
+            return Err(DocumentError::Schema { found: crate::text::sanitize_text(&schema) });
         }
         Ok(serde_json::from_slice(text)?)
     }

@@ -12,7 +12,7 @@ use std::fmt;
 
 use faults::NodeFault;
 use finding::Finding;
-use impersonal::impersonal;
+use impersonal::strip_pod_identity;
 use pod_status::{CaptureState, RedirectionMode};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ use crate::{
     document::{known_or_default, known_value},
     pod::PodState,
     state::StateReport,
-    text::{clause, clean},
+    text::{sanitize_text, to_clause},
 };
 
 /// The answer. Each of its texts is one or more whole sentences on one line.
@@ -56,36 +56,38 @@ pub struct Explanation {
 
 /// Explains one pod, also one that the document does not have.
 #[must_use]
-pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation {
+pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanation {
     let faults = faults::node_faults(state);
     let Some(pod) = state.pod(namespace, name) else {
-        let found = unknown::pod(state, namespace, name);
+        let found = unknown::unknown_pod_finding(state, namespace, name);
         let explanation = Explanation {
-            pod: clean(&format!("{namespace}/{name}")),
+            pod: sanitize_text(&format!("{namespace}/{name}")),
             found: false,
             capture: None,
             mode: None,
             verdict: found.verdict,
             code: String::new(),
             message: String::new(),
-            details: [unknown::others(state, namespace, name), of_unobserved(state)].concat(),
+            details: [unknown::similar_names(state, namespace, name), of_unobserved(state)].concat(),
             advice: Vec::new(),
             node_problems: Vec::new(),
         };
         return put_together(explanation, found, faults);
     };
-    let mut found = known::pod(state, pod);
+    let mut found = known::pod_finding(state, pod);
     // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
     let can_suffer =
         matches!(pod.capture, CaptureState::Captured | CaptureState::Pending | CaptureState::Unknown);
     let plain = ["captured", "captured-sidecar", "pending", "unobserved"].contains(&found.code.as_str());
-    if let (true, true, Some(fault)) = (can_suffer, plain, faults.iter().find(|fault| fault.concerns(pod))) {
+    if let (true, true, Some(fault)) =
+        (can_suffer, plain, faults.iter().find(|fault| fault.concerns_pod(pod)))
+    {
         fault.finding.code.clone_into(&mut found.code);
         found.verdict = found.verdict.max(fault.finding.verdict);
-        found.says = format!("{} But {}", found.says, lower(&fault.finding.says));
+        found.says = format!("{} But {}", found.says, lowercase_first_word(&fault.finding.says));
     }
     let explanation = Explanation {
-        pod: clean(&pod.title()),
+        pod: sanitize_text(&pod.title()),
         found: true,
         capture: Some(pod.capture),
         mode: pod.mode,
@@ -101,18 +103,18 @@ pub fn explain(state: &StateReport, namespace: &str, name: &str) -> Explanation 
 
 /// Returns the cause of a pod's state as a clause that does not name the pod, and its code: of a pod that is as it should be, why
 /// it should be so; of every other, what went wrong.
-pub(crate) fn cause(state: &StateReport, pod: &PodState) -> (String, String) {
+pub(crate) fn pod_cause(state: &StateReport, pod: &PodState) -> (String, String) {
     if matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
-        return (clause(&pod.reason.message), pod.reason.code.clone());
+        return (to_clause(&pod.reason.message), pod.reason.code.clone());
     }
-    let Explanation { message, code, .. } = explain(state, &pod.namespace, &pod.name);
-    let first = clause(message.split_inclusive(". ").next().unwrap_or_default());
-    (impersonal(pod, &first), code)
+    let Explanation { message, code, .. } = explain_pod(state, &pod.namespace, &pod.name);
+    let first = to_clause(message.split_inclusive(". ").next().unwrap_or_default());
+    (strip_pod_identity(pod, &first), code)
 }
 
 /// Advice of [`explain`] about the pod itself, without that about its node.
-pub(crate) fn advice(state: &StateReport, pod: &PodState) -> Vec<String> {
-    known::pod(state, pod).advice
+pub(crate) fn pod_advice(state: &StateReport, pod: &PodState) -> Vec<String> {
+    known::pod_finding(state, pod).advice
 }
 
 /// Everything that is wrong with the node, whichever pod suffers from it, the worst first: code, message and advice.
@@ -122,15 +124,16 @@ pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, String, Vec<Strin
         ("no-ztunnel".to_owned(), format!("{message}."), advice)
     });
     let faults = faults::node_faults(state).into_iter();
-    let faults = faults.map(|NodeFault { finding, .. }| (finding.code, clean(&finding.says), finding.advice));
+    let faults =
+        faults.map(|NodeFault { finding, .. }| (finding.code, sanitize_text(&finding.says), finding.advice));
     missing.into_iter().chain(faults).collect()
 }
 
 fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<NodeFault>) -> Explanation {
-    explanation.message = clean(&found.says);
+    explanation.message = sanitize_text(&found.says);
     explanation.advice = found.advice;
     for fault in faults {
-        explanation.node_problems.push(clean(&fault.finding.says));
+        explanation.node_problems.push(sanitize_text(&fault.finding.says));
         explanation.advice.extend(fault.finding.advice);
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -140,7 +143,7 @@ fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<NodeFa
 }
 
 /// A sentence that goes on after "But".
-fn lower(sentence: &str) -> String {
+fn lowercase_first_word(sentence: &str) -> String {
     match sentence.split_once(' ') {
         Some((first @ ("The" | "It" | "Its" | "A" | "What" | "Facts" | "Something"), rest)) => {
             format!("{} {rest}", first.to_lowercase())
@@ -152,7 +155,7 @@ fn lower(sentence: &str) -> String {
 /// For people: the answer first, then what it rests on, then what to do.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let capture = self.capture.map_or("not known", CaptureState::word);
+        let capture = self.capture.map_or("not known", CaptureState::as_str);
         let mode = self.mode.map_or_else(String::new, |mode| format!(", mode {mode}"));
         writeln!(f, "{}: {capture}{mode} [{}]\n\n{}", self.pod, self.code, self.message)?;
         self.details.iter().try_for_each(|sentence| writeln!(f, "{sentence}"))?;

@@ -18,7 +18,7 @@ pub struct JunitCase {
 /// Returns a report with a test case for each check. One that is as bad as `least` has failed, or if it could not be determined, has an
 /// error; one that is not as bad is skipped.
 #[must_use]
-pub fn junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
+pub fn render_junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
     let severities = || cases.iter().filter_map(|case| Some(case.failed.as_ref()?.0));
     let counted = |severity| severities().filter(|found| *found == severity && severity >= least).count();
     let failures = counted(Severity::Error) + counted(Severity::Warning);
@@ -29,11 +29,11 @@ pub fn junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
     let _ = writeln!(
         text,
         "<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\">",
-        escape(suite),
+        escape_xml(suite),
         cases.len()
     );
     for case in cases {
-        let (class, name) = (escape(&case.class), escape(&case.name));
+        let (class, name) = (escape_xml(&case.class), escape_xml(&case.name));
         let _ = write!(text, "  <testcase classname=\"{class}\" name=\"{name}\"");
         match &case.failed {
             None => text.push_str("/>\n"),
@@ -43,7 +43,7 @@ pub fn junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
                     Severity::Unknown => "error",
                     Severity::Error | Severity::Warning => "failure",
                 };
-                let (code, message) = (escape(code), escape(message));
+                let (code, message) = (escape_xml(code), escape_xml(message));
                 let _ = writeln!(text, "><{element} type=\"{code}\" message=\"{message}\"/></testcase>");
             }
         }
@@ -53,7 +53,7 @@ pub fn junit(suite: &str, cases: &[JunitCase], least: Severity) -> String {
 }
 
 /// Escapes what has a meaning in XML; characters that it cannot contain become `?`.
-fn escape(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

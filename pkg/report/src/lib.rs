@@ -22,12 +22,12 @@ pub mod tables;
 mod text;
 mod yaml;
 
-pub use changes::{StateChange, changes};
+pub use changes::{StateChange, state_changes};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use document::DocumentError;
-pub use explain::{Explanation, PodVerdict, explain};
+pub use explain::{Explanation, PodVerdict, explain_pod};
 pub use findings::{NodeFinding, PreflightCheck, Severity, StateCause, exit_status};
-pub use junit::{JunitCase, junit};
+pub use junit::{JunitCase, render_junit};
 pub use network::{
     CidrAddress, FirewallRule, LinkState, NetworkState, PolicyRuleState, RouteState, SetMember, SysctlState,
 };
@@ -38,7 +38,7 @@ pub use preflight::{
     judge_preflight, preflight_error,
 };
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
-pub use sarif::{SarifResult, SarifRule, sarif};
+pub use sarif::{SarifResult, SarifRule, render_sarif};
 pub use simulation::{
     LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,
 };
@@ -46,7 +46,7 @@ pub use state::{
     ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NodeState, Observer,
     PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
-pub use text::{clean, excerpt, is_object_name};
+pub use text::{excerpt, is_object_name, sanitize_text};
 pub use yaml::to_yaml;
 
 /// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from

@@ -34,14 +34,14 @@ pub struct NetworkState {
 impl NetworkState {
     /// Nothing is wanted, and nothing of ours is looked for.
     #[must_use]
-    pub fn unwanted() -> NetworkState {
+    pub fn nothing_desired() -> NetworkState {
         NetworkState {
-            ipsets: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
-            rules: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
-            routes: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
-            links: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
-            sysctls: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
-            firewall: Comparison::judged(Vec::new(), Vec::new(), Vec::new()),
+            ipsets: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            rules: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            routes: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            links: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            sysctls: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
+            firewall: Comparison::with_differences(Vec::new(), Vec::new(), Vec::new()),
             foreign: Vec::new(),
         }
     }
@@ -213,7 +213,7 @@ impl fmt::Display for SetMember {
 }
 
 /// Behind what is printed, where it is not the node's.
-fn place(f: &mut fmt::Formatter<'_>, place: &str) -> fmt::Result {
+fn write_place(f: &mut fmt::Formatter<'_>, place: &str) -> fmt::Result {
     if place == "node" { Ok(()) } else { write!(f, " [{place}]") }
 }
 
@@ -224,7 +224,7 @@ impl fmt::Display for PolicyRuleState {
             write!(f, " fwmark {mark:#x}/{:#x}", self.mask.unwrap_or(u32::MAX))?;
         }
         write!(f, " lookup {}", self.table)?;
-        place(f, &self.netns)
+        write_place(f, &self.netns)
     }
 }
 
@@ -242,7 +242,7 @@ impl fmt::Display for RouteState {
             write!(f, " dev {device}")?;
         }
         write!(f, " table {} metric {}", self.table, self.metric)?;
-        place(f, &self.netns)
+        write_place(f, &self.netns)
     }
 }
 
@@ -255,14 +255,14 @@ impl fmt::Display for LinkState {
         if !self.addresses.is_empty() {
             write!(f, " with {}", self.addresses.join(", "))?;
         }
-        place(f, &self.netns)
+        write_place(f, &self.netns)
     }
 }
 
 impl fmt::Display for SysctlState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = {}", self.name, self.value)?;
-        place(f, &self.netns)
+        write_place(f, &self.netns)
     }
 }
 
@@ -270,6 +270,6 @@ impl fmt::Display for FirewallRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tool = if self.family == 6 { "ip6tables" } else { "iptables" };
         write!(f, "{tool} -t {} -A {} {}", self.table, self.chain, self.rule)?;
-        place(f, &self.netns)
+        write_place(f, &self.netns)
     }
 }

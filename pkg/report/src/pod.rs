@@ -28,7 +28,7 @@ pub struct PodState {
     #[serde(deserialize_with = "known_value")]
     pub mode: Option<RedirectionMode>,
     /// The problem of the pod itself, on one line; otherwise the cause of its state. Follows from the other members, see
-    /// [`crate::StateReport::conclude`].
+    /// [`crate::StateReport::fill_conclusions`].
     pub message: String,
     /// Why it should be captured, or why not.
     pub reason: StateReason,

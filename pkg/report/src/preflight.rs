@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::{
     findings::{NodeFinding, PreflightCheck, Severity, exit_status},
-    junit::{JunitCase, junit},
-    sarif::{SarifResult, SarifRule, sarif},
-    tables::{Cell, Colour, table},
-    text::{clean, count, sentence},
+    junit::{JunitCase, render_junit},
+    sarif::{SarifResult, SarifRule, render_sarif},
+    tables::{Cell, Colour, render_table},
+    text::{format_count, sanitize_text, to_sentence},
 };
 
 /// Name and version of the form of `install-cni check -o json`.
@@ -232,7 +232,7 @@ fn make_check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
         code: code.word().to_owned(),
         title: code.check().to_owned(),
         severity,
-        message: clean(&message),
+        message: sanitize_text(&message),
         consequence,
         advice: advice.to_owned(),
         link: format!("{DOCS}#{}", code.word()),
@@ -243,7 +243,7 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
     use PreflightCode as Code;
     match fact {
         PreflightFact::Kernel(code, trial, required) => (*code, judge_trial(trial, *required)),
-        PreflightFact::Tables(tables) => (Code::LegacyTables, observed(tables, judge_tables)),
+        PreflightFact::Tables(tables) => (Code::LegacyTables, judge_observation(tables, judge_tables)),
         PreflightFact::Numbers(found) => (Code::NumbersTaken, none_of(found, Severity::Error)),
         PreflightFact::ProbeAddresses(found) => {
             let texts = |found: &Vec<(IpAddr, String)>| {
@@ -275,18 +275,20 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
                 None => Ok("any number".to_owned()),
             },
         ),
-        PreflightFact::Memory(limit) => (Code::LittleMemory, observed(limit, judge_memory)),
-        PreflightFact::Clock(times, now) => (Code::Clock, observed(times, |times| judge_clock(*times, *now))),
+        PreflightFact::Memory(limit) => (Code::LittleMemory, judge_observation(limit, judge_memory)),
+        PreflightFact::Clock(times, now) => {
+            (Code::Clock, judge_observation(times, |times| judge_clock(*times, *now)))
+        }
         PreflightFact::Network(found) => (
             Code::NoNetwork,
-            observed(found, |network| network.clone().map_err(|why| (Severity::Warning, why))),
+            judge_observation(found, |network| network.clone().map_err(|why| (Severity::Warning, why))),
         ),
         PreflightFact::Directories(found) => (Code::ReadOnly, none_of(found, Severity::Warning)),
     }
 }
 
 /// Judges an observation; one that could not be made is unknown.
-fn observed<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
+fn judge_observation<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
     match found {
         Ok(found) => judge(found),
         Err(why) => Err((Severity::Unknown, why.clone())),
@@ -295,10 +297,9 @@ fn observed<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcom
 
 /// Passes if there is nothing.
 fn none_of(found: &Observed<Vec<String>>, severity: Severity) -> Outcome {
-    observed(
-        found,
-        |found| if found.is_empty() { Ok(String::new()) } else { Err((severity, found.join("; "))) },
-    )
+    judge_observation(found, |found| {
+        if found.is_empty() { Ok(String::new()) } else { Err((severity, found.join("; "))) }
+    })
 }
 
 fn judge_trial(trial: &Trial, required: bool) -> Outcome {
@@ -332,7 +333,7 @@ fn judge_tables(tables: &TablesInUse) -> Outcome {
     let mut owners: Vec<&str> = tables.legacy_chains.iter().filter_map(owner).collect();
     owners.sort_unstable();
     owners.dedup();
-    let number = count(tables.legacy_chains.len(), "chain");
+    let number = format_count(tables.legacy_chains.len(), "chain");
     let by =
         if owners.is_empty() { String::new() } else { format!(", by their names of {}", owners.join(", ")) };
     let message = format!("legacy tables hold rules in {number}{by}");
@@ -372,7 +373,7 @@ pub(crate) fn findings_of(checks: &[PreflightCheck]) -> impl Iterator<Item = Nod
     checks.iter().filter(|check| check.severity.is_some()).map(|check| NodeFinding {
         severity: check.severity,
         code: check.code.clone(),
-        message: format!("{} {}", sentence(&check.message), check.consequence),
+        message: format!("{} {}", to_sentence(&check.message), check.consequence),
         advice: vec![check.advice.clone(), format!("See {}.", check.link)],
     })
 }
@@ -389,13 +390,13 @@ impl NodePreflight {
     /// The exit status for scripts: 0 if nothing is as bad as `least`; else 2 if something could not be determined and nothing is
     /// an error, and 1 in every other case.
     #[must_use]
-    pub fn status(&self, least: Severity) -> u8 {
+    pub fn exit_status(&self, least: Severity) -> u8 {
         exit_status(self.checks.iter().filter_map(|check| check.severity).max(), least)
     }
 
     /// A table with a line for each check, then what follows from the findings.
     #[must_use]
-    pub fn text(&self, colour: bool) -> String {
+    pub fn render_table(&self, colour: bool) -> String {
         let row = |check: &PreflightCheck| {
             vec![
                 Cell::plain(&check.code),
@@ -407,7 +408,7 @@ impl NodePreflight {
             ]
         };
         let rows: Vec<Vec<Cell>> = self.checks.iter().map(row).collect();
-        let mut text = table(&["CODE", "SEVERITY", "FOUND"], &rows, colour);
+        let mut text = render_table(&["CODE", "SEVERITY", "FOUND"], &rows, colour);
         for check in self.checks.iter().filter(|check| check.severity.is_some()) {
             let lines = format!(
                 "\n{}\n    {}\n    {}\n    see {} for hints\n",
@@ -420,18 +421,18 @@ impl NodePreflight {
 
     /// A test report in the form of JUnit.
     #[must_use]
-    pub fn junit(&self, least: Severity) -> String {
+    pub fn to_junit(&self, least: Severity) -> String {
         let case = |check: &PreflightCheck| JunitCase {
             class: "node".to_owned(),
             name: check.title.clone(),
             failed: check.severity.map(|severity| (severity, check.code.clone(), check.message.clone())),
         };
-        junit("install-cni check", &self.checks.iter().map(case).collect::<Vec<_>>(), least)
+        render_junit("install-cni check", &self.checks.iter().map(case).collect::<Vec<_>>(), least)
     }
 
     /// Returns a log in the form of SARIF.
     #[must_use]
-    pub fn sarif(&self) -> String {
+    pub fn to_sarif(&self) -> String {
         let advice = |check: &PreflightCheck| {
             let code = PreflightCode::ALL.iter().find(|code| code.word() == check.code);
             code.map_or("", |code| code.advice())
@@ -446,14 +447,14 @@ impl NodePreflight {
             Some(SarifResult {
                 code: check.code.clone(),
                 severity: check.severity?,
-                message: format!("{} {}", sentence(&check.message), check.consequence),
+                message: format!("{} {}", to_sentence(&check.message), check.consequence),
                 object: Some(format!("Node/{}", self.node)),
                 node: Some(self.node.clone()),
             })
         };
         let rules: Vec<SarifRule> = self.checks.iter().map(rule).collect();
         let results: Vec<SarifResult> = self.checks.iter().filter_map(result).collect();
-        sarif("install-cni check", &rules, &results)
+        render_sarif("install-cni check", &rules, &results)
     }
 }
 

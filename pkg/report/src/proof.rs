@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     document::known_or_default,
     explain::PodVerdict,
-    tables::{Cell, Colour, table},
-    text::clean,
+    tables::{Cell, Colour, render_table},
+    text::sanitize_text,
 };
 
 /// The result for one path.
@@ -33,7 +33,7 @@ impl ProofResult {
 
     /// The word for it on every interface.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             ProofResult::Bypasses => "bypasses",
             ProofResult::Held => "held",
@@ -74,7 +74,7 @@ pub struct ProofPath {
 impl ProofPath {
     /// Whether the pod's result depends on the path: not on one of the proxy that could not be tested, for which most agents lack
     /// the capabilities, and which says nothing of the application's traffic.
-    fn counts(&self) -> bool {
+    fn counts_for_result(&self) -> bool {
         self.result != ProofResult::NotTestable || !self.name.starts_with("proxy-")
     }
 }
@@ -103,17 +103,17 @@ impl Proof {
 
     /// Returns the worst result of the paths that count.
     #[must_use]
-    pub fn result(&self) -> ProofResult {
-        let counted = self.paths.iter().filter(|path| path.counts());
+    pub fn worst_result(&self) -> ProofResult {
+        let counted = self.paths.iter().filter(|path| path.counts_for_result());
         counted.map(|path| path.result).min().unwrap_or_default()
     }
 
     /// Returns the exit status: 0: every path is proven; 1: at least one bypasses the proxy; 2: none does, but one is held or
     /// could not be tested; 3: the node has no such pod.
     #[must_use]
-    pub fn status(&self) -> u8 {
-        match self.result() {
-            _ if !self.found => PodVerdict::NotFound.status(),
+    pub fn exit_status(&self) -> u8 {
+        match self.worst_result() {
+            _ if !self.found => PodVerdict::NotFound.exit_status(),
             ProofResult::Bypasses => 1,
             ProofResult::Held | ProofResult::NotTestable => 2,
             ProofResult::Proven => 0,
@@ -133,32 +133,33 @@ impl Proof {
 
     /// Returns the results for people.
     #[must_use]
-    pub fn text(&self, colour: bool) -> String {
-        let pod = clean(&self.pod);
+    pub fn render_table(&self, colour: bool) -> String {
+        let pod = sanitize_text(&self.pod);
         if let Some(why) = &self.message {
-            return format!("{pod}: {}: {}\n", ProofResult::NotTestable.word(), clean(why));
+            return format!("{pod}: {}: {}\n", ProofResult::NotTestable.as_str(), sanitize_text(why));
         }
         let row = |path: &ProofPath| {
             vec![
                 Cell::plain(&path.name),
                 Cell::plain(&format!("IPv{}", path.family)),
                 Cell::plain(if path.destination.is_empty() { "-" } else { &path.destination }),
-                Cell::coloured(path.result.word(), path.result.colour()),
+                Cell::coloured(path.result.as_str(), path.result.colour()),
                 Cell::plain(&path.message),
             ]
         };
         let rows: Vec<Vec<Cell>> = self.paths.iter().map(row).collect();
-        let mut text = format!("{pod}: {}\n\n", self.result().word());
+        let mut text = format!("{pod}: {}\n\n", self.worst_result().as_str());
         // Writing to a String cannot fail.
-        let _ = write!(text, "{}", table(&["PATH", "FAMILY", "TO", "RESULT", "MESSAGE"], &rows, colour));
+        let _ =
+            write!(text, "{}", render_table(&["PATH", "FAMILY", "TO", "RESULT", "MESSAGE"], &rows, colour));
         text
     }
 }
 
-/// Returns the exit status for several pods, as [`Proof::status`] for one. Pods that have gone meanwhile do not count.
+/// Returns the exit status for several pods, as [`Proof::exit_status`] for one. Pods that have gone meanwhile do not count.
 #[must_use]
 pub fn proofs_status(proofs: &[Proof]) -> u8 {
-    let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::status).collect();
+    let statuses: Vec<u8> = proofs.iter().filter(|proof| proof.found).map(Proof::exit_status).collect();
     match () {
         () if statuses.contains(&1) => 1,
         () => statuses.into_iter().max().unwrap_or_default(),
@@ -172,19 +173,19 @@ pub fn proofs_text(proofs: &[Proof], colour: bool) -> String {
         return "No pods of the mesh.\n".to_owned();
     }
     let mut proofs: Vec<&Proof> = proofs.iter().collect();
-    proofs.sort_by_key(|proof| (proof.result(), &proof.pod));
+    proofs.sort_by_key(|proof| (proof.worst_result(), &proof.pod));
     let row = |proof: &&Proof| {
-        let result = proof.result();
+        let result = proof.worst_result();
         let proven = proof.paths.iter().filter(|path| path.result == ProofResult::Proven).count();
         vec![
             Cell::plain(&proof.pod),
-            Cell::coloured(result.word(), result.colour()),
+            Cell::coloured(result.as_str(), result.colour()),
             Cell::plain(&format!("{proven} of {}", proof.paths.len())),
             Cell::plain(&proof.worst_message()),
         ]
     };
     let rows: Vec<Vec<Cell>> = proofs.iter().map(row).collect();
-    table(&["POD", "RESULT", "PROVEN", "MESSAGE"], &rows, colour)
+    render_table(&["POD", "RESULT", "PROVEN", "MESSAGE"], &rows, colour)
 }
 
 #[cfg(test)]
@@ -218,15 +219,15 @@ mod tests {
             (&[NotTestable, Proven], 2),
             (&[], 2),
         ] {
-            assert_eq!(proof(results).status(), status, "{results:?}");
+            assert_eq!(proof(results).exit_status(), status, "{results:?}");
         }
         let mut untested_proxy = proof(&[Proven, NotTestable]);
         untested_proxy.paths[1].name = "proxy-tcp".to_owned();
-        assert_eq!(untested_proxy.status(), 0);
+        assert_eq!(untested_proxy.exit_status(), 0);
         untested_proxy.paths[1].result = Held;
-        assert_eq!(untested_proxy.status(), 2);
+        assert_eq!(untested_proxy.exit_status(), 2);
         let gone = Proof::untested("shop/web".to_owned(), false, "the node has no such pod".to_owned());
-        assert_eq!((gone.status(), gone.result()), (3, NotTestable));
+        assert_eq!((gone.exit_status(), gone.worst_result()), (3, NotTestable));
     }
 
     #[test]
@@ -254,20 +255,21 @@ mod tests {
     fn a_result_of_a_later_version_counts_as_not_testable() {
         let text = r#"{"pod":"a/b","found":true,"paths":[{"name":"x","result":"teleported","new":1}]}"#;
         let read: Proof = serde_json::from_str(text).unwrap();
-        assert_eq!(read.result(), ProofResult::NotTestable);
+        assert_eq!(read.worst_result(), ProofResult::NotTestable);
         for result in
             [ProofResult::Bypasses, ProofResult::Held, ProofResult::NotTestable, ProofResult::Proven]
         {
-            assert_eq!(serde_json::to_value(result).unwrap(), result.word());
+            assert_eq!(serde_json::to_value(result).unwrap(), result.as_str());
         }
     }
 
     #[test]
     fn people_see_each_path_on_a_line() {
-        let text = proof(&[ProofResult::Proven, ProofResult::Bypasses]).text(false);
+        let text = proof(&[ProofResult::Proven, ProofResult::Bypasses]).render_table(false);
         assert!(text.starts_with("shop/web: bypasses\n\nPATH"), "{text}");
         assert_eq!(text.lines().count(), 5, "{text}");
-        let why = Proof::untested("shop/web".to_owned(), true, "it is \u{1b}outside".to_owned()).text(true);
+        let why =
+            Proof::untested("shop/web".to_owned(), true, "it is \u{1b}outside".to_owned()).render_table(true);
         assert_eq!(why, "shop/web: not-testable: it is \\u{1b}outside\n");
     }
 }

@@ -41,7 +41,7 @@ pub struct SarifResult {
 /// Returns a log of one run, in which each finding has the place of its check. What could not be determined is `open`, which has no
 /// level.
 #[must_use]
-pub fn sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) -> String {
+pub fn render_sarif(tool: &str, rules: &[SarifRule], results: &[SarifResult]) -> String {
     let results = results.iter().map(|result| {
         let index = rules.iter().position(|rule| rule.code == result.code);
         result_value(result, index)
@@ -64,7 +64,7 @@ fn rule_value(rule: &SarifRule) -> Value {
         "help": {"text": rule.help},
     });
     if let Some(severity) = rule.severity {
-        insert(&mut value, "defaultConfiguration", json!({"level": level(severity)}));
+        insert_member(&mut value, "defaultConfiguration", json!({"level": sarif_level(severity)}));
     }
     value
 }
@@ -74,30 +74,30 @@ fn result_value(result: &SarifResult, index: Option<usize>) -> Value {
     let mut value = json!({
         "ruleId": result.code,
         "kind": kind,
-        "level": level(result.severity),
+        "level": sarif_level(result.severity),
         "message": {"text": result.message},
     });
     if let Some(index) = index {
-        insert(&mut value, "ruleIndex", json!(index));
+        insert_member(&mut value, "ruleIndex", json!(index));
     }
     if let Some(object) = &result.object {
         let name = object.rsplit('/').next().unwrap_or(object);
         let place = json!({"name": name, "fullyQualifiedName": object, "kind": "resource"});
-        insert(&mut value, "locations", json!([{"logicalLocations": [place]}]));
+        insert_member(&mut value, "locations", json!([{"logicalLocations": [place]}]));
     }
     if let Some(node) = &result.node {
-        insert(&mut value, "properties", json!({"node": node}));
+        insert_member(&mut value, "properties", json!({"node": node}));
     }
     value
 }
 
-fn insert(value: &mut Value, member: &str, inserted: Value) {
+fn insert_member(value: &mut Value, member: &str, inserted: Value) {
     if let Some(members) = value.as_object_mut() {
         let _: Option<Value> = Map::insert(members, member.to_owned(), inserted);
     }
 }
 
-fn level(severity: Severity) -> &'static str {
+fn sarif_level(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -124,7 +124,7 @@ mod tests {
             object: object.map(str::to_owned),
             node: node.map(str::to_owned),
         };
-        let log = sarif(
+        let log = render_sarif(
             "millrace check",
             &[rule("no-agents", Some(Severity::Error)), rule("pod-held", None)],
             &[

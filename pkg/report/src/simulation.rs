@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     document::known_value,
     pod::StateReason,
-    text::{clean, is_object_name},
+    text::{is_object_name, sanitize_text},
 };
 
 /// Name and version of the answer's form.
@@ -57,7 +57,7 @@ impl LabelChange {
         labels: impl IntoIterator<Item = &'a str>,
     ) -> Result<LabelChange, LabelChangeError> {
         if let Some(wrong) = [Some(namespace), pod].into_iter().flatten().find(|name| !is_object_name(name)) {
-            return Err(LabelChangeError::Name(clean(wrong)));
+            return Err(LabelChangeError::Name(sanitize_text(wrong)));
         }
         let labels = labels.into_iter().take(MOST_LABELS + 1).map(parse_label);
         let labels: BTreeMap<String, Option<String>> = labels.collect::<Result<_, _>>()?;
@@ -68,7 +68,7 @@ impl LabelChange {
     }
 
     /// Changes the labels of an object.
-    pub fn apply(&self, labels: &mut BTreeMap<String, String>) {
+    pub fn apply_to(&self, labels: &mut BTreeMap<String, String>) {
         for (key, value) in &self.labels {
             match value {
                 Some(value) => drop(labels.insert(key.clone(), value.clone())),
@@ -85,7 +85,7 @@ impl LabelChange {
 
     /// Returns the path of the agent's debug endpoint that simulates it.
     #[must_use]
-    pub fn path(&self) -> String {
+    pub fn debug_path(&self) -> String {
         let pod = self.pod.as_ref().map(|pod| format!("&pod={pod}")).unwrap_or_default();
         format!("/debug/simulate?namespace={}{pod}&labels={}", self.namespace, self.labels_text())
     }
@@ -122,7 +122,7 @@ fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError>
         !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| fits(byte) || byte == b'/');
     let is_value = value.is_none_or(|value| value.len() <= LONGEST_VALUE && value.bytes().all(fits));
     if !is_key || !is_value {
-        return Err(LabelChangeError::Label(clean(text)));
+        return Err(LabelChangeError::Label(sanitize_text(text)));
     }
     Ok((key.to_owned(), value.map(str::to_owned)))
 }
@@ -194,7 +194,7 @@ pub enum MembershipEffect {
 impl MembershipEffect {
     /// Returns the name of the effect in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             MembershipEffect::Joins => "joins",
             MembershipEffect::Leaves => "leaves",
@@ -234,7 +234,7 @@ mod tests {
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
-        change.apply(&mut labels);
+        change.apply_to(&mut labels);
         assert_eq!(labels.keys().collect::<Vec<_>>(), ["a", "istio.io/dataplane-mode", "kept"]);
     }
 

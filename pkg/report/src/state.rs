@@ -33,7 +33,7 @@ pub struct StateReport {
     /// The node, and how it works.
     pub node: NodeState,
     /// Everything about the node that is not as it should be, or is not known, errors first. It follows from the other members,
-    /// see [`StateReport::conclude`].
+    /// see [`StateReport::fill_conclusions`].
     pub findings: Vec<NodeFinding>,
     /// Causes of the states of pods, the worst state first. They follow from the other members.
     pub causes: Vec<StateCause>,

@@ -15,31 +15,31 @@ use crate::{
     pod::PodState,
     simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
     state::{ChangeRecord, Observer, StatePart, StateReport, Unobserved},
-    text::{clause, clean, sentence},
+    text::{sanitize_text, to_clause, to_sentence},
 };
-pub use layout::{Cell, Colour, paint, table};
-pub use summary::summary;
+pub use layout::{Cell, Colour, paint, render_table};
+pub use summary::render_summary;
 
 /// Of an empty list that could not be determined.
 const UNKNOWN: &str = "Unknown: the node could not be observed completely.\n";
 
 /// Pods of a node, one line each, the worst first and then by name. `wide`: with addresses, network namespace and UID.
 #[must_use]
-pub fn pods(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
+pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: bool) -> String {
     if pods.is_empty() {
         return if state.knows_all_pods() { "No pods.\n" } else { UNKNOWN }.to_owned();
     }
     let mut pods = pods.to_vec();
-    pods.sort_by_key(|pod| (rank(pod.capture), &pod.namespace, &pod.name));
+    pods.sort_by_key(|pod| (capture_rank(pod.capture), &pod.namespace, &pod.name));
     let more: &[&str] = if wide { &["IPS", "NETNS", "UID"] } else { &[] };
     let titles = [&["POD", "CAPTURE", "MODE", "SINCE"], more, &["WHY"]].concat();
     let rows: Vec<Vec<Cell>> = pods.into_iter().map(|pod| pod_row(pod, wide)).collect();
-    table(&titles, &rows, colour)
+    render_table(&titles, &rows, colour)
 }
 
 /// Pods of a node before and after a simulated change of labels, one line each: first those for which something would change.
 #[must_use]
-pub fn simulation(simulation: &NodeSimulation, colour: bool) -> String {
+pub fn simulation_table(simulation: &NodeSimulation, colour: bool) -> String {
     let mut text = match (simulation.mode, simulation.synced) {
         (None, _) => "Ambient mode is off on this node: no label brings a pod into it.\n".to_owned(),
         (_, false) => "The agent has not read all pods and namespaces yet: some may be missing.\n".to_owned(),
@@ -52,7 +52,7 @@ pub fn simulation(simulation: &NodeSimulation, colour: bool) -> String {
         false => {
             let rows: Vec<Vec<Cell>> =
                 pods.iter().map(|pod| simulated_row(pod, pod.effect()).into()).collect();
-            text.push_str(&table(&SIMULATED, &rows, colour));
+            text.push_str(&render_table(&SIMULATED, &rows, colour));
         }
     }
     text
@@ -64,34 +64,34 @@ const SIMULATED: [&str; 6] = ["POD", "EFFECT", "NOW", "THEN", "CONNECTIONS", "WH
 /// A pod before and after a simulated change.
 #[must_use]
 pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] {
-    let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or("outside", RedirectionMode::word));
+    let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or("outside", RedirectionMode::as_str));
     let shade = match effect {
         MembershipEffect::Joins => Colour::Green,
         MembershipEffect::Leaves => Colour::Yellow,
         MembershipEffect::Unknown | MembershipEffect::Unchanged => Colour::Dim,
     };
     [
-        Cell::plain(&clean(&format!("{}/{}", pod.namespace, pod.name))),
-        Cell::coloured(effect.word(), shade),
+        Cell::plain(&sanitize_text(&format!("{}/{}", pod.namespace, pod.name))),
+        Cell::coloured(effect.as_str(), shade),
         mode(pod.before),
         mode(pod.after),
         Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
-        Cell::plain(&clean(&add_exceptions(pod.reason.message.clone(), &pod.exceptions))),
+        Cell::plain(&sanitize_text(&add_exceptions(pod.reason.message.clone(), &pod.exceptions))),
     ]
 }
 
 /// The place of a state in a list that begins with the worst.
 #[must_use]
-pub fn rank(capture: CaptureState) -> usize {
+pub fn capture_rank(capture: CaptureState) -> usize {
     CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
 }
 
 fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
     let mut row = vec![
         Cell::plain(&pod.title()),
-        Cell::coloured(pod.capture.word(), colour_of(pod.capture)),
-        Cell::plain(pod.mode.map_or("-", |mode| mode.word())),
-        Cell::plain(&seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
+        Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
+        Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
+        Cell::plain(&whole_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
     ];
     if wide {
         let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
@@ -116,7 +116,7 @@ pub fn colour_of(capture: CaptureState) -> Colour {
 
 /// A time without fractions of a second.
 #[must_use]
-pub fn seconds(time: &str) -> String {
+pub fn whole_seconds(time: &str) -> String {
     match time.split_once('.') {
         Some((whole, rest)) if rest.ends_with('Z') => format!("{whole}Z"),
         _ => time.to_owned(),
@@ -127,8 +127,9 @@ pub fn seconds(time: &str) -> String {
 #[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
     let blind = state.observation.unobserved.iter();
-    let mut all: Vec<String> =
-        blind.map(|blind| format!("{}: {}", clause(&blind.description), clause(&blind.message))).collect();
+    let mut all: Vec<String> = blind
+        .map(|blind| format!("{}: {}", to_clause(&blind.description), to_clause(&blind.message)))
+        .collect();
     let network = &state.network;
     for (kind, part, is_unseen) in [
         (
@@ -170,10 +171,10 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         .filter(|pod| pod.capture == CaptureState::Unknown || pod.kernel.unobserved.is_some());
     all.extend(pods.map(|pod| {
         let why =
-            pod.kernel.unobserved.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), clause);
-        format!("pod {}: {why}", clean(&pod.title()))
+            pod.kernel.unobserved.as_deref().map_or_else(|| "nobody has looked at it".to_owned(), to_clause);
+        format!("pod {}: {why}", sanitize_text(&pod.title()))
     }));
-    all.iter().map(|text| sentence(text)).collect()
+    all.iter().map(|text| to_sentence(text)).collect()
 }
 
 /// Pods of the mesh that bypass it or reach nothing although the kernel is as desired, as without a ztunnel.
@@ -194,35 +195,40 @@ fn node_errors(state: &StateReport) -> impl Iterator<Item = (&str, String)> {
 /// Returns what a verification finds: [`StateReport::differences`], pods of the mesh that bypass it or reach nothing although the
 /// kernel is as desired, each with the cause, and what is wrong with the agent and the node.
 #[must_use]
-pub fn verified(state: &StateReport) -> Vec<String> {
+pub fn verification_findings(state: &StateReport) -> Vec<String> {
     let pods =
         without_service(state).map(|pod| format!("pod {}: {}: {}", pod.title(), pod.capture, pod.message));
     let errors = node_errors(state).map(|(name, message)| format!("error: {name}: {message}"));
     state.differences().into_iter().chain(pods).chain(errors).collect()
 }
 
-/// Returns what [`verified`] finds as a table, and what is not known.
+/// Returns what [`verification_findings`] finds as a table, and what is not known.
 #[must_use]
-pub fn differences(state: &StateReport, colour: bool) -> String {
+pub fn differences_table(state: &StateReport, colour: bool) -> String {
     let files = state.installation.iter().filter(|file| !file.correct);
     let mut rows: Vec<Vec<Cell>> = files
-        .map(|file| row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.message)))
+        .map(|file| {
+            difference_row("changed", Colour::Red, &file.kind, &format!("{}: {}", file.path, file.message))
+        })
         .collect();
     rows.extend(state.network.differences().map(|(kind, found)| {
         let colour = if found.kind == DifferenceKind::Unexpected { Colour::Yellow } else { Colour::Red };
-        row(&found.kind.to_string(), colour, kind, &found.object)
+        difference_row(&found.kind.to_string(), colour, kind, &found.object)
     }));
     for pod in &state.pods {
         let found = pod.kernel.differences.iter();
-        rows.extend(found.map(|what| row("pod", Colour::Red, &pod.title(), what)));
+        rows.extend(found.map(|what| difference_row("pod", Colour::Red, &pod.title(), what)));
     }
     rows.extend(
-        without_service(state).map(|pod| row(pod.capture.word(), Colour::Red, &pod.title(), &pod.message)),
+        without_service(state)
+            .map(|pod| difference_row(pod.capture.as_str(), Colour::Red, &pod.title(), &pod.message)),
     );
-    rows.extend(node_errors(state).map(|(name, message)| row("error", Colour::Red, name, &message)));
+    rows.extend(
+        node_errors(state).map(|(name, message)| difference_row("error", Colour::Red, name, &message)),
+    );
     let mut text = match rows.len() {
         0 => String::new(),
-        _ => table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),
+        _ => render_table(&["DIFFERENCE", "OF", "WHAT"], &rows, colour),
     };
     let unknown = not_known(state);
     for what in &unknown {
@@ -236,13 +242,13 @@ pub fn differences(state: &StateReport, colour: bool) -> String {
     }
 }
 
-fn row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
+fn difference_row(difference: &str, colour: Colour, of: &str, what: &str) -> Vec<Cell> {
     vec![Cell::coloured(difference, colour), Cell::plain(of), Cell::plain(what)]
 }
 
 /// Returns changes as a table, a line each, in the given order.
 #[must_use]
-pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
+pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
     if changes.is_empty() {
         return "No changes.\n".to_owned();
     }
@@ -252,7 +258,7 @@ pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
             None => (change.action.clone(), Colour::None),
         };
         vec![
-            Cell::plain(&seconds(&change.started_at)),
+            Cell::plain(&whole_seconds(&change.started_at)),
             Cell::plain(change.pod.as_deref().unwrap_or("-")),
             Cell::plain(&format!("{:.0} ms", change.duration_ms)),
             Cell::plain(&change.cause),
@@ -260,21 +266,21 @@ pub fn history(changes: &[ChangeRecord], colour: bool) -> String {
         ]
     };
     let rows: Vec<Vec<Cell>> = changes.iter().map(row).collect();
-    table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
+    render_table(&["WHEN", "POD", "TOOK", "CAUSE", "WHAT"], &rows, colour)
 }
 
 /// Returns what would be done now: each step as text, and its operations below.
 #[must_use]
-pub fn plan(state: &StateReport, colour: bool) -> String {
+pub fn render_plan(state: &StateReport, colour: bool) -> String {
     if state.plan.is_empty() {
         return if state.knows_plan() { "Nothing is to be done.\n" } else { UNKNOWN }.to_owned();
     }
     let mut text = String::new();
     for (at, step) in state.plan.iter().enumerate() {
-        let head = paint(&clean(&step.message), Colour::Bold, colour);
-        let _ = writeln!(text, "{}. {head} [{}]", at + 1, clean(&step.kind));
+        let head = paint(&sanitize_text(&step.message), Colour::Bold, colour);
+        let _ = writeln!(text, "{}. {head} [{}]", at + 1, sanitize_text(&step.kind));
         for operation in step.operations.iter().flat_map(|operation| operation.lines()) {
-            let _ = writeln!(text, "     {}", clean(operation));
+            let _ = writeln!(text, "     {}", sanitize_text(operation));
         }
     }
     text

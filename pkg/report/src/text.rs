@@ -3,7 +3,7 @@
 /// With control characters written as `\u{1b}`: what comes from the API or from ztunnel must not steer a terminal. Line ends
 /// become blanks.
 #[must_use]
-pub fn clean(text: &str) -> String {
+pub fn sanitize_text(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -19,10 +19,10 @@ pub fn clean(text: &str) -> String {
     clean
 }
 
-/// The first 200 characters of what an agent answered in place of a document, as [`clean`].
+/// The first 200 characters of what an agent answered in place of a document, as [`sanitize_text`].
 #[must_use]
 pub fn excerpt(body: &[u8]) -> String {
-    clean(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
+    sanitize_text(String::from_utf8_lossy(body).trim()).chars().take(200).collect()
 }
 
 /// Whether a text can be the name of a namespace or a pod: lower-case letters, digits, `-` and `.`, at most 253 bytes.
@@ -33,8 +33,8 @@ pub fn is_object_name(text: &str) -> bool {
 }
 
 /// One sentence with a great letter and a period, on one line.
-pub(crate) fn sentence(text: &str) -> String {
-    let text = clean(text);
+pub(crate) fn to_sentence(text: &str) -> String {
+    let text = sanitize_text(text);
     let text = text.trim();
     let mut letters = text.chars();
     let mut sentence: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
@@ -46,12 +46,12 @@ pub(crate) fn sentence(text: &str) -> String {
 }
 
 /// The clause in the middle of a sentence: without the period at its end, or the colon after which nothing came.
-pub(crate) fn clause(text: &str) -> String {
-    clean(text).trim().trim_end_matches(['.', ':']).to_owned()
+pub(crate) fn to_clause(text: &str) -> String {
+    sanitize_text(text).trim().trim_end_matches(['.', ':']).to_owned()
 }
 
 /// `1 pod`, `2 pods`.
-pub(crate) fn count(number: usize, one: &str) -> String {
+pub(crate) fn format_count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
@@ -68,16 +68,19 @@ mod tests {
             ("", ""),
             ("état", "État."),
         ] {
-            assert_eq!(sentence(text), expected);
+            assert_eq!(to_sentence(text), expected);
         }
-        assert_eq!(clause("It fails."), "It fails");
-        assert_eq!((count(1, "pod"), count(0, "pod")), ("1 pod".to_owned(), "0 pods".to_owned()));
+        assert_eq!(to_clause("It fails."), "It fails");
+        assert_eq!(
+            (format_count(1, "pod"), format_count(0, "pod")),
+            ("1 pod".to_owned(), "0 pods".to_owned())
+        );
     }
 
     #[test]
     fn nothing_steers_a_terminal() {
         assert_eq!(excerpt(b" root\nonly\xff\x1b\n"), "root only\u{fffd}\\u{1b}");
         assert_eq!(excerpt(&[b'a'; 1000]).len(), 200);
-        assert_eq!(clean("a\x1b[31mb\u{9b}1m\u{202e}\tc"), "a\\u{1b}[31mb\\u{9b}1m\\u{202e} c");
+        assert_eq!(sanitize_text("a\x1b[31mb\u{9b}1m\u{202e}\tc"), "a\\u{1b}[31mb\\u{9b}1m\\u{202e} c");
     }
 }

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, fs};
 use report::{CaptureState, PAGE, Severity, StateReport, ZtunnelState, tables};
 
 fn concluded(mut state: StateReport) -> StateReport {
-    state.conclude();
+    state.fill_conclusions();
     state
 }
 
@@ -83,11 +83,15 @@ fn every_pod_has_one_cause_and_the_message_of_the_command_line() {
         assert_eq!((count, caused.len()), (state.pods.len(), state.pods.len()));
         for pod in &state.pods {
             let cause = state.causes.iter().find(|cause| cause.pods.contains(&pod.title())).unwrap();
-            let explained = report::explain(&state, &pod.namespace, &pod.name);
+            let explained = report::explain_pod(&state, &pod.namespace, &pod.name);
             let is_well = cause.severity.is_none();
             assert!(cause.capture == pod.capture && (is_well || cause.code == explained.code), "{cause:?}");
             assert!(!cause.message.contains(&pod.title()), "{}", cause.message);
-            assert!(tables::pods(&state, &[pod], false, false).contains(&pod.message), "{}", pod.message);
+            assert!(
+                tables::pods_table(&state, &[pod], false, false).contains(&pod.message),
+                "{}",
+                pod.message
+            );
         }
     }
 }

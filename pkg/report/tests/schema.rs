@@ -29,7 +29,7 @@ fn whole() -> Vec<StateReport> {
     pod.kernel.bypassing_connections.connections = vec!["words".into()];
     pod.privilege = Some("none".into());
     let mut all: Vec<_> = fixtures::all().into_iter().map(|(_, state)| state).chain([state]).collect();
-    all.iter_mut().for_each(StateReport::conclude);
+    all.iter_mut().for_each(StateReport::fill_conclusions);
     all
 }
 

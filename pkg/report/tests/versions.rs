@@ -18,7 +18,7 @@ fn documents() -> Vec<Value> {
         },
         ..fixtures::well()
     });
-    all.iter_mut().for_each(StateReport::conclude);
+    all.iter_mut().for_each(StateReport::fill_conclusions);
     let documents = all.into_iter().map(|state| StateReport { schema: report::SCHEMA.to_owned(), ..state });
     documents.map(|state| serde_json::to_value(state).unwrap()).collect()
 }
@@ -104,7 +104,7 @@ fn the_schema_is_looked_at_before_the_content() {
 
 #[test]
 fn explanations_of_other_versions_are_read() {
-    let answer = report::explain(&fixtures::well(), "shop", "web");
+    let answer = report::explain_pod(&fixtures::well(), "shop", "web");
     let mut json = serde_json::to_value(&answer).unwrap();
     json["ofTheFuture"] = json!(true);
     assert_eq!(serde_json::from_value::<Explanation>(json.clone()).unwrap(), answer);

@@ -22,14 +22,14 @@ impl Backoff {
 
     /// The delay after so many failures in a row; none counts as one.
     #[must_use]
-    pub fn after(&self, failures: u32) -> Duration {
+    pub fn delay_after(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.last)
     }
 
     /// No failure yet.
     #[must_use]
-    pub const fn attempts(self) -> Attempts {
+    pub const fn start_attempts(self) -> Attempts {
         Attempts { backoff: self, failures: 0 }
     }
 }
@@ -43,19 +43,19 @@ pub struct Attempts {
 
 impl Attempts {
     /// An attempt has failed: the delay until the next one.
-    pub fn failed(&mut self) -> Duration {
+    pub fn record_failure(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        self.backoff.after(self.failures)
+        self.backoff.delay_after(self.failures)
     }
 
     /// An attempt has succeeded.
-    pub fn succeeded(&mut self) {
+    pub fn record_success(&mut self) {
         self.failures = 0;
     }
 
     /// How many have failed in a row.
     #[must_use]
-    pub const fn failures(&self) -> u32 {
+    pub const fn failure_count(&self) -> u32 {
         self.failures
     }
 }
@@ -86,23 +86,27 @@ mod tests {
     #[test]
     fn delays_double_up_to_the_last() {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-        let delays = [0, 1, 2, 3, 7, 8, 9, 33, u32::MAX].map(|failures| backoff.after(failures).as_millis());
+        let delays =
+            [0, 1, 2, 3, 7, 8, 9, 33, u32::MAX].map(|failures| backoff.delay_after(failures).as_millis());
         assert_eq!(delays, [50, 50, 100, 200, 3200, 5000, 5000, 5000, 5000]);
     }
 
     #[test]
     fn no_delay_overflows() {
         let backoff = Backoff::new(Duration::MAX, Duration::MAX);
-        assert_eq!(backoff.after(u32::MAX), Duration::MAX);
+        assert_eq!(backoff.delay_after(u32::MAX), Duration::MAX);
     }
 
     #[test]
     fn a_success_begins_anew() {
-        let mut attempts = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).attempts();
-        let seconds: Vec<u64> = (0..8).map(|_| attempts.failed().as_secs()).collect();
-        assert_eq!((seconds.as_slice(), attempts.failures()), ([1, 2, 4, 8, 16, 32, 60, 60].as_slice(), 8));
-        attempts.succeeded();
-        assert_eq!((attempts.failed().as_secs(), attempts.failures()), (1, 1));
+        let mut attempts = Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).start_attempts();
+        let seconds: Vec<u64> = (0..8).map(|_| attempts.record_failure().as_secs()).collect();
+        assert_eq!(
+            (seconds.as_slice(), attempts.failure_count()),
+            ([1, 2, 4, 8, 16, 32, 60, 60].as_slice(), 8)
+        );
+        attempts.record_success();
+        assert_eq!((attempts.record_failure().as_secs(), attempts.failure_count()), (1, 1));
     }
 
     #[test]

@@ -31,18 +31,18 @@ pub struct ChangePace {
 
 impl ChangePace {
     /// Returns when the observation that a change leads to begins.
-    pub fn next(&mut self, now: Duration) -> Duration {
+    pub fn next_observation(&mut self, now: Duration) -> Duration {
         let mut calm = now.saturating_sub(self.last);
         while self.step > 0 {
-            let needed = PAUSE.after(self.step) * CALM;
+            let needed = PAUSE.delay_after(self.step) * CALM;
             let Some(rest) = calm.checked_sub(needed) else { break };
             (calm, self.step) = (rest, self.step - 1);
         }
-        self.recover(now);
+        self.recover_burst(now);
         let pause = match self.step {
             _ if self.used >= BURST => LAST_PAUSE,
             0 => Duration::ZERO,
-            step => PAUSE.after(step),
+            step => PAUSE.delay_after(step),
         };
         self.used = (self.used + 1).min(BURST);
         self.last = now.max(self.last + pause);
@@ -50,7 +50,7 @@ impl ChangePace {
         self.last
     }
 
-    fn recover(&mut self, now: Duration) {
+    fn recover_burst(&mut self, now: Duration) {
         while self.used > 0 && now.saturating_sub(self.since) >= LAST_PAUSE {
             (self.used, self.since) = (self.used - 1, self.since + LAST_PAUSE);
         }
@@ -72,7 +72,7 @@ mod tests {
         while now < end {
             now += period;
             if now >= begins {
-                begins = pace.next(now); // until then further changes lead to the same observation
+                begins = pace.next_observation(now); // until then further changes lead to the same observation
                 delays.push(begins - now);
             }
         }
@@ -108,12 +108,12 @@ mod tests {
         let mut pace = ChangePace::default();
         let (mut now, mut pauses) = (Duration::from_secs(10), Vec::new());
         for _ in 0..10 {
-            let next = pace.next(now);
+            let next = pace.next_observation(now);
             pauses.push((next - now).as_millis());
             now = next;
         }
         assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         let later = now + Duration::from_secs(300);
-        assert_eq!(pace.next(later), later);
+        assert_eq!(pace.next_observation(later), later);
     }
 }

@@ -71,7 +71,7 @@ pub struct ProbeAddresses {
 impl ProbeAddresses {
     /// Of one family.
     #[must_use]
-    pub fn address(self, family: Family) -> IpAddr {
+    pub fn address_for(self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
             Family::V6 => self.v6.into(),
@@ -146,14 +146,14 @@ pub struct PodExceptions {
 impl PodExceptions {
     /// Returns each kind that there is, as text: "outbound TCP ports 5432, 6379".
     #[must_use]
-    pub fn texts(&self) -> Vec<String> {
+    pub fn kind_descriptions(&self) -> Vec<String> {
         let PodExceptions { outbound_ports, outbound_networks, inbound_ports, interfaces, without_ztunnel } =
             self;
         let kinds = [
-            ("outbound TCP ports", joined(outbound_ports.iter().map(|port| port.0))),
-            ("outbound networks", joined(outbound_networks)),
-            ("inbound TCP ports", joined(inbound_ports.iter().map(|port| port.0))),
-            ("network interfaces", joined(interfaces)),
+            ("outbound TCP ports", join_values(outbound_ports.iter().map(|port| port.0))),
+            ("outbound networks", join_values(outbound_networks)),
+            ("inbound TCP ports", join_values(inbound_ports.iter().map(|port| port.0))),
+            ("network interfaces", join_values(interfaces)),
         ];
         let given = kinds.into_iter().filter(|(_, values)| !values.is_empty());
         let given = given.map(|(kind, values)| format!("{kind} {values}"));
@@ -162,7 +162,7 @@ impl PodExceptions {
 
     /// Whether a TCP connection with these ends is not redirected. `accepted`: the peer opened it. Its interface is not looked at.
     #[must_use]
-    pub fn cover(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
+    pub fn excludes_connection(&self, local: SocketAddr, remote: SocketAddr, accepted: bool) -> bool {
         match accepted {
             true => self.inbound_ports.contains(&Port(local.port())),
             false => {
@@ -172,26 +172,26 @@ impl PodExceptions {
         }
     }
 
-    fn networks(&self, family: Family) -> impl Iterator<Item = &IpNet> {
+    fn networks_for(&self, family: Family) -> impl Iterator<Item = &IpNet> {
         self.outbound_networks.iter().filter(move |network| Family::of_ip(network.addr()) == family)
     }
 }
 
-fn joined(values: impl IntoIterator<Item: ToString>) -> String {
+fn join_values(values: impl IntoIterator<Item: ToString>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The rule set of one family in a pod. An open pod has none: when there are rules again, its connections are those of a pod that
 /// joins.
 #[must_use]
-pub fn pod(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
+pub fn pod_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     if pod.open {
         return rules;
     }
-    marks(config, &mut rules);
-    inbound(config, pod, family, &mut rules);
-    outbound(config, pod, family, &mut rules);
+    add_mark_rules(config, &mut rules);
+    add_inbound_rules(config, pod, family, &mut rules);
+    add_outbound_rules(config, pod, family, &mut rules);
     if pod.dns {
         dns_zones(config, pod, &mut rules);
     }
@@ -199,17 +199,17 @@ pub fn pod(config: &InPodRulesConfig, pod: &PodOptions, family: Family) -> RuleS
 }
 
 /// Connections under a client's address are recognised when they arrive over `lo`, their answers when they leave.
-fn marks(config: &InPodRulesConfig, rules: &mut RuleSet) {
-    lead(rules, Table::Mangle, Hook::Prerouting, &PRERT);
-    let opened = Rule::new(Target::SetConnMark(config.connection)).when(is(config.proxy));
-    rules.table(Table::Mangle).push(&PRERT, opened);
-    lead(rules, Table::Mangle, Hook::Output, &OUTPUT);
+fn add_mark_rules(config: &InPodRulesConfig, rules: &mut RuleSet) {
+    add_first_jump(rules, Table::Mangle, Hook::Prerouting, &PRERT);
+    let opened = Rule::new(Target::SetConnMark(config.connection)).when(mark_is(config.proxy));
+    rules.table_mut(Table::Mangle).push(&PRERT, opened);
+    add_first_jump(rules, Table::Mangle, Hook::Output, &OUTPUT);
     let answer =
         Rule::new(Target::RestoreMark(u32::MAX)).when(Match::ConnMark(MatchValue::eq(config.connection)));
-    rules.table(Table::Mangle).push(&OUTPUT, answer);
+    rules.table_mut(Table::Mangle).push(&OUTPUT, answer);
 }
 
-fn inbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
+fn add_inbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
     let mut chain = Vec::new();
     for interface in &pod.exceptions.interfaces {
         chain.push(Rule::new(Target::Accept).input(interface));
@@ -218,70 +218,71 @@ fn inbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &
         chain.push(Rule::new(Target::Redirect(config.outbound)).input(interface).tcp());
     }
     if !pod.bypass_inbound {
-        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.address(family))).tcp());
+        chain.push(Rule::new(Target::Accept).source(host_net(config.probes.address_for(family))).tcp());
         let ports = port_matches(&pod.exceptions.inbound_ports);
         chain.extend(ports.into_iter().map(|port| Rule::new(Target::Accept).tcp().when(port)));
-        let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback(family)).tcp();
-        chain.push(plain.when(Match::DestPort(MatchValue::ne(config.tunnel))).when(is_not(config.proxy)));
+        let plain = Rule::new(Target::Redirect(config.inbound)).not_dest(loopback_net(family)).tcp();
+        chain
+            .push(plain.when(Match::DestPort(MatchValue::ne(config.tunnel))).when(mark_is_not(config.proxy)));
     }
     if !chain.is_empty() {
-        lead(rules, Table::Nat, Hook::Prerouting, &PRERT);
-        chain.into_iter().for_each(|rule| rules.table(Table::Nat).push(&PRERT, rule));
+        add_first_jump(rules, Table::Nat, Hook::Prerouting, &PRERT);
+        chain.into_iter().for_each(|rule| rules.table_mut(Table::Nat).push(&PRERT, rule));
     }
 }
 
-fn outbound(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
-    lead(rules, Table::Nat, Hook::Output, &OUTPUT);
-    let mut push = |rule| rules.table(Table::Nat).push(&OUTPUT, rule);
+fn add_outbound_rules(config: &InPodRulesConfig, pod: &PodOptions, family: Family, rules: &mut RuleSet) {
+    add_first_jump(rules, Table::Nat, Hook::Output, &OUTPUT);
+    let mut push = |rule| rules.table_mut(Table::Nat).push(&OUTPUT, rule);
     // Answers to the node's probes.
-    push(Rule::new(Target::Accept).dest(host_net(config.probes.address(family))).tcp());
+    push(Rule::new(Target::Accept).dest(host_net(config.probes.address_for(family))).tcp());
     for interface in &pod.exceptions.interfaces {
         push(Rule::new(Target::Accept).output(interface));
     }
     if pod.dns {
         let ask = || Rule::new(Target::Redirect(config.dns));
-        push(ask().not_output(&LOOPBACK).udp().when(is_not(config.proxy)).dport(DNS));
-        push(ask().not_dest(loopback(family)).tcp().dport(DNS).when(is_not(config.proxy)));
+        push(ask().not_output(&LOOPBACK).udp().when(mark_is_not(config.proxy)).dport(DNS));
+        push(ask().not_dest(loopback_net(family)).tcp().dport(DNS).when(mark_is_not(config.proxy)));
     }
-    push(Rule::new(Target::Accept).tcp().when(is(config.connection)));
+    push(Rule::new(Target::Accept).tcp().when(mark_is(config.connection)));
     // The pod talks to itself by its own address.
-    push(Rule::new(Target::Accept).not_dest(loopback(family)).output(&LOOPBACK));
+    push(Rule::new(Target::Accept).not_dest(loopback_net(family)).output(&LOOPBACK));
     for port in port_matches(&pod.exceptions.outbound_ports) {
         push(Rule::new(Target::Accept).tcp().when(port));
     }
-    for network in pod.exceptions.networks(family) {
+    for network in pod.exceptions.networks_for(family) {
         push(Rule::new(Target::Accept).dest(network.trunc()).tcp());
     }
     push(
         Rule::new(Target::Redirect(config.outbound))
-            .not_dest(loopback(family))
+            .not_dest(loopback_net(family))
             .tcp()
-            .when(is_not(config.proxy)),
+            .when(mark_is_not(config.proxy)),
     );
 }
 
 fn dns_zones(config: &InPodRulesConfig, pod: &PodOptions, rules: &mut RuleSet) {
-    lead(rules, Table::Raw, Hook::Output, &OUTPUT);
+    add_first_jump(rules, Table::Raw, Hook::Output, &OUTPUT);
     let zone = || Rule::new(Target::CtZone(DNS_ZONE)).udp();
-    rules.table(Table::Raw).push(&OUTPUT, zone().when(is(config.proxy)).dport(DNS));
-    lead(rules, Table::Raw, Hook::Prerouting, &PRERT);
+    rules.table_mut(Table::Raw).push(&OUTPUT, zone().when(mark_is(config.proxy)).dport(DNS));
+    add_first_jump(rules, Table::Raw, Hook::Prerouting, &PRERT);
     for interface in &pod.exceptions.interfaces {
-        rules.table(Table::Raw).push(&PRERT, Rule::new(Target::Accept).input(interface));
+        rules.table_mut(Table::Raw).push(&PRERT, Rule::new(Target::Accept).input(interface));
     }
-    let answers = zone().when(is_not(config.proxy)).when(Match::SourcePort(MatchValue::eq(DNS)));
-    rules.table(Table::Raw).push(&PRERT, answers);
+    let answers = zone().when(mark_is_not(config.proxy)).when(Match::SourcePort(MatchValue::eq(DNS)));
+    rules.table_mut(Table::Raw).push(&PRERT, answers);
 }
 
 /// The rule set of one family on the node. `set`: the addresses of captured pods; it must exist before its rules.
 #[must_use]
 pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
-    lead(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
+    add_first_jump(&mut rules, Table::Nat, Hook::Postrouting, &POSTRT);
     let member = Match::Set { name: Cow::Owned(set.to_owned()), side: AddressSide::Dest, negated: false };
-    let probe = Rule::new(Target::Snat(config.probes.address(family))).tcp();
+    let probe = Rule::new(Target::Snat(config.probes.address_for(family))).tcp();
     let probe = probe.when(Match::SocketExists { negated: false }).when(member);
-    rules.table(Table::Nat).push(&POSTRT, probe);
-    guard(config.probes.address(family), &mut rules);
+    rules.table_mut(Table::Nat).push(&POSTRT, probe);
+    guard_probe_address(config.probes.address_for(family), &mut rules);
     rules
 }
 
@@ -289,10 +290,10 @@ pub fn host(config: &InPodRulesConfig, set: &str, family: Family) -> RuleSet {
 /// in PREROUTING, behind `mangle`: no packet arrives with it as its source, and none is forwarded to it. By the second rule no
 /// pod reaches past ztunnel whoever took the address. `mangle` rather than `raw`, because captured pods have it, too: where
 /// the kernel lacks it, there is nothing to guard. On `lo` the address may be the node's own.
-fn guard(probes: IpAddr, rules: &mut RuleSet) {
+fn guard_probe_address(probes: IpAddr, rules: &mut RuleSet) {
     let net = host_net(probes);
-    let table = rules.table(Table::Mangle);
-    let jump = Rule::jump(PROBES);
+    let table = rules.table_mut(Table::Mangle);
+    let jump = Rule::jump_to(PROBES);
     for (hook, rule) in
         [(Hook::Prerouting, jump.clone().source(net).not_input(&LOOPBACK)), (Hook::Forward, jump.dest(net))]
     {
@@ -302,21 +303,21 @@ fn guard(probes: IpAddr, rules: &mut RuleSet) {
 }
 
 /// Ahead of everybody else's rules: an application's own must not lead traffic past the mesh.
-fn lead(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
-    let jump = HookJump { hook, rule: Rule::jump(chain.clone()), place: JumpPlace::First };
-    rules.table(table).jumps.push(jump);
+fn add_first_jump(rules: &mut RuleSet, table: Table, hook: Hook, chain: &Chain) {
+    let jump = HookJump { hook, rule: Rule::jump_to(chain.clone()), place: JumpPlace::First };
+    rules.table_mut(table).jumps.push(jump);
 }
 
-fn is(mark: Mark) -> Match {
+fn mark_is(mark: Mark) -> Match {
     Match::Mark(MatchValue::eq(mark))
 }
 
-fn is_not(mark: Mark) -> Match {
+fn mark_is_not(mark: Mark) -> Match {
     Match::Mark(MatchValue::ne(mark))
 }
 
 /// The one loopback address that Istio leaves alone.
-fn loopback(family: Family) -> IpNet {
+fn loopback_net(family: Family) -> IpNet {
     host_net(match family {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),
         Family::V6 => Ipv6Addr::LOCALHOST.into(),

@@ -119,14 +119,14 @@ impl Rule {
 
     /// A rule that jumps to `chain`.
     #[must_use]
-    pub const fn jump(chain: Chain) -> Rule {
+    pub const fn jump_to(chain: Chain) -> Rule {
         Rule::new(Target::Jump(chain))
     }
 
     /// Only packets from `net`; no condition when that is every address, as the tools would not keep it.
     #[must_use]
     pub fn source(mut self, net: IpNet) -> Rule {
-        self.source = narrowing(net);
+        self.source = net_condition(net);
         self
     }
 
@@ -140,7 +140,7 @@ impl Rule {
     /// Only packets to `net`; no condition when that is every address.
     #[must_use]
     pub fn dest(mut self, net: IpNet) -> Rule {
-        self.dest = narrowing(net);
+        self.dest = net_condition(net);
         self
     }
 
@@ -226,7 +226,7 @@ impl Rule {
 }
 
 /// `-d 0.0.0.0/0` is not in any save: it says nothing (seen with iptables 1.8.9, both backends).
-fn narrowing(net: IpNet) -> Option<MatchValue<IpNet>> {
+fn net_condition(net: IpNet) -> Option<MatchValue<IpNet>> {
     (net.prefix_len() > 0).then(|| MatchValue::eq(net))
 }
 

@@ -29,7 +29,7 @@ pub struct SeenLine {
 impl RuleSet {
     /// All rules in the order of a save: table by table, first the jumps, then each chain.
     #[must_use]
-    pub fn lines(&self) -> Vec<RuleLine> {
+    pub fn rule_lines(&self) -> Vec<RuleLine> {
         let mut lines = Vec::new();
         for (table, rules) in &self.tables {
             let mut push = |chain: &str, rule: String| {
@@ -47,7 +47,7 @@ impl RuleSet {
 impl ChainSet {
     /// Returns those of a namespace's rules that are this owner's: the rules in its chains, and those that lead there.
     #[must_use]
-    pub fn lines(self, observed: &SavedTables) -> Vec<SeenLine> {
+    pub fn owned_lines(self, observed: &SavedTables) -> Vec<SeenLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
             let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
@@ -65,11 +65,11 @@ impl ChainSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inpod::{InPodRulesConfig, PodOptions, pod};
+    use crate::inpod::{InPodRulesConfig, PodOptions, pod_rules};
 
     #[test]
     fn what_is_wanted_and_what_a_save_shows_of_it_are_the_same_lines() {
-        let wanted = pod(&InPodRulesConfig::default(), &PodOptions::default(), model::Family::V4);
+        let wanted = pod_rules(&InPodRulesConfig::default(), &PodOptions::default(), model::Family::V4);
         let text = ChainSet::IN_POD.apply(&wanted, &SavedTables::default()).restore_text();
         let text: String =
             text.lines().map(|line| line.replace("-I PREROUTING 1", "-A PREROUTING") + "\n").collect();
@@ -80,9 +80,9 @@ mod tests {
             lines.sort();
             lines
         };
-        assert!(wanted.lines().len() > 10);
-        let seen = ChainSet::IN_POD.lines(&saved).into_iter().map(|seen| seen.line).collect();
-        assert_eq!(sorted(seen), sorted(wanted.lines()));
-        assert_eq!(ChainSet::PROBES.lines(&saved), Vec::new());
+        assert!(wanted.rule_lines().len() > 10);
+        let seen = ChainSet::IN_POD.owned_lines(&saved).into_iter().map(|seen| seen.line).collect();
+        assert_eq!(sorted(seen), sorted(wanted.rule_lines()));
+        assert_eq!(ChainSet::PROBES.owned_lines(&saved), Vec::new());
     }
 }

@@ -67,7 +67,7 @@ impl NativeRules {
     pub fn new<'a>(prefix: &str, v4: Option<&'a RuleSet>, v6: Option<&'a RuleSet>) -> NativeRules {
         let tables = ORDER.into_iter().filter_map(|table| {
             let of = |rules: Option<&'a RuleSet>| rules.and_then(|rules| rules.tables.get(&table));
-            let chains = chains(table, &Families { v4: of(v4), v6: of(v6) });
+            let chains = native_chains(table, &Families { v4: of(v4), v6: of(v6) });
             (!chains.is_empty()).then(|| NativeTable { name: table_name(prefix, table), chains })
         });
         NativeRules { tables: tables.collect() }
@@ -90,13 +90,13 @@ struct Families<'a> {
 
 impl<'a> Families<'a> {
     /// The rules of one list, merged.
-    fn rules(&self, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
+    fn merge_rules(&self, list: &dyn Fn(&TableRules) -> Vec<Rule>) -> Vec<NativeRule> {
         let of = |table: Option<&TableRules>| table.map(list);
-        merged(of(self.v4), of(self.v6))
+        merge_families(of(self.v4), of(self.v6))
     }
 
     /// The family, if only one has rules here.
-    fn only(&self) -> Option<Family> {
+    fn single_family(&self) -> Option<Family> {
         match (&self.v4, &self.v6) {
             (Some(_), None) => Some(Family::V4),
             (None, Some(_)) => Some(Family::V6),
@@ -104,20 +104,21 @@ impl<'a> Families<'a> {
         }
     }
 
-    fn tables(&self) -> impl Iterator<Item = &'a TableRules> {
+    fn present_tables(&self) -> impl Iterator<Item = &'a TableRules> {
         self.v4.into_iter().chain(self.v6)
     }
 }
 
-fn chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
+fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     let mut chains = Vec::new();
     for hook in Hook::ALL {
         let jump = |rules: &TableRules| {
             rules.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| jump.rule.clone()).collect()
         };
         // Rules that name no address would take packets of the other family, too.
-        let scoped = |rule: NativeRule| NativeRule { family: rule.family.or(families.only()), ..rule };
-        let rules = families.rules(&jump).into_iter().map(scoped);
+        let scoped =
+            |rule: NativeRule| NativeRule { family: rule.family.or(families.single_family()), ..rule };
+        let rules = families.merge_rules(&jump).into_iter().map(scoped);
         let rules: Vec<NativeRule> = rules.map(uncounted_if_plain).collect();
         if !rules.is_empty() {
             chains.push(NativeChain {
@@ -128,7 +129,7 @@ fn chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
         }
     }
     let mut names: Vec<&Chain> = Vec::new();
-    for (chain, _) in families.tables().flat_map(|rules| &rules.chains) {
+    for (chain, _) in families.present_tables().flat_map(|rules| &rules.chains) {
         if !names.contains(&chain) {
             names.push(chain);
         }
@@ -136,7 +137,7 @@ fn chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
     chains.extend(names.into_iter().map(|chain| NativeChain {
         name: chain_name(&chain.0),
         hook: None,
-        rules: families.rules(&|rules| rules.chain(chain).to_vec()),
+        rules: families.merge_rules(&|rules| rules.rules_of(chain).to_vec()),
     }));
     if table == Table::Raw {
         chains.iter_mut().flat_map(|chain| &mut chain.rules).for_each(|rule| ports_first(&mut rule.rule));
@@ -155,47 +156,48 @@ fn ports_first(rule: &mut Rule) {
 
 /// Istio counts at every rule but the jumps that take every packet.
 fn uncounted_if_plain(rule: NativeRule) -> NativeRule {
-    let is_plain = matches!(&rule.rule.target, Target::Jump(chain) if rule.rule == Rule::jump(chain.clone()));
+    let is_plain =
+        matches!(&rule.rule.target, Target::Jump(chain) if rule.rule == Rule::jump_to(chain.clone()));
     NativeRule { counts: rule.family.is_some() || !is_plain, ..rule }
 }
 
 /// One list of the rules of both families that gives each family its own in their order.
-fn merged(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
+fn merge_families(v4: Option<Vec<Rule>>, v6: Option<Vec<Rule>>) -> Vec<NativeRule> {
     let mut merged = Vec::new();
     let (v4, v6) = match (v4, v6) {
         (Some(v4), Some(v6)) => (v4, v6),
-        (Some(rules), None) => return alone(Family::V4, rules),
-        (None, Some(rules)) => return alone(Family::V6, rules),
+        (Some(rules), None) => return single_family_rules(Family::V4, rules),
+        (None, Some(rules)) => return single_family_rules(Family::V6, rules),
         (None, None) => return merged,
     };
     let mut rest = v6.as_slice();
     for rule in v4 {
         let same = rest.iter().position(|other| *other == rule).filter(|_| !is_of_one_family(&rule));
         if let Some((before, [_, after @ ..])) = same.map(|position| rest.split_at(position)) {
-            before.iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule.clone()));
-            push(&mut merged, None, rule);
+            before.iter().for_each(|rule| push_rule(&mut merged, Some(Family::V6), rule.clone()));
+            push_rule(&mut merged, None, rule);
             rest = after;
             continue;
         }
         let names_address = is_of_one_family(&rule);
-        push(&mut merged, Some(Family::V4), rule);
+        push_rule(&mut merged, Some(Family::V4), rule);
         // What stands at the same place of the other list is about the same, as a rule.
         if let [next, after @ ..] = rest
             && names_address
             && is_of_one_family(next)
         {
-            push(&mut merged, Some(Family::V6), next.clone());
+            push_rule(&mut merged, Some(Family::V6), next.clone());
             rest = after;
         }
     }
-    rest.iter().for_each(|rule| push(&mut merged, Some(Family::V6), rule.clone()));
+    rest.iter().for_each(|rule| push_rule(&mut merged, Some(Family::V6), rule.clone()));
     merged
 }
 
-fn alone(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
+fn single_family_rules(family: Family, rules: Vec<Rule>) -> Vec<NativeRule> {
     let mut alone = Vec::new();
     for rule in rules {
-        push(&mut alone, is_of_one_family(&rule).then_some(family), rule);
+        push_rule(&mut alone, is_of_one_family(&rule).then_some(family), rule);
     }
     alone
 }
@@ -209,7 +211,7 @@ fn is_of_one_family(rule: &Rule) -> bool {
 
 /// The expression that hands a packet to a transparent socket lets it pass if there is none, where the target of iptables
 /// drops it: here, a rule behind it does.
-fn push(list: &mut Vec<NativeRule>, family: Option<Family>, mut rule: Rule) {
+fn push_rule(list: &mut Vec<NativeRule>, family: Option<Family>, mut rule: Rule) {
     if let Target::Jump(chain) | Target::Goto(chain) = &mut rule.target {
         *chain = Chain(chain_name(&chain.0).into());
     }

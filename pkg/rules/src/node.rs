@@ -20,8 +20,8 @@ use model::{Family, IfName, Mark, Port};
 
 use crate::ir::{Chain, Hook, HookJump, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
-pub use host::host;
-pub use proxy::ztunnel;
+pub use host::host_rules;
+pub use proxy::ztunnel_rules;
 
 /// First stop of arriving packets (mangle, nat).
 pub const PREROUTING: Chain = Chain::named("ztunnel-PREROUTING");
@@ -124,7 +124,7 @@ impl NodeMarks {
 }
 
 /// Both marks at once.
-fn both(one: Mark, other: Mark) -> Mark {
+fn combine_marks(one: Mark, other: Mark) -> Mark {
     Mark { value: one.value | other.value, mask: one.mask | other.mask }
 }
 
@@ -221,9 +221,9 @@ pub struct ZtunnelParameters<'a> {
 
 impl RuleSet {
     /// The one jump of a built-in chain, ahead of everybody else's rules; `condition` has only conditions that count.
-    fn lead(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
+    fn add_first_jump(&mut self, table: Table, hook: Hook, chain: &Chain, condition: &Rule) {
         let rule = condition.with_target(Target::Jump(chain.clone()));
-        self.table(table).jumps.push(HookJump { hook, rule, place: JumpPlace::First });
+        self.table_mut(table).jumps.push(HookJump { hook, rule, place: JumpPlace::First });
     }
 }
 
@@ -232,6 +232,6 @@ fn set_mark(mark: Mark) -> Rule {
     Rule::new(Target::SetMark(mark))
 }
 
-fn marked(mark: Mark) -> Match {
+fn mark_is(mark: Mark) -> Match {
     Match::Mark(MatchValue::eq(mark))
 }

@@ -68,7 +68,7 @@ impl SavedTables {
     /// # Errors
     /// A rule outside a table, a line that is no save line, or a table without its `COMMIT` (a save cut short).
     pub fn parse(text: &str) -> Result<SavedTables, ParseError> {
-        SaveReader::default().read(text)
+        SaveReader::default().read_save(text)
     }
 
     /// Like [`SavedTables::parse`], but without what is no concern of these owners. These remain: built-in chains and the first
@@ -78,7 +78,7 @@ impl SavedTables {
     /// # Errors
     /// As [`SavedTables::parse`].
     pub fn parse_for(text: &str, owners: &[ChainSet]) -> Result<SavedTables, ParseError> {
-        SaveReader { builder: SavedTablesBuilder::new(owners), open: None }.read(text)
+        SaveReader { builder: SavedTablesBuilder::new(owners), open: None }.read_save(text)
     }
 
     /// True when no table holds a rule or a chain of anybody's own: only empty built-in chains, if that.
@@ -112,13 +112,13 @@ impl<'a> SavedTablesBuilder<'a> {
     }
 
     /// Adds a table that exists.
-    pub fn table(&mut self, table: Table) {
+    pub fn add_table(&mut self, table: Table) {
         self.saved.tables.entry(table).or_default();
     }
 
     /// Adds a chain.
-    pub fn chain(&mut self, table: Table, name: &str) {
-        let matters = is_built_in(name) || self.contains(name);
+    pub fn add_chain(&mut self, table: Table, name: &str) {
+        let matters = is_built_in(name) || self.is_relevant_chain(name);
         let table = self.saved.tables.entry(table).or_default();
         if matters {
             table.chains.push(name.to_owned());
@@ -134,14 +134,14 @@ impl<'a> SavedTablesBuilder<'a> {
 
     /// Adds a rule behind those of its chain; it is computed if it matters. `leads_to`: whether it may lead to a chain for
     /// which the function that it is given returns true.
-    pub fn rule(
+    pub fn add_rule(
         &mut self,
         table: Table,
         chain: &str,
         leads_to: impl FnOnce(&dyn Fn(&str) -> bool) -> bool,
         rule: impl FnOnce() -> SavedRule,
     ) {
-        let matters = self.contains(chain) || leads_to(&|name| self.contains(name));
+        let matters = self.is_relevant_chain(chain) || leads_to(&|name| self.is_relevant_chain(name));
         let table = self.saved.tables.entry(table).or_default();
         if matters || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
             table.rules.push(rule());
@@ -157,7 +157,7 @@ impl<'a> SavedTablesBuilder<'a> {
     }
 
     /// Whether what is in a chain matters.
-    fn contains(&self, chain: &str) -> bool {
+    fn is_relevant_chain(&self, chain: &str) -> bool {
         self.owners.is_none_or(|owners| owners.iter().any(|owner| owner.contains(chain)))
     }
 }
@@ -170,9 +170,9 @@ struct SaveReader<'a> {
 }
 
 impl SaveReader<'_> {
-    fn read(mut self, text: &str) -> Result<SavedTables, ParseError> {
+    fn read_save(mut self, text: &str) -> Result<SavedTables, ParseError> {
         for (index, line) in text.lines().enumerate() {
-            self.line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
+            self.read_line(line.trim_end()).map_err(|what| ParseError { line: index + 1, what })?;
         }
         match self.open {
             None => Ok(self.builder.build()),
@@ -183,13 +183,13 @@ impl SaveReader<'_> {
         }
     }
 
-    fn line(&mut self, line: &str) -> Result<(), &'static str> {
+    fn read_line(&mut self, line: &str) -> Result<(), &'static str> {
         match line.as_bytes().first() {
             None | Some(b'#') => Ok(()),
             Some(b'*') => self.begin_table(line.get(1..).unwrap_or_default()),
-            Some(b':') => self.chain(line.get(1..).unwrap_or_default()),
-            Some(b'-') => self.rule(line),
-            Some(b'[') => self.rule(line.split_once("] ").ok_or("a counter is not closed")?.1),
+            Some(b':') => self.read_chain(line.get(1..).unwrap_or_default()),
+            Some(b'-') => self.read_rule(line),
+            Some(b'[') => self.read_rule(line.split_once("] ").ok_or("a counter is not closed")?.1),
             _ if line == "COMMIT" => self.open.take().map(drop).ok_or("COMMIT without a table"),
             _ => Err("neither a table, a chain, a rule nor COMMIT"),
         }
@@ -201,30 +201,30 @@ impl SaveReader<'_> {
         }
         let table = Table::ALL.into_iter().find(|table| table.name() == name.trim());
         if let Some(table) = table {
-            self.builder.table(table);
+            self.builder.add_table(table);
         }
         self.open = Some(table);
         Ok(())
     }
 
     /// The table that is open; `None` inside for one that is skipped.
-    fn table(&self) -> Result<Option<Table>, &'static str> {
+    fn current_table(&self) -> Result<Option<Table>, &'static str> {
         self.open.ok_or("outside of a table")
     }
 
-    fn chain(&mut self, rest: &str) -> Result<(), &'static str> {
+    fn read_chain(&mut self, rest: &str) -> Result<(), &'static str> {
         let name = rest.split_whitespace().next().ok_or("a chain without a name")?;
-        if let Some(table) = self.table()? {
-            self.builder.chain(table, name);
+        if let Some(table) = self.current_table()? {
+            self.builder.add_chain(table, name);
         }
         Ok(())
     }
 
-    fn rule(&mut self, line: &str) -> Result<(), &'static str> {
+    fn read_rule(&mut self, line: &str) -> Result<(), &'static str> {
         let rest = line.strip_prefix("-A ").ok_or("a rule that does not begin with -A")?;
         let (chain, text) = rest.split_once(' ').unwrap_or((rest, ""));
-        let Some(table) = self.table()? else { return Ok(()) };
-        self.builder.rule(
+        let Some(table) = self.current_table()? else { return Ok(()) };
+        self.builder.add_rule(
             table,
             chain,
             |is_owned| may_lead_to(text, is_owned),
@@ -258,7 +258,7 @@ pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     while let Some(c) = chars.next() {
         match c {
             ' ' | '\t' => words.extend(word.take()),
-            '"' => quoted(&mut chars, word.get_or_insert_default())?,
+            '"' => read_quoted(&mut chars, word.get_or_insert_default())?,
             other => word.get_or_insert_default().push(other),
         }
     }
@@ -266,7 +266,7 @@ pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-fn quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
+fn read_quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
     loop {
         match chars.next()? {
             '"' => return Some(()),

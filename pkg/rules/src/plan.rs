@@ -15,7 +15,7 @@ use crate::{
     parse::{self, SavedRule, SavedTable, SavedTables},
 };
 
-use chain::{ChainDifference, ChainUpdate, difference};
+use chain::{ChainDifference, ChainUpdate, chain_difference};
 
 pub use change::{AddedRule, RuleChange, RulePlace, TableEdit};
 
@@ -121,8 +121,11 @@ impl ChainSet {
     }
 
     fn edit_table(self, table: Table, want: &TableRules, have: &SavedTable) -> Option<TableEdit> {
-        let differ: Vec<ChainDifference> =
-            want.chains.iter().filter_map(|(chain, rules)| difference(table, chain, rules, have)).collect();
+        let differ: Vec<ChainDifference> = want
+            .chains
+            .iter()
+            .filter_map(|(chain, rules)| chain_difference(table, chain, rules, have))
+            .collect();
         let mut why: Vec<String> = differ.iter().map(|differs| differs.why.clone()).collect();
         let stale: Vec<Chain> = have
             .chains_of(self)
@@ -136,7 +139,7 @@ impl ChainSet {
         }
         let filled = differ.iter().filter(|differs| differs.way == ChainUpdate::Fill);
         let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
-        let adds = differ.iter().flat_map(|differs| additions(differs, want)).collect();
+        let adds = differ.iter().flat_map(|differs| added_rules(differs, want)).collect();
         Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
     }
 
@@ -178,11 +181,11 @@ impl ChainSet {
 }
 
 /// Returns the rules to add to a chain that differs, each with its place.
-fn additions(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
+fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
     let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };
     match &differs.way {
-        ChainUpdate::Fill => want.chain(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
+        ChainUpdate::Fill => want.rules_of(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
         ChainUpdate::Insert(rules) => rules.iter().map(|(place, rule)| add(*place, rule)).collect(),
     }
 }

@@ -9,11 +9,11 @@ use std::{
 use crate::ir::{Match, MatchValue, Rule, Target};
 
 /// `! ` in front of the option when negated, as `iptables-save` places it.
-fn option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
-    write!(f, " {}{name} {}", not(is.negated), is.value)
+fn write_option<T: Display>(f: &mut fmt::Formatter<'_>, name: &str, is: &MatchValue<T>) -> fmt::Result {
+    write!(f, " {}{name} {}", negation_prefix(is.negated), is.value)
 }
 
-fn not(negated: bool) -> &'static str {
+fn negation_prefix(negated: bool) -> &'static str {
     if negated { "! " } else { "" }
 }
 
@@ -34,67 +34,69 @@ impl Display for RuleConditions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = self.0;
         if let Some(net) = &rule.source {
-            option(f, "-s", net)?;
+            write_option(f, "-s", net)?;
         }
         if let Some(net) = &rule.dest {
-            option(f, "-d", net)?;
+            write_option(f, "-d", net)?;
         }
         if let Some(interface) = &rule.input {
-            option(f, "-i", interface)?;
+            write_option(f, "-i", interface)?;
         }
         if let Some(interface) = &rule.output {
-            option(f, "-o", interface)?;
+            write_option(f, "-o", interface)?;
         }
         if let Some(proto) = &rule.proto {
-            option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.name() })?;
+            write_option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.name() })?;
         }
         for condition in &rule.matches {
-            condition.print(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.name()))?;
+            condition.write_match(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.name()))?;
         }
         Ok(())
     }
 }
 
 impl Match {
-    fn print(&self, f: &mut fmt::Formatter<'_>, proto: &str) -> fmt::Result {
+    fn write_match(&self, f: &mut fmt::Formatter<'_>, proto: &str) -> fmt::Result {
         match self {
             Match::SourcePort(port) => {
                 write!(f, " -m {proto}")?;
-                option(f, "--sport", port)
+                write_option(f, "--sport", port)
             }
             Match::DestPort(port) => {
                 write!(f, " -m {proto}")?;
-                option(f, "--dport", port)
+                write_option(f, "--dport", port)
             }
             Match::DestPortRange(range) => {
                 write!(f, " -m {proto}")?;
-                option(f, "--dport", &MatchValue::eq(range))
+                write_option(f, "--dport", &MatchValue::eq(range))
             }
             Match::DestPorts(ports) => {
                 let list = ports.value.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
                 f.write_str(" -m multiport")?;
-                option(f, "--dports", &MatchValue { negated: ports.negated, value: list })
+                write_option(f, "--dports", &MatchValue { negated: ports.negated, value: list })
             }
             Match::Uid(id) => {
                 f.write_str(" -m owner")?;
-                option(f, "--uid-owner", id)
+                write_option(f, "--uid-owner", id)
             }
             Match::Gid(id) => {
                 f.write_str(" -m owner")?;
-                option(f, "--gid-owner", id)
+                write_option(f, "--gid-owner", id)
             }
-            Match::SocketExists { negated } => write!(f, " -m owner {}--socket-exists", not(*negated)),
+            Match::SocketExists { negated } => {
+                write!(f, " -m owner {}--socket-exists", negation_prefix(*negated))
+            }
             Match::Mark(mark) => {
                 f.write_str(" -m mark")?;
-                option(f, "--mark", mark)
+                write_option(f, "--mark", mark)
             }
             Match::ConnMark(mark) => {
                 f.write_str(" -m connmark")?;
-                option(f, "--mark", mark)
+                write_option(f, "--mark", mark)
             }
             Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.name()),
             Match::Set { name, side, negated } => {
-                write!(f, " -m set {}--match-set {name} {}", not(*negated), side.name())
+                write!(f, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.name())
             }
         }
     }

@@ -34,16 +34,16 @@ pub struct UnknownRecordedRule {
 impl RecordedRules {
     /// Records rules. A family without any has an empty rule set.
     #[must_use]
-    pub fn record(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
-        let [v4, v6] = Family::BOTH.map(|family| lines(&rules(family)));
-        RecordedRules::merge(v4, v6)
+    pub fn from_rules(rules: impl Fn(Family) -> RuleSet) -> RecordedRules {
+        let [v4, v6] = Family::BOTH.map(|family| placed_lines(&rules(family)));
+        RecordedRules::merge_families(v4, v6)
     }
 
     /// Records the rules of an owner that were found; `None`: some of them are not understood.
     #[must_use]
     pub fn of_found<'a>(owner: ChainSet, found: impl Fn(Family) -> &'a SavedTables) -> Option<RecordedRules> {
         let [v4, v6] = Family::BOTH.map(|family| found_lines(owner, found(family)));
-        Some(RecordedRules::merge(v4?, v6?))
+        Some(RecordedRules::merge_families(v4?, v6?))
     }
 
     /// Restores what [`RecordedRules::lines`] returned.
@@ -67,26 +67,26 @@ impl RecordedRules {
     /// There are rules, and this version understands them all.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rules(family).is_ok())
+        !self.is_empty() && Family::BOTH.into_iter().all(|family| self.rule_set(family).is_ok())
     }
 
     /// Returns the rules of a family.
     ///
     /// # Errors
     /// A line is not understood: another version has recorded it.
-    pub fn rules(&self, family: Family) -> Result<RuleSet, UnknownRecordedRule> {
+    pub fn rule_set(&self, family: Family) -> Result<RuleSet, UnknownRecordedRule> {
         let mut rules = RuleSet::default();
         for (place, lines) in &self.0 {
             for line in lines.lines() {
                 let unknown = || UnknownRecordedRule { place: place.clone(), line: line.to_owned() };
                 let Some(text) = of_family(line, family) else { continue };
-                add(&mut rules, place, text).ok_or_else(unknown)?;
+                add_line(&mut rules, place, text).ok_or_else(unknown)?;
             }
         }
         Ok(rules)
     }
 
-    fn merge(v4: PlacedLines, mut v6: PlacedLines) -> RecordedRules {
+    fn merge_families(v4: PlacedLines, mut v6: PlacedLines) -> RecordedRules {
         let mut merged = BTreeMap::new();
         for (place, lines) in v4 {
             let others = v6.remove(&place).unwrap_or_default();
@@ -137,20 +137,20 @@ fn of_family(line: &str, family: Family) -> Option<&str> {
     if line.starts_with(other) { None } else { Some(line.strip_prefix(own).unwrap_or(line)) }
 }
 
-fn place(table: Table, chain: &str) -> String {
+fn chain_place(table: Table, chain: &str) -> String {
     format!("{} {chain}", table.name())
 }
 
-fn lines(rules: &RuleSet) -> PlacedLines {
+fn placed_lines(rules: &RuleSet) -> PlacedLines {
     let mut lines = PlacedLines::new();
     for (table, rules) in &rules.tables {
         for jump in &rules.jumps {
             let first = if jump.place == JumpPlace::First { FIRST } else { "" };
-            let place = lines.entry(place(*table, jump.hook.name())).or_default();
+            let place = lines.entry(chain_place(*table, jump.hook.name())).or_default();
             place.push(format!("{first}{}", jump.rule));
         }
         for (chain, rules) in &rules.chains {
-            let place = lines.entry(place(*table, &chain.0)).or_default();
+            let place = lines.entry(chain_place(*table, &chain.0)).or_default();
             place.push(CHAIN.to_owned());
             place.extend(rules.iter().map(ToString::to_string));
         }
@@ -162,10 +162,10 @@ fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
     let mut lines = PlacedLines::new();
     for (table, saved) in &found.tables {
         for (_, jump) in saved.rules_into_chains_of(owner) {
-            lines.entry(place(*table, &jump.chain)).or_default().push(jump.rule.as_ref()?.to_string());
+            lines.entry(chain_place(*table, &jump.chain)).or_default().push(jump.rule.as_ref()?.to_string());
         }
         for chain in saved.chains.iter().filter(|chain| owner.contains(chain)) {
-            let place = lines.entry(place(*table, chain)).or_default();
+            let place = lines.entry(chain_place(*table, chain)).or_default();
             place.push(CHAIN.to_owned());
             for rule in saved.rules_of(chain) {
                 place.push(rule.rule.as_ref()?.to_string());
@@ -176,10 +176,10 @@ fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
 }
 
 /// Adds a line to the rules; `None`: it is not understood.
-fn add(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
+fn add_line(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
     let (table, chain) = place.split_once(' ')?;
     let table = Table::ALL.into_iter().find(|known| known.name() == table)?;
-    let rules = rules.table(table);
+    let rules = rules.table_mut(table);
     if let Some(hook) = Hook::ALL.into_iter().find(|hook| hook.name() == chain) {
         let (place, text) = match text.strip_prefix(FIRST) {
             Some(text) => (JumpPlace::First, text),
@@ -210,7 +210,7 @@ mod tests {
         let dns = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
         vec![
             sidecar(sidecar::SidecarConfig::default()),
-            Box::new(move |family| inpod::pod(&inpod::InPodRulesConfig::default(), &dns, family)),
+            Box::new(move |family| inpod::pod_rules(&inpod::InPodRulesConfig::default(), &dns, family)),
             Box::new(|family| match family {
                 Family::V4 => sidecar::rule_set(&sidecar::SidecarConfig::default(), family),
                 Family::V6 => RuleSet::default(),
@@ -233,11 +233,11 @@ mod tests {
     #[test]
     fn what_is_recorded_is_read_back_in_both_families() {
         for rules in sets() {
-            let recorded = RecordedRules::record(&rules);
+            let recorded = RecordedRules::from_rules(&rules);
             assert!(!recorded.is_empty());
             let kept = RecordedRules::from_lines(recorded.lines().clone());
             for family in Family::BOTH {
-                assert_eq!(sorted(kept.rules(family).unwrap()), sorted(rules(family)), "{recorded}");
+                assert_eq!(sorted(kept.rule_set(family).unwrap()), sorted(rules(family)), "{recorded}");
             }
         }
     }
@@ -245,12 +245,12 @@ mod tests {
     #[test]
     fn rules_of_both_families_take_little_more_room_than_those_of_one() {
         let both = sets().swap_remove(0);
-        let one = RecordedRules::record(|family| match family {
+        let one = RecordedRules::from_rules(|family| match family {
             Family::V4 => both(family),
             Family::V6 => RuleSet::default(),
         });
         let length = |recorded: &RecordedRules| recorded.to_string().len();
-        assert!(length(&RecordedRules::record(&both)) < length(&one) * 3 / 2);
+        assert!(length(&RecordedRules::from_rules(&both)) < length(&one) * 3 / 2);
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         });
         let found = |family| if family == Family::V4 { &v4 } else { &v6 };
         let recorded = RecordedRules::of_found(ChainSet::SIDECAR, found);
-        assert_eq!(recorded, Some(RecordedRules::record(rules)));
+        assert_eq!(recorded, Some(RecordedRules::from_rules(rules)));
         let strange =
             "*nat\n:ISTIO_OUTPUT - [0:0]\n-A ISTIO_OUTPUT -m statistic --mode nth -j RETURN\nCOMMIT\n";
         let strange = SavedTables::parse(strange).unwrap();
@@ -283,7 +283,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(place in ".{0,20}", lines in "(.{0,30}\n){0,4}") {
             let recorded = RecordedRules::from_lines(BTreeMap::from([(place, lines)]));
-            drop(Family::BOTH.map(|family| recorded.rules(family)));
+            drop(Family::BOTH.map(|family| recorded.rule_set(family)));
         }
     }
 }

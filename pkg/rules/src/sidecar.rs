@@ -66,7 +66,7 @@ impl SidecarConfig {
     }
 
     /// Returns the network that counts as the pod's own loopback.
-    fn localhost(&self, family: Family) -> IpNet {
+    fn loopback_net(&self, family: Family) -> IpNet {
         match family {
             Family::V4 => self.loopback.net(),
             Family::V6 => host_net(IpAddr::V6(Ipv6Addr::LOCALHOST)),
@@ -101,9 +101,9 @@ pub fn passthrough_source(family: Family) -> IpAddr {
 pub fn rule_set(config: &SidecarConfig, family: Family) -> RuleSet {
     let mut rules = RuleSet::default();
     redirect_targets(config, &mut rules);
-    inbound::capture(config, family, &mut rules);
-    outbound::capture(config, family, &mut rules);
-    dns::capture(config, family, &mut rules);
+    inbound::add_rules(config, family, &mut rules);
+    outbound::add_rules(config, family, &mut rules);
+    dns::add_rules(config, family, &mut rules);
     rules.tables.retain(|_, table| !table.chains.is_empty());
     rules
 }
@@ -116,7 +116,7 @@ pub fn restore_text(config: &SidecarConfig, family: Family) -> String {
 
 /// The two chains that redirect; both exist always, as operators expect them.
 fn redirect_targets(config: &SidecarConfig, rules: &mut RuleSet) {
-    let nat = rules.table(Table::Nat);
+    let nat = rules.table_mut(Table::Nat);
     nat.push(&REDIRECT, Rule::new(Target::Redirect(config.outbound_port)).tcp());
     nat.push(&IN_REDIRECT, Rule::new(Target::Redirect(config.inbound_port)).tcp());
 }
@@ -129,14 +129,14 @@ enum SocketOwner {
 }
 
 impl SocketOwner {
-    fn is(self) -> Match {
+    fn to_match(self) -> Match {
         match self {
             SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::eq(id)),
             SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::eq(id)),
         }
     }
 
-    fn is_not(self) -> Match {
+    fn to_negated_match(self) -> Match {
         match self {
             SocketOwner::User(id) => Match::Uid(crate::ir::MatchValue::ne(id)),
             SocketOwner::Group(id) => Match::Gid(crate::ir::MatchValue::ne(id)),
@@ -145,26 +145,26 @@ impl SocketOwner {
 }
 
 impl SidecarConfig {
-    fn users(&self) -> impl Iterator<Item = SocketOwner> {
+    fn proxy_users(&self) -> impl Iterator<Item = SocketOwner> {
         self.proxy_uids.iter().copied().map(SocketOwner::User)
     }
 
-    fn groups(&self) -> impl Iterator<Item = SocketOwner> {
+    fn proxy_groups(&self) -> impl Iterator<Item = SocketOwner> {
         self.proxy_gids.iter().copied().map(SocketOwner::Group)
     }
 
-    fn owners(&self) -> impl Iterator<Item = SocketOwner> {
-        self.users().chain(self.groups())
+    fn proxy_owners(&self) -> impl Iterator<Item = SocketOwner> {
+        self.proxy_users().chain(self.proxy_groups())
     }
 
     /// Rules that let go of traffic by owner group; `rule` carries the other conditions.
     fn owner_group_returns(&self, rule: &Rule) -> Vec<Rule> {
         match &self.owner_groups {
             OwnerGroups::Except(groups) => {
-                groups.iter().map(|gid| rule.clone().when(SocketOwner::Group(*gid).is())).collect()
+                groups.iter().map(|gid| rule.clone().when(SocketOwner::Group(*gid).to_match())).collect()
             }
             OwnerGroups::Only(groups) => {
-                let none_of = |rule: Rule, gid: &u32| rule.when(SocketOwner::Group(*gid).is_not());
+                let none_of = |rule: Rule, gid: &u32| rule.when(SocketOwner::Group(*gid).to_negated_match());
                 vec![groups.iter().fold(rule.clone(), none_of)]
             }
         }
@@ -172,6 +172,6 @@ impl SidecarConfig {
 }
 
 /// The one jump of a built-in chain.
-fn jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
-    rules.table(table).jumps.push(HookJump { hook, rule, place });
+fn add_jump(rules: &mut RuleSet, table: Table, hook: Hook, rule: Rule, place: JumpPlace) {
+    rules.table_mut(table).jumps.push(HookJump { hook, rule, place });
 }

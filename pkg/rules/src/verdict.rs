@@ -58,22 +58,22 @@ impl RuleSet {
         let verdicts = tables.iter().filter_map(|table| {
             let table = self.tables.get(table)?;
             let jumps = table.jumps.iter().filter(|jump| jump.hook == hook).map(|jump| &jump.rule);
-            walk(table, jumps, packet, DEPTH)
+            walk_rules(table, jumps, packet, DEPTH)
         });
         let mut decided = verdicts.filter(|verdict| *verdict != PacketVerdict::Untouched);
         decided.next().unwrap_or(PacketVerdict::Untouched)
     }
 }
 
-fn walk<'a>(
+fn walk_rules<'a>(
     table: &'a TableRules,
     rules: impl IntoIterator<Item = &'a Rule>,
     packet: &FirstPacket,
     depth: usize,
 ) -> ChainOutcome {
     let depth = depth.checked_sub(1)?;
-    let enter = |chain: &Chain| walk(table, table.chain(chain), packet, depth);
-    for rule in rules.into_iter().filter(|rule| fits(rule, packet)) {
+    let enter = |chain: &Chain| walk_rules(table, table.rules_of(chain), packet, depth);
+    for rule in rules.into_iter().filter(|rule| rule_matches(rule, packet)) {
         match &rule.target {
             Target::Return => return None,
             Target::Drop => return Some(PacketVerdict::Dropped),
@@ -100,35 +100,35 @@ fn walk<'a>(
     None
 }
 
-fn fits(rule: &Rule, packet: &FirstPacket) -> bool {
+fn rule_matches(rule: &Rule, packet: &FirstPacket) -> bool {
     let is_to = |net: &IpNet| net.contains(&packet.dest.ip());
     let arrives = packet.source.is_some();
-    holds(rule.source.as_ref(), |net| packet.source.is_some_and(|source| net.contains(&source)))
-        && holds(rule.dest.as_ref(), is_to)
-        && holds(rule.input.as_ref(), |name| arrives && is_interface(name, &packet.interface))
-        && holds(rule.output.as_ref(), |name| !arrives && is_interface(name, &packet.interface))
-        && holds(rule.proto.as_ref(), |protocol| *protocol == packet.protocol)
+    condition_holds(rule.source.as_ref(), |net| packet.source.is_some_and(|source| net.contains(&source)))
+        && condition_holds(rule.dest.as_ref(), is_to)
+        && condition_holds(rule.input.as_ref(), |name| arrives && is_interface(name, &packet.interface))
+        && condition_holds(rule.output.as_ref(), |name| !arrives && is_interface(name, &packet.interface))
+        && condition_holds(rule.proto.as_ref(), |protocol| *protocol == packet.protocol)
         && rule.matches.iter().all(|condition| is_met(condition, packet))
 }
 
 fn is_met(condition: &Match, packet: &FirstPacket) -> bool {
     let port = Port(packet.dest.port());
     match condition {
-        Match::SourcePort(value) => holds(Some(value), |_| false),
-        Match::DestPort(value) => holds(Some(value), |wanted| *wanted == port),
+        Match::SourcePort(value) => condition_holds(Some(value), |_| false),
+        Match::DestPort(value) => condition_holds(Some(value), |wanted| *wanted == port),
         Match::DestPortRange(range) => (range.first()..=range.last()).contains(&port),
-        Match::DestPorts(value) => holds(Some(value), |ports| ports.contains(&port)),
-        Match::Uid(value) => holds(Some(value), |uid| *uid == packet.uid),
-        Match::Gid(value) => holds(Some(value), |gid| *gid == packet.gid),
+        Match::DestPorts(value) => condition_holds(Some(value), |ports| ports.contains(&port)),
+        Match::Uid(value) => condition_holds(Some(value), |uid| *uid == packet.uid),
+        Match::Gid(value) => condition_holds(Some(value), |gid| *gid == packet.gid),
         Match::SocketExists { negated } => packet.source.is_some() == *negated,
-        Match::Mark(value) => holds(Some(value), |mark| has_mark(packet.mark, *mark)),
-        Match::ConnMark(value) => holds(Some(value), |mark| has_mark(0, *mark)),
+        Match::Mark(value) => condition_holds(Some(value), |mark| has_mark(packet.mark, *mark)),
+        Match::ConnMark(value) => condition_holds(Some(value), |mark| has_mark(0, *mark)),
         Match::CtState(state) => *state == crate::CtStates::New,
         Match::Set { negated, .. } => *negated,
     }
 }
 
-fn holds<T>(condition: Option<&MatchValue<T>>, is: impl FnOnce(&T) -> bool) -> bool {
+fn condition_holds<T>(condition: Option<&MatchValue<T>>, is: impl FnOnce(&T) -> bool) -> bool {
     condition.is_none_or(|condition| is(&condition.value) != condition.negated)
 }
 
@@ -188,11 +188,11 @@ mod tests {
             ("169.254.7.127", "10.0.0.2:80", Untouched),
         ] {
             let packet = arriving(source, dest);
-            let rules = crate::inpod::pod(&config, &options, Family::of_ip(packet.dest.ip()));
+            let rules = crate::inpod::pod_rules(&config, &options, Family::of_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{source} {dest}");
         }
         options.bypass_inbound = true;
-        let rules = crate::inpod::pod(&config, &options, Family::V4);
+        let rules = crate::inpod::pod_rules(&config, &options, Family::V4);
         assert_eq!(rules.verdict_on(&arriving("192.0.2.1", "10.0.0.2:80")), Untouched);
     }
 
@@ -243,7 +243,7 @@ mod tests {
             (&with, "169.254.7.127:80", tcp, Untouched),
         ] {
             let packet = to(dest, protocol);
-            let rules = crate::inpod::pod(&config, options, Family::of_ip(packet.dest.ip()));
+            let rules = crate::inpod::pod_rules(&config, options, Family::of_ip(packet.dest.ip()));
             assert_eq!(rules.verdict_on(&packet), expected, "{dest} {protocol:?}");
             let by_proxy = FirstPacket { mark: 0xf539, ..packet };
             assert_eq!(rules.verdict_on(&by_proxy), Untouched, "{dest} {protocol:?}");

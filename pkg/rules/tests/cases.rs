@@ -10,7 +10,8 @@ pub(crate) struct Case {
     pub(crate) config: SidecarConfig,
 }
 
-pub(crate) const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::exact(1337), table: TableId(133) };
+pub(crate) const TPROXY: InboundMode =
+    InboundMode::Tproxy { mark: Mark::with_full_mask(1337), table: TableId(133) };
 
 pub(crate) fn ports(list: &[u16]) -> PortSelection {
     PortSelection::List(list.iter().copied().map(Port).collect())

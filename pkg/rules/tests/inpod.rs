@@ -23,7 +23,7 @@ struct Case {
 }
 
 fn pod(pod: &PodOptions, family: Family) -> RuleSet {
-    inpod::pod(&InPodRulesConfig::default(), pod, family)
+    inpod::pod_rules(&InPodRulesConfig::default(), pod, family)
 }
 
 fn virtual_machine() -> PodOptions {
@@ -142,6 +142,10 @@ fn an_exception_covers_connections_of_its_direction_only() {
         ("10.0.0.2:80", "192.0.2.7:40000", true, false),
     ] {
         let [local_end, remote_end] = [local, remote].map(|end| end.parse().unwrap());
-        assert_eq!(exceptions.cover(local_end, remote_end, accepted), covered, "{local} {remote} {accepted}");
+        assert_eq!(
+            exceptions.excludes_connection(local_end, remote_end, accepted),
+            covered,
+            "{local} {remote} {accepted}"
+        );
     }
 }

@@ -255,7 +255,7 @@ fn every_rule_set_is_whole() {
 #[test]
 fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let first = case.rules.tables[&Table::Mangle].chain(&node::PREROUTING).iter().take(2);
+        let first = case.rules.tables[&Table::Mangle].rules_of(&node::PREROUTING).iter().take(2);
         let first: Vec<String> = first.map(ToString::to_string).collect();
         let asked = [
             "-m connmark ! --mark 0x0/0x3000 -g ztunnel-KNOWN",
@@ -278,7 +278,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
 #[test]
 fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
-        let [links @ .., last] = case.rules.tables[&Table::Mangle].chain(&node::KNOWN) else {
+        let [links @ .., last] = case.rules.tables[&Table::Mangle].rules_of(&node::KNOWN) else {
             panic!("{}", case.name)
         };
         assert_eq!(last.to_string(), "-j CONNMARK --restore-mark --nfmask 0x3140 --ctmask 0x3140");
@@ -294,7 +294,7 @@ fn a_packet_of_a_captured_connection_is_looked_up_nowhere() {
 fn a_connection_gets_its_slot_in_both_places() {
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
         let noted = |table: Table, chain: &rules::Chain| {
-            let rules = case.rules.tables[&table].chain(chain);
+            let rules = case.rules.tables[&table].rules_of(chain);
             let noted = rules.iter().filter(|rule| matches!(rule.target, Target::SetConnMark(_)));
             noted.map(ToString::to_string).collect::<Vec<_>>()
         };
@@ -360,7 +360,7 @@ fn everything_is_as_configured() {
     config.links.inbound = ["a0", "a1"].map(|name| model::IfName::new(name).unwrap());
     config.ports.dns = model::Port(5353);
     let ip = "10.0.0.1".parse().unwrap();
-    let rules = node::host(
+    let rules = node::host_rules(
         &config,
         &NodeParameters { family: Family::V4, slots: [None, None], set: "s", dns: Some(ip), capture: true },
     );

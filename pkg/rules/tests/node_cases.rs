@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use model::{Family, IfName};
 use rules::{
     RuleSet,
-    node::{NodeParameters, NodeRulesConfig, SLOTS, ZtunnelEndpoint, ZtunnelParameters, host, ztunnel},
+    node::{
+        NodeParameters, NodeRulesConfig, SLOTS, ZtunnelEndpoint, ZtunnelParameters, host_rules, ztunnel_rules,
+    },
 };
 
 /// The set of captured pods in these cases; one for each family.
@@ -37,7 +39,7 @@ fn slot(family: Family, index: usize) -> ZtunnelEndpoint {
 fn node(family: Family, present: [bool; SLOTS], dns: Option<usize>) -> RuleSet {
     let slots = [0, 1].map(|index| present[index].then(|| slot(family, index)));
     let set = SETS[usize::from(family == Family::V6)];
-    host(
+    host_rules(
         &NodeRulesConfig::default(),
         &NodeParameters { family, slots, set, dns: dns.map(|index| ip(family, index)), capture: true },
     )
@@ -45,7 +47,7 @@ fn node(family: Family, present: [bool; SLOTS], dns: Option<usize>) -> RuleSet {
 
 fn proxy(family: Family, dns: bool) -> RuleSet {
     let uplink = IfName::new("eth0").unwrap();
-    ztunnel(
+    ztunnel_rules(
         &NodeRulesConfig::default(),
         &ZtunnelParameters { family, uplink: &uplink, ip: ip(family, 0), dns },
     )

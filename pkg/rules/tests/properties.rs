@@ -86,7 +86,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
 fn carry_out(kernel: &mut Kernel, change: &plan::RuleChange) {
     let mut by_calls = kernel.clone();
     kernel.restore(&change.restore_text()).unwrap();
-    for call in change.calls() {
+    for call in change.iptables_calls() {
         by_calls.call(&call).unwrap();
     }
     assert_eq!(by_calls, *kernel, "single calls end elsewhere than the restore");

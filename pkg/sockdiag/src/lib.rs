@@ -58,9 +58,9 @@ impl TcpSockets {
             if has_none(counted) {
                 continue;
             }
-            let request = DiagRequest::list(family, TcpState::LIVE).message(BY_FAMILY);
-            let socket = Socket::open(NetlinkProtocol::Sockets)?.bounded(ListBounds::POD);
-            let (replies, rest) = match socket.head(&request, MAX_BYTES) {
+            let request = DiagRequest::list(family, TcpState::LIVE).to_message(BY_FAMILY);
+            let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
+            let (replies, rest) = match socket.dump_head(&request, MAX_BYTES) {
                 Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => continue,
                 listed => listed?,
             };
@@ -104,8 +104,8 @@ pub fn udp_receivers() -> Result<Option<Vec<SocketAddr>>, Error> {
 fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAddr>>, Error> {
     let mut found = Vec::new();
     for family in [AF_INET, AF_INET6] {
-        let socket = Socket::open(NetlinkProtocol::Sockets)?.bounded(ListBounds::POD);
-        match socket.head(&request(family).message(BY_FAMILY), MAX_BYTES) {
+        let socket = Socket::open(NetlinkProtocol::Sockets)?.with_bounds(ListBounds::POD);
+        match socket.dump_head(&request(family).to_message(BY_FAMILY), MAX_BYTES) {
             Err(error) if family == AF_INET6 && error.errno() == Some(Errno::NOENT) => {}
             Err(error) => return Err(error),
             Ok((_, None)) => return Ok(None),
@@ -123,7 +123,7 @@ fn local_ends(request: impl Fn(u8) -> DiagRequest) -> Result<Option<Vec<SocketAd
 /// The kernel does not answer, such as one without `inet_diag`.
 pub fn user_of(theirs: SocketAddr, ours: SocketAddr) -> Result<Option<u32>, Error> {
     let mut socket = Socket::open(NetlinkProtocol::Sockets)?;
-    let replies = socket.get(DiagRequest::one(theirs, ours).message(BY_FAMILY))?;
+    let replies = socket.get(DiagRequest::for_connection(theirs, ours).to_message(BY_FAMILY))?;
     let found = replies.iter().find_map(|reply| TcpSocket::parse(&reply));
     Ok(found.filter(|socket| is_held(socket, theirs, ours)).map(|socket| socket.user))
 }
@@ -141,18 +141,18 @@ fn is_held(socket: &TcpSocket, theirs: SocketAddr, ours: SocketAddr) -> bool {
 ///
 /// # Errors
 /// The kernel refuses, such as one without `CONFIG_INET_DIAG_DESTROY` (`EOPNOTSUPP`).
-pub fn destroy(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, Error> {
-    match handle.request(DiagRequest::exactly(socket).message(DESTROY)) {
+pub fn destroy_socket(handle: &mut Socket, socket: &TcpSocket) -> Result<bool, Error> {
+    match handle.request(DiagRequest::for_socket(socket).to_message(DESTROY)) {
         Err(error) if error.errno() == Some(Errno::NOENT) => Ok(false),
         done => done.map(|()| true),
     }
 }
 
-/// A handle for [`destroy`], on the calling thread's namespace.
+/// A handle for [`destroy_socket`], on the calling thread's namespace.
 ///
 /// # Errors
 /// The kernel does not give one.
-pub fn handle() -> Result<Socket, Error> {
+pub fn open_handle() -> Result<Socket, Error> {
     Socket::open(NetlinkProtocol::Sockets)
 }
 

@@ -40,10 +40,10 @@ impl DiagRequest {
     }
 
     /// The socket with this end, connected to that one, in any state. Without one, a listener at the port.
-    pub(crate) fn one(local: SocketAddr, remote: SocketAddr) -> DiagRequest {
+    pub(crate) fn for_connection(local: SocketAddr, remote: SocketAddr) -> DiagRequest {
         let mut id = [0; ID];
         let ports = [local, remote].into_iter().flat_map(|end| end.port().to_be_bytes());
-        let addresses = [local, remote].into_iter().flat_map(|end| padded(end.ip()));
+        let addresses = [local, remote].into_iter().flat_map(|end| padded_address(end.ip()));
         let any = [0; 4].into_iter().chain(NO_COOKIE); // interface, and cookie
         id.iter_mut().zip(ports.chain(addresses).chain(any)).for_each(|(to, from)| *to = from);
         let family = if local.ip().to_canonical().is_ipv4() { AF_INET } else { AF_INET6 };
@@ -51,11 +51,11 @@ impl DiagRequest {
     }
 
     /// A socket that was listed, and no other one that has taken its addresses meanwhile.
-    pub(crate) fn exactly(socket: &TcpSocket) -> DiagRequest {
+    pub(crate) fn for_socket(socket: &TcpSocket) -> DiagRequest {
         DiagRequest { family: socket.family, protocol: IPPROTO_TCP, states: u32::MAX, id: socket.id }
     }
 
-    pub(crate) fn message(&self, kind: u16) -> NetlinkRequest {
+    pub(crate) fn to_message(&self, kind: u16) -> NetlinkRequest {
         let mut bytes = vec![self.family, self.protocol, 0, 0];
         bytes.extend_from_slice(&self.states.to_ne_bytes());
         bytes.extend_from_slice(&self.id);
@@ -63,7 +63,7 @@ impl DiagRequest {
     }
 }
 
-fn padded(ip: IpAddr) -> [u8; 16] {
+fn padded_address(ip: IpAddr) -> [u8; 16] {
     let mut bytes = [0; 16];
     match ip.to_canonical() {
         IpAddr::V4(ip) => bytes.iter_mut().zip(ip.octets()).for_each(|(to, from)| *to = from),

@@ -98,12 +98,12 @@ impl TcpSocket {
 
     /// `None`: the message is none of a TCP socket.
     pub(crate) fn parse(message: &ReceivedMessage<'_>) -> Option<TcpSocket> {
-        let (answer, attributes) = message.header::<ANSWER>().ok()?;
+        let (answer, attributes) = message.split_header::<ANSWER>().ok()?;
         let [family, state, _, _, rest @ ..] = answer;
         let (id, rest) = rest.split_first_chunk::<ID>()?;
         let number = |at: usize| Some(u32::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
         let port = |at: usize| Some(u16::from_be_bytes(*id.get(at..)?.first_chunk()?));
-        let address = |at: usize| address(*family, *id.get(at..)?.first_chunk()?);
+        let address = |at: usize| parse_address(*family, *id.get(at..)?.first_chunk()?);
         Some(TcpSocket {
             local: SocketAddr::new(address(4)?, port(0)?),
             remote: SocketAddr::new(address(20)?, port(2)?),
@@ -111,7 +111,7 @@ impl TcpSocket {
             // Behind expiry and both queues.
             user: number(12)?,
             inode: number(16)?,
-            mark: attributes.find(MARK).and_then(|mark| mark.u32().ok()).unwrap_or_default(),
+            mark: attributes.find(MARK).and_then(|mark| mark.read_u32().ok()).unwrap_or_default(),
             family: *family,
             id: *id,
         })
@@ -124,7 +124,7 @@ impl TcpSocket {
     }
 }
 
-fn address(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
+fn parse_address(family: u8, bytes: [u8; 16]) -> Option<IpAddr> {
     match family {
         AF_INET => bytes.first_chunk::<4>().map(|octets| IpAddr::V4(Ipv4Addr::from(*octets))),
         AF_INET6 => Some(IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()),

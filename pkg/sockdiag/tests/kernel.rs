@@ -97,11 +97,11 @@ fn a_connection_is_closed_for_both_sides_and_no_other_one() {
             let (other, _others) = connection(&listener, address);
             let sockets = TcpSockets::of_this_netns().unwrap();
             let socket = sockets.by_addresses()[&ends(&client)].clone();
-            let mut handle = sockdiag::handle().unwrap();
-            assert!(sockdiag::destroy(&mut handle, &socket).unwrap());
+            let mut handle = sockdiag::open_handle().unwrap();
+            assert!(sockdiag::destroy_socket(&mut handle, &socket).unwrap());
             assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionAborted);
             assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-            assert!(!sockdiag::destroy(&mut handle, &socket).unwrap(), "gone");
+            assert!(!sockdiag::destroy_socket(&mut handle, &socket).unwrap(), "gone");
             assert!(TcpSockets::of_this_netns().unwrap().by_addresses().contains_key(&ends(&other)));
         }
     });

@@ -72,14 +72,14 @@ pub struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let now = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if now.is_ok_and(|stat| identity(&stat) == self.identity) {
+        if now.is_ok_and(|stat| file_identity(&stat) == self.identity) {
             let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
 }
 
 /// Device and inode.
-fn identity(stat: &Stat) -> (u64, u64) {
+fn file_identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
@@ -104,14 +104,14 @@ pub fn bind_type(
 ) -> Result<(OwnedFd, SocketFile), SocketError> {
     let at = SocketLocation { path, mode: Mode::from_raw_mode(mode), socket_type };
     // What clients could not connect to is refused here, with the kernel's reason.
-    let address = at.system("use this path", SocketAddrUnix::new(path))?;
+    let address = at.map_system_error("use this path", SocketAddrUnix::new(path))?;
     let name = path.file_name().ok_or(Errno::INVAL);
-    let name = at.system("use this path", name)?;
-    let directory = at.directory()?;
+    let name = at.map_system_error("use this path", name)?;
+    let directory = at.open_directory()?;
     at.wait_for_the_last_one(&directory, name, &address)?;
     let temporary = temporary_name();
-    let listener = at.listen(&directory, &temporary)?;
-    let moved = at.show(&directory, &temporary, name);
+    let listener = at.listen_in(&directory, &temporary)?;
+    let moved = at.move_into_place(&directory, &temporary, name);
     if moved.is_err() {
         let _ = unlinkat(&directory, &temporary, AtFlags::empty());
     }
@@ -125,7 +125,7 @@ pub fn bind_type(
 /// The kernel cannot be asked for listeners there.
 pub fn is_in_use(path: &Path) -> Result<bool, SocketError> {
     let at = SocketLocation { path, mode: Mode::empty(), socket_type: SocketType::STREAM };
-    at.is_in_use(&at.system("use this path", SocketAddrUnix::new(path))?)
+    at.is_in_use(&at.map_system_error("use this path", SocketAddrUnix::new(path))?)
 }
 
 /// Unlike any other agent's, even of one that has the same process id in its own namespace.
@@ -142,7 +142,7 @@ struct SocketLocation<'a> {
 }
 
 impl SocketLocation<'_> {
-    fn system<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, SocketError>
+    fn map_system_error<T, E>(&self, doing: &'static str, result: Result<T, E>) -> Result<T, SocketError>
     where
         io::Error: From<E>,
     {
@@ -150,15 +150,15 @@ impl SocketLocation<'_> {
     }
 
     /// Made when it is missing.
-    fn directory(&self) -> Result<OwnedFd, SocketError> {
+    fn open_directory(&self) -> Result<OwnedFd, SocketError> {
         let directory = match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
         let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory);
-        self.system("make the directory", made)?;
+        self.map_system_error("make the directory", made)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        self.system("open the directory", rustix::fs::open(directory, flags, Mode::empty()))
+        self.map_system_error("open the directory", rustix::fs::open(directory, flags, Mode::empty()))
     }
 
     fn wait_for_the_last_one(
@@ -185,7 +185,7 @@ impl SocketLocation<'_> {
         match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
             stat => {
-                let mode = self.system("look at what is there", stat)?.st_mode;
+                let mode = self.map_system_error("look at what is there", stat)?.st_mode;
                 if FileType::from_raw_mode(mode) != FileType::Socket {
                     return Err(SocketError::NotASocket { path: self.path.into() });
                 }
@@ -198,46 +198,51 @@ impl SocketLocation<'_> {
     }
 
     fn is_in_use(&self, address: &SocketAddrUnix) -> Result<bool, SocketError> {
-        match self.connect(address) {
+        match self.try_connect(address) {
             // Nobody listens, or it is gone by now.
             Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
             // Busy, or a socket of another type: somebody's in any case.
             Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
-            error => self.system("ask who listens", error).map(|()| false),
+            error => self.map_system_error("ask who listens", error).map(|()| false),
         }
     }
 
     /// A listening socket with the right mode.
-    fn listen(&self, directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, SocketError> {
-        let socket = self.system("make a socket", self.socket())?;
+    fn listen_in(&self, directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, SocketError> {
+        let socket = self.map_system_error("make a socket", self.create_socket())?;
         // Through the open directory, since an address has room for a short path only.
         let path = Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name);
         let bound = SocketAddrUnix::new(path).and_then(|address| rustix::net::bind(&socket, &address));
-        self.system("bind", bound)?;
+        self.map_system_error("bind", bound)?;
         let ready = chmodat(directory, name, self.mode, AtFlags::empty())
             .and_then(|()| rustix::net::listen(&socket, BACKLOG));
         if ready.is_err() {
             let _ = unlinkat(directory, name, AtFlags::empty());
         }
-        self.system("listen", ready)?;
+        self.map_system_error("listen", ready)?;
         Ok(socket)
     }
 
     /// Moves the socket into place, and tells which one it is.
-    fn show(&self, directory: &OwnedFd, from: &OsStr, to: &OsStr) -> Result<(u64, u64), SocketError> {
+    fn move_into_place(
+        &self,
+        directory: &OwnedFd,
+        from: &OsStr,
+        to: &OsStr,
+    ) -> Result<(u64, u64), SocketError> {
         let stat = statat(directory, from, AtFlags::SYMLINK_NOFOLLOW);
-        let identity = identity(&self.system("look at the new socket", stat)?);
-        self.system("move the new socket", renameat(directory, from, directory, to))?;
+        let identity = file_identity(&self.map_system_error("look at the new socket", stat)?);
+        self.map_system_error("move the new socket", renameat(directory, from, directory, to))?;
         Ok(identity)
     }
 
-    fn socket(&self) -> Result<OwnedFd, Errno> {
+    fn create_socket(&self) -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socket_with(AddressFamily::UNIX, self.socket_type, flags, None)
     }
 
     /// Whether somebody answers; never waits.
-    fn connect(&self, address: &SocketAddrUnix) -> Result<(), Errno> {
-        rustix::net::connect(&self.socket()?, address)
+    fn try_connect(&self, address: &SocketAddrUnix) -> Result<(), Errno> {
+        rustix::net::connect(&self.create_socket()?, address)
     }
 }

@@ -67,7 +67,7 @@ impl ConnectionPeer {
     }
 
     /// Returns the peer at the other end of this TCP connection.
-    fn of(stream: &TcpStream, address: SocketAddr) -> ConnectionPeer {
+    fn from_stream(stream: &TcpStream, address: SocketAddr) -> ConnectionPeer {
         // A socket for both families shows IPv4 as a part of IPv6.
         if !address.ip().to_canonical().is_loopback() {
             return ConnectionPeer::Address(address);
@@ -96,14 +96,14 @@ pub(crate) struct ConnectionLimits {
 
 impl ConnectionLimits {
     /// For servers whose answers are short: nobody stalls longer than the connection lives.
-    pub(crate) const fn of(most: usize) -> ConnectionLimits {
+    pub(crate) const fn with_maximum(most: usize) -> ConnectionLimits {
         let stall = LIFETIME.saturating_add(GRACE);
         ConnectionLimits { most, head: HEAD, lifetime: LIFETIME, grace: GRACE, stall, evicts: false }
     }
 
     /// For ports that anybody can reach, so that nobody can keep others out.
-    pub(crate) const fn public(most: usize) -> ConnectionLimits {
-        ConnectionLimits { evicts: true, ..ConnectionLimits::of(most) }
+    pub(crate) const fn for_public_port(most: usize) -> ConnectionLimits {
+        ConnectionLimits { evicts: true, ..ConnectionLimits::with_maximum(most) }
     }
 }
 
@@ -121,7 +121,7 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, ConnectionPeer)> {
         let (stream, address) = TcpListener::accept(self).await?;
-        let peer = ConnectionPeer::of(&stream, address);
+        let peer = ConnectionPeer::from_stream(&stream, address);
         Ok((stream, peer))
     }
 }
@@ -151,12 +151,12 @@ pub(crate) async fn serve(
             Some(ended) = connections.join_next_with_id() => {
                 places.release(ended.map_or_else(|error| error.id(), |(id, ())| id));
             }
-            (stream, peer) = next(listener), if places.len() < limits.most || (limits.evicts && places.has_idle()) => {
+            (stream, peer) = accept_next(listener), if places.len() < limits.most || (limits.evicts && places.has_idle()) => {
                 if places.len() >= limits.most {
-                    places.evict();
+                    places.evict_idle();
                 }
                 let (stream, in_flight) = (WriteTimeout::new(stream, limits.stall), InFlight::default());
-                let serve = connection(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
+                let serve = serve_stream(stream, peer, in_flight.clone(), router.clone(), limits, closed.clone());
                 places.insert(peer, in_flight, connections.spawn(serve));
             }
         }
@@ -166,7 +166,7 @@ pub(crate) async fn serve(
     let _ = timeout(limits.grace, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-async fn next<L: Listener>(listener: &L) -> (L::Stream, ConnectionPeer) {
+async fn accept_next<L: Listener>(listener: &L) -> (L::Stream, ConnectionPeer) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -176,7 +176,7 @@ async fn next<L: Listener>(listener: &L) -> (L::Stream, ConnectionPeer) {
     }
 }
 
-async fn connection(
+async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: ConnectionPeer,
     in_flight: InFlight,
@@ -190,7 +190,7 @@ async fn connection(
         .max_buf_size(BUFFER)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(|request| respond(&router, peer, &in_flight, request)),
+            service_fn(|request| answer_request(&router, peer, &in_flight, request)),
         );
     let mut connection = pin!(connection);
     tokio::select! {
@@ -203,7 +203,7 @@ async fn connection(
     let _ = timeout(limits.grace, connection).await;
 }
 
-fn respond(
+fn answer_request(
     router: &Router,
     peer: ConnectionPeer,
     in_flight: &InFlight,

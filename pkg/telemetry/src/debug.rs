@@ -48,7 +48,7 @@ const MAX_BODY: usize = 16 * 1024;
 const LIMITS: ConnectionLimits = ConnectionLimits {
     head: Duration::from_secs(5),
     stall: Duration::from_secs(5),
-    ..ConnectionLimits::of(MAX_CONNECTIONS)
+    ..ConnectionLimits::with_maximum(MAX_CONNECTIONS)
 };
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
@@ -61,16 +61,16 @@ pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Reason>
 /// Access to the state of the node. A question whose asker has gone is dropped.
 pub trait StateInspector: Send + Sync + 'static {
     /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
-    fn state(&self) -> InspectionFuture<'_, Arc<report::StateReport>>;
+    fn observe_state(&self) -> InspectionFuture<'_, Arc<report::StateReport>>;
 
     /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
-    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 
     /// Where the kernel leads packets that are sent in this pod's network namespace; one pod at a time.
-    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 
     /// Returns what a change of labels would do to the node's pods.
-    fn simulate(&self, change: report::LabelChange) -> InspectionFuture<'_, report::NodeSimulation>;
+    fn simulate_change(&self, change: report::LabelChange) -> InspectionFuture<'_, report::NodeSimulation>;
 }
 
 /// Description of the build, in ControlZ's terms.
@@ -100,11 +100,11 @@ struct HandlerState {
 
 /// All paths. The router serves TCP ([`serve`]) and a socket of root's ([`crate::local::RootServer`]) alike.
 pub fn debug_router(inspect: Arc<dyn StateInspector>, logger: Logger, build: BuildInfo) -> Router {
-    let router = views::routes(Router::new());
-    let router = levels::routes(router);
-    let router = ctrlz::routes(router);
+    let router = views::add_routes(Router::new());
+    let router = levels::add_routes(router);
+    let router = ctrlz::add_routes(router);
     let desk = DebugHandler(Arc::new(HandlerState { inspect, logger, build }));
-    router.with_state(desk).layer(axum::middleware::from_fn(guard::guard))
+    router.with_state(desk).layer(axum::middleware::from_fn(guard::check_request))
 }
 
 /// Serves until `shutdown`; requests that are at work then may end. At most [`MAX_CONNECTIONS`] at a time, and a client
@@ -121,7 +121,7 @@ pub async fn serve(
 }
 
 /// With and without a slash at the end, as ControlZ has them.
-fn both(
+fn route_with_slash(
     router: Router<DebugHandler>,
     path: &str,
     methods: MethodRouter<DebugHandler>,
@@ -129,26 +129,26 @@ fn both(
     router.route(path, methods.clone()).route(&format!("{path}/"), methods)
 }
 
-fn answer(status: StatusCode, kind: HeaderValue, body: String) -> Response {
+fn build_response(status: StatusCode, kind: HeaderValue, body: String) -> Response {
     (status, [(CONTENT_TYPE, kind)], body).into_response()
 }
 
-fn refuse(status: StatusCode, why: &str) -> Response {
-    answer(status, TEXT, format!("{why}\n"))
+fn error_response(status: StatusCode, why: &str) -> Response {
+    build_response(status, TEXT, format!("{why}\n"))
 }
 
 /// Compact, as ControlZ prints it.
-fn compact(value: &impl serde::Serialize) -> Response {
+fn compact_json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
-        Ok(text) => answer(StatusCode::OK, JSON, text + "\n"),
-        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Ok(text) => build_response(StatusCode::OK, JSON, text + "\n"),
+        Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
 /// For people.
-fn pretty(value: &impl serde::Serialize) -> Response {
+fn pretty_json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => answer(StatusCode::OK, JSON, text + "\n"),
-        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Ok(text) => build_response(StatusCode::OK, JSON, text + "\n"),
+        Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }

@@ -32,16 +32,16 @@ pub trait HealthCheck: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it should be restarted.
-    fn live(&self) -> Result<(), Reason>;
+    fn check_liveness(&self) -> Result<(), Reason>;
 
     /// Whether the node can start pods.
     ///
     /// # Errors
     /// What is missing.
-    fn ready(&self) -> Result<(), Reason>;
+    fn check_readiness(&self) -> Result<(), Reason>;
 
     /// Returns what is missing, as a word that names nothing of the node; empty if nothing is.
-    fn reason(&self) -> &'static str;
+    fn unready_reason(&self) -> &'static str;
 }
 
 type ProbeRequest = (State<Arc<dyn HealthCheck>>, Option<Extension<ConnectionPeer>>);
@@ -49,12 +49,15 @@ type ProbeRequest = (State<Arc<dyn HealthCheck>>, Option<Extension<ConnectionPee
 /// `/healthz` and `/readyz`: 200, or 503 with the reason. Any method will do, as in Istio. Anybody can ask, and reasons name
 /// paths, pods and addresses; so only user 0 of this machine gets them whole.
 pub fn health_router(health: Arc<dyn HealthCheck>) -> Router {
-    let live = async |(State(health), peer): ProbeRequest| answer(health.live(), "NotLive", peer);
-    let ready = async |(State(health), peer): ProbeRequest| answer(health.ready(), health.reason(), peer);
+    let live =
+        async |(State(health), peer): ProbeRequest| probe_response(health.check_liveness(), "NotLive", peer);
+    let ready = async |(State(health), peer): ProbeRequest| {
+        probe_response(health.check_readiness(), health.unready_reason(), peer)
+    };
     Router::new().route("/healthz", any(live)).route("/readyz", any(ready)).with_state(health)
 }
 
-fn answer(
+fn probe_response(
     state: Result<(), Reason>,
     word: &str,
     peer: Option<Extension<ConnectionPeer>>,
@@ -82,7 +85,7 @@ async fn answer_metrics(State(registry): State<Arc<Registry>>) -> impl IntoRespo
 /// # Errors
 /// When the port is taken, and so on.
 pub fn bind(port: u16) -> io::Result<TcpListener> {
-    bind_any(port, listen)
+    bind_any(port, listen_on)
 }
 
 /// Where to listen: `localhost`, `*` (everywhere), or an IP address, with or without brackets.
@@ -121,7 +124,7 @@ pub fn bind_to(address: &str, port: u16) -> io::Result<TcpListener> {
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
     match address.parse().map_err(invalid)? {
         ListenAddress::All => bind(port),
-        ListenAddress::One(ip) => Ok(listen((ip, port).into())?),
+        ListenAddress::One(ip) => Ok(listen_on((ip, port).into())?),
     }
 }
 
@@ -132,7 +135,7 @@ fn bind_any<T>(port: u16, listen: impl Fn(SocketAddr) -> Result<T, Errno>) -> io
     }
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, Errno> {
+fn listen_on(address: SocketAddr) -> Result<TcpListener, Errno> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -155,7 +158,7 @@ pub async fn serve(
     router: Router,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    serve_within(ConnectionLimits::public(MAX_CONNECTIONS), listener, &router, shutdown).await
+    serve_within(ConnectionLimits::for_public_port(MAX_CONNECTIONS), listener, &router, shutdown).await
 }
 
 /// Like [`serve`], but with limits of the caller's.

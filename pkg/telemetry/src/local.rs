@@ -53,7 +53,7 @@ impl RootServer {
             shutdown.await;
             drop(file);
         };
-        connections::serve(&listener, &router, ConnectionLimits::of(most), shutdown).await;
+        connections::serve(&listener, &router, ConnectionLimits::with_maximum(most), shutdown).await;
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ impl LogServer {
         metrics: LogMetrics,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let router = receive::router(logger, metrics);
+        let router = receive::build_router(logger, metrics);
         self.0.run(router, MAX_CONNECTIONS, shutdown).await
     }
 }

@@ -129,77 +129,77 @@ impl Logger {
 
     /// Writes the record, if its scope's level lets it pass. One without a time gets the present one.
     pub fn emit(&self, record: &LogRecord) {
-        if self.passes(&record.scope, record.level) {
-            self.write(&mut self.targets(), record);
+        if self.is_enabled(&record.scope, record.level) {
+            self.write_record(&mut self.lock_targets(), record);
         }
     }
 
     /// Writes the record, whatever its scope's level is.
-    fn announce(&self, record: &LogRecord) {
-        self.write(&mut self.targets(), record);
+    fn emit_unfiltered(&self, record: &LogRecord) {
+        self.write_record(&mut self.lock_targets(), record);
     }
 
     /// As [`Logger::emit`] for several, with no line of anyone else between them. The iterator runs while all others wait, and
     /// must not log by itself.
     pub(crate) fn emit_all(&self, records: impl Iterator<Item = LogRecord>) {
-        let mut targets = self.targets();
-        for record in records.filter(|record| self.passes(&record.scope, record.level)) {
-            self.write(&mut targets, &record);
+        let mut targets = self.lock_targets();
+        for record in records.filter(|record| self.is_enabled(&record.scope, record.level)) {
+            self.write_record(&mut targets, &record);
         }
     }
 
     /// The level of a scope: its own, else that of `default`.
     #[must_use]
-    pub fn level(&self, scope: &str) -> OutputLevel {
+    pub fn level_of(&self, scope: &str) -> OutputLevel {
         self.0.levels.read().unwrap_or_else(PoisonError::into_inner).level_of(scope)
     }
 
     /// Changes the level of a scope, from the next event on; `default` is for all that have no own one, `all` for all.
     pub fn set_level(&self, scope: &str, level: OutputLevel) {
-        self.0.levels.write().unwrap_or_else(PoisonError::into_inner).set(scope, level);
+        self.0.levels.write().unwrap_or_else(PoisonError::into_inner).set_level(scope, level);
         // After the lock is free: this asks the subscriber about every event in the program.
         rebuild_interest_cache();
     }
 
     /// The levels of `default` and of all scopes that have their own.
     #[must_use]
-    pub fn levels(&self) -> BTreeMap<String, OutputLevel> {
-        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).all()
+    pub fn scope_levels(&self) -> BTreeMap<String, OutputLevel> {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).all_levels()
     }
 
     /// How many lines did not reach every target, because a disk was full or nobody was reading.
     #[must_use]
-    pub fn dropped(&self) -> u64 {
+    pub fn dropped_lines(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
     /// The last lines, as they were written, the newest last; at most 256 KiB.
     #[must_use]
-    pub fn recent(&self) -> String {
+    pub fn recent_lines(&self) -> String {
         let recent = self.0.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.lines.iter().map(String::as_str).collect()
     }
 
-    fn passes(&self, scope: &str, level: LogLevel) -> bool {
-        self.level(scope).passes(level)
+    fn is_enabled(&self, scope: &str, level: LogLevel) -> bool {
+        self.level_of(scope).passes(level)
     }
 
     /// The most that any scope lets pass.
-    fn most(&self) -> OutputLevel {
-        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).most()
+    fn max_level(&self) -> OutputLevel {
+        self.0.levels.read().unwrap_or_else(PoisonError::into_inner).max_level()
     }
 
-    fn targets(&self) -> MutexGuard<'_, Vec<LogOutput>> {
+    fn lock_targets(&self) -> MutexGuard<'_, Vec<LogOutput>> {
         self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, targets: &mut [LogOutput], record: &LogRecord) {
+    fn write_record(&self, targets: &mut [LogOutput], record: &LogRecord) {
         let now = (self.0.clock)();
-        let record = complete(record, now);
+        let record = complete_record(record, now);
         let line = if self.0.json { record.to_line() } else { format::text_line(&record) };
         let mut written = true;
         for target in targets {
-            written &= target.write(line.as_bytes());
+            written &= target.write_line(line.as_bytes());
         }
         if !written {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Logger {
 }
 
 /// The record with a time, and without the default scope's name, which is not printed.
-fn complete(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
+fn complete_record(record: &LogRecord, now: SystemTime) -> Cow<'_, LogRecord> {
     let named = record.scope == DEFAULT_SCOPE;
     if !named && !record.time.is_empty() {
         return Cow::Borrowed(record);

@@ -25,19 +25,19 @@ const SECRET: &str = "hunter2-hunter2";
 struct Node(Arc<StateReport>);
 
 impl StateInspector for Node {
-    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
+    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
         Box::pin(async { Ok(Arc::clone(&self.0)) })
     }
 
-    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
-    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
-    fn simulate(&self, _: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(&self, _: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
         Box::pin(async { Ok(NodeSimulation::default()) })
     }
 }

@@ -21,15 +21,15 @@ struct State {
 }
 
 impl HealthCheck for State {
-    fn live(&self) -> Result<(), model::Reason> {
+    fn check_liveness(&self) -> Result<(), model::Reason> {
         self.live.lock().unwrap().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
-    fn ready(&self) -> Result<(), model::Reason> {
+    fn check_readiness(&self) -> Result<(), model::Reason> {
         self.ready.lock().unwrap().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
-    fn reason(&self) -> &'static str {
+    fn unready_reason(&self) -> &'static str {
         self.ready.lock().unwrap().map_or("", |_| "NotInstalled")
     }
 }

@@ -87,7 +87,7 @@ pub struct AgentAnswer {
 impl AgentAnswer {
     /// Returns the answer to a request that was not carried out, with the reason.
     #[must_use]
-    pub fn failed(error: impl Into<String>) -> AgentAnswer {
+    pub fn from_error(error: impl Into<String>) -> AgentAnswer {
         AgentAnswer { error: Some(error.into()), ..AgentAnswer::default() }
     }
 }

@@ -104,7 +104,7 @@ impl LogRecord {
             time: time.unwrap_or_default(),
             scope: scope.unwrap_or_default(),
             msg: msg.ok_or(LogLineError::Message)?,
-            labels: members.into_iter().map(|(name, value)| (name, text(value))).collect(),
+            labels: members.into_iter().map(|(name, value)| (name, label_text(value))).collect(),
         })
     }
 }
@@ -144,7 +144,7 @@ pub fn parse_post_body(body: &[u8]) -> Result<Vec<String>, LogLineError> {
     Ok(serde_json::from_slice(body)?)
 }
 
-fn text(value: Value) -> String {
+fn label_text(value: Value) -> String {
     match value {
         Value::String(text) => text,
         other => other.to_string(),

@@ -132,9 +132,9 @@ impl PodRecord {
     /// The rest is still too long, which no names that Kubernetes permits are.
     pub fn encode(mut self) -> Result<Vec<u8>, RecordError> {
         let limit = if self.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
-        cut(&mut self.words, MAX_WORDS);
+        truncate_text(&mut self.words, MAX_WORDS);
         if let Some(error) = &mut self.error {
-            cut(error, MAX_ERROR);
+            truncate_text(error, MAX_ERROR);
         }
         let mut text = serde_json::to_vec(&self)?;
         if let (true, Some(pod)) = (text.len() > limit, &mut self.pod) {
@@ -165,7 +165,7 @@ impl PodRecord {
 }
 
 /// Cuts a text to at most so many bytes of a JSON string, an ellipsis included.
-fn cut(text: &mut String, limit: usize) {
+fn truncate_text(text: &mut String, limit: usize) {
     const ELLIPSIS: char = '…';
     let (mut used, mut end) = (0, 0);
     for (start, character) in text.char_indices() {
@@ -329,7 +329,7 @@ mod tests {
         #[test]
         fn a_text_is_cut_to_its_encoded_length_and_no_shorter_than_needed(text in hostile(), limit in 3..600_usize) {
             let mut short = text.clone();
-            cut(&mut short, limit);
+            truncate_text(&mut short, limit);
             let length = serde_json::to_string(&short).unwrap().len() - 2;
             prop_assert!(length <= limit);
             let is_whole = serde_json::to_string(&text).unwrap().len() - 2 <= limit;

@@ -18,7 +18,7 @@ pub fn rfc3339(time: SystemTime) -> String {
 pub fn rfc3339_micros(unix_micros: i64) -> String {
     const DAY: i64 = 86_400_000_000;
     let (days, in_day) = (unix_micros.div_euclid(DAY), unix_micros.rem_euclid(DAY));
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
@@ -26,7 +26,7 @@ pub fn rfc3339_micros(unix_micros: i64) -> String {
 
 /// Year, month and day of a count of days since 1970-01-01, in the proleptic Gregorian calendar. Years are counted from
 /// 1 March, so that the leap day is the last of its year; 400 years (146,097 days) are one cycle.
-fn civil(days: i64) -> (i64, i64, i64) {
+fn civil_date(days: i64) -> (i64, i64, i64) {
     // Days since 0000-03-01.
     let days = days + 719_468;
     let (cycle, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -76,7 +76,7 @@ mod tests {
             let february = if leap(year) { 29 } else { 28 };
             for (month, length) in (1..).zip([31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]) {
                 for day in 1..=length {
-                    assert_eq!(civil(days), (year, month, day));
+                    assert_eq!(civil_date(days), (year, month, day));
                     days += 1;
                 }
             }

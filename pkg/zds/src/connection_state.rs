@@ -56,12 +56,12 @@ impl ZtunnelConnection {
     }
 
     /// Never waits: the event counts.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake_thread(&self) {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
     /// Whether it has to be sent a workload, apart from asking again.
-    pub(crate) fn lacks(&self, wanted: &WantedWorkload) -> bool {
+    pub(crate) fn lacks_workload(&self, wanted: &WantedWorkload) -> bool {
         let acked = self.acked.get(&wanted.workload.uid);
         match (acked, &wanted.workload.netns) {
             (None, Some(_)) => true,
@@ -75,19 +75,19 @@ impl ZtunnelConnection {
     }
 
     /// Whether it has acknowledged the workload in the network namespace that the workload has now.
-    pub(crate) fn serves(&self, wanted: &WantedWorkload) -> bool {
+    pub(crate) fn serves_workload(&self, wanted: &WantedWorkload) -> bool {
         let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
         let acked = self.acked.get(&wanted.workload.uid);
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 
     /// Whether it refused the workload when it was last sent it.
-    pub(crate) fn refuses(&self, uid: &PodUid) -> bool {
+    pub(crate) fn refuses_workload(&self, uid: &PodUid) -> bool {
         self.acked.get(uid).is_some_and(|acked| acked.refusal.is_some())
     }
 
     /// Notes that a request was acknowledged. Whether somebody should know.
-    pub(crate) fn note(
+    pub(crate) fn record_answer(
         &mut self,
         step: RequestStep,
         error: Option<&str>,

@@ -21,7 +21,7 @@ use crate::plan::{NextAction, RequestStep, ZdsRequest};
 const MAX_ERROR: usize = 1024;
 
 /// Serves a ztunnel until it goes, or does something that it should not.
-pub(crate) fn converse(
+pub(crate) fn serve_ztunnel(
     socket: &OwnedFd,
     hub: &Hub,
     place: &HeldPlace,
@@ -30,21 +30,21 @@ pub(crate) fn converse(
     if user != 0 {
         return Err(ConversationEnd::NotRoot(user));
     }
-    let version = hello(socket, hub, place)?;
-    place.note(Progress::Greeted);
+    let version = receive_hello(socket, hub, place)?;
+    place.record_progress(Progress::Greeted);
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(ConversationEnd::Event)?;
     let wake = event.try_clone().map_err(ConversationEnd::Wait)?;
-    let guard = hub.join(version, place.netns().clone(), wake);
+    let guard = hub.add_connection(version, place.netns().clone(), wake);
     guard.log_connected(version);
     loop {
-        match guard.next() {
+        match guard.next_action() {
             NextAction::Send(request) => {
-                if ask(socket, hub, &guard, request)? {
-                    place.note(Progress::Synced);
+                if complete_request(socket, hub, &guard, request)? {
+                    place.record_progress(Progress::Synced);
                 }
             }
             NextAction::Wait(until) => {
-                packet::wait(socket, &event, until)?;
+                packet::wait_for_activity(socket, &event, until)?;
                 packet::expect_silence(socket)?;
             }
         }
@@ -52,7 +52,7 @@ pub(crate) fn converse(
 }
 
 /// The version that it speaks. A higher one than ours is fine: it has accepted ours by dialling.
-fn hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
+fn receive_hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
     let deadlines = hub.deadlines();
     let limit =
         if place.is_strangers() { deadlines.stranger_hello.min(deadlines.hello) } else { deadlines.hello };
@@ -62,30 +62,30 @@ fn hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, Conversa
 }
 
 /// Whether it acknowledged its snapshot by that.
-fn ask(
+fn complete_request(
     socket: &OwnedFd,
     hub: &Hub,
     guard: &ConnectionGuard<'_>,
     request: ZdsRequest,
 ) -> Result<bool, ConversationEnd> {
-    let (step, error) = exchange(socket, hub, request)?;
+    let (step, error) = exchange_messages(socket, hub, request)?;
     let error = Some(error).filter(|error| !error.is_empty());
     match (&step, &error) {
         (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
         (RequestStep::SnapshotSent, Some(error)) => return Err(ConversationEnd::Snapshot(error.clone())),
         (_, Some(error)) => {
-            if hub.may_log(Notice::Refusal, guard.standing() == PeerStanding::Stranger) {
+            if hub.may_log(Notice::Refusal, guard.peer_standing() == PeerStanding::Stranger) {
                 warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused");
             }
         }
     }
     let is_synced = matches!(step, RequestStep::SnapshotSent);
-    guard.acknowledged(step, error.as_deref());
+    guard.record_answer(step, error.as_deref());
     Ok(is_synced)
 }
 
 /// Sends a request and waits for the answer: the error in it, empty when there was none.
-fn exchange(
+fn exchange_messages(
     socket: &OwnedFd,
     hub: &Hub,
     request: ZdsRequest,

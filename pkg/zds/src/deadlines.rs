@@ -36,8 +36,8 @@ impl Default for ZdsDeadlines {
 
 impl ZdsDeadlines {
     /// From the refusal of this attempt (the first is 1) to the next one.
-    pub(crate) fn retry(&self, attempts: u32) -> Duration {
-        Backoff::new(self.first_retry, self.last_retry).after(attempts)
+    pub(crate) fn retry_delay(&self, attempts: u32) -> Duration {
+        Backoff::new(self.first_retry, self.last_retry).delay_after(attempts)
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn retries_double_up_to_a_minute() {
-        let seconds = |attempts| ZdsDeadlines::default().retry(attempts).as_secs();
+        let seconds = |attempts| ZdsDeadlines::default().retry_delay(attempts).as_secs();
         assert_eq!([1, 2, 3, 4, 5, 6, 40, u32::MAX].map(seconds), [5, 10, 20, 40, 60, 60, 60, 60]);
     }
 }

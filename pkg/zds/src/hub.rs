@@ -97,14 +97,14 @@ impl Hub {
     /// only while none of those is connected that stay, or that are known by their namespaces; of several such ones, the last to
     /// connect does.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
-        if self.ledger().set_pods(pods) {
+        if self.lock_ledger().set_pods(pods) {
             self.report_strangers();
             self.tell_connections();
         }
     }
 
     fn report_strangers(&self) {
-        let strangers = self.ledger().strangers();
+        let strangers = self.lock_ledger().new_strangers();
         for id in strangers.into_iter().filter(|_| self.may_log(Notice::Stranger, true)) {
             warn!(
                 target: "zds",
@@ -117,31 +117,31 @@ impl Hub {
     /// Since when a ztunnel waits for the end of its snapshot, and the UID of its pod, if it is known; `None`: none does. One
     /// that dials again and again waits since its first connection.
     #[must_use]
-    pub fn unsynced(&self) -> Option<(Instant, Option<PodUid>)> {
-        self.ledger().unsynced(Instant::now())
+    pub fn longest_unsynced(&self) -> Option<(Instant, Option<PodUid>)> {
+        self.lock_ledger().longest_unsynced(Instant::now())
     }
 
     /// Wants a workload from now on, in the place of one with the same UID. The newest ztunnel is told of it before all
     /// else that waits, unless it has acknowledged the very same; what it refused, it is asked again at once.
-    pub fn put(&self, workload: Workload) {
-        self.ledger().put(workload);
+    pub fn put_workload(&self, workload: Workload) {
+        self.lock_ledger().put_workload(workload);
     }
 
     /// Wants a workload no more. Every ztunnel that was told of it is told that.
-    pub fn remove(&self, uid: &PodUid) {
-        self.ledger().remove(uid);
+    pub fn remove_workload(&self, uid: &PodUid) {
+        self.lock_ledger().remove_workload(uid);
     }
 
     /// Tells ztunnels from now on. Call it when every workload that existed at the start has been put: ztunnel ends all
     /// that is missing in the snapshot. Before that, ztunnels can connect and say hello.
-    pub fn open(&self) {
-        self.ledger().open();
+    pub fn start_snapshots(&self) {
+        self.lock_ledger().start_snapshots();
     }
 
     /// How things stand.
     #[must_use]
     pub fn state(&self) -> ZdsState {
-        self.ledger().state()
+        self.lock_ledger().state()
     }
 
     pub(crate) fn deadlines(&self) -> &ZdsDeadlines {
@@ -149,15 +149,15 @@ impl Hub {
     }
 
     /// The network namespace of a connection's peer. Its addresses are left out where they cannot matter.
-    pub(crate) fn locate(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
+    pub(crate) fn locate_peer(&self, socket: &OwnedFd, now: Instant) -> PeerNetns {
         let id = Netns::of_socket(socket).map(|netns| netns.id());
         let known = id.as_ref().ok().copied();
         let (is_ztunnels, by_address) = {
-            let pods = &self.ledger().pods;
+            let pods = &self.lock_ledger().pods;
             let is_ztunnels = known.is_some() && pods.iter().any(|pod| pod.netns == known);
             (is_ztunnels, pods.iter().any(|pod| pod.netns.is_none()))
         };
-        let has_use = !is_ztunnels && (by_address || self.holders().table.has_room_for_strangers(now));
+        let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_strangers(now));
         let addresses = if has_use { (self.shared.locate)(socket.as_fd()) } else { Ok(BTreeSet::new()) };
         let trouble =
             id.err().map(|error| error.to_string()).or(addresses.as_ref().err().map(Reason::to_string));
@@ -168,35 +168,40 @@ impl Hub {
     }
 
     /// A peer, as far as it is known now.
-    pub(crate) fn peer(&self, netns: PeerNetns) -> ZtunnelPeer {
-        ZtunnelPeer::new(netns, &self.ledger().pods)
+    pub(crate) fn identify_peer(&self, netns: PeerNetns) -> ZtunnelPeer {
+        ZtunnelPeer::new(netns, &self.lock_ledger().pods)
     }
 
     /// Whether a line about a connection may be logged; else it is counted, for [`Hub::log_suppressed`].
     pub(crate) fn may_log(&self, notice: Notice, stranger: bool) -> bool {
-        self.notices().admit(notice, stranger, Instant::now())
+        self.lock_notices().may_log(notice, stranger, Instant::now())
     }
 
     /// Logs how many lines of periods that are over were suppressed.
     pub(crate) fn log_suppressed(&self) {
-        let all = self.notices().summaries(Instant::now());
+        let all = self.lock_notices().drain_summaries(Instant::now());
         for one in all {
             let (kind, peers) = (one.notice, if one.stranger { "other processes" } else { "ztunnel pods" });
             warn!(target: "zds", %kind, peers, count = one.count, "lines about connections of ztunnels suppressed");
         }
     }
 
-    pub(crate) fn holders(&self) -> MutexGuard<'_, PlaceHolders> {
+    pub(crate) fn lock_holders(&self) -> MutexGuard<'_, PlaceHolders> {
         self.shared.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notices(&self) -> MutexGuard<'_, NoticeBudget> {
+    fn lock_notices(&self) -> MutexGuard<'_, NoticeBudget> {
         self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A ztunnel has said hello on this connection. It is forgotten when the guard is dropped.
-    pub(crate) fn join(&self, version: i32, netns: PeerNetns, event: OwnedFd) -> ConnectionGuard<'_> {
-        let id = self.ledger().join(version, netns, event);
+    pub(crate) fn add_connection(
+        &self,
+        version: i32,
+        netns: PeerNetns,
+        event: OwnedFd,
+    ) -> ConnectionGuard<'_> {
+        let id = self.lock_ledger().add_connection(version, netns, event);
         let guard = ConnectionGuard { hub: self, id };
         self.report_strangers();
         self.tell_connections();
@@ -205,19 +210,19 @@ impl Hub {
 
     fn tell_connections(&self) {
         let _in_order = self.shared.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = self.ledger().count();
+        let count = self.lock_ledger().connections_event();
         (self.shared.tell)(count);
     }
 
     /// Locks the ledger. After a thread has panicked, it is complete nevertheless: no change of it can stop half-way.
-    fn ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
+    fn lock_ledger(&self) -> MutexGuard<'_, WorkloadLedger> {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("ledger", &*self.ledger()).finish_non_exhaustive()
+        f.debug_struct("Hub").field("ledger", &*self.lock_ledger()).finish_non_exhaustive()
     }
 }
 
@@ -234,25 +239,29 @@ impl ConnectionGuard<'_> {
     }
 
     /// How its peer is known.
-    pub(crate) fn standing(&self) -> PeerStanding {
-        self.hub.ledger().connections.get(&self.id).map_or(PeerStanding::Stranger, |one| one.peer.standing)
+    pub(crate) fn peer_standing(&self) -> PeerStanding {
+        self.hub
+            .lock_ledger()
+            .connections
+            .get(&self.id)
+            .map_or(PeerStanding::Stranger, |one| one.peer.standing)
     }
 
     /// Logs that it has connected.
     pub(crate) fn log_connected(&self, version: i32) {
-        let standing = self.standing();
+        let standing = self.peer_standing();
         if self.hub.may_log(Notice::Connected, standing == PeerStanding::Stranger) {
             info!(target: "zds", connection = self.id, version, known_by = %standing, "ztunnel connected");
         }
     }
 
-    pub(crate) fn next(&self) -> NextAction {
-        self.hub.ledger().next(self.id, Instant::now())
+    pub(crate) fn next_action(&self) -> NextAction {
+        self.hub.lock_ledger().next_action(self.id, Instant::now())
     }
 
-    pub(crate) fn acknowledged(&self, step: RequestStep, error: Option<&str>) {
-        let retry = |attempts| self.hub.deadlines().retry(attempts);
-        let event = self.hub.ledger().acknowledged(self.id, step, error, retry);
+    pub(crate) fn record_answer(&self, step: RequestStep, error: Option<&str>) {
+        let retry = |attempts| self.hub.deadlines().retry_delay(attempts);
+        let event = self.hub.lock_ledger().record_answer(self.id, step, error, retry);
         match event {
             // Others may have come or gone since it was counted.
             Some(ZdsEvent::Connections { .. }) => self.hub.tell_connections(),
@@ -264,7 +273,7 @@ impl ConnectionGuard<'_> {
 
 impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        let events = self.hub.ledger().leave(self.id);
+        let events = self.hub.lock_ledger().remove_connection(self.id);
         self.hub.tell_connections();
         events.into_iter().for_each(|event| (self.hub.shared.tell)(event));
     }

@@ -47,7 +47,7 @@ impl WantedWorkload {
 }
 
 impl WorkloadLedger {
-    pub(crate) fn put(&mut self, workload: Workload) {
+    pub(crate) fn put_workload(&mut self, workload: Workload) {
         let known = self.wanted.get(&workload.uid);
         let is_same = known.is_some_and(|known| known.workload.is_same(&workload));
         if is_same && !self.is_refused(&workload.uid) {
@@ -61,16 +61,16 @@ impl WorkloadLedger {
 
     /// By the newest ztunnel.
     fn is_refused(&self, uid: &PodUid) -> bool {
-        self.newest().is_some_and(|(_, newest)| newest.refuses(uid))
+        self.newest_connection().is_some_and(|(_, newest)| newest.refuses_workload(uid))
     }
 
-    pub(crate) fn remove(&mut self, uid: &PodUid) {
+    pub(crate) fn remove_workload(&mut self, uid: &PodUid) {
         if self.wanted.remove(uid).is_some() {
             self.wake_all();
         }
     }
 
-    pub(crate) fn open(&mut self) {
+    pub(crate) fn start_snapshots(&mut self) {
         self.open = true;
         for connection in self.connections.values_mut() {
             connection.fresh_after = self.revision; // what is there already is the snapshot
@@ -88,18 +88,18 @@ impl WorkloadLedger {
         self.pods = pods;
         self.changing_newest(|ledger| {
             for connection in ledger.connections.values_mut() {
-                connection.peer.identify(&ledger.pods);
+                connection.peer.identify_pod(&ledger.pods);
             }
         });
         true
     }
 
     /// A ztunnel has said hello. What it is known by here.
-    pub(crate) fn join(&mut self, version: i32, netns: PeerNetns, event: OwnedFd) -> u64 {
+    pub(crate) fn add_connection(&mut self, version: i32, netns: PeerNetns, event: OwnedFd) -> u64 {
         self.joined += 1;
         let id = self.joined;
         let peer = ZtunnelPeer::new(netns, &self.pods);
-        self.unsynced.joined(&peer, Instant::now());
+        self.unsynced.record_connect(&peer, Instant::now());
         self.changing_newest(|ledger| {
             let connection = ZtunnelConnection::new(version, ledger.revision, peer, event);
             ledger.connections.insert(id, connection);
@@ -109,20 +109,24 @@ impl WorkloadLedger {
 
     /// A ztunnel has gone. Answers with what the agent should know: a workload that only this one served, and that the
     /// newest has refused.
-    pub(crate) fn leave(&mut self, id: u64) -> Vec<ZdsEvent> {
+    pub(crate) fn remove_connection(&mut self, id: u64) -> Vec<ZdsEvent> {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
-        self.unsynced.left(&gone.peer, Instant::now());
-        let served: Vec<PodUid> =
-            self.wanted.values().filter(|wanted| gone.serves(wanted)).map(|wanted| wanted.uid()).collect();
+        self.unsynced.record_disconnect(&gone.peer, Instant::now());
+        let served: Vec<PodUid> = self
+            .wanted
+            .values()
+            .filter(|wanted| gone.serves_workload(wanted))
+            .map(|wanted| wanted.uid())
+            .collect();
         self.changing_newest(|ledger| drop(ledger.connections.remove(&id)));
-        served.iter().filter_map(|uid| self.refusal(uid)).collect()
+        served.iter().filter_map(|uid| self.refusal_event(uid)).collect()
     }
 
     /// Whoever becomes the newest by this lacks what was put since its snapshot: that is many, and what comes is urgent.
     fn changing_newest(&mut self, change: impl FnOnce(&mut WorkloadLedger)) {
-        let before = self.newest().map(|(id, _)| id);
+        let before = self.newest_connection().map(|(id, _)| id);
         change(self);
-        let newest = self.newest().map(|(id, _)| id);
+        let newest = self.newest_connection().map(|(id, _)| id);
         if let Some(next) =
             newest.filter(|id| Some(*id) != before).and_then(|id| self.connections.get_mut(&id))
         {
@@ -133,13 +137,13 @@ impl WorkloadLedger {
 
     /// The ztunnel of the newest pod, or, where no connected one runs in a pod that is known and stays, the last one that
     /// connected.
-    pub(crate) fn newest(&self) -> Option<(u64, &ZtunnelConnection)> {
+    pub(crate) fn newest_connection(&self) -> Option<(u64, &ZtunnelConnection)> {
         let all = self.connections.iter().map(|(&id, connection)| (id, connection));
         all.max_by_key(|(id, connection)| (connection.peer.seniority(), *id))
     }
 
     /// Strangers, although it is known where the node's ztunnel pods run; each once.
-    pub(crate) fn strangers(&mut self) -> Vec<u64> {
+    pub(crate) fn new_strangers(&mut self) -> Vec<u64> {
         if !self.knows_places() {
             return Vec::new();
         }
@@ -155,7 +159,7 @@ impl WorkloadLedger {
     }
 
     pub(crate) fn is_newest(&self, id: u64) -> bool {
-        self.newest().is_some_and(|(newest, _)| newest == id)
+        self.newest_connection().is_some_and(|(newest, _)| newest == id)
     }
 
     /// Whether a ztunnel is to be sent a workload: within its snapshot, and after it the newest is. An older one is
@@ -167,7 +171,7 @@ impl WorkloadLedger {
         }
         let mut newer =
             self.connections.iter().filter(|(other, _)| **other != id && self.is_newer(**other, id));
-        newer.all(|(_, newer)| !newer.in_sync || newer.refuses(&wanted.workload.uid))
+        newer.all(|(_, newer)| !newer.in_sync || newer.refuses_workload(&wanted.workload.uid))
     }
 
     /// Whether one connection counts as newer than another.
@@ -178,24 +182,25 @@ impl WorkloadLedger {
 
     /// A connected ztunnel serves a workload where it is now: until a new one does, the old one carries its traffic.
     pub(crate) fn is_served(&self, wanted: &WantedWorkload) -> bool {
-        self.connections.values().any(|connection| connection.serves(wanted))
+        self.connections.values().any(|connection| connection.serves_workload(wanted))
     }
 
     /// Returns the event that nobody serves a workload, and nobody is about to: the newest has refused it, and so has every
     /// other that was sent it. `None` if that is not so.
-    fn refusal(&self, uid: &PodUid) -> Option<ZdsEvent> {
+    fn refusal_event(&self, uid: &PodUid) -> Option<ZdsEvent> {
         let wanted = self.wanted.get(uid)?;
         let netns = wanted.workload.netns.as_ref()?.id();
-        let (_, newest) = self.newest()?;
+        let (_, newest) = self.newest_connection()?;
         let refusal = newest.acked.get(uid)?.refusal.as_ref()?;
-        let is_coming =
-            |id: &u64, connection: &ZtunnelConnection| connection.lacks(wanted) && self.is_for(*id, wanted);
+        let is_coming = |id: &u64, connection: &ZtunnelConnection| {
+            connection.lacks_workload(wanted) && self.is_for(*id, wanted)
+        };
         let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
         (!is_open).then(|| ZdsEvent::Refused { uid: uid.clone(), netns, error: refusal.error.clone() })
     }
 
     /// Notes that a ztunnel acknowledged a request, and tells what the agent should know of that.
-    pub(crate) fn acknowledged(
+    pub(crate) fn record_answer(
         &mut self,
         id: u64,
         step: RequestStep,
@@ -203,14 +208,14 @@ impl WorkloadLedger {
         retry: impl Fn(u32) -> Duration,
     ) -> Option<ZdsEvent> {
         let is_sync = matches!(step, RequestStep::SnapshotSent);
-        let subject = step.subject();
+        let subject = step.served_workload();
         let was_served = subject.as_ref().is_some_and(|(uid, ..)| self.is_served_by_another(id, uid));
         let is_newest = self.is_newest(id);
         let connection = self.connections.get_mut(&id)?;
-        let is_news = connection.note(step, error, retry);
+        let is_news = connection.record_answer(step, error, retry);
         if is_sync {
-            self.unsynced.synced(&connection.peer);
-            return Some(self.count());
+            self.unsynced.record_sync(&connection.peer);
+            return Some(self.connections_event());
         }
         let (uid, revision, netns) = subject?;
         // Meanwhile it may have been removed, or put again: then that is what counts.
@@ -220,18 +225,18 @@ impl WorkloadLedger {
         }
         if error.is_some() {
             self.wake_all(); // an older one may be acked of it now
-            return self.refusal(&uid);
+            return self.refusal_event(&uid);
         }
         (is_newest || !was_served).then_some(ZdsEvent::Accepted { uid, netns })
     }
 
     fn is_served_by_another(&self, id: u64, uid: &PodUid) -> bool {
         let Some(wanted) = self.wanted.get(uid) else { return false };
-        self.connections.iter().any(|(other, connection)| *other != id && connection.serves(wanted))
+        self.connections.iter().any(|(other, connection)| *other != id && connection.serves_workload(wanted))
     }
 
     /// How many ztunnels there are.
-    pub(crate) fn count(&self) -> ZdsEvent {
+    pub(crate) fn connections_event(&self) -> ZdsEvent {
         let number =
             |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
         let unknown = if self.knows_places() { number(|one| one.peer.is_stranger()) } else { 0 };
@@ -244,15 +249,15 @@ impl WorkloadLedger {
 
     /// Since when a ztunnel that is connected, or was a moment ago, waits for the end of its snapshot; and its pod's UID.
     /// Strangers do not count where the node's ztunnel pods are known: whether they are served is no matter of the node.
-    pub(crate) fn unsynced(&mut self, now: Instant) -> Option<(Instant, Option<PodUid>)> {
+    pub(crate) fn longest_unsynced(&mut self, now: Instant) -> Option<(Instant, Option<PodUid>)> {
         let connected: Vec<&ZtunnelPeer> =
             self.connections.values().map(|connection| &connection.peer).collect();
-        self.unsynced.longest(now, &connected, !self.pods.is_empty()).filter(|_| self.open)
+        self.unsynced.longest_waiting(now, &connected, !self.pods.is_empty()).filter(|_| self.open)
     }
 
     fn wake_all(&self) {
         for connection in self.connections.values() {
-            connection.wake();
+            connection.wake_thread();
         }
     }
 }

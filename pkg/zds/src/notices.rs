@@ -62,7 +62,7 @@ pub(crate) struct NoticeSummary {
 
 impl NoticeBudget {
     /// Whether a line may be written; else it is counted.
-    pub(crate) fn admit(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
+    pub(crate) fn may_log(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
         let fresh = NoticeCount { since: now, logged: 0, suppressed: 0 };
         let count = self.0.entry((notice, stranger)).or_insert(fresh);
         if count.suppressed == 0 && now.saturating_duration_since(count.since) >= PERIOD {
@@ -74,7 +74,7 @@ impl NoticeBudget {
     }
 
     /// Returns the numbers of lines that were suppressed in periods that are over, each once.
-    pub(crate) fn summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
+    pub(crate) fn drain_summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
         let mut over = Vec::new();
         self.0.retain(|&(notice, stranger), count| {
             let is_over = now.saturating_duration_since(count.since) >= PERIOD;
@@ -95,15 +95,15 @@ mod tests {
     fn lines_are_bounded_in_each_minute_and_the_rest_is_counted() {
         let (mut budget, start) = (NoticeBudget::default(), Instant::now());
         let lines = |budget: &mut NoticeBudget, stranger, at: Duration| {
-            (0..1000).filter(|_| budget.admit(Notice::Ended, stranger, start + at)).count()
+            (0..1000).filter(|_| budget.may_log(Notice::Ended, stranger, start + at)).count()
         };
         assert_eq!(lines(&mut budget, true, Duration::ZERO), 1);
         assert_eq!(lines(&mut budget, false, Duration::ZERO), 10, "strangers silence no ztunnel");
         assert_eq!(lines(&mut budget, true, PERIOD / 2), 0);
-        assert_eq!(budget.summaries(start + PERIOD / 2), []);
+        assert_eq!(budget.drain_summaries(start + PERIOD / 2), []);
         let summary = |stranger, count| NoticeSummary { notice: Notice::Ended, stranger, count };
-        assert_eq!(budget.summaries(start + PERIOD), [summary(false, 990), summary(true, 1999)]);
-        assert_eq!(budget.summaries(start + PERIOD * 2), []);
+        assert_eq!(budget.drain_summaries(start + PERIOD), [summary(false, 990), summary(true, 1999)]);
+        assert_eq!(budget.drain_summaries(start + PERIOD * 2), []);
         assert_eq!(lines(&mut budget, true, PERIOD), 1);
     }
 }

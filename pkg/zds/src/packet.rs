@@ -80,7 +80,11 @@ pub(crate) fn expect_silence(socket: &OwnedFd) -> Result<(), ConversationEnd> {
 }
 
 /// Waits until the event is raised, the peer says something, or this moment has come.
-pub(crate) fn wait(socket: &OwnedFd, event: &OwnedFd, until: Option<Instant>) -> Result<(), ConversationEnd> {
+pub(crate) fn wait_for_activity(
+    socket: &OwnedFd,
+    event: &OwnedFd,
+    until: Option<Instant>,
+) -> Result<(), ConversationEnd> {
     let mut both = [PollFd::new(socket, PollFlags::IN), PollFd::new(event, PollFlags::IN)];
     wait_for(&mut both, until)?;
     // Before anybody looks at what has changed, so that no change is missed.

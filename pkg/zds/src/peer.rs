@@ -109,12 +109,12 @@ impl ZtunnelPeer {
     /// The peer in this namespace, with the pod that it has among these.
     pub(crate) fn new(netns: PeerNetns, pods: &[ZtunnelPod]) -> ZtunnelPeer {
         let mut peer = ZtunnelPeer { netns, pod: None, standing: PeerStanding::Stranger, reported: false };
-        peer.identify(pods);
+        peer.identify_pod(pods);
         peer
     }
 
     /// Looks for its pod among these.
-    pub(crate) fn identify(&mut self, pods: &[ZtunnelPod]) {
+    pub(crate) fn identify_pod(&mut self, pods: &[ZtunnelPod]) {
         if let Some(pod) = &mut self.pod {
             let Some(known) = pods.iter().find(|known| known.uid == pod.uid) else {
                 pod.terminating = true; // the API has forgotten it already
@@ -128,10 +128,10 @@ impl ZtunnelPeer {
                 return;
             }
         }
-        (self.standing, self.pod) = self.find(pods);
+        (self.standing, self.pod) = self.find_pod(pods);
     }
 
-    fn find(&self, pods: &[ZtunnelPod]) -> (PeerStanding, Option<ZtunnelPod>) {
+    fn find_pod(&self, pods: &[ZtunnelPod]) -> (PeerStanding, Option<ZtunnelPod>) {
         let by_netns = |pod: &ZtunnelPod| pod.netns.is_some() && pod.netns == self.netns.id;
         let by_address = |pod: &ZtunnelPod| {
             pod.netns.is_none() && pod.ips.iter().any(|ip| self.netns.addresses.contains(ip))
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn identified(mut peer: ZtunnelPeer, pods: &[ZtunnelPod]) -> ZtunnelPeer {
-        peer.identify(pods);
+        peer.identify_pod(pods);
         peer
     }
 
@@ -250,14 +250,14 @@ mod tests {
         let (old, new) = (pod("b", "2026-01-01T00:00:00Z", 1), pod("a", "2026-01-02T00:00:00Z", 2));
         let (mut one, mut two) = (peer(1), peer(2));
         let pods = [old.clone(), new.clone()];
-        [&mut one, &mut two].into_iter().for_each(|peer| peer.identify(&pods));
+        [&mut one, &mut two].into_iter().for_each(|peer| peer.identify_pod(&pods));
         assert!(two.seniority() > one.seniority());
         assert!(one.seniority() > peer(3).seniority() && !one.take_stranger_news());
         // A rollback: the newer pod is being deleted.
-        two.identify(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
+        two.identify_pod(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
         assert!(one.seniority() > two.seniority() && peer(3).seniority() > two.seniority());
         // The API has removed the object, the process still drains.
-        two.identify(&[old]);
+        two.identify_pod(&[old]);
         assert!(one.seniority() > two.seniority());
     }
 
@@ -266,7 +266,7 @@ mod tests {
         let pods = [pod("a", "2026-01-01T00:00:00Z", 1), pod("b", "2026-01-02T00:00:00Z", 1)];
         let nowhere = ZtunnelPeer::new(PeerNetns::default(), &[]);
         for mut unknown in [peer(1), peer(2), nowhere] {
-            unknown.identify(&pods);
+            unknown.identify_pod(&pods);
             assert_eq!(unknown.seniority(), Seniority::Unknown);
             assert!(unknown.take_stranger_news() && !unknown.take_stranger_news(), "reported once");
         }

@@ -19,23 +19,28 @@ pub(crate) struct HeldPlace {
     netns: PeerNetns,
 }
 
-fn claim(peer: &ZtunnelPeer) -> Claim {
+fn peer_claim(peer: &ZtunnelPeer) -> Claim {
     Claim { standing: peer.standing, pod: peer.pod.as_ref().map(|pod| pod.uid.clone()) }
 }
 
 impl Hub {
     /// A place for a connection, whose thread may find another one closed for it; `None`: there is none, which was logged.
-    pub(crate) fn place(&self, socket: &Arc<OwnedFd>) -> Option<HeldPlace> {
+    pub(crate) fn claim_place(&self, socket: &Arc<OwnedFd>) -> Option<HeldPlace> {
         let now = Instant::now();
-        let netns = self.locate(socket, now);
-        let peer = self.peer(netns.clone());
+        let netns = self.locate_peer(socket, now);
+        let peer = self.identify_peer(netns.clone());
         let admission = {
-            let PlaceHolders { table, holders } = &mut *self.holders();
+            let PlaceHolders { table, holders } = &mut *self.lock_holders();
             // What is known of the node's ztunnel pods may have changed since these connected.
-            table.reclassify(|id| holders.get(&id).map(|holder| claim(&self.peer(holder.netns.clone()))));
-            let admission = table.admit(claim(&peer), now);
+            table.update_claims(|id| {
+                holders.get(&id).map(|holder| peer_claim(&self.identify_peer(holder.netns.clone())))
+            });
+            let admission = table.admit_connection(peer_claim(&peer), now);
             if let Admission::Admitted { id, evicted } = admission {
-                evicted.and_then(|evicted| holders.remove(&evicted)).iter().for_each(PlaceHolder::close);
+                evicted
+                    .and_then(|evicted| holders.remove(&evicted))
+                    .iter()
+                    .for_each(PlaceHolder::close_connection);
                 holders.insert(id, PlaceHolder { netns: netns.clone(), socket: Arc::downgrade(socket) });
             }
             admission
@@ -60,25 +65,25 @@ impl HeldPlace {
 
     /// Whether its peer runs in no ztunnel pod, as far as these are known now.
     pub(crate) fn is_strangers(&self) -> bool {
-        self.hub.peer(self.netns.clone()).standing == PeerStanding::Stranger
+        self.hub.identify_peer(self.netns.clone()).standing == PeerStanding::Stranger
     }
 
     /// Whether it was given to another one.
     pub(crate) fn is_evicted(&self) -> bool {
-        !self.hub.holders().holders.contains_key(&self.id)
+        !self.hub.lock_holders().holders.contains_key(&self.id)
     }
 
     /// Notes how far the connection is.
-    pub(crate) fn note(&self, progress: Progress) {
-        self.hub.holders().table.note(self.id, progress);
+    pub(crate) fn record_progress(&self, progress: Progress) {
+        self.hub.lock_holders().table.record_progress(self.id, progress);
     }
 }
 
 impl Drop for HeldPlace {
     fn drop(&mut self) {
         let pause = self.hub.deadlines().stranger_pause;
-        let PlaceHolders { table, holders } = &mut *self.hub.holders();
+        let PlaceHolders { table, holders } = &mut *self.hub.lock_holders();
         holders.remove(&self.id);
-        table.release(self.id, Instant::now(), pause);
+        table.release_place(self.id, Instant::now(), pause);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct PlaceHolder {
 
 impl PlaceHolder {
     /// Closes the connection: its thread notices that, and ends.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close_connection(&self) {
         if let Some(socket) = self.socket.upgrade() {
             let _ = shutdown(&socket, Shutdown::Both); // it may have gone by itself
         }

@@ -59,7 +59,7 @@ struct Place {
 
 impl PlaceTable {
     /// Gives a place, or none. Strangers never get one for which a peer of a ztunnel pod would have to wait.
-    pub(crate) fn admit(&mut self, claim: Claim, now: Instant) -> Admission {
+    pub(crate) fn admit_connection(&mut self, claim: Claim, now: Instant) -> Admission {
         self.cooling.retain(|free_at| *free_at > now);
         let Ok(evicted) = self.room_for(&claim) else { return Admission::Refused };
         if let Some(evicted) = evicted {
@@ -80,34 +80,34 @@ impl PlaceTable {
     /// The place that has to be left for it; `None`: there is room. An error: nobody has to leave for it.
     fn room_for(&self, claim: &Claim) -> Result<Option<u64>, ()> {
         if claim.standing == PeerStanding::Stranger {
-            let strangers = self.number(|place| place.claim.standing == PeerStanding::Stranger);
+            let strangers = self.count_places(|place| place.claim.standing == PeerStanding::Stranger);
             let fits = strangers + self.cooling.len() < MAX_STRANGERS && self.places.len() < MAX_CONNECTIONS;
             return if fits { Ok(None) } else { Err(()) };
         }
         let is_same_pod = |place: &Place| place.claim == *claim;
-        if self.number(is_same_pod) >= MAX_PER_POD {
+        if self.count_places(is_same_pod) >= MAX_PER_POD {
             // One that serves pods is worth more than one that comes anew.
-            let weak = self.weakest(|place| is_same_pod(place) && place.progress < Progress::Synced);
+            let weak = self.weakest_place(|place| is_same_pod(place) && place.progress < Progress::Synced);
             return weak.map(Some).ok_or(());
         }
         if self.places.len() < MAX_CONNECTIONS {
             return Ok(None);
         }
-        self.weakest(|place| place.claim.standing < claim.standing).map(Some).ok_or(())
+        self.weakest_place(|place| place.claim.standing < claim.standing).map(Some).ok_or(())
     }
 
-    fn number(&self, is: impl Fn(&Place) -> bool) -> usize {
+    fn count_places(&self, is: impl Fn(&Place) -> bool) -> usize {
         self.places.values().filter(|place| is(place)).count()
     }
 
     /// Of these, the one that counts least; of several the oldest.
-    fn weakest(&self, is: impl Fn(&Place) -> bool) -> Option<u64> {
+    fn weakest_place(&self, is: impl Fn(&Place) -> bool) -> Option<u64> {
         let all = self.places.iter().filter(|(_, place)| is(place));
         all.min_by_key(|(id, place)| (place.claim.standing, place.progress, **id)).map(|(id, _)| *id)
     }
 
     /// Notes how far a connection is.
-    pub(crate) fn note(&mut self, id: u64, progress: Progress) {
+    pub(crate) fn record_progress(&mut self, id: u64, progress: Progress) {
         if let Some(place) = self.places.get_mut(&id) {
             place.progress = progress;
         }
@@ -115,7 +115,7 @@ impl PlaceTable {
 
     /// Notes whose connections they are, by what is known of the node's ztunnel pods now. A process stays in its namespace: what
     /// was known by that stays so.
-    pub(crate) fn reclassify(&mut self, claim: impl Fn(u64) -> Option<Claim>) {
+    pub(crate) fn update_claims(&mut self, claim: impl Fn(u64) -> Option<Claim>) {
         for (id, place) in &mut self.places {
             if let Some(claim) = claim(*id).filter(|claim| place.claim.standing.may_become(claim.standing)) {
                 place.claim = claim;
@@ -125,7 +125,7 @@ impl PlaceTable {
 
     /// A connection has ended. The place of a stranger stays taken for a while: those who dial again and again cost no more
     /// than that. False: it was evicted before.
-    pub(crate) fn release(&mut self, id: u64, now: Instant, pause: Duration) -> bool {
+    pub(crate) fn release_place(&mut self, id: u64, now: Instant, pause: Duration) -> bool {
         let left = self.places.remove(&id);
         let is_stranger = |place: &Place| place.claim.standing == PeerStanding::Stranger;
         if left.as_ref().is_some_and(is_stranger) && !pause.is_zero() {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn admitted(table: &mut PlaceTable, claim: Claim, now: Instant) -> Option<(u64, Option<u64>)> {
-        match table.admit(claim, now) {
+        match table.admit_connection(claim, now) {
             Admission::Admitted { id, evicted } => Some((id, evicted)),
             Admission::Refused => None,
         }
@@ -170,7 +170,7 @@ mod tests {
         }
         assert_eq!(admitted(&mut table, stranger(), now), None);
         assert_eq!(admitted(&mut table, known("a"), now), Some((5, None)));
-        assert!(table.release(1, now, PAUSE));
+        assert!(table.release_place(1, now, PAUSE));
         assert_eq!(admitted(&mut table, stranger(), now), None, "it left a moment ago");
         assert!(!table.has_room_for_strangers(now + PAUSE / 2) && table.has_room_for_strangers(now + PAUSE));
         assert_eq!(admitted(&mut table, stranger(), now + PAUSE), Some((6, None)));
@@ -184,11 +184,11 @@ mod tests {
             let claim = ztunnel(uid, PeerStanding::Address);
             assert_eq!(admitted(&mut table, claim, now), Some((id, None)));
         }
-        (1..=3).for_each(|id| table.note(id, Progress::Greeted));
-        table.note(1, Progress::Synced);
+        (1..=3).for_each(|id| table.record_progress(id, Progress::Greeted));
+        table.record_progress(1, Progress::Synced);
         assert_eq!(admitted(&mut table, known("e"), now), Some((9, Some(4))), "it has not said hello");
         assert_eq!(admitted(&mut table, known("f"), now), Some((10, Some(2))));
-        assert!(!table.release(2, now, PAUSE), "evicted");
+        assert!(!table.release_place(2, now, PAUSE), "evicted");
         assert_eq!(admitted(&mut table, ztunnel("g", PeerStanding::Address), now), Some((11, Some(3))));
         assert_eq!(admitted(&mut table, known("h"), now), Some((12, Some(1))));
         assert_eq!(admitted(&mut table, known("i"), now), Some((13, Some(5))), "known by its address alone");
@@ -199,9 +199,9 @@ mod tests {
         let (mut table, now) = (PlaceTable::default(), Instant::now());
         assert_eq!(admitted(&mut table, known("a"), now), Some((1, None)));
         assert_eq!(admitted(&mut table, known("a"), now), Some((2, None)));
-        table.note(1, Progress::Synced);
+        table.record_progress(1, Progress::Synced);
         assert_eq!(admitted(&mut table, known("a"), now), Some((3, Some(2))));
-        table.note(3, Progress::Synced);
+        table.record_progress(3, Progress::Synced);
         assert_eq!(admitted(&mut table, known("a"), now), None, "both serve");
         assert_eq!(admitted(&mut table, known("b"), now), Some((4, None)));
     }
@@ -246,11 +246,11 @@ mod tests {
                             prop_assert!(victim.standing < claim.standing || *victim == claim);
                         }
                     }
-                    Step::Release(id) => drop(table.release(id, now, PAUSE)),
-                    Step::Note(id, progress) => table.note(id, progress),
+                    Step::Release(id) => drop(table.release_place(id, now, PAUSE)),
+                    Step::Note(id, progress) => table.record_progress(id, progress),
                     Step::Pass(millis) => now += Duration::from_millis(millis),
                 }
-                let strangers = table.number(|place| place.claim.standing == PeerStanding::Stranger);
+                let strangers = table.count_places(|place| place.claim.standing == PeerStanding::Stranger);
                 prop_assert!(table.places.len() <= MAX_CONNECTIONS && strangers <= MAX_STRANGERS);
                 prop_assert!(table.cooling.len() <= 2 * MAX_STRANGERS);
                 prop_assert!(table.room_for(&known("new")).is_ok());

@@ -44,7 +44,7 @@ pub(crate) struct ZdsRequest {
 
 impl RequestStep {
     /// Which workload was to be served: UID, revision, network namespace.
-    pub(crate) fn subject(&self) -> Option<(PodUid, u64, NetnsId)> {
+    pub(crate) fn served_workload(&self) -> Option<(PodUid, u64, NetnsId)> {
         match self {
             RequestStep::Add { uid, revision, netns } => Some((uid.clone(), *revision, *netns)),
             _ => None,
@@ -72,19 +72,19 @@ impl ZdsRequest {
         Self::new(RequestStep::SnapshotSent, RequestPayload::SnapshotSent(SnapshotSent {}))
     }
 
-    fn del(uid: &PodUid) -> Self {
+    fn del_workload(uid: &PodUid) -> Self {
         let message = DelWorkload { uid: uid.to_string() };
         Self::new(RequestStep::Del { uid: uid.clone() }, RequestPayload::Del(message))
     }
 
     /// To serve a workload, or to keep it when its network namespace is not known.
-    fn wanted(wanted: &WantedWorkload) -> Self {
+    fn add_or_keep(wanted: &WantedWorkload) -> Self {
         let (workload, revision, uid) = (&wanted.workload, wanted.revision, wanted.workload.uid.clone());
         let Some(netns) = &workload.netns else {
             let message = KeepWorkload { uid: uid.to_string() };
             return Self::new(RequestStep::Keep { uid, revision }, RequestPayload::Keep(message));
         };
-        let message = AddWorkload { uid: uid.to_string(), workload_info: Some(workload.info()) };
+        let message = AddWorkload { uid: uid.to_string(), workload_info: Some(workload.to_info()) };
         let step = RequestStep::Add { uid, revision, netns: netns.id() };
         Self { netns: Some(Arc::clone(netns)), ..Self::new(step, RequestPayload::Add(message)) }
     }
@@ -92,32 +92,32 @@ impl ZdsRequest {
 
 impl WorkloadLedger {
     /// Returns the next request to this ztunnel, or how long to wait for one.
-    pub(crate) fn next(&self, id: u64, now: Instant) -> NextAction {
+    pub(crate) fn next_action(&self, id: u64, now: Instant) -> NextAction {
         let Some(connection) = self.connections.get(&id).filter(|_| self.open) else {
             return NextAction::Wait(None);
         };
         let request = self
-            .fresh(id, connection)
-            .or_else(|| self.unwanted(id, connection))
-            .or_else(|| self.lacking(id, connection))
+            .fresh_request(id, connection)
+            .or_else(|| self.delete_request(id, connection))
+            .or_else(|| self.missing_request(id, connection))
             .or_else(|| (!connection.in_sync).then(ZdsRequest::snapshot_sent));
-        request.map_or_else(|| self.retry(id, connection, now), NextAction::Send)
+        request.map_or_else(|| self.retry_action(id, connection, now), NextAction::Send)
     }
 
     /// The first of those that were put since this ztunnel was to be sent everything.
-    fn fresh(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
+    fn fresh_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
-        let lacking = fresh.filter(|wanted| connection.lacks(wanted) && self.is_for(id, wanted));
-        lacking.min_by_key(|wanted| wanted.revision).map(ZdsRequest::wanted)
+        let lacking = fresh.filter(|wanted| connection.lacks_workload(wanted) && self.is_for(id, wanted));
+        lacking.min_by_key(|wanted| wanted.revision).map(ZdsRequest::add_or_keep)
     }
 
-    fn lacking(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let mut lacking = self.wanted.values().filter(|wanted| connection.lacks(wanted));
-        lacking.find(|wanted| self.is_for(id, wanted)).map(ZdsRequest::wanted)
+    fn missing_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
+        let mut lacking = self.wanted.values().filter(|wanted| connection.lacks_workload(wanted));
+        lacking.find(|wanted| self.is_for(id, wanted)).map(ZdsRequest::add_or_keep)
     }
 
     /// One that it acknowledged and that is not wanted any more, or not as it is and not by this one.
-    fn unwanted(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
+    fn delete_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let is_unwanted = |uid: &PodUid, acked| {
             let wanted = self.wanted.get(uid);
             wanted.is_none_or(|wanted| has_moved(acked, wanted) && !self.is_for(id, wanted))
@@ -126,18 +126,18 @@ impl WorkloadLedger {
             .acked
             .iter()
             .find(|(uid, acked)| is_unwanted(uid, acked))
-            .map(|(uid, _)| ZdsRequest::del(uid))
+            .map(|(uid, _)| ZdsRequest::del_workload(uid))
     }
 
     /// One that was refused and is due, or when that will be.
-    fn retry(&self, id: u64, connection: &ZtunnelConnection, now: Instant) -> NextAction {
+    fn retry_action(&self, id: u64, connection: &ZtunnelConnection, now: Instant) -> NextAction {
         let refused = self.wanted.values().filter_map(|wanted| {
             let refusal = connection.acked.get(&wanted.workload.uid)?.refusal.as_ref()?;
             let is_due = wanted.workload.netns.is_some() && self.is_for(id, wanted);
             is_due.then_some((refusal.again, wanted))
         });
         match refused.min_by_key(|(again, _)| *again) {
-            Some((again, wanted)) if again <= now => NextAction::Send(ZdsRequest::wanted(wanted)),
+            Some((again, wanted)) if again <= now => NextAction::Send(ZdsRequest::add_or_keep(wanted)),
             first => NextAction::Wait(first.map(|(again, _)| again)),
         }
     }

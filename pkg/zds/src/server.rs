@@ -13,7 +13,7 @@ use rustix::net::{SocketFlags, SocketType, accept_with};
 use socketfile::SocketFile;
 use tracing::{info, warn};
 
-use crate::conversation::converse;
+use crate::conversation::serve_ztunnel;
 use crate::error::ConversationEnd;
 use crate::notices::{self, Notice};
 use crate::place_guard::HeldPlace;
@@ -47,18 +47,18 @@ impl ZdsServer {
     /// # Errors
     /// The thread cannot be started.
     pub fn serve(self, hub: Hub) -> io::Result<()> {
-        thread::Builder::new().name("zds".to_owned()).spawn(move || self.accept(&hub)).map(drop)
+        thread::Builder::new().name("zds".to_owned()).spawn(move || self.accept_connections(&hub)).map(drop)
     }
 
-    fn accept(&self, hub: &Hub) {
+    fn accept_connections(&self, hub: &Hub) {
         let mut summarized = Instant::now();
         loop {
             if summarized.elapsed() >= notices::PERIOD {
                 summarized = Instant::now();
                 hub.log_suppressed();
             }
-            match self.next() {
-                Ok(socket) => start(socket, hub),
+            match self.next_connection() {
+                Ok(socket) => start_connection(socket, hub),
                 // It has gone already, or nobody came.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
@@ -69,7 +69,7 @@ impl ZdsServer {
         }
     }
 
-    fn next(&self) -> Result<OwnedFd, Errno> {
+    fn next_connection(&self) -> Result<OwnedFd, Errno> {
         // A new connection, or the time to report what was not logged.
         let period = Timespec::try_from(notices::PERIOD).ok();
         poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], period.as_ref())?;
@@ -77,12 +77,12 @@ impl ZdsServer {
     }
 }
 
-fn start(socket: OwnedFd, hub: &Hub) {
+fn start_connection(socket: OwnedFd, hub: &Hub) {
     let socket = Arc::new(socket);
-    let Some(place) = hub.place(&socket) else { return };
+    let Some(place) = hub.claim_place(&socket) else { return };
     let hub = hub.clone();
     let body = move || {
-        let Err(end) = converse(&socket, &hub, &place);
+        let Err(end) = serve_ztunnel(&socket, &hub, &place);
         log_end(&hub, &place, &end);
     };
     if let Err(error) = thread::Builder::new().name("ztunnel".to_owned()).stack_size(256 * 1024).spawn(body) {

@@ -73,7 +73,7 @@ pub enum WorkloadProgress {
 
 impl WorkloadLedger {
     pub(crate) fn state(&self) -> ZdsState {
-        let newest = self.newest().map(|(_, newest)| newest);
+        let newest = self.newest_connection().map(|(_, newest)| newest);
         let workload =
             |(uid, wanted): (&PodUid, &WantedWorkload)| (uid.clone(), self.workload_state(wanted, newest));
         ZdsState {
@@ -93,7 +93,7 @@ impl WorkloadLedger {
 
     fn workload_state(&self, wanted: &WantedWorkload, newest: Option<&ZtunnelConnection>) -> WorkloadState {
         let acked = newest.and_then(|newest| newest.acked.get(&wanted.workload.uid));
-        let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks(wanted)));
+        let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks_workload(wanted)));
         let progress = match answered {
             None | Some(AckedWorkload { refusal: Some(_), .. }) if self.is_served(wanted) => {
                 WorkloadProgress::Accepted

@@ -35,17 +35,17 @@ impl UnsyncedZtunnels {
         self.0.values_mut().for_each(|entry| entry.since = now);
     }
 
-    pub(crate) fn joined(&mut self, peer: &ZtunnelPeer, now: Instant) {
-        self.forget(now);
+    pub(crate) fn record_connect(&mut self, peer: &ZtunnelPeer, now: Instant) {
+        self.drop_expired(now);
         let fresh = UnsyncedEntry { since: now, pod: None, stranger: false, left: None };
         self.0.entry(peer.netns.key()).or_insert(fresh).left = None;
     }
 
-    pub(crate) fn synced(&mut self, peer: &ZtunnelPeer) {
+    pub(crate) fn record_sync(&mut self, peer: &ZtunnelPeer) {
         self.0.remove(&peer.netns.key());
     }
 
-    pub(crate) fn left(&mut self, peer: &ZtunnelPeer, now: Instant) {
+    pub(crate) fn record_disconnect(&mut self, peer: &ZtunnelPeer, now: Instant) {
         if let Some(entry) = self.0.get_mut(&peer.netns.key()) {
             entry.left = Some(now);
             entry.stranger = peer.is_stranger();
@@ -55,13 +55,13 @@ impl UnsyncedZtunnels {
 
     /// The one that waits longest, of all or of those that are no strangers: since when, and the UID of its pod, by those who
     /// are connected or as it was known before.
-    pub(crate) fn longest(
+    pub(crate) fn longest_waiting(
         &mut self,
         now: Instant,
         connected: &[&ZtunnelPeer],
         without_strangers: bool,
     ) -> Option<(Instant, Option<PodUid>)> {
-        self.forget(now);
+        self.drop_expired(now);
         let of = |netns: &PeerNetns| connected.iter().find(|peer| peer.netns.key() == *netns);
         let counts = |(netns, entry): &(&PeerNetns, &UnsyncedEntry)| {
             !without_strangers || !of(netns).map_or(entry.stranger, |peer| peer.is_stranger())
@@ -72,7 +72,7 @@ impl UnsyncedZtunnels {
         Some((entry.since, pod.or_else(|| entry.pod.clone())))
     }
 
-    fn forget(&mut self, now: Instant) {
+    fn drop_expired(&mut self, now: Instant) {
         let is_old = |left: Instant| now.saturating_duration_since(left) > FORGOTTEN;
         self.0.retain(|_, entry| !entry.left.is_some_and(is_old));
     }
@@ -90,21 +90,22 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let peer = ZtunnelPeer::new(PeerNetns::default(), &[]);
         let mut unsynced = UnsyncedZtunnels::default();
-        let since =
-            |unsynced: &mut UnsyncedZtunnels, now| unsynced.longest(now, &[], false).map(|(since, _)| since);
+        let since = |unsynced: &mut UnsyncedZtunnels, now| {
+            unsynced.longest_waiting(now, &[], false).map(|(since, _)| since)
+        };
         assert_eq!(since(&mut unsynced, at(0)), None);
-        unsynced.joined(&peer, at(0));
+        unsynced.record_connect(&peer, at(0));
         for again in [5, 10, 15] {
-            unsynced.left(&peer, at(again));
-            unsynced.joined(&peer, at(again + 1));
+            unsynced.record_disconnect(&peer, at(again));
+            unsynced.record_connect(&peer, at(again + 1));
             assert_eq!(since(&mut unsynced, at(again + 2)), Some(at(0)));
         }
-        unsynced.left(&peer, at(20));
+        unsynced.record_disconnect(&peer, at(20));
         assert_eq!(since(&mut unsynced, at(40)), Some(at(0)));
         assert_eq!(since(&mut unsynced, at(41)), None);
-        unsynced.joined(&peer, at(50));
-        assert_eq!(unsynced.longest(at(50), &[&peer], true), None, "a stranger");
-        unsynced.synced(&peer);
+        unsynced.record_connect(&peer, at(50));
+        assert_eq!(unsynced.longest_waiting(at(50), &[&peer], true), None, "a stranger");
+        unsynced.record_sync(&peer);
         assert_eq!(since(&mut unsynced, at(51)), None);
     }
 
@@ -115,11 +116,11 @@ mod tests {
         let addresses = [IpAddr::from([10, 0, 0, 1])].into();
         let [first, again] =
             [addresses, BTreeSet::new()].map(|addresses| ZtunnelPeer::new(PeerNetns { id, addresses }, &[]));
-        unsynced.joined(&first, start);
-        unsynced.left(&first, start);
-        unsynced.joined(&again, start + FORGOTTEN / 2);
-        assert_eq!(unsynced.longest(start + FORGOTTEN, &[&again], false), Some((start, None)));
-        unsynced.synced(&again);
-        assert_eq!(unsynced.longest(start + FORGOTTEN, &[&again], false), None);
+        unsynced.record_connect(&first, start);
+        unsynced.record_disconnect(&first, start);
+        unsynced.record_connect(&again, start + FORGOTTEN / 2);
+        assert_eq!(unsynced.longest_waiting(start + FORGOTTEN, &[&again], false), Some((start, None)));
+        unsynced.record_sync(&again);
+        assert_eq!(unsynced.longest_waiting(start + FORGOTTEN, &[&again], false), None);
     }
 }

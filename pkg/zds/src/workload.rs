@@ -24,7 +24,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn info(&self) -> WorkloadInfo {
+    pub(crate) fn to_info(&self) -> WorkloadInfo {
         WorkloadInfo {
             name: self.name.clone(),
             namespace: self.namespace.clone(),
@@ -35,6 +35,6 @@ impl Workload {
     /// Whether a ztunnel that knows one knows the other.
     pub(crate) fn is_same(&self, other: &Workload) -> bool {
         let id = |workload: &Workload| workload.netns.as_ref().map(|netns| netns.id());
-        self.info() == other.info() && id(self) == id(other)
+        self.to_info() == other.to_info() && id(self) == id(other)
     }
 }

@@ -64,7 +64,7 @@ impl Agent {
 
     fn open() -> Agent {
         let agent = Agent::closed();
-        agent.hub.open();
+        agent.hub.start_snapshots();
         agent
     }
 

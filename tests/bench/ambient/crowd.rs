@@ -59,7 +59,7 @@ fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
         }
         let first = Instant::now();
         let mut members = || {
-            let sets = sets.sets().unwrap();
+            let sets = sets.list_sets().unwrap();
             sets.into_iter().find(|set| set.name == SET).and_then(|set| set.elements).unwrap_or(0)
         };
         while members() < PODS {

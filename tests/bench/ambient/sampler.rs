@@ -130,7 +130,7 @@ impl Eyes {
     pub(crate) fn ways(&mut self, table: u32) -> Vec<u8> {
         let header = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let replies = self.dump_route(GET_ROUTE, &header, Some(table));
-        let headers = replies.iter().map(|reply| *reply.header::<12>().unwrap().0);
+        let headers = replies.iter().map(|reply| *reply.split_header::<12>().unwrap().0);
         headers.filter(|header| header[7] == UNICAST).map(|header| header[1]).collect()
     }
 
@@ -141,7 +141,7 @@ impl Eyes {
     fn dump_route(&mut self, kind: u16, header: &[u8], table: Option<u32>) -> ReplyMessages {
         let mut message = NetlinkRequest::new(kind, MessageFlags::NONE, header);
         if let Some(table) = table {
-            message.u32(15, table); // RTA_TABLE
+            message.put_u32(15, table); // RTA_TABLE
         }
         dump(&mut self.route, &message)
     }
@@ -149,7 +149,7 @@ impl Eyes {
     /// Whether a rule of a chain of mangle contains all of these words.
     fn contains(&mut self, chain: &str, words: &[&[u8]]) -> bool {
         let mut message = NetlinkRequest::new(GET_NFT_RULE, MessageFlags::NONE, &[2, 0, 0, 0]);
-        message.str(1, "mangle").str(2, chain);
+        message.put_str(1, "mangle").put_str(2, chain);
         let replies = dump(&mut self.firewall, &message);
         let has = |payload: &[u8], word: &[u8]| payload.windows(word.len()).any(|window| window == word);
         replies.iter().any(|rule| words.iter().all(|word| has(rule.payload, word)))

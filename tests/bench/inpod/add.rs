@@ -85,7 +85,7 @@ pub(crate) fn run(base: &BenchNode, rounds: usize) {
 /// A restore of what the agent puts into a pod, to the letter.
 fn restore(base: &BenchNode, tool: &str, family: Family) -> Vec<String> {
     let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
-    let rules = inpod::pod(&inpod::InPodRulesConfig::default(), &pod, family);
+    let rules = inpod::pod_rules(&inpod::InPodRulesConfig::default(), &pod, family);
     let text = ChainSet::IN_POD.apply(&rules, &SavedTables::default()).restore_text();
     let path = base.node.dir().join(format!("rules-{tool}"));
     fs::write(&path, text).unwrap();

@@ -137,7 +137,7 @@ fn pods_that_are_not_found_not_started_and_on_their_way_out() {
     inside("umount -l /usr/sbin/xtables-legacy-multi"); // lazily: the agent may be trying just now
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let _ = comes_to_say(&fixture.container, "mesh/web", || (), ("pod-label-none", "outside", "-", 0), &[]);
-    assert_eq!(explain(&fixture.container, "mesh/web").verdict.status(), 0);
+    assert_eq!(explain(&fixture.container, "mesh/web").verdict.exit_status(), 0);
 }
 
 /// The kubelet removes the API object some seconds after the sandbox: meanwhile nothing bypasses the mesh, for there is nothing.

@@ -102,7 +102,7 @@ fn captured_from_within() {
     ztunnel.kill();
     let answer = explain(&fixture.container, "mesh/web");
     assert_eq!(
-        (answer.capture.map(report::CaptureState::word), answer.verdict.status()),
+        (answer.capture.map(report::CaptureState::as_str), answer.verdict.exit_status()),
         (Some("held"), 1),
         "{answer}"
     );

@@ -105,7 +105,7 @@ fn a_slot_that_cannot_be_built_is_neither_active_nor_a_bypass() {
     fixture.announce(&ztunnel, true);
     fixture.wait_logged("reconcile failed", "");
     let answer = explain(&fixture.container, "mesh/web");
-    assert_eq!(answer.capture.map(report::CaptureState::word), Some("held"), "{answer}");
+    assert_eq!(answer.capture.map(report::CaptureState::as_str), Some("held"), "{answer}");
     assert!(!answer.message.contains("No ztunnel is ready"), "{answer}");
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
     let (_, text) = call(&fixture.container, &["state", "-o", "json"]);

@@ -49,7 +49,7 @@ impl Fixture {
 
     pub(super) fn set(&self, document: &StateReport) {
         let mut document = document.clone();
-        document.conclude();
+        document.fill_conclusions();
         self.set_raw(serde_json::to_string(&document).unwrap());
     }
 
@@ -138,7 +138,7 @@ pub(super) fn document() -> StateReport {
     let pods = vec![pod("shop", "cart", CaptureState::Captured), pod("shop", "web", CaptureState::Outside)];
     let mut document =
         StateReport { schema: SCHEMA.into(), version: "0.1.0".into(), node, pods, ..StateReport::default() };
-    document.conclude();
+    document.fill_conclusions();
     document
 }
 
@@ -161,7 +161,7 @@ pub(super) fn full() -> StateReport {
         chain: "X".into(),
         rule: "-j RETURN".into(),
     };
-    document.network.firewall = Comparison::compare(Vec::new(), vec![rule]);
+    document.network.firewall = Comparison::compare_sets(Vec::new(), vec![rule]);
     let before = Some("0".into());
     let sysctl = SysctlState {
         netns: place(),
@@ -169,7 +169,7 @@ pub(super) fn full() -> StateReport {
         value: "1".into(),
         previous_value: before,
     };
-    document.network.sysctls = Comparison::compare(Vec::new(), vec![sysctl]);
+    document.network.sysctls = Comparison::compare_sets(Vec::new(), vec![sysctl]);
     let detail = "as it should be".into();
     document.installation = vec![InstalledFile {
         kind: "entry".into(),

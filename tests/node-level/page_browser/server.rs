@@ -77,9 +77,9 @@ fn answer(mut stream: &TcpStream, shared: &Shared) {
 
 /// The document, or the explanation of a pod.
 fn json(mut state: StateReport, asked: &str) -> String {
-    state.conclude();
+    state.fill_conclusions();
     match asked.strip_prefix("explain?pod=").and_then(|pod| pod.split_once('/')) {
-        Some((namespace, name)) => serde_json::to_string(&report::explain(&state, namespace, name)),
+        Some((namespace, name)) => serde_json::to_string(&report::explain_pod(&state, namespace, name)),
         None => serde_json::to_string(&state),
     }
     .unwrap()

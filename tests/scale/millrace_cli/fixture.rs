@@ -10,7 +10,7 @@ use kit::{ApiServer, Auth, Forwarded, ForwardedReply, ForwardedStart, SimulatedK
 use report::{
     CaptureState, Comparison, DifferenceKind, InstalledFile, KernelView, NodeSimulation, NodeState,
     PartHealth, PodState, PreflightFact, RedirectionMode, SCHEMA, SimulatedPod, StateDifference, StateReason,
-    StateReport, ZtunnelState, explain, judge_preflight,
+    StateReport, ZtunnelState, explain_pod, judge_preflight,
 };
 use serde_json::{Value, json};
 
@@ -249,7 +249,7 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
         _ => {}
     }
     let mut state = state(at);
-    state.conclude();
+    state.fill_conclusions();
     let removal = format!("/debug/simulate?namespace={MESH}&labels=istio.io/dataplane-mode-");
     let body = match asked.path.split_once("?pod=") {
         None if asked.path == "/debug/state" => serde_json::to_vec_pretty(&state).unwrap(),
@@ -257,7 +257,7 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
         None if asked.path == "/debug/lines" => b"a line, token: abc\n".to_vec(),
         Some(("/debug/explain", pod)) => {
             let (namespace, name) = pod.split_once('/').unwrap();
-            serde_json::to_vec(&explain(&state, namespace, name)).unwrap()
+            serde_json::to_vec(&explain_pod(&state, namespace, name)).unwrap()
         }
         _ => return ForwardedReply::Http(404, b"no such path\n".to_vec()),
     };
@@ -300,7 +300,7 @@ fn state(at: usize) -> StateReport {
             synced: Some(true),
             ..ZtunnelState::default()
         }],
-        network: report::NetworkState::unwanted(),
+        network: report::NetworkState::nothing_desired(),
         pods: pods_of(at).filter(|pod| *pod != 26).map(pod_state).collect(),
         ..StateReport::default()
     };
@@ -312,7 +312,7 @@ fn state(at: usize) -> StateReport {
                 family: Some(4),
                 object: "add istio-inpod-probes-v4 10.0.0.1".to_owned(),
             };
-            state.network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
+            state.network.ipsets = Comparison::with_differences(Vec::new(), Vec::new(), vec![missing]);
         }
         28 => {
             let why = "cannot write the plugin".to_owned();

@@ -181,7 +181,7 @@ fn flags_that_only_matter_together() {
     same(&[], &["-b", "*", "-d", "22"], &all_but);
     same(&[("ISTIO_LOCAL_EXCLUDE_PORTS", "22")], &["-b", "*"], &all_but);
     let tproxy = |mark, table| SidecarConfig {
-        inbound_mode: InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(table) },
+        inbound_mode: InboundMode::Tproxy { mark: Mark::with_full_mask(mark), table: TableId(table) },
         include_inbound: PortSelection::All,
         ..SidecarConfig::default()
     };

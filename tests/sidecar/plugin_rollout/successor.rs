@@ -71,7 +71,7 @@ pub(super) fn agent(path: &Path, does: Vec<Does>) -> mpsc::Receiver<AgentRequest
             let pod = json!({"metadata": {"namespace": request.namespace, "name": request.name}});
             let answer = match does {
                 Does::Ends => None,
-                Does::Fails => Some(AgentAnswer::failed("the kernel refuses")),
+                Does::Fails => Some(AgentAnswer::from_error("the kernel refuses")),
                 Does::Enrols => {
                     let pod = Some(serde_json::from_value(pod).unwrap());
                     let labels = json!({"istio.io/dataplane-mode": "ambient"});

@@ -28,7 +28,7 @@ fn is_shown(case: &Case, backend: Backend) {
     let takes_inbound =
         !["inbound-none", "tproxy-none", "nothing", "inbound-exclude-all"].contains(&case.name);
     for family in families {
-        let lines = captured(&netns).lines();
+        let lines = captured(&netns).to_lines();
         let [outbound, inbound] = ["outbound", "inbound"].map(|direction| format!("{family} {direction}"));
         assert!(lines.contains(&outbound), "{what}: {lines:?}");
         if case.name != "inbound-exclude-all" {
@@ -71,13 +71,13 @@ fn each_way_of_losing_traffic_shows() {
         let before = captured(&netns);
         for damage in harmless {
             iptables(&netns, backend, Family::V4, damage);
-            assert_eq!(before.missing(&captured(&netns)), [""; 0], "{backend}: {damage}");
+            assert_eq!(before.missing_from(&captured(&netns)), [""; 0], "{backend}: {damage}");
         }
         at_once(&damages, |(damage, lost)| {
             let netns = pod_netns("captured");
             apply(&netns, &case, backend);
             iptables(&netns, backend, Family::V4, damage);
-            assert_eq!(before.missing(&captured(&netns)), [*lost], "{backend}: {damage}");
+            assert_eq!(before.missing_from(&captured(&netns)), [*lost], "{backend}: {damage}");
         });
     }
 }

@@ -87,8 +87,8 @@ fn looking_makes_no_table_of_either_backend() {
             netns.run(|| redirect::verify(&cases::injected(), FamilyChoice::Dual, &options)).unwrap();
         assert!(!verified.is_unchanged());
         untouched(&format!("verify with {:?}", options.forced));
-        assert_eq!(netns.run(|| redirect::leftovers(super::MARK, &options)).unwrap(), [""; 0]);
-        assert_eq!(netns.run(|| redirect::remove(super::MARK, &options)).unwrap(), [""; 0]);
+        assert_eq!(netns.run(|| redirect::list_leftovers(super::MARK, &options)).unwrap(), [""; 0]);
+        assert_eq!(netns.run(|| redirect::remove_all(super::MARK, &options)).unwrap(), [""; 0]);
         untouched(&format!("remove with {:?}", options.forced));
     }
 }

@@ -75,7 +75,7 @@ fn an_old_tool_in_a_pod_finds_the_pods_own_file_in_the_place_of_the_hosts() {
         let netns = netns::Netns::open(pod.path()).unwrap();
         let options = FirewallOptions { lock_directory: Some(locks.clone()), ..forced(Backend::Legacy) };
         let look = |_: &FirewallOptions| Ok::<_, redirect::Error>(identity(LOCK.as_ref()));
-        firewall::inside(&netns, &options, look).unwrap()
+        firewall::run_inside(&netns, &options, look).unwrap()
     });
     for (pod, (file, warning)) in pods.iter().zip(seen) {
         let number = fs::metadata(pod.path()).unwrap().ino() % 256;

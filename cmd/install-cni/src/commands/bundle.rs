@@ -20,9 +20,9 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();
     let time = wire::rfc3339(now);
     let to_terminal = io::stdout().is_terminal();
-    let state = node_status::obtain(&call.settings)?;
-    let name = directory(&state.node.name, &time);
-    let file = match call.values.text(&command_flags::FILE) {
+    let state = node_status::obtain_report(&call.settings)?;
+    let name = archive_name(&state.node.name, &time);
+    let file = match call.values.flag_text(&command_flags::FILE) {
         "-" if to_terminal => {
             bail!(
                 "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
@@ -32,35 +32,35 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         "-" | "" => None,
         file => Some(file.to_owned()),
     };
-    let files = content::files(&state, &call.settings, &time);
+    let files = content::archive_files(&state, &call.settings, &time);
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let archive = pack(&name, &files, seconds).context("cannot make the archive")?;
+    let archive = pack_archive(&name, &files, seconds).context("cannot make the archive")?;
     match file {
-        None => output::write(&archive)?,
+        None => output::write_stdout(&archive)?,
         Some(file) => {
             let mut options = fs::OpenOptions::new();
             // Never over another file, nor through a link that somebody put there for root to follow.
             let made = options.write(true).create_new(true).mode(0o600).open(&file);
             made.and_then(|mut made| made.write_all(&archive))
                 .with_context(|| format!("cannot write {file}"))?;
-            output::write(format!("{file}\n").as_bytes())?;
+            output::write_stdout(format!("{file}\n").as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Name of the directory in the archive, and of the archive.
-fn directory(node: &str, time: &str) -> String {
+fn archive_name(node: &str, time: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let node: String = node.chars().filter(is_plain).take(40).collect();
     let stamp: String = time.chars().filter(char::is_ascii_alphanumeric).take(15).collect();
     if node.is_empty() { format!("install-cni-{stamp}") } else { format!("install-cni-{node}-{stamp}") }
 }
 
-fn pack(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
+fn pack_archive(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
     let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
     for (name, text) in files {
-        archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
+        archive.add_file(&format!("{directory}/{name}"), text.as_bytes())?;
     }
     archive.finish()?.finish()
 }

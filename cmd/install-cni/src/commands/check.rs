@@ -12,14 +12,14 @@ use super::{
 };
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let least = parse_severity(call.values.text(&FAIL_ON))?;
+    let least = parse_severity(call.values.flag_text(&FAIL_ON))?;
     let preflight = node_status::check_node(&call.settings);
     match call.output.form {
-        OutputFormat::Junit => output::write(preflight.junit(least).as_bytes())?,
-        OutputFormat::Sarif => output::write(preflight.sarif().as_bytes())?,
-        _ => call.output.print(&preflight, |colour| preflight.text(colour))?,
+        OutputFormat::Junit => output::write_stdout(preflight.to_junit(least).as_bytes())?,
+        OutputFormat::Sarif => output::write_stdout(preflight.to_sarif().as_bytes())?,
+        _ => call.output.print_value(&preflight, |colour| preflight.render_table(colour))?,
     }
-    Ok(ExitCode::from(preflight.status(least)))
+    Ok(ExitCode::from(preflight.exit_status(least)))
 }
 
 fn parse_severity(word: &str) -> Result<Severity> {

@@ -24,18 +24,21 @@ pub(crate) type Subcommand = (&'static str, &'static str, Vec<Flag>);
 ///
 /// # Errors
 /// There is none for this shell.
-pub(crate) fn script(shell: &str, commands: &[Subcommand]) -> Result<String> {
+pub(crate) fn shell_script(shell: &str, commands: &[Subcommand]) -> Result<String> {
     Ok(match shell {
-        "bash" => bash(commands),
+        "bash" => bash_script(commands),
         "zsh" => {
-            format!("#compdef install-cni\nautoload -U +X bashcompinit && bashcompinit\n{}", bash(commands))
+            format!(
+                "#compdef install-cni\nautoload -U +X bashcompinit && bashcompinit\n{}",
+                bash_script(commands)
+            )
         }
-        "fish" => fish(commands),
+        "fish" => fish_script(commands),
         _ => bail!("completion: {shell:?} is none of bash, zsh and fish"),
     })
 }
 
-fn bash(commands: &[Subcommand]) -> String {
+fn bash_script(commands: &[Subcommand]) -> String {
     let names: Vec<&str> = commands.iter().map(|(name, ..)| *name).collect();
     let mut cases = String::new();
     for (name, _, flags) in commands {
@@ -57,14 +60,14 @@ complete -F _install_cni install-cni
     )
 }
 
-fn fish(commands: &[Subcommand]) -> String {
+fn fish_script(commands: &[Subcommand]) -> String {
     let mut script = String::from("complete -c install-cni -f\n");
     for (name, summary, flags) in commands {
-        let quoted = quote(summary);
+        let quoted = quote_word(summary);
         let _ = writeln!(script, "complete -c install-cni -n __fish_use_subcommand -a {name} -d {quoted}");
         for flag in flags {
             let short = flag.short.map(|short| format!(" -s {short}")).unwrap_or_default();
-            let (value, help) = (if flag.switch { "" } else { " -r" }, quote(flag.help));
+            let (value, help) = (if flag.switch { "" } else { " -r" }, quote_word(flag.help));
             let _ = writeln!(
                 script,
                 "complete -c install-cni -n '__fish_seen_subcommand_from {name}' -l {flag}{short}{value} -d {help}"
@@ -75,6 +78,6 @@ fn fish(commands: &[Subcommand]) -> String {
 }
 
 /// A text as one word of a shell.
-fn quote(text: &str) -> String {
+fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -10,15 +10,15 @@ use super::{command_flags, invocation::CommandInvocation};
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let (namespace, name) = match asked_of(call)? {
         PodQuery::Pod(namespace, name) => (namespace, name),
-        PodQuery::Name(name) => (namespace_of(&node_status::obtain(&call.settings)?, &name)?, name),
+        PodQuery::Name(name) => (namespace_of(&node_status::obtain_report(&call.settings)?, &name)?, name),
     };
-    let explanation = node_status::explain(&call.settings, &namespace, &name)?;
-    call.output.print(&explanation, |_| explanation.to_string())?;
-    Ok(ExitCode::from(explanation.verdict.status()))
+    let explanation = node_status::explain_pod(&call.settings, &namespace, &name)?;
+    call.output.print_value(&explanation, |_| explanation.to_string())?;
+    Ok(ExitCode::from(explanation.verdict.exit_status()))
 }
 
 fn asked_of(call: &CommandInvocation) -> Result<PodQuery> {
-    parse_pod_query(call.values.positionals(), call.values.text(&command_flags::POD_NAMESPACE))
+    parse_pod_query(call.values.positionals(), call.values.flag_text(&command_flags::POD_NAMESPACE))
 }
 
 /// Returns namespace and name of the pod that is named, both of which must be given.

@@ -31,6 +31,6 @@ pub(super) fn run(path: &Path, query: &HistoryQuery, output: OutputOptions) -> R
     );
     let mut changes = agent::read_history(path)?;
     changes.retain(|change| query.matches(change));
-    output.print(&changes, |colour| tables::history(&changes, colour))?;
+    output.print_value(&changes, |colour| tables::history_table(&changes, colour))?;
     Ok(ExitCode::SUCCESS)
 }

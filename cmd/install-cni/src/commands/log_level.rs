@@ -25,17 +25,17 @@ struct ScopeLevel {
 /// Changes what `words` name, and prints all levels.
 pub(super) fn run(socket: &Path, words: &[String], output: OutputOptions) -> Result<ExitCode> {
     // All are read before the first is sent.
-    let changes = words.iter().flat_map(|word| model::list_elements(word)).map(query);
+    let changes = words.iter().flat_map(|word| model::list_elements(word)).map(change_query);
     for query in changes.collect::<Result<Vec<String>>>()? {
-        node_status::change(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
+        node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }
-    let levels = levels(socket)?;
-    output.print(&levels.scopes, |_| table(&levels))?;
+    let levels = fetch_levels(socket)?;
+    output.print_value(&levels.scopes, |_| levels_table(&levels))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The parameters of a request for `SCOPE:LEVEL`.
-fn query(change: &str) -> Result<String> {
+fn change_query(change: &str) -> Result<String> {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
@@ -47,14 +47,19 @@ fn query(change: &str) -> Result<String> {
     }
 }
 
-fn levels(socket: &Path) -> Result<LogLevels> {
+fn fetch_levels(socket: &Path) -> Result<LogLevels> {
     let body = node_status::fetch(socket, LEVELS, node_status::LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }
 
-fn table(levels: &LogLevels) -> String {
+fn levels_table(levels: &LogLevels) -> String {
     let line = |ScopeLevel { scope, level, description }: &ScopeLevel| {
-        format!("{:10} {:6} {}\n", report::clean(scope), report::clean(level), report::clean(description))
+        format!(
+            "{:10} {:6} {}\n",
+            report::sanitize_text(scope),
+            report::sanitize_text(level),
+            report::sanitize_text(description)
+        )
     };
     format!("{:10} {:6} {}\n", "SCOPE", "LEVEL", "DESCRIPTION")
         + &levels.scopes.iter().map(line).collect::<String>()
@@ -66,11 +71,11 @@ mod tests {
 
     #[test]
     fn a_change_is_a_scope_and_a_level() {
-        assert_eq!(query("cni-agent:debug").unwrap(), "scope=cni-agent&level=debug");
+        assert_eq!(change_query("cni-agent:debug").unwrap(), "scope=cni-agent&level=debug");
         for wrong in
             ["", "cni", "cni:", ":debug", "cni:debug:x", "cni:de bug", "cni:x&scope=all", "a\r\n:debug"]
         {
-            assert!(query(wrong).is_err(), "{wrong:?}");
+            assert!(change_query(wrong).is_err(), "{wrong:?}");
         }
     }
 }

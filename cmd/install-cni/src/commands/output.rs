@@ -50,8 +50,8 @@ impl OutputOptions {
     ///
     /// # Errors
     /// There is no such form.
-    pub(crate) fn read(values: &FlagValues) -> Result<OutputOptions> {
-        let form = match values.text(&OUTPUT) {
+    pub(crate) fn from_flags(values: &FlagValues) -> Result<OutputOptions> {
+        let form = match values.flag_text(&OUTPUT) {
             "table" | "" => OutputFormat::Table,
             "wide" => OutputFormat::Wide,
             "json" => OutputFormat::Json,
@@ -70,7 +70,7 @@ impl OutputOptions {
     ///
     /// # Errors
     /// It cannot be printed.
-    pub(crate) fn print<T: Serialize + ?Sized>(
+    pub(crate) fn print_value<T: Serialize + ?Sized>(
         self,
         value: &T,
         table: impl FnOnce(bool) -> String,
@@ -84,7 +84,7 @@ impl OutputOptions {
             }
             OutputFormat::Yaml => report::to_yaml(&serde_json::to_value(value).context("cannot write YAML")?),
         };
-        write(text.as_bytes())
+        write_stdout(text.as_bytes())
     }
 }
 
@@ -93,7 +93,7 @@ impl OutputOptions {
 /// # Errors
 /// It is neither true nor false.
 pub(crate) fn is_on(values: &FlagValues, flag: &Flag) -> Result<bool> {
-    let text = values.text(flag);
+    let text = values.flag_text(flag);
     if text.is_empty() {
         return Ok(false);
     }
@@ -104,7 +104,7 @@ pub(crate) fn is_on(values: &FlagValues, flag: &Flag) -> Result<bool> {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn write(bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_stdout(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -17,22 +17,22 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         return prove_all(call);
     }
     let (namespace, name) = explain::whole_name(call)?;
-    let proof = node_status::prove(&call.settings.debug_socket, &namespace, &name)?;
-    call.output.print(&proof, |colour| proof.text(colour))?;
-    Ok(ExitCode::from(proof.status()))
+    let proof = node_status::prove_pod(&call.settings.debug_socket, &namespace, &name)?;
+    call.output.print_value(&proof, |colour| proof.render_table(colour))?;
+    Ok(ExitCode::from(proof.exit_status()))
 }
 
 /// One pod after the other. The agent observes the node before each, and pauses between observations, which bounds the rate.
 fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
     ensure!(call.values.positionals().is_empty(), "--all and a pod cannot be used together");
-    let (socket, namespace) = (&call.settings.debug_socket, call.values.text(&POD_NAMESPACE));
+    let (socket, namespace) = (&call.settings.debug_socket, call.values.flag_text(&POD_NAMESPACE));
     let state = node_status::from_agent(socket, node_status::LIMIT)?;
     let mut proofs = Vec::new();
     for pod in state.pods.iter().filter(|pod| namespace.is_empty() || pod.namespace == namespace) {
         if matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar)) {
-            proofs.push(node_status::prove(socket, &pod.namespace, &pod.name)?);
+            proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
         }
     }
-    call.output.print(&proofs, |colour| proofs_text(&proofs, colour))?;
+    call.output.print_value(&proofs, |colour| proofs_text(&proofs, colour))?;
     Ok(ExitCode::from(proofs_status(&proofs)))
 }

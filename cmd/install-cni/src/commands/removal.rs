@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use report::{CaptureState, Comparison, RedirectionMode, StateReport, clean, tables};
+use report::{CaptureState, Comparison, RedirectionMode, StateReport, sanitize_text, tables};
 use serde::Serialize;
 
 use super::OutputOptions;
@@ -22,20 +22,20 @@ struct RemovalPlan {
 ///
 /// # Errors
 /// It cannot be printed.
-pub(crate) fn show(state: &StateReport, output: OutputOptions) -> Result<ExitCode> {
+pub(crate) fn print_plan(state: &StateReport, output: OutputOptions) -> Result<ExitCode> {
     let removal = RemovalPlan::from_state(state);
-    output.print(&removal, |_| removal.table())?;
+    output.print_value(&removal, |_| removal.to_table())?;
     Ok(if removal.unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl RemovalPlan {
     fn from_state(state: &StateReport) -> RemovalPlan {
         let network = &state.network;
-        let mut all = objects(&network.firewall);
-        all.extend(objects(&network.ipsets));
-        all.extend(objects(&network.rules));
-        all.extend(objects(&network.routes));
-        all.extend(objects(&network.links));
+        let mut all = observed_objects(&network.firewall);
+        all.extend(observed_objects(&network.ipsets));
+        all.extend(observed_objects(&network.rules));
+        all.extend(observed_objects(&network.routes));
+        all.extend(observed_objects(&network.links));
         for setting in network.sysctls.observed.iter().flatten() {
             if let Some(before) = &setting.previous_value {
                 all.push(format!("{setting}, set back to {before}"));
@@ -48,7 +48,7 @@ impl RemovalPlan {
             state.pods.iter().filter(|pod| pod.mode == Some(RedirectionMode::InPod) && is_left(pod.capture));
         let pods =
             pods.map(|pod| format!("rules and the policy route in the network namespace of {}", pod.title()));
-        let cleaned = |all: Vec<String>| all.iter().map(|text| clean(text)).collect();
+        let cleaned = |all: Vec<String>| all.iter().map(|text| sanitize_text(text)).collect();
         RemovalPlan {
             files: cleaned(files.collect()),
             network: cleaned(all),
@@ -57,7 +57,7 @@ impl RemovalPlan {
         }
     }
 
-    fn table(&self) -> String {
+    fn to_table(&self) -> String {
         let mut text = String::new();
         let parts = [("Files", &self.files), ("Network of the node", &self.network), ("Pods", &self.pods)];
         for (title, list) in parts.into_iter().chain([("Not known", &self.unknown)]) {
@@ -77,6 +77,6 @@ impl RemovalPlan {
 }
 
 /// Returns those of our objects that the kernel shows.
-fn objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
+fn observed_objects<T: std::fmt::Display>(compared: &Comparison<T>) -> Vec<String> {
     compared.observed.iter().flatten().map(ToString::to_string).collect()
 }

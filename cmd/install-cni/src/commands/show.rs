@@ -12,28 +12,28 @@ use super::{
     output::{OutputFormat, is_on},
 };
 
-pub(super) fn state(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = node_status::obtain(&call.settings)?;
-    call.output.print(&state, |colour| tables::summary(&state, colour))?;
+pub(super) fn show_state(call: &CommandInvocation) -> Result<ExitCode> {
+    let state = node_status::obtain_report(&call.settings)?;
+    call.output.print_value(&state, |colour| tables::render_summary(&state, colour))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn list(call: &CommandInvocation) -> Result<ExitCode> {
+pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     let bypassing = is_on(&call.values, &command_flags::BYPASSING)?;
-    let wanted = match (call.values.text(&command_flags::WITH_STATE), bypassing) {
+    let wanted = match (call.values.flag_text(&command_flags::WITH_STATE), bypassing) {
         ("", false) => None,
         ("", true) => Some(CaptureState::Bypassing),
         (_, true) => bail!("--bypassing and --state cannot be used together"),
-        (word, false) => Some(capture(word)?),
+        (word, false) => Some(parse_capture_state(word)?),
     };
-    let state = node_status::obtain(&call.settings)?;
-    let namespace = call.values.text(&command_flags::NAMESPACE);
+    let state = node_status::obtain_report(&call.settings)?;
+    let namespace = call.values.flag_text(&command_flags::NAMESPACE);
     let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
         all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
     let is_wide = call.output.form == OutputFormat::Wide;
-    call.output.print(&shown, |colour| tables::pods(&state, &shown, is_wide, colour))?;
+    call.output.print_value(&shown, |colour| tables::pods_table(&state, &shown, is_wide, colour))?;
     let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
@@ -50,21 +50,21 @@ fn complain_unknown(state: &StateReport) {
     tables::not_known(state).iter().for_each(|what| eprintln!("install-cni: not known: {what}"));
 }
 
-fn capture(word: &str) -> Result<CaptureState> {
-    match CaptureState::ALL.into_iter().find(|capture| capture.word() == word) {
+fn parse_capture_state(word: &str) -> Result<CaptureState> {
+    match CaptureState::ALL.into_iter().find(|capture| capture.as_str() == word) {
         Some(capture) => Ok(capture),
         None => {
-            bail!("--state: {word:?} is none of {}", CaptureState::ALL.map(CaptureState::word).join(", "))
+            bail!("--state: {word:?} is none of {}", CaptureState::ALL.map(CaptureState::as_str).join(", "))
         }
     }
 }
 
-pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = node_status::obtain(&call.settings)?;
-    let (differences, unknown) = (tables::verified(&state), tables::not_known(&state));
+pub(super) fn verify_node(call: &CommandInvocation) -> Result<ExitCode> {
+    let state = node_status::obtain_report(&call.settings)?;
+    let (differences, unknown) = (tables::verification_findings(&state), tables::not_known(&state));
     let equal = differences.is_empty() && unknown.is_empty();
     let value = json!({ "equal": equal, "differences": differences, "unknown": unknown });
-    call.output.print(&value, |colour| tables::differences(&state, colour))?;
+    call.output.print_value(&value, |colour| tables::differences_table(&state, colour))?;
     Ok(match (differences.is_empty(), equal) {
         (_, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(CANNOT),
@@ -72,9 +72,9 @@ pub(super) fn verify(call: &CommandInvocation) -> Result<ExitCode> {
     })
 }
 
-pub(super) fn plan(call: &CommandInvocation) -> Result<ExitCode> {
-    let state = node_status::obtain(&call.settings)?;
-    call.output.print(&state.plan, |colour| tables::plan(&state, colour))?;
+pub(super) fn show_plan(call: &CommandInvocation) -> Result<ExitCode> {
+    let state = node_status::obtain_report(&call.settings)?;
+    call.output.print_value(&state.plan, |colour| tables::render_plan(&state, colour))?;
     Ok(match (state.plan.is_empty(), state.knows_plan()) {
         (true, false) => {
             complain_unknown(&state);

@@ -9,8 +9,8 @@ use super::invocation::{CANNOT, CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let change = parse_change(call.values.positionals())?;
-    let simulation = node_status::simulate(&call.settings, &change)?;
-    call.output.print(&simulation, |colour| tables::simulation(&simulation, colour))?;
+    let simulation = node_status::simulate_change(&call.settings, &change)?;
+    call.output.print_value(&simulation, |colour| tables::simulation_table(&simulation, colour))?;
     Ok(if simulation.synced { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 

@@ -6,12 +6,12 @@ use daemon_settings::options;
 #[test]
 fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
     for command in CliCommand::ALL {
-        let (word, _) = command.summary();
+        let (word, _) = command.name_and_summary();
         assert_eq!(CliCommand::from_word(word), Some(command));
-        assert!(command.usage().starts_with(&format!("install-cni {word} ")), "{word}");
-        assert!(command.usage().contains("\n\nExit status 0: "), "{word}");
-        assert!(command.usage().contains(&format!("\n\nExamples:\n  install-cni {word}")), "{word}");
-        let all = [command.flags(), options::ALL.as_slice()].concat();
+        assert!(command.usage_text().starts_with(&format!("install-cni {word} ")), "{word}");
+        assert!(command.usage_text().contains("\n\nExit status 0: "), "{word}");
+        assert!(command.usage_text().contains(&format!("\n\nExamples:\n  install-cni {word}")), "{word}");
+        let all = [command.own_flags(), options::ALL.as_slice()].concat();
         let names: BTreeSet<&str> = all.iter().map(|flag| flag.long).collect();
         assert_eq!(names.len(), all.len(), "{word}: a flag is there twice");
     }
@@ -23,7 +23,7 @@ fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
 fn shells_complete_commands_and_flags() {
     let flag = |long| Flag { long, help: "what's \\ it", ..Flag::SWITCH };
     let commands = [("state", "show", vec![flag("output"), flag("no-color")]), ("stop", "it", vec![])];
-    let bash = completion::script("bash", &commands).unwrap();
+    let bash = completion::shell_script("bash", &commands).unwrap();
     let offers = |words: &str, at: usize| {
         let ask =
             format!("{bash}\nCOMP_WORDS=({words}) COMP_CWORD={at}; _install_cni; echo \"${{COMPREPLY[*]}}\"");
@@ -35,8 +35,8 @@ fn shells_complete_commands_and_flags() {
     assert_eq!(offers("install-cni state --o", 2), "--output");
     assert_eq!(offers("install-cni help sta", 2), "state");
     assert_eq!(offers("install-cni explode x", 2), "");
-    assert!(completion::script("zsh", &commands).unwrap().ends_with(&bash));
-    let fish = completion::script("fish", &commands).unwrap();
+    assert!(completion::shell_script("zsh", &commands).unwrap().ends_with(&bash));
+    let fish = completion::shell_script("fish", &commands).unwrap();
     assert!(fish.contains("-l output -d 'what\\'s \\\\ it'\n"), "{fish}");
-    assert!(completion::script("tcsh", &commands).is_err());
+    assert!(completion::shell_script("tcsh", &commands).is_err());
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use report::{StateChange, StateReport, changes};
+use report::{StateChange, StateReport, state_changes};
 
 use super::{
     command_flags,
@@ -19,9 +19,9 @@ use super::{
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let end = match call.values.text(&command_flags::FOR) {
+    let end = match call.values.flag_text(&command_flags::FOR) {
         "" => None,
-        text => Some(Instant::now() + duration(text)?),
+        text => Some(Instant::now() + parse_duration(text)?),
     };
     let mut watch = StateWatcher { last: None, lost: None, form: call.output.form };
     loop {
@@ -52,37 +52,37 @@ impl StateWatcher {
         match answer {
             Ok(state) => {
                 if self.lost.take().is_some() {
-                    events.push(StateChange::node("agent", "the agent answers again".to_owned()));
+                    events.push(StateChange::for_node("agent", "the agent answers again".to_owned()));
                 }
-                events.extend(changes(self.last.as_ref(), &state));
+                events.extend(state_changes(self.last.as_ref(), &state));
                 self.last = Some(state);
             }
             Err(error) => {
                 let why = node_status::error_text(&error);
                 if self.lost.as_ref() != Some(&why) {
-                    events.push(StateChange::node("agent", format!("the agent does not answer: {why}")));
+                    events.push(StateChange::for_node("agent", format!("the agent does not answer: {why}")));
                     self.lost = Some(why);
                 }
             }
         }
         let time = wire::rfc3339(SystemTime::now());
-        events.iter().try_for_each(|event| self.print(event, &time))
+        events.iter().try_for_each(|event| self.print_change(event, &time))
     }
 
-    fn print(&self, event: &StateChange, time: &str) -> Result<()> {
+    fn print_change(&self, event: &StateChange, time: &str) -> Result<()> {
         let text = match self.form {
             OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
-                event.line(time)
+                event.to_line(time)
             }
-            OutputFormat::Json => format!("{}\n", event.value(time)),
-            OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&event.value(time))),
+            OutputFormat::Json => format!("{}\n", event.to_json(time)),
+            OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&event.to_json(time))),
         };
-        output::write(text.as_bytes())
+        output::write_stdout(text.as_bytes())
     }
 }
 
 /// At most a year.
-fn duration(text: &str) -> Result<Duration> {
+fn parse_duration(text: &str) -> Result<Duration> {
     let duration = flags::duration_or_seconds(text);
     let duration =
         duration.with_context(|| format!("--for: {text:?} is no time such as 500ms, 30s, 1m30s or 1h"))?;
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn it_watches_for_at_most_a_year() {
         for (text, seconds) in [("3", 3), ("1m30s", 90), ("8760h", 31_536_000)] {
-            assert_eq!(duration(text).unwrap(), Duration::from_secs(seconds));
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_secs(seconds));
         }
         for text in ["s", "1.5s", "8760h1ms"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 }

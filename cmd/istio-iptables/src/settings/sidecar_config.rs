@@ -19,7 +19,7 @@ use super::{
         ISTIO_SERVICE_CIDR, ISTIO_SERVICE_EXCLUDE_CIDR, KUBE_VIRT_INTERFACES, PROXY_GID, PROXY_UID,
         REDIRECT_DNS,
     },
-    value::{InvalidValue, boolean, invalid, parsed},
+    value::{InvalidValue, invalid_value, parse_boolean, parse_value},
 };
 use crate::host;
 
@@ -28,86 +28,89 @@ const MAX_GROUPS: usize = 64;
 /// Istio's proxy user.
 const PROXY_ID: u32 = 1337;
 
-pub(super) fn config(
+pub(super) fn read_config(
     values: &FlagValues,
     sources: &SettingSources<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<SidecarConfig, InvalidValue> {
-    let (proxy_uids, proxy_gids) = owners(values, sources)?;
+    let (proxy_uids, proxy_gids) = proxy_owners(values, sources)?;
     Ok(SidecarConfig {
-        outbound_port: Port(parsed(values, &ENVOY_PORT)?),
-        inbound_port: Port(parsed(values, &INBOUND_CAPTURE_PORT)?),
-        tunnel_port: Port(parsed(values, &INBOUND_TUNNEL_PORT)?),
+        outbound_port: Port(parse_value(values, &ENVOY_PORT)?),
+        inbound_port: Port(parse_value(values, &INBOUND_CAPTURE_PORT)?),
+        tunnel_port: Port(parse_value(values, &INBOUND_TUNNEL_PORT)?),
         proxy_uids,
         proxy_gids,
         inbound_mode: inbound_mode(values)?,
-        include_inbound: parsed(values, &ISTIO_INBOUND_PORTS)?,
-        exclude_inbound: parsed(values, &ISTIO_LOCAL_EXCLUDE_PORTS)?,
-        include_networks: parsed(values, &ISTIO_SERVICE_CIDR)?,
+        include_inbound: parse_value(values, &ISTIO_INBOUND_PORTS)?,
+        exclude_inbound: parse_value(values, &ISTIO_LOCAL_EXCLUDE_PORTS)?,
+        include_networks: parse_value(values, &ISTIO_SERVICE_CIDR)?,
         exclude_networks: exclude_networks(values)?,
-        include_outbound: parsed(values, &ISTIO_OUTBOUND_PORTS)?,
-        exclude_outbound: parsed::<PortSelection>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
+        include_outbound: parse_value(values, &ISTIO_OUTBOUND_PORTS)?,
+        exclude_outbound: parse_value::<PortSelection>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
         owner_groups: owner_groups(sources)?,
-        exclude_interfaces: interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
-        kubevirt_interfaces: interfaces(values, &KUBE_VIRT_INTERFACES)?,
-        loopback: loopback(sources)?,
-        dns: dns(values, sources, warnings)?,
-        drop_invalid: boolean(values, &DROP_INVALID)?,
-        trace: boolean(values, &IPTABLES_TRACE_LOGGING)?,
+        exclude_interfaces: parse_interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
+        kubevirt_interfaces: parse_interfaces(values, &KUBE_VIRT_INTERFACES)?,
+        loopback: loopback_net(sources)?,
+        dns: dns_capture(values, sources, warnings)?,
+        drop_invalid: parse_boolean(values, &DROP_INVALID)?,
+        trace: parse_boolean(values, &IPTABLES_TRACE_LOGGING)?,
     })
 }
 
 /// Users and groups of the proxy. Names are looked up in the local files.
-fn owners(values: &FlagValues, sources: &SettingSources<'_>) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
+fn proxy_owners(
+    values: &FlagValues,
+    sources: &SettingSources<'_>,
+) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
         host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
-    let mut uids = ids(PROXY_UID.long, values.text(&PROXY_UID), sources.passwd)?;
+    let mut uids = parse_ids(PROXY_UID.long, values.flag_text(&PROXY_UID), sources.passwd)?;
     if uids.is_empty() {
         uids.push(default);
     }
-    let mut gids = ids(PROXY_GID.long, values.text(&PROXY_GID), sources.group)?;
+    let mut gids = parse_ids(PROXY_GID.long, values.flag_text(&PROXY_GID), sources.group)?;
     if gids.is_empty() {
         gids.clone_from(&uids);
     }
     Ok((uids, gids))
 }
 
-fn ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
+fn parse_ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValue> {
     let id = |name: &str| name.parse().ok().or_else(|| host::id_of(name, file));
     let find = |name: &str| {
-        id(name).ok_or_else(|| invalid(flag, list, format!("{name:?} is no number and no local name")))
+        id(name).ok_or_else(|| invalid_value(flag, list, format!("{name:?} is no number and no local name")))
     };
     list_elements(list).map(find).collect()
 }
 
 fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
-    match values.text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
+    match values.flag_text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
         "TPROXY" => Ok(InboundMode::Tproxy {
             mark: tproxy_mark(values)?,
-            table: TableId(parsed(values, &ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
+            table: TableId(parse_value(values, &ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
         }),
         _ => Ok(InboundMode::Redirect),
     }
 }
 
 pub(crate) fn tproxy_mark(values: &FlagValues) -> Result<Mark, InvalidValue> {
-    match parsed(values, &ISTIO_INBOUND_TPROXY_MARK)? {
-        0 => Err(invalid(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
-        mark => Ok(Mark::exact(mark)),
+    match parse_value(values, &ISTIO_INBOUND_TPROXY_MARK)? {
+        0 => Err(invalid_value(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
+        mark => Ok(Mark::with_full_mask(mark)),
     }
 }
 
 fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidValue> {
     let flag = &ISTIO_SERVICE_EXCLUDE_CIDR;
-    match parsed(values, flag)? {
+    match parse_value(values, flag)? {
         NetworkSelection::List(list) => Ok(list),
-        NetworkSelection::All => Err(invalid(flag.long, "*", "cannot exclude every network")),
+        NetworkSelection::All => Err(invalid_value(flag.long, "*", "cannot exclude every network")),
     }
 }
 
-fn interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
-    let text = values.text(flag);
-    let name = |name| IfName::new(name).map_err(|error| invalid(flag.long, text, error.to_string()));
+fn parse_interfaces(values: &FlagValues, flag: &Flag) -> Result<Vec<IfName>, InvalidValue> {
+    let text = values.flag_text(flag);
+    let name = |name| IfName::new(name).map_err(|error| invalid_value(flag.long, text, error.to_string()));
     list_elements(text).map(name).collect()
 }
 
@@ -117,37 +120,43 @@ fn owner_groups(sources: &SettingSources<'_>) -> Result<OwnerGroups, InvalidValu
     let included = sources.owner_groups.unwrap_or("*");
     if list_elements(included).any(|group| group == "*") {
         let excluded = sources.owner_groups_exclude.unwrap_or_default();
-        return Ok(OwnerGroups::Except(ids(exclude, excluded, sources.group)?));
+        return Ok(OwnerGroups::Except(parse_ids(exclude, excluded, sources.group)?));
     }
-    let list = ids(include, included, sources.group)?;
+    let list = parse_ids(include, included, sources.group)?;
     if list.len() > MAX_GROUPS {
-        return Err(invalid(include, included, format!("{} groups; at most {MAX_GROUPS}", list.len())));
+        return Err(invalid_value(include, included, format!("{} groups; at most {MAX_GROUPS}", list.len())));
     }
     Ok(OwnerGroups::Only(list))
 }
 
-fn loopback(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValue> {
+fn loopback_net(sources: &SettingSources<'_>) -> Result<LoopbackNet, InvalidValue> {
     let text = sources.loopback.filter(|text| !text.is_empty());
     text.map_or_else(
         || Ok(LoopbackNet::default()),
-        |text| text.parse().map_err(|error: InvalidSelection| invalid(LOOPBACK, text, error.to_string())),
+        |text| {
+            text.parse().map_err(|error: InvalidSelection| invalid_value(LOOPBACK, text, error.to_string()))
+        },
     )
 }
 
 /// Without a server there is nothing to capture, and no rule (as in Istio since 1.25).
-fn dns(
+fn dns_capture(
     values: &FlagValues,
     sources: &SettingSources<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<DnsCapture, InvalidValue> {
-    if !boolean(values, &REDIRECT_DNS)? {
+    if !parse_boolean(values, &REDIRECT_DNS)? {
         return Ok(DnsCapture::Off);
     }
-    if boolean(values, &CAPTURE_ALL_DNS)? {
+    if parse_boolean(values, &CAPTURE_ALL_DNS)? {
         return Ok(DnsCapture::All);
     }
     let unreadable = || {
-        invalid(REDIRECT_DNS.long, "true", "cannot read /etc/resolv.conf, whose servers are to be captured")
+        invalid_value(
+            REDIRECT_DNS.long,
+            "true",
+            "cannot read /etc/resolv.conf, whose servers are to be captured",
+        )
     };
     let servers: Vec<IpAddr> = host::name_servers(sources.resolv_conf.ok_or_else(unreadable)?);
     if servers.is_empty() {

@@ -17,16 +17,19 @@ pub struct InvalidValue {
     pub why: String,
 }
 
-pub(super) fn invalid(flag: impl Into<String>, value: &str, why: impl Into<String>) -> InvalidValue {
+pub(super) fn invalid_value(flag: impl Into<String>, value: &str, why: impl Into<String>) -> InvalidValue {
     InvalidValue { flag: flag.into(), value: value.to_owned(), why: why.into() }
 }
 
-pub(super) fn parsed<T: FromStr<Err: ToString>>(values: &FlagValues, flag: &Flag) -> Result<T, InvalidValue> {
-    let text = values.text(flag);
-    text.parse().map_err(|error: T::Err| invalid(flag.long, text, error.to_string()))
+pub(super) fn parse_value<T: FromStr<Err: ToString>>(
+    values: &FlagValues,
+    flag: &Flag,
+) -> Result<T, InvalidValue> {
+    let text = values.flag_text(flag);
+    text.parse().map_err(|error: T::Err| invalid_value(flag.long, text, error.to_string()))
 }
 
-pub(crate) fn boolean(values: &FlagValues, flag: &Flag) -> Result<bool, InvalidValue> {
-    let text = values.text(flag);
-    parse_go_bool(text).ok_or_else(|| invalid(flag.long, text, "allowed: true, false"))
+pub(crate) fn parse_boolean(values: &FlagValues, flag: &Flag) -> Result<bool, InvalidValue> {
+    let text = values.flag_text(flag);
+    parse_go_bool(text).ok_or_else(|| invalid_value(flag.long, text, "allowed: true, false"))
 }

@@ -43,26 +43,26 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
         );
     }
     let source = ClusterSource::open(options).await?;
-    let cluster = source.everything(None, node).await?;
+    let cluster = source.read_cluster(None, node).await?;
     let now = SystemTime::now();
     let stamp: String = wire::rfc3339(now).chars().filter(char::is_ascii_alphanumeric).take(15).collect();
     let name = format!("millrace-{stamp}");
-    let logs = logs(&source, options, &cluster).await;
+    let logs = agent_logs(&source, options, &cluster).await;
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    let archive = pack(&name, &cluster, &logs, seconds).context("cannot make the archive")?;
+    let archive = pack_archive(&name, &cluster, &logs, seconds).context("cannot make the archive")?;
     match file {
-        Some("-") => output::write(&archive)?,
+        Some("-") => output::write_stdout(&archive)?,
         file => {
             let file = file.map_or_else(|| format!("{name}.tar.gz"), str::to_owned);
             let made = new_private_file().open(&file);
             made.and_then(|mut made| made.write_all(&archive))
                 .with_context(|| format!("cannot write {file}"))?;
-            output::write(format!("{file}\n").as_bytes())?;
+            output::write_stdout(format!("{file}\n").as_bytes())?;
         }
     }
-    let unanswered = cluster.unanswered();
-    output::complain(&partial_text(&unanswered));
-    Ok(if cluster.states().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+    let unanswered = cluster.unanswered_nodes();
+    output::print_message(&partial_text(&unanswered));
+    Ok(if cluster.state_reports().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
 /// For a file that only its maker may read, and never over another one. On Windows the directory decides who may.
@@ -75,38 +75,42 @@ fn new_private_file() -> fs::OpenOptions {
 }
 
 /// The last lines of each agent that answered, by node.
-async fn logs(source: &ClusterSource<'_>, options: &Options, cluster: &Cluster) -> Vec<(String, String)> {
-    let query = source.query();
+async fn agent_logs(
+    source: &ClusterSource<'_>,
+    options: &Options,
+    cluster: &Cluster,
+) -> Vec<(String, String)> {
+    let query = source.agent_query();
     let agents = agents_by_node(&cluster.agents);
     let asked: Vec<(String, &Pod)> = cluster
-        .states()
+        .state_reports()
         .filter_map(|(node, _)| agents.get(node).map(|agent| (node.to_owned(), *agent)))
         .collect();
     let questions = asked.into_iter().map(|(node, agent)| {
         let query = &query;
         async move {
-            let lines = query.lines(agent).await;
+            let lines = query.log_lines(agent).await;
             (node, lines.unwrap_or_else(|error| format!("its last lines are not known: {error}\n")))
         }
     });
     stream::iter(questions).buffer_unordered(usize::from(options.concurrency)).collect().await
 }
 
-fn pack(name: &str, cluster: &Cluster, logs: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
+fn pack_archive(name: &str, cluster: &Cluster, logs: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
     let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
-    let mut add = |path: &str, text: &str| archive.add(&format!("{name}/{path}"), text.as_bytes());
+    let mut add = |path: &str, text: &str| archive.add_file(&format!("{name}/{path}"), text.as_bytes());
     let report = check(cluster);
     add("README.txt", README)?;
     add("check.txt", &redact::text(&check_text(&report, true, false)))?;
     add("check.json", &check_json(&report))?;
     add("nodes.txt", &redact::text(&node_names(cluster)))?;
-    for (at, (node, state)) in cluster.states().enumerate() {
-        add_node(&mut archive, &format!("{name}/nodes/{}", directory(at, node)), state)?;
+    for (at, (node, state)) in cluster.state_reports().enumerate() {
+        add_node(&mut archive, &format!("{name}/nodes/{}", node_directory(at, node)), state)?;
     }
-    for (at, (node, _)) in cluster.states().enumerate() {
+    for (at, (node, _)) in cluster.state_reports().enumerate() {
         if let Some((_, lines)) = logs.iter().find(|(of, _)| of == node) {
-            let path = format!("{name}/nodes/{}/agent.log", directory(at, node));
-            archive.add(&path, redact::text(lines).as_bytes())?;
+            let path = format!("{name}/nodes/{}/agent.log", node_directory(at, node));
+            archive.add_file(&path, redact::text(lines).as_bytes())?;
         }
     }
     archive.finish()?.finish()
@@ -119,11 +123,11 @@ fn add_node(archive: &mut Archive, directory: &str, state: &StateReport) -> io::
     redact::value(&mut document);
     for (name, text) in [
         ("state.json", format!("{document:#}\n")),
-        ("summary.txt", redact::text(&tables::summary(state, false))),
-        ("pods.txt", redact::text(&tables::pods(state, &pods, true, false))),
-        ("differences.txt", redact::text(&tables::differences(state, false))),
+        ("summary.txt", redact::text(&tables::render_summary(state, false))),
+        ("pods.txt", redact::text(&tables::pods_table(state, &pods, true, false))),
+        ("differences.txt", redact::text(&tables::differences_table(state, false))),
     ] {
-        archive.add(&format!("{directory}/{name}"), text.as_bytes())?;
+        archive.add_file(&format!("{directory}/{name}"), text.as_bytes())?;
     }
     Ok(())
 }
@@ -139,17 +143,19 @@ fn check_json(report: &CheckReport) -> String {
 }
 
 /// Of two long names that begin alike, the number tells which is which.
-fn directory(at: usize, node: &str) -> String {
+fn node_directory(at: usize, node: &str) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
     let node: String = node.chars().filter(plain).take(MAX_NODE).collect();
     format!("{at:04}-{node}")
 }
 
 fn node_names(cluster: &Cluster) -> String {
-    let answered =
-        cluster.states().enumerate().map(|(at, (node, _))| format!("{}  {node}\n", directory(at, node)));
+    let answered = cluster
+        .state_reports()
+        .enumerate()
+        .map(|(at, (node, _))| format!("{}  {node}\n", node_directory(at, node)));
     let silent = cluster.answers.iter().filter_map(|(node, answer)| match answer {
-        NodeAnswer::Silent(why) => Some(format!("did not answer  {node}: {}\n", report::clean(why))),
+        NodeAnswer::Silent(why) => Some(format!("did not answer  {node}: {}\n", report::sanitize_text(why))),
         NodeAnswer::State(_) => None,
     });
     answered.chain(silent).collect()
@@ -170,7 +176,7 @@ mod tests {
         cluster.answers.insert(node.clone(), NodeAnswer::State(Box::new(state)));
         cluster.answers.insert("quiet".to_owned(), NodeAnswer::Silent("no answer".to_owned()));
         let logs = [(node, "Authorization: Bearer abc\n".to_owned())];
-        let archive = pack("millrace-20261121T010000", &cluster, &logs, 0).unwrap();
+        let archive = pack_archive("millrace-20261121T010000", &cluster, &logs, 0).unwrap();
         let mut text = String::new();
         flate2::read::GzDecoder::new(archive.as_slice()).read_to_string(&mut text).unwrap();
         assert!(

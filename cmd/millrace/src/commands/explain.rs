@@ -10,25 +10,25 @@ use report::{PodVerdict, is_object_name};
 use crate::{
     arguments::Options,
     discovery::agents_by_node,
-    gather::{ClusterSource, escaped},
+    gather::{ClusterSource, percent_encode},
     node_query::QueryError,
     output::{self, CANNOT, Printer},
 };
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let found = match locate(&source, options, word, namespace).await? {
+    let found = match locate_pod_agent(&source, options, word, namespace).await? {
         Ok(found) => found,
-        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.status())),
+        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
         Err(Unlocated::Unscheduled) => return Ok(ExitCode::FAILURE),
         Err(Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
     };
     let PodAgent { namespace, name, node, agent } = &found;
-    let explanation = source.query().explain(agent, namespace, name).await;
-    let explanation = explanation.map_err(|error| found.unanswered(error))?;
+    let explanation = source.agent_query().explain_pod(agent, namespace, name).await;
+    let explanation = explanation.map_err(|error| found.no_answer_error(error))?;
     let text = |_, _| format!("{explanation}\nNode: {node}\n");
-    Printer::new(options).print(&explanation, text)?;
-    Ok(ExitCode::from(explanation.verdict.status()))
+    Printer::new(options).print_value(&explanation, text)?;
+    Ok(ExitCode::from(explanation.verdict.exit_status()))
 }
 
 /// A pod, and the agent of its node.
@@ -41,10 +41,10 @@ pub(super) struct PodAgent {
 
 impl PodAgent {
     /// Returns the error for an agent that does not answer.
-    pub(super) fn unanswered(&self, error: QueryError) -> anyhow::Error {
+    pub(super) fn no_answer_error(&self, error: QueryError) -> anyhow::Error {
         let PodAgent { node, agent, .. } = self;
         let meta = &agent.metadata;
-        let standing = agent.standing();
+        let standing = agent.phase_summary();
         anyhow::Error::new(error).context(format!(
             "the agent {}/{} of node {node} ({standing}) does not answer",
             meta.namespace, meta.name
@@ -66,31 +66,33 @@ pub(super) enum Unlocated {
 ///
 /// # Errors
 /// The pod's name is none, or the API server does not answer.
-pub(super) async fn locate(
+pub(super) async fn locate_pod_agent(
     source: &ClusterSource<'_>,
     options: &Options,
     word: &str,
     namespace: Option<&str>,
 ) -> Result<Result<PodAgent, Unlocated>> {
     let (namespace, name) = parse_pod_name(word, namespace, &source.session.namespace)?;
-    let path = format!("/api/v1/namespaces/{}/pods/{}", escaped(namespace), escaped(name));
+    let path = format!("/api/v1/namespaces/{}/pods/{}", percent_encode(namespace), percent_encode(name));
     let what = format!("pod {namespace}/{name}");
     let pod: Pod = match source.session.client.get(&what, &path, options.timeout).await {
         Ok(pod) => pod,
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
-            output::complain(&format!("the cluster has no {what}"));
+            output::print_message(&format!("the cluster has no {what}"));
             return Ok(Err(Unlocated::NoSuchPod));
         }
         Err(error) => return Err(error.into()),
     };
     let node = pod.spec.node_name.as_str();
     if node.is_empty() {
-        output::complain(&format!("{what} is not scheduled on a node yet ({})", pod.standing()));
+        output::print_message(&format!("{what} is not scheduled on a node yet ({})", pod.phase_summary()));
         return Ok(Err(Unlocated::Unscheduled));
     }
-    let agents = source.agents(Some(node)).await?;
+    let agents = source.list_agents(Some(node)).await?;
     let Some(agent) = agents_by_node(&agents).get(node).copied().cloned() else {
-        output::complain(&format!("{what} is on node {node}, where no agent runs: nothing is known of it"));
+        output::print_message(&format!(
+            "{what} is on node {node}, where no agent runs: nothing is known of it"
+        ));
         return Ok(Err(Unlocated::NoAgent));
     };
     let (namespace, name) = (namespace.to_owned(), name.to_owned());

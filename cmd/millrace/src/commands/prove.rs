@@ -6,7 +6,7 @@ use anyhow::Result;
 use cluster_report::{Unanswered, partial_text};
 use report::{PodVerdict, Proof, proofs_status, proofs_text};
 
-use super::explain::{PodAgent, Unlocated, locate};
+use super::explain::{PodAgent, Unlocated, locate_pod_agent};
 use crate::{
     arguments::Options,
     gather::ClusterSource,
@@ -22,7 +22,7 @@ pub(super) async fn run_all(
     namespace: Option<&str>,
     node: Option<&str>,
 ) -> Result<ExitCode> {
-    let answers = ClusterSource::open(options).await?.proofs(namespace, node).await?;
+    let answers = ClusterSource::open(options).await?.query_proofs(namespace, node).await?;
     let (mut proofs, mut unanswered): (Vec<Proof>, _) = (Vec::new(), Vec::new());
     let has_agents = !answers.is_empty();
     for (node, answer) in answers {
@@ -31,10 +31,10 @@ pub(super) async fn run_all(
             Err(why) => unanswered.push(Unanswered { node, message: why }),
         }
     }
-    Printer::new(options).print(&proofs, |_, colour| proofs_text(&proofs, colour))?;
-    output::complain(&partial_text(&unanswered));
+    Printer::new(options).print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
+    output::print_message(&partial_text(&unanswered));
     if !has_agents {
-        output::complain("no agent was found");
+        output::print_message("no agent was found");
     }
     Ok(match proofs_status(&proofs) {
         0 if !has_agents || !unanswered.is_empty() => ExitCode::from(CANNOT),
@@ -44,14 +44,15 @@ pub(super) async fn run_all(
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
-    let found = match locate(&source, options, word, namespace).await? {
+    let found = match locate_pod_agent(&source, options, word, namespace).await? {
         Ok(found) => found,
-        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.status())),
+        Err(Unlocated::NoSuchPod) => return Ok(ExitCode::from(PodVerdict::NotFound.exit_status())),
         Err(Unlocated::Unscheduled | Unlocated::NoAgent) => return Ok(ExitCode::from(CANNOT)),
     };
     let PodAgent { namespace, name, node, agent } = &found;
-    let proof = source.query().prove(agent, namespace, name).await;
-    let proof = proof.map_err(|error| found.unanswered(error))?;
-    Printer::new(options).print(&proof, |_, colour| format!("{}\nNode: {node}\n", proof.text(colour)))?;
-    Ok(ExitCode::from(proof.status()))
+    let proof = source.agent_query().prove_pod(agent, namespace, name).await;
+    let proof = proof.map_err(|error| found.no_answer_error(error))?;
+    Printer::new(options)
+        .print_value(&proof, |_, colour| format!("{}\nNode: {node}\n", proof.render_table(colour)))?;
+    Ok(ExitCode::from(proof.exit_status()))
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use cluster_report::{Severity, simulate, simulation_text};
+use cluster_report::{Severity, simulate_change, simulation_text};
 use report::LabelChange;
 
 use super::explain::parse_pod_name;
@@ -24,7 +24,7 @@ pub(super) struct LabelledObject<'a> {
 ///
 /// # Errors
 /// The names or labels are none, or the cluster cannot be asked.
-pub(super) async fn label(
+pub(super) async fn label_change(
     options: &Options,
     object: LabelledObject<'_>,
     labels: &[String],
@@ -40,16 +40,16 @@ pub(super) async fn label(
         }
     };
     let change = LabelChange::parse(namespace, pod, labels.iter().map(String::as_str))?;
-    let (cluster, replies) = source.simulation(&change).await?;
+    let (cluster, replies) = source.query_simulation(&change).await?;
     if let Some(pod) = pod
         && !cluster.pods.iter().any(|found| found.metadata.name == pod)
     {
         bail!("there is no pod {namespace}/{pod}");
     }
-    let report = simulate(&cluster, &change, &replies);
-    Printer::new(options).print(&report, |all, colour| simulation_text(&report, all, colour))?;
+    let report = simulate_change(&cluster, &change, &replies);
+    Printer::new(options).print_value(&report, |all, colour| simulation_text(&report, all, colour))?;
     if replies.is_empty() {
-        output::complain("no agent was found");
+        output::print_message("no agent was found");
         return Ok(ExitCode::from(CANNOT));
     }
     Ok(ExitCode::from(report.status(least)))

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Result;
 use cluster_report::{Cluster, NodeAnswer};
-use report::{StateChange, StateReport, changes};
+use report::{StateChange, StateReport, state_changes};
 
 use crate::{
     arguments::Options,
@@ -35,19 +35,19 @@ pub(super) async fn run(
     let mut heard = false;
     loop {
         let began = Instant::now();
-        let lines = match source.states(only.node).await {
+        let lines = match source.query_states(only.node).await {
             Ok(cluster) => {
-                heard |= cluster.states().next().is_some();
+                heard |= cluster.state_reports().next().is_some();
                 watch.detect_changes(&cluster)
             }
-            Err(error) => watch.lose(&format!("{error:#}")),
+            Err(error) => watch.record_api_error(&format!("{error:#}")),
         };
         for (node, change) in &lines {
             let is_meant = only.namespace.is_none_or(|namespace| {
                 change.pod_title().is_some_and(|pod| pod.starts_with(&format!("{namespace}/")))
             });
             if is_meant {
-                output::write(text(options.output, node, change).as_bytes())?;
+                output::write_stdout(change_text(options.output, node, change).as_bytes())?;
             }
         }
         let next = began + interval;
@@ -72,12 +72,12 @@ struct ClusterWatch {
 }
 
 impl ClusterWatch {
-    fn lose(&mut self, why: &str) -> Vec<NodeChange> {
+    fn record_api_error(&mut self, why: &str) -> Vec<NodeChange> {
         if self.lost.as_deref() == Some(why) {
             return Vec::new();
         }
         self.lost = Some(why.to_owned());
-        vec![(String::new(), StateChange::node("cluster", why.to_owned()))]
+        vec![(String::new(), StateChange::for_node("cluster", why.to_owned()))]
     }
 
     fn detect_changes(&mut self, cluster: &Cluster) -> Vec<NodeChange> {
@@ -85,13 +85,13 @@ impl ClusterWatch {
         if self.lost.take().is_some() {
             lines.push((
                 String::new(),
-                StateChange::node("cluster", "the API server answers again".to_owned()),
+                StateChange::for_node("cluster", "the API server answers again".to_owned()),
             ));
         }
         for (node, answer) in &cluster.answers {
             let found = match answer {
-                NodeAnswer::State(state) => self.answered(node, state),
-                NodeAnswer::Silent(why) => self.silent(node, why).into_iter().collect(),
+                NodeAnswer::State(state) => self.record_answer(node, state),
+                NodeAnswer::Silent(why) => self.record_silence(node, why).into_iter().collect(),
             };
             lines.extend(found.into_iter().map(|change| (node.clone(), change)));
         }
@@ -100,38 +100,38 @@ impl ClusterWatch {
         for node in gone {
             self.last.remove(&node);
             self.silent.remove(&node);
-            lines.push((node, StateChange::node("agent", "no agent runs here any more".to_owned())));
+            lines.push((node, StateChange::for_node("agent", "no agent runs here any more".to_owned())));
         }
         lines
     }
 
-    fn answered(&mut self, node: &str, state: &StateReport) -> Vec<StateChange> {
+    fn record_answer(&mut self, node: &str, state: &StateReport) -> Vec<StateChange> {
         let mut found = Vec::new();
         if self.silent.remove(node).is_some() {
-            found.push(StateChange::node("agent", "the agent answers again".to_owned()));
+            found.push(StateChange::for_node("agent", "the agent answers again".to_owned()));
         }
-        found.extend(changes(self.last.get(node), state));
+        found.extend(state_changes(self.last.get(node), state));
         self.last.insert(node.to_owned(), state.clone());
         found
     }
 
-    fn silent(&mut self, node: &str, why: &str) -> Option<StateChange> {
+    fn record_silence(&mut self, node: &str, why: &str) -> Option<StateChange> {
         let old = self.silent.insert(node.to_owned(), why.to_owned());
         (old.as_deref() != Some(why))
-            .then(|| StateChange::node("agent", format!("the agent does not answer: {why}")))
+            .then(|| StateChange::for_node("agent", format!("the agent does not answer: {why}")))
     }
 }
 
-fn text(format: OutputFormat, node: &str, change: &StateChange) -> String {
+fn change_text(format: OutputFormat, node: &str, change: &StateChange) -> String {
     let time = wire::rfc3339(SystemTime::now());
-    let mut value = change.value(&time);
+    let mut value = change.to_json(&time);
     if let Some(members) = value.as_object_mut() {
         members.insert("node".to_owned(), node.into());
     }
     match format {
         OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
             let node = if node.is_empty() { "-" } else { node };
-            format!("{}  {}", report::clean(node), change.line(&time))
+            format!("{}  {}", report::sanitize_text(node), change.to_line(&time))
         }
         OutputFormat::Json => format!("{value}\n"),
         OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&value)),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn words(lines: &[NodeChange]) -> Vec<String> {
-        lines.iter().map(|(node, change)| format!("{node} {}", change.line("T").trim_end())).collect()
+        lines.iter().map(|(node, change)| format!("{node} {}", change.to_line("T").trim_end())).collect()
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(words(&watch.detect_changes(&well())), ["n1 T  agent       the agent answers again"]);
         assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
         assert_eq!(watch.detect_changes(&Cluster::default()), Vec::new());
-        assert_eq!(watch.lose("refused").len(), 1);
-        assert_eq!(watch.lose("refused"), Vec::new());
+        assert_eq!(watch.record_api_error("refused").len(), 1);
+        assert_eq!(watch.record_api_error("refused"), Vec::new());
         assert_eq!(watch.detect_changes(&Cluster::default()).len(), 1);
     }
 }

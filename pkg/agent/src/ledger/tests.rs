@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::{Namespace, ObjectMeta, Pod, PodIp, PodName};
-use planner::{EnrolmentPolicy, Fact, ambient::standing};
+use planner::{EnrolmentPolicy, Fact, ambient::pod_standing};
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
@@ -73,11 +73,11 @@ impl Node {
 
     fn add(&mut self, container: &str, uid: &str, ips: &[IpAddr]) {
         self.changes(uid, &[]);
-        self.ledger.added(&container.into(), attached(uid, ips));
+        self.ledger.record_add(&container.into(), attached(uid, ips));
     }
 
     fn del(&mut self, container: &str, uid: &str, ips: &[IpAddr]) -> Vec<IpAddr> {
-        let freed = self.ledger.deleted(&container.into(), attached(uid, ips)).ips;
+        let freed = self.ledger.record_delete(&container.into(), attached(uid, ips)).ips;
         self.changes(uid, &freed);
         freed
     }
@@ -94,7 +94,7 @@ impl Node {
 
     /// The containers that a runtime without any does not list.
     fn unlisted(&self) -> Vec<String> {
-        self.ledger.without(&BTreeSet::new()).into_iter().map(String::from).collect()
+        self.ledger.containers_not_in(&BTreeSet::new()).into_iter().map(String::from).collect()
     }
 
     fn restart(&mut self) {
@@ -103,9 +103,9 @@ impl Node {
 
     fn members(&mut self) -> MemberAddresses {
         let policy = EnrolmentPolicy::default();
-        let standing = |pod: &Pod| standing(pod, self.index.namespace(&pod.metadata.namespace), &policy);
+        let standing = |pod: &Pod| pod_standing(pod, self.index.namespace(&pod.metadata.namespace), &policy);
         let Some((pods, mut ips)) = self.changed.take() else {
-            self.kernel = self.ledger.members(&self.index, standing, &self.kernel);
+            self.kernel = self.ledger.resolve_members(&self.index, standing, &self.kernel);
             return self.kernel.clone();
         };
         ips.extend(pods.keys().flat_map(|uid| self.ledger.added_addresses(uid)));
@@ -374,22 +374,22 @@ impl Truth {
 #[test]
 fn a_pod_whose_container_nobody_named_goes_with_the_api_and_not_with_a_list_of_containers() {
     let mut node = Node::new(vec![shown("a", &[])]);
-    node.add(unnamed(&"a".into()).as_str(), "a", &[X]);
+    node.add(unnamed_container(&"a".into()).as_str(), "a", &[X]);
     node.add("c1", "b", &[Y]);
     assert_eq!(node.unlisted(), ["c1"], "no runtime lists it");
-    node.add(unnamed(&"a".into()).as_str(), "a", &[X]);
+    node.add(unnamed_container(&"a".into()).as_str(), "a", &[X]);
     assert_eq!(node.ledger.records.len(), 2, "the next ADD takes its place");
     node.add("c2", "a", &[X]);
     assert_eq!(node.unlisted(), ["c1", "c2"], "also one that names its container");
     assert_eq!(node.ledger.records.len(), 2);
-    node.add(unnamed(&"c".into()).as_str(), "c", &[Y]);
+    node.add(unnamed_container(&"c".into()).as_str(), "c", &[Y]);
     assert!(node.ledger.is_expected(&"c".into()));
     node.index.apply(Fact::Pods(vec![shown("c", &[Y])]));
     drop(node.members());
     assert!(!node.ledger.is_expected(&"c".into()));
     node.index.apply(Fact::Pods(Vec::new()));
     drop(node.members());
-    assert!(!node.ledger.records.contains_key(&unnamed(&"c".into())), "the API shows it no more");
+    assert!(!node.ledger.records.contains_key(&unnamed_container(&"c".into())), "the API shows it no more");
 }
 
 #[test]
@@ -398,8 +398,8 @@ fn a_pod_that_nobody_has_seen_can_be_given_up_and_no_other() {
     node.add("c1", "a", &[X]);
     node.add("c2", "b", &[Y]);
     assert!(node.members().contains_key(&Y) && node.ledger.is_expected(&"b".into()));
-    node.ledger.lost(&"a".into());
-    node.ledger.lost(&"b".into());
+    node.ledger.drop_lost_pod(&"a".into());
+    node.ledger.drop_lost_pod(&"b".into());
     assert!(node.members().contains_key(&X), "the API has shown it");
     assert!(!node.members().contains_key(&Y) && !node.ledger.is_expected(&"b".into()));
     assert_eq!(node.unlisted(), ["c1"]);

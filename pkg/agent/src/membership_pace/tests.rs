@@ -11,15 +11,15 @@ fn pass(pace: &mut MembershipPace, start: Instant, at: u64, shown: &AmbientStand
     let mut pod = Pod::default();
     pod.metadata.uid = "u1".into();
     pace.begin_observation();
-    let _ = pace.observe(&pod.metadata.uid, shown, start + Duration::from_millis(at));
-    pace.end();
-    pace.standing(&pod, shown.clone())
+    let _ = pace.observe_pod(&pod.metadata.uid, shown, start + Duration::from_millis(at));
+    pace.end_observation();
+    pace.effective_standing(&pod, shown.clone())
 }
 
 #[test]
 fn the_first_change_takes_effect_at_once_and_further_ones_after_two_seconds() {
     let (mut pace, start) = (MembershipPace::default(), Instant::now());
-    let due = |pace: &MembershipPace| pace.due().map(|due| (due - start).as_millis());
+    let due = |pace: &MembershipPace| pace.next_wakeup().map(|due| (due - start).as_millis());
     for (at, shown, effect, expected) in [
         (0, &OUT, &OUT, None),
         (100, &IN, &IN, None),
@@ -38,7 +38,7 @@ fn the_first_change_takes_effect_at_once_and_further_ones_after_two_seconds() {
         assert_eq!(pace.is_waiting(&"u1".into()), expected.is_some(), "{at}");
     }
     assert_eq!(pass(&mut pace, start, 9002, &OUT), IN);
-    pace.starts(&"u1".into());
+    pace.reset_pod(&"u1".into());
     assert_eq!(pass(&mut pace, start, 9003, &OUT), OUT, "an ADD is not delayed");
 }
 
@@ -49,14 +49,15 @@ fn a_long_series_is_logged_at_its_beginning_and_at_its_end() {
     for second in 0..200_u64 {
         let shown = if second < 100 && second / 3 % 2 == 1 { &IN } else { &OUT };
         pace.begin_observation();
-        notices
-            .extend(pace.observe(&uid, shown, start + Duration::from_secs(second)).map(|one| (second, one)));
-        pace.end();
+        notices.extend(
+            pace.observe_pod(&uid, shown, start + Duration::from_secs(second)).map(|one| (second, one)),
+        );
+        pace.end_observation();
         assert_eq!(pace.is_flapping(&uid), (21..162).contains(&second), "{second}");
     }
     assert_eq!(notices, [(21, SeriesNotice::Begins), (162, SeriesNotice::Ends(34))]);
     pace.begin_observation();
-    pace.end();
+    pace.end_observation();
     assert!(pace.pods.is_empty(), "a pod that is gone is forgotten");
 }
 
@@ -76,11 +77,11 @@ proptest! {
             if before.replace(effect.clone()).is_some_and(|before| before != effect) {
                 changes.push(at);
             }
-            prop_assert_eq!(pace.due().is_some(), (effect == IN) != *is_in, "what is late is due");
+            prop_assert_eq!(pace.next_wakeup().is_some(), (effect == IN) != *is_in, "what is late is due");
         }
         prop_assert!(changes.windows(2).all(|two| two[1] - two[0] >= 2000), "{:?}", changes);
         let last = if shown.last().is_some_and(|(_, is_in)| *is_in) { IN } else { OUT };
-        let due = pace.due().map_or(at, |due| u64::try_from((due - start).as_millis()).unwrap_or(at));
+        let due = pace.next_wakeup().map_or(at, |due| u64::try_from((due - start).as_millis()).unwrap_or(at));
         prop_assert_eq!(pass(&mut pace, start, due, &last), last);
     }
 }

@@ -53,7 +53,7 @@ impl NoticeTracker {
         let message = format!(
             "One of its containers {by}, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
         );
-        self.say(about(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
+        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
     }
 
     /// Reports exceptions that annotations ask for and that are not applied, unless the same ones were reported.
@@ -68,11 +68,11 @@ impl NoticeTracker {
         }
         let shown: String = refused.join("; ").chars().take(LONGEST).collect();
         let message = format!("All of its traffic that the exceptions name is captured: {shown}.");
-        self.say(about(pod, uid), (NoticeLevel::Warning, "ExceptionRefused", message));
+        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "ExceptionRefused", message));
     }
 
     /// Rules of other components that precede ours in a pod, as text; empty: none.
-    pub fn overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
+    pub fn report_overruled(&mut self, pod: &PodName, uid: &PodUid, what: &str, now: Instant) {
         if what.is_empty() {
             self.bypasses.overruled.remove(uid);
             return;
@@ -89,7 +89,7 @@ impl NoticeTracker {
             "Rules of another component in its network namespace precede those of the mesh, so all or some of its traffic \
              bypasses the mesh: {shown}. Run `install-cni explain {pod}` on the node for details."
         );
-        self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
+        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
     }
 
     /// Reports that the network namespace of a pod could not be determined.
@@ -98,12 +98,12 @@ impl NoticeTracker {
             "The network namespace of the pod could not be determined, so a pod that is not captured yet stays so: {why}. Run \
              `install-cni explain {pod}` on the node for details."
         );
-        self.say(about(pod, uid), (NoticeLevel::Warning, "AmbiguousNetns", message));
+        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "AmbiguousNetns", message));
     }
 
     /// Rules of a pod are removed repeatedly: which, and how many times in a row they were restored. However often that begins
     /// anew, it is reported every 30 minutes at most.
-    pub fn unstable(&mut self, pod: &PodName, uid: &PodUid, what: &str, repairs: u32, now: Instant) {
+    pub fn report_unstable(&mut self, pod: &PodName, uid: &PodUid, what: &str, repairs: u32, now: Instant) {
         let next = self.bypasses.unstable.get(uid).map(|known| known.next).filter(|next| now < *next);
         let entry = UnstablePod { persists: true, next: next.unwrap_or(now + AGAIN) };
         self.bypasses.unstable.insert(uid.clone(), entry);
@@ -115,11 +115,11 @@ impl NoticeTracker {
             "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {repairs} \
              times: {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
         );
-        self.say(about(pod, uid), (NoticeLevel::Warning, "CaptureUnstable", message));
+        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CaptureUnstable", message));
     }
 
     /// Rules of a pod stay in place again.
-    pub fn stable(&mut self, uid: &PodUid) {
+    pub fn clear_unstable(&mut self, uid: &PodUid) {
         if let Some(known) = self.bypasses.unstable.get_mut(uid) {
             known.persists = false;
         }
@@ -134,6 +134,6 @@ impl NoticeTracker {
     }
 }
 
-fn about(pod: &PodName, uid: &PodUid) -> NoticeSubject {
+fn pod_subject(pod: &PodName, uid: &PodUid) -> NoticeSubject {
     NoticeSubject::Pod { name: pod.clone(), uid: uid.clone() }
 }

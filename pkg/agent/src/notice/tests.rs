@@ -58,8 +58,8 @@ impl Desk {
     fn turn(&mut self, second: u64, pod: &Pod, (standing, is): &Look) -> Vec<&'static str> {
         let now = self.at(second);
         self.notices.begin_observation();
-        self.notices.saw(pod, standing, *is, || "a tool failed".to_owned(), now);
-        self.notices.end();
+        self.notices.observe_pod(pod, standing, *is, || "a tool failed".to_owned(), now);
+        self.notices.end_observation();
         self.reasons(second)
     }
 
@@ -68,9 +68,9 @@ impl Desk {
         self.notices.begin_observation();
         for (pod, look) in looks {
             let now = self.at(second);
-            self.notices.failed(pod, &look.0, "no tool", now);
+            self.notices.observe_failure(pod, &look.0, "no tool", now);
         }
-        self.notices.end();
+        self.notices.end_observation();
     }
 
     fn reasons(&mut self, second: u64) -> Vec<&'static str> {
@@ -78,7 +78,7 @@ impl Desk {
     }
 
     fn all(&mut self, second: u64) -> Vec<AgentNotice> {
-        self.notices.tick(self.at(second));
+        self.notices.report_due(self.at(second));
         self.said.try_iter().collect()
     }
 }
@@ -239,7 +239,7 @@ fn after_a_failed_turn_only_those_count_as_missing_that_were_not_captured() {
         [(&captured, member(STARTING)), (&new, member(STARTING)), (&plain, out(SkipReason::NotLabelled))];
     desk.fail(1, &looks);
     desk.fail(2, &looks);
-    assert_eq!(desk.notices.due(), Some(desk.at(11)));
+    assert_eq!(desk.notices.next_wakeup(), Some(desk.at(11)));
     let [notice] = &desk.all(11)[..] else { panic!("one") };
     assert_eq!(notice.reason, "BypassesMesh");
     assert!(notice.message.contains("no tool"), "{}", notice.message);
@@ -290,7 +290,7 @@ fn a_ztunnel_that_was_there_and_has_no_successor_in_time_is_told_of() {
     for (what, looks) in table {
         let mut desk = Desk::new();
         for (second, there, expected) in looks {
-            desk.notices.ztunnel(*there, "traffic is held", desk.at(*second));
+            desk.notices.observe_ztunnel(*there, "traffic is held", desk.at(*second));
             assert_eq!(desk.reasons(*second), *expected, "{what}: {second}");
         }
     }
@@ -327,7 +327,8 @@ fn an_unknown_ztunnel_is_reported_once_unless_its_pod_becomes_known_in_time() {
 #[test]
 fn a_repair_is_told_about_the_agent() {
     let mut desk = Desk::new();
-    desk.notices.repaired("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);
+    desk.notices
+        .report_repair("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);
     let [notice] = &desk.all(0)[..] else { panic!("one") };
     assert_eq!((&notice.about, notice.reason), (&NoticeSubject::Agent, "DriftRepaired"));
     assert_eq!(
@@ -364,17 +365,17 @@ fn pods_that_bypass_or_could_are_told_of_once_and_bypasses_again_after_half_an_h
         (1900, "", false),
         (1940, "a rule", true),
     ] {
-        desk.notices.overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
+        desk.notices.report_overruled(&name, &uid, what, desk.start + Duration::from_secs(second));
         let said: Vec<AgentNotice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureOverruled" && notice.message.len() < 1024));
     }
     for (second, told) in [(0, true), (40, false), (1799, false), (1801, true), (1802, false)] {
-        desk.notices.unstable(&name, &uid, &long, 3, desk.start + Duration::from_secs(second));
+        desk.notices.report_unstable(&name, &uid, &long, 3, desk.start + Duration::from_secs(second));
         let said: Vec<AgentNotice> = desk.said.try_iter().collect();
         assert_eq!(said.len(), usize::from(told), "{second}");
         assert!(said.iter().all(|notice| notice.reason == "CaptureUnstable" && notice.message.len() < 1024));
-        desk.notices.stable(&uid);
+        desk.notices.clear_unstable(&uid);
     }
     desk.notices.forget_bypasses(|_| false);
     desk.notices.can_bypass(&name, &uid, Privileged);
@@ -404,9 +405,9 @@ fn a_pod_whose_rules_are_removed_repeatedly_has_no_other_event_for_it() {
     let mut desk = Desk::new();
     let pod = pod("web", "Running");
     assert_eq!(desk.turn(0, &pod, &member(CAPTURED)), [""; 0]);
-    desk.notices.unstable(&pod.name(), &pod.metadata.uid, "a rule", 2, desk.at(40));
+    desk.notices.report_unstable(&pod.name(), &pod.metadata.uid, "a rule", 2, desk.at(40));
     assert_eq!(desk.turn(41, &pod, &member(UNSTABLE)), ["CaptureUnstable"]);
     assert_eq!(desk.turn(60, &pod, &member(UNSTABLE)), [""; 0]);
-    desk.notices.stable(&pod.metadata.uid);
+    desk.notices.clear_unstable(&pod.metadata.uid);
     assert_eq!(desk.turn(70, &pod, &member(CAPTURED)), [""; 0]);
 }

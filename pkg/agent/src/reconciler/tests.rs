@@ -17,12 +17,12 @@ fn the_first_pass_comes_with_the_facts_whatever_failed_before() {
     for failures in 1..=5 {
         reconciler.due = Instant::now();
         reconciler.reconcile_if_due();
-        assert_eq!(reconciler.attempts.failures(), failures, "pods and namespaces are not known");
+        assert_eq!(reconciler.attempts.failure_count(), failures, "pods and namespaces are not known");
     }
     let fact = |fact| ReconcilerMessage::Fact(Box::new(fact), Instant::now());
     reconciler.handle_message(fact(Fact::Namespaces(Vec::new())));
     assert!(reconciler.due > Instant::now(), "pods are still missing");
     reconciler.handle_message(fact(Fact::Pods(Vec::new())));
     reconciler.reconcile_if_due();
-    assert_eq!((status.ready(), reconciler.attempts.failures()), (Ok(()), 0));
+    assert_eq!((status.check_readiness(), reconciler.attempts.failure_count()), (Ok(()), 0));
 }

@@ -60,7 +60,7 @@ impl Drop for Fixture {
 }
 
 fn names(index: &RecordIndex) -> Vec<String> {
-    index.read().iter().map(|record| record.name.clone()).collect()
+    index.read_records().iter().map(|record| record.name.clone()).collect()
 }
 
 #[test]
@@ -107,21 +107,21 @@ fn a_file_is_read_again_only_after_a_change() {
     let (index, record) = (fixture.index(), PodRecord::default());
     fixture.put_record("one", &record, then);
     fixture.put_record("two", &record, then);
-    let first = index.read();
+    let first = index.read_records();
     // By then, no change can be hidden by the clock of the file system.
-    while index.update().values().any(|file| !file.is_settled) {
+    while index.update_index().values().any(|file| !file.is_settled) {
         std::thread::yield_now();
     }
-    let held = || index.update().into_values().filter_map(|file| file.record).collect::<Vec<_>>();
+    let held = || index.update_index().into_values().filter_map(|file| file.record).collect::<Vec<_>>();
     let (settled, again) = (held(), held());
     assert_eq!((settled.len(), again.len()), (2, 2));
     assert!(settled.iter().zip(&again).all(|(one, other)| Arc::ptr_eq(one, other)), "nothing was read");
-    assert_eq!(first, index.read());
+    assert_eq!(first, index.read_records());
     let changed = PodRecord { words: "changed".to_owned(), ..record };
     fixture.put_record("two", &changed, then);
     fixture.put_record("three", &changed, then);
     fs::remove_file(fixture.0.join("pods/one")).unwrap();
-    let last = index.read();
+    let last = index.read_records();
     assert_eq!(last.iter().map(|record| record.name.as_str()).collect::<Vec<_>>(), ["three", "two"]);
     assert!(last.iter().all(|record| record.words == "changed"));
 }
@@ -197,7 +197,7 @@ fn a_record_of_the_version_before_is_cut_to_what_this_one_would_keep() {
         let record = PodRecord { decision: decision.to_owned(), pod: pod.clone(), ..PodRecord::default() };
         fixture.put_record(decision, &record, now);
     }
-    let all = fixture.index().read();
+    let all = fixture.index().read_records();
     assert!(all.iter().all(|record| record.pod_uid.as_str() == "0123"));
     let [ambient, sidecar] = all.as_slice() else { panic!("{} records", all.len()) };
     assert_eq!(ambient.pod, None);

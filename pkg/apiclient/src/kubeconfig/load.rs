@@ -27,8 +27,8 @@ pub(crate) enum LoadedTrust {
 }
 
 /// Reads everything.
-pub(crate) fn load(path: &Path) -> Result<LoadedKubeconfig, ConfigError> {
-    let bytes = read(path)?;
+pub(crate) fn load_kubeconfig(path: &Path) -> Result<LoadedKubeconfig, ConfigError> {
+    let bytes = read_file(path)?;
     let file = |why: String| ConfigError::File { path: path.to_owned(), why };
     let text = str::from_utf8(&bytes).map_err(|_| file("it is not UTF-8".to_owned()))?;
     let directory = path.parent().unwrap_or(Path::new("/"));
@@ -36,16 +36,16 @@ pub(crate) fn load(path: &Path) -> Result<LoadedKubeconfig, ConfigError> {
     let trust = match &config.trust {
         _ if !config.server.https => LoadedTrust::Insecure,
         ServerTrust::Insecure => LoadedTrust::Insecure,
-        ServerTrust::Authority(source) => LoadedTrust::Authority(fetch(source)?),
+        ServerTrust::Authority(source) => LoadedTrust::Authority(read_credential(source)?),
         ServerTrust::Nobody => {
             return Err(file("cluster.certificate-authority is missing or empty".to_owned()));
         }
     };
     let certificate = match &config.certificate {
-        Some((certificate, key)) => Some((fetch(certificate)?, fetch(key)?)),
+        Some((certificate, key)) => Some((read_credential(certificate)?, read_credential(key)?)),
         None => None,
     };
-    let authorization = authorization(&config)?;
+    let authorization = authorization_header(&config)?;
     Ok(LoadedKubeconfig {
         server: config.server,
         server_name: config.server_name,
@@ -55,12 +55,12 @@ pub(crate) fn load(path: &Path) -> Result<LoadedKubeconfig, ConfigError> {
     })
 }
 
-fn authorization(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
+fn authorization_header(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
     if let Some(source) = &config.token {
-        let token = fetch(source)?;
+        let token = read_credential(source)?;
         let text = token.header_text().ok_or_else(|| match source {
             CredentialSource::Inline(_) => {
-                ConfigError::invalid("user.token", "is not one line of printable characters")
+                ConfigError::invalid_value("user.token", "is not one line of printable characters")
             }
             CredentialSource::File(path) => ConfigError::File {
                 path: path.clone(),
@@ -71,19 +71,19 @@ fn authorization(config: &Kubeconfig) -> Result<Option<Secret>, ConfigError> {
     }
     // RFC 7617: the user's name must not have a colon.
     Ok(config.basic.as_ref().map(|(user, password)| {
-        let pair = [user.as_bytes(), b":", password.bytes()].concat();
+        let pair = [user.as_bytes(), b":", password.as_bytes()].concat();
         Secret::new(format!("Basic {}", BASE64.encode(&pair)))
     }))
 }
 
-fn fetch(source: &CredentialSource) -> Result<Secret, ConfigError> {
+fn read_credential(source: &CredentialSource) -> Result<Secret, ConfigError> {
     match source {
         CredentialSource::Inline(bytes) => Ok(bytes.clone()),
-        CredentialSource::File(path) => read(path).map(Secret::new),
+        CredentialSource::File(path) => read_file(path).map(Secret::new),
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let fail = |why: String| ConfigError::File { path: path.to_owned(), why };
     let mut bytes = Vec::new();
     let limit = MAX_FILE as u64 + 1;

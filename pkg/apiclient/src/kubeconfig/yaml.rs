@@ -30,10 +30,10 @@ impl YamlNode {
             return match serde_json::from_str(text) {
                 Ok(value) => Ok(from_json(value)),
                 // Flow style YAML begins like this too.
-                Err(_) => YamlEvents::new(text).document(),
+                Err(_) => YamlEvents::new(text).parse_document(),
             };
         }
-        YamlEvents::new(text).document()
+        YamlEvents::new(text).parse_document()
     }
 
     /// A member of a map; none when it is absent or null. Of several the last.
@@ -52,7 +52,7 @@ impl YamlNode {
     }
 
     /// The text of a scalar.
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(super) fn scalar_text(&self) -> Option<&str> {
         if let YamlNode::Text(text) = self { Some(text) } else { None }
     }
 
@@ -89,19 +89,19 @@ impl<'t> YamlEvents<'t> {
         YamlEvents { parser: Parser::new_from_str(text), nodes: 0 }
     }
 
-    fn document(mut self) -> Result<YamlNode, String> {
+    fn parse_document(mut self) -> Result<YamlNode, String> {
         let mut root = None;
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 Event::StreamEnd => return root.ok_or_else(|| "it is empty".to_owned()),
                 Event::Nothing | Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd => {}
                 _ if root.is_some() => return Err("it has more than one document".to_owned()),
-                event => root = Some(self.node(event, 0)?),
+                event => root = Some(self.parse_node(event, 0)?),
             }
         }
     }
 
-    fn next(&mut self) -> Result<Event<'t>, String> {
+    fn next_event(&mut self) -> Result<Event<'t>, String> {
         match self.parser.next_event() {
             Some(Ok((event, _))) => Ok(event),
             Some(Err(error)) => {
@@ -112,7 +112,7 @@ impl<'t> YamlEvents<'t> {
         }
     }
 
-    fn node(&mut self, event: Event<'t>, depth: usize) -> Result<YamlNode, String> {
+    fn parse_node(&mut self, event: Event<'t>, depth: usize) -> Result<YamlNode, String> {
         self.nodes += 1;
         if depth > MAX_DEPTH || self.nodes > MAX_NODES {
             return Err("it is nested too deep or has too many parts".to_owned());
@@ -124,33 +124,33 @@ impl<'t> YamlEvents<'t> {
                 Ok(YamlNode::Null)
             }
             Event::Scalar(text, ..) => Ok(YamlNode::Text(text.into_owned())),
-            Event::SequenceStart(..) => self.list(depth),
-            Event::MappingStart(..) => self.map(depth),
+            Event::SequenceStart(..) => self.parse_list(depth),
+            Event::MappingStart(..) => self.parse_map(depth),
             Event::Alias(_) => Err("it has an alias, which a kubeconfig needs not".to_owned()),
             _ => Err("it ends too early".to_owned()),
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<YamlNode, String> {
+    fn parse_list(&mut self, depth: usize) -> Result<YamlNode, String> {
         let mut list = Vec::new();
         loop {
-            match self.next()? {
+            match self.next_event()? {
                 Event::SequenceEnd => return Ok(YamlNode::List(list)),
-                event => list.push(self.node(event, depth + 1)?),
+                event => list.push(self.parse_node(event, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<YamlNode, String> {
+    fn parse_map(&mut self, depth: usize) -> Result<YamlNode, String> {
         let mut map = Vec::new();
         loop {
-            let key = match self.next()? {
+            let key = match self.next_event()? {
                 Event::MappingEnd => return Ok(YamlNode::Map(map)),
                 Event::Scalar(text, ..) => text.into_owned(),
                 _ => return Err("it has a key that is no text".to_owned()),
             };
-            let event = self.next()?;
-            map.push((key, self.node(event, depth + 1)?));
+            let event = self.next_event()?;
+            map.push((key, self.parse_node(event, depth + 1)?));
         }
     }
 }

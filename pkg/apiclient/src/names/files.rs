@@ -56,7 +56,7 @@ impl ResolvConf {
     }
 
     /// The full names to ask for, in their order: a name with fewer dots than `ndots` first within the search domains.
-    pub(crate) fn candidates(&self, name: &str) -> Vec<String> {
+    pub(crate) fn candidate_names(&self, name: &str) -> Vec<String> {
         let within = self.search.iter().map(|domain| format!("{name}.{domain}"));
         let bare = std::iter::once(name.to_owned());
         if name.matches('.').count() < self.ndots {
@@ -85,8 +85,8 @@ mod tests {
             "domain z\n; c\nnameserver 10.0.0.1\nnameserver fe80::1%eth0\nnameserver ::1\nsearch A.b. c\noptions x ndots:2\n",
         );
         assert_eq!(conf.servers, ["10.0.0.1".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]);
-        assert_eq!(conf.candidates("api.x"), ["api.x.a.b", "api.x.c", "api.x"]);
-        assert_eq!(conf.candidates("api.x.y"), ["api.x.y", "api.x.y.a.b", "api.x.y.c"]);
+        assert_eq!(conf.candidate_names("api.x"), ["api.x.a.b", "api.x.c", "api.x"]);
+        assert_eq!(conf.candidate_names("api.x.y"), ["api.x.y", "api.x.y.a.b", "api.x.y.c"]);
         assert_eq!(ResolvConf::parse("").servers, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum RecordType {
 }
 
 impl RecordType {
-    const fn number(self) -> u16 {
+    const fn type_number(self) -> u16 {
         match self {
             RecordType::A => 1,
             RecordType::Aaaa => 28,
@@ -39,7 +39,7 @@ pub(crate) enum DnsAnswer {
 }
 
 /// A recursive query; none for a name that does not fit.
-pub(crate) fn query(id: u16, name: &str, kind: RecordType) -> Option<Vec<u8>> {
+pub(crate) fn encode_query(id: u16, name: &str, kind: RecordType) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len() + 18);
     message.extend(id.to_be_bytes());
     // Flags: recursion desired. One question.
@@ -53,23 +53,23 @@ pub(crate) fn query(id: u16, name: &str, kind: RecordType) -> Option<Vec<u8>> {
         message.extend(label.bytes());
     }
     message.push(0);
-    message.extend(kind.number().to_be_bytes());
+    message.extend(kind.type_number().to_be_bytes());
     message.extend(CLASS_IN.to_be_bytes());
     Some(message)
 }
 
 /// Reads an answer to that query; none when it is not one, or is malformed. A truncated answer gives what is in it.
-pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: RecordType) -> Option<DnsAnswer> {
+pub(crate) fn parse_answer(message: &[u8], id: u16, name: &str, kind: RecordType) -> Option<DnsAnswer> {
     let mut reader = DnsReader { message, at: 0 };
-    let (given, flags) = (reader.number()?, reader.number()?);
-    let (questions, answers) = (reader.number()?, reader.number()?);
+    let (given, flags) = (reader.read_u16()?, reader.read_u16()?);
+    let (questions, answers) = (reader.read_u16()?, reader.read_u16()?);
     reader.skip(4)?;
     // The first bit says that it is an answer.
     if given != id || flags & 0x8000 == 0 || questions != 1 {
         return None;
     }
-    let asked = (reader.name()?, reader.number()?, reader.number()?);
-    if !asked.0.eq_ignore_ascii_case(name) || asked.1 != kind.number() || asked.2 != CLASS_IN {
+    let asked = (reader.read_name()?, reader.read_u16()?, reader.read_u16()?);
+    if !asked.0.eq_ignore_ascii_case(name) || asked.1 != kind.type_number() || asked.2 != CLASS_IN {
         return None;
     }
     match flags.to_be_bytes()[1] & 0xf {
@@ -77,15 +77,15 @@ pub(crate) fn parse(message: &[u8], id: u16, name: &str, kind: RecordType) -> Op
         NO_SUCH_NAME => return Some(DnsAnswer::Addresses(Vec::new())),
         code => return Some(DnsAnswer::Failed(code)),
     }
-    let records: Vec<DnsRecord> = (0..answers).map_while(|_| reader.record()).collect();
-    let addresses = follow(&records, name);
+    let records: Vec<DnsRecord> = (0..answers).map_while(|_| reader.read_record()).collect();
+    let addresses = follow_aliases(&records, name);
     // Cut off with nothing of use in it (the TC bit): not the same as having no address.
     let cut = flags & 0x0200 != 0 && addresses.is_empty();
     Some(if cut { DnsAnswer::Truncated } else { DnsAnswer::Addresses(addresses) })
 }
 
 /// The addresses of the name or of what it is an alias of.
-fn follow(records: &[DnsRecord], name: &str) -> Vec<IpAddr> {
+fn follow_aliases(records: &[DnsRecord], name: &str) -> Vec<IpAddr> {
     let mut owner = name;
     for _ in 0..MAX_ALIASES {
         let own = || records.iter().filter(|record| record.owner.eq_ignore_ascii_case(owner));
@@ -140,22 +140,22 @@ impl<'m> DnsReader<'m> {
         self.take_bytes(length).map(|_| ())
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    fn read_byte(&mut self) -> Option<u8> {
         self.take_bytes(1)?.first().copied()
     }
 
-    fn number(&mut self) -> Option<u16> {
+    fn read_u16(&mut self) -> Option<u16> {
         Some(u16::from_be_bytes(self.take_bytes(2)?.try_into().ok()?))
     }
 
     /// A name as text. A pointer leads to an earlier place only (RFC 1035, section 4.1.4), so there is no loop.
-    fn name(&mut self) -> Option<String> {
+    fn read_name(&mut self) -> Option<String> {
         let mut name = String::new();
         let mut place = *self;
         let mut jumped = false;
         loop {
             let start = place.at;
-            let length = place.byte()?;
+            let length = place.read_byte()?;
             match length {
                 0 => break,
                 1..=63 => {
@@ -165,7 +165,7 @@ impl<'m> DnsReader<'m> {
                     name.extend(place.take_bytes(usize::from(length))?.iter().map(|byte| char::from(*byte)));
                 }
                 0xc0.. => {
-                    let target = usize::from(u16::from_be_bytes([length & 0x3f, place.byte()?]));
+                    let target = usize::from(u16::from_be_bytes([length & 0x3f, place.read_byte()?]));
                     if !jumped {
                         self.at = place.at;
                         jumped = true;
@@ -187,16 +187,16 @@ impl<'m> DnsReader<'m> {
         Some(name)
     }
 
-    fn record(&mut self) -> Option<DnsRecord> {
-        let owner = self.name()?;
-        let (kind, class) = (self.number()?, self.number()?);
+    fn read_record(&mut self) -> Option<DnsRecord> {
+        let owner = self.read_name()?;
+        let (kind, class) = (self.read_u16()?, self.read_u16()?);
         // Time to live: one process asks once.
         self.skip(4)?;
-        let length = usize::from(self.number()?);
+        let length = usize::from(self.read_u16()?);
         let mut inside = *self;
         let bytes = self.take_bytes(length)?;
         let data = match (class, kind) {
-            (CLASS_IN, CNAME) => RecordData::Alias(inside.name()?),
+            (CLASS_IN, CNAME) => RecordData::Alias(inside.read_name()?),
             (CLASS_IN, 1) => RecordData::Address(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
             (CLASS_IN, 28) => RecordData::Address(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
             _ => RecordData::Other,
@@ -212,7 +212,7 @@ mod tests {
 
     /// An answer to `query(7, "api.x", A)`: an alias to `b.x`, and its address; names compressed.
     fn answer() -> Vec<u8> {
-        let mut message = query(7, "api.x", RecordType::A).unwrap();
+        let mut message = encode_query(7, "api.x", RecordType::A).unwrap();
         message[2] = 0x81;
         message[3] = 0x80;
         message[7] = 2;
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_alias_is_followed() {
-        let found = parse(&answer(), 7, "API.x", RecordType::A);
+        let found = parse_answer(&answer(), 7, "API.x", RecordType::A);
         assert_eq!(found, Some(DnsAnswer::Addresses(vec!["10.0.0.7".parse().unwrap()])));
     }
 
@@ -234,26 +234,29 @@ mod tests {
         for (id, name, kind) in
             [(8, "api.x", RecordType::A), (7, "api.y", RecordType::A), (7, "api.x", RecordType::Aaaa)]
         {
-            assert_eq!(parse(&answer(), id, name, kind), None);
+            assert_eq!(parse_answer(&answer(), id, name, kind), None);
         }
-        assert_eq!(parse(&query(7, "api.x", RecordType::A).unwrap(), 7, "api.x", RecordType::A), None);
+        assert_eq!(
+            parse_answer(&encode_query(7, "api.x", RecordType::A).unwrap(), 7, "api.x", RecordType::A),
+            None
+        );
     }
 
     #[test]
     fn codes_are_told_apart() {
         let mut message = answer();
         message[3] = 0x83;
-        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
+        assert_eq!(parse_answer(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
         message[3] = 0x82;
-        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Failed(2)));
+        assert_eq!(parse_answer(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Failed(2)));
     }
 
     #[test]
     fn a_cut_answer_counts_only_with_an_address_in_it() {
         let mut message = answer();
         message[2] |= 0x02;
-        assert!(matches!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(_))));
-        assert_eq!(parse(&message[..40], 7, "api.x", RecordType::A), Some(DnsAnswer::Truncated));
+        assert!(matches!(parse_answer(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(_))));
+        assert_eq!(parse_answer(&message[..40], 7, "api.x", RecordType::A), Some(DnsAnswer::Truncated));
     }
 
     #[test]
@@ -261,20 +264,20 @@ mod tests {
         let mut message = answer();
         message[23] = 0xc0;
         message[24] = 23;
-        assert_eq!(parse(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
+        assert_eq!(parse_answer(&message, 7, "api.x", RecordType::A), Some(DnsAnswer::Addresses(Vec::new())));
     }
 
     #[test]
     fn names_that_do_not_fit_are_not_asked_for() {
         for name in ["", "a..b", &"a".repeat(64), &"a.".repeat(127)] {
-            assert_eq!(query(1, name, RecordType::A), None);
+            assert_eq!(encode_query(1, name, RecordType::A), None);
         }
     }
 
     proptest! {
         #[test]
         fn bytes_never_panic(bytes: Vec<u8>) {
-            let _ = parse(&bytes, 0, "a", RecordType::A);
+            let _ = parse_answer(&bytes, 0, "a", RecordType::A);
         }
 
         #[test]
@@ -283,7 +286,7 @@ mod tests {
             for (at, byte) in changes {
                 message[at] = byte;
             }
-            let _ = parse(&message[..length.min(message.len())], 7, "api.x", RecordType::A);
+            let _ = parse_answer(&message[..length.min(message.len())], 7, "api.x", RecordType::A);
         }
     }
 }

@@ -20,8 +20,8 @@ impl InPodCapture {
             *privileges.entry(enrolled_pod.privilege).or_default() += 1;
             ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
             excepted += usize::from(enrolled_pod.options.exceptions != PodExceptions::default());
-            overruled += usize::from(enrolled_pod.bypasses().next().is_some());
-            outside += enrolled_pod.seen.iter().map(|seen| seen.outside().count).sum::<usize>();
+            overruled += usize::from(enrolled_pod.overruling_rules().next().is_some());
+            outside += enrolled_pod.seen.iter().map(|seen| seen.outside_connections().count).sum::<usize>();
             if only.is_some_and(|changed| !changed.pods.contains_key(uid)) {
                 continue;
             }
@@ -30,14 +30,14 @@ impl InPodCapture {
             if enrolled_pod.seen.is_none() {
                 continue; // the last result counts until the next observation
             }
-            let found: Vec<&str> = enrolled_pod.bypasses().collect();
-            state.notices.overruled(&enrolled_pod.name, uid, &found.join("; "), now);
+            let found: Vec<&str> = enrolled_pod.overruling_rules().collect();
+            state.notices.report_overruled(&enrolled_pod.name, uid, &found.join("; "), now);
         }
         if only.is_none() {
             state.notices.forget_bypasses(|uid| self.enrolled.contains_key(uid));
         }
-        state.metrics.bypasses(&privileges, overruled, outside);
-        state.metrics.ambiguous(ambiguous);
-        state.metrics.excepted(excepted);
+        state.metrics.set_bypasses(&privileges, overruled, outside);
+        state.metrics.set_ambiguous_pods(ambiguous);
+        state.metrics.set_excepted_pods(excepted);
     }
 }

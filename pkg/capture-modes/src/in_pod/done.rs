@@ -18,12 +18,12 @@ use super::{
     enrolled_pod::EnrolledPod,
     worker::{GlanceResult, JobResult, RulesCheck},
 };
-use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
 impl InPodCapture {
     pub(super) fn handle_result(&mut self, state: &mut AgentState, done: JobResult) {
         if !self.is_nothing_new(&done) {
-            match done.uid() {
+            match done.pod_uid() {
                 Some(uid) => state.mark_pod(uid, &[]),
                 None => state.mark_dirty(ReconcileScope::Membership),
             }
@@ -32,59 +32,59 @@ impl InPodCapture {
         match done {
             JobResult::Captured { uid, netns, result } => {
                 self.note_captured(state, &uid, &result);
-                self.captured(&uid, netns, result);
+                self.finish_capture(&uid, netns, result);
                 self.look_again(&uid, netns);
             }
             JobResult::Looked { uid, netns, watch, result } => {
                 self.keep_watch(&uid, netns, watch);
                 self.note_looked(state, &uid, &result);
-                if self.looked(state, &uid, netns, result) {
+                if self.finish_observation(state, &uid, netns, result) {
                     self.tell_bypasses(state, None);
                 }
                 self.look_again(&uid, netns);
             }
             JobResult::Changed(change) => self.netns_changed(change),
             JobResult::NodeChanged(change) => {
-                self.drift.notice(change, Instant::now());
+                self.drift.record_notice(change, Instant::now());
                 self.examine_node(state);
                 self.due = self.next_due();
             }
             JobResult::Glanced { pods, changes } => {
                 changes.into_iter().for_each(|change| self.netns_changed(change));
                 for GlanceResult { uid, netns, whole } in pods {
-                    self.glanced(state, uid, netns, whole);
+                    self.finish_glance(state, uid, netns, whole);
                 }
             }
             JobResult::Released { uid, result } => {
                 let done = result.as_ref().map(|_| ()).map_err(Reason::as_str);
-                self.note(state, &uid, "left the mesh", "its rules were removed", done);
-                self.released(&uid, result);
+                self.record_pod_change(state, &uid, "left the mesh", "its rules were removed", done);
+                self.finish_release(&uid, result);
             }
-            JobResult::Searched(result) => self.found(state, result),
-            JobResult::Exempted { took, result } => self.exempted(state, took, result),
+            JobResult::Searched(result) => self.finish_search(state, result),
+            JobResult::Exempted { took, result } => self.finish_exemption(state, took, result),
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
                     let what = format!("connections of ztunnel: {connected}, before: {}", self.connections);
                     note_ztunnel(state, None, &what, Ok(()));
                 }
-                state.status.changed();
+                state.status.record_change();
                 state.notices.unknown_ztunnels(unknown, Instant::now());
                 self.metrics.unknown_ztunnels(unknown);
-                self.connected(connected, synced);
+                self.set_connections(connected, synced);
             }
             JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
                 self.note_said(state, &uid, "ztunnel serves the pod", Ok(()));
-                self.handle(&uid, PodEvent::Accepted(netns));
+                self.handle_pod_event(&uid, PodEvent::Accepted(netns));
             }
             JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
                 let is_new = self
                     .enrolled
                     .get(&uid)
-                    .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refused().is_none());
+                    .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refusal_reason().is_none());
                 if is_new {
                     self.note_said(state, &uid, "the pod was sent to ztunnel", Err(&error));
                 }
-                self.refused(&uid, netns, &error);
+                self.record_refusal(&uid, netns, &error);
             }
         }
     }
@@ -93,7 +93,7 @@ impl InPodCapture {
     fn keep_watch(&mut self, uid: &PodUid, netns: NetnsId, watch: Option<NetnsWatch<PodUid>>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         if let Some(watch) = watch
-            && enrolled_pod.id() == Some(netns)
+            && enrolled_pod.netns_id() == Some(netns)
             && !enrolled_pod.lifecycle.is_leaving()
         {
             enrolled_pod.watch = Some(watch);
@@ -103,7 +103,7 @@ impl InPodCapture {
     fn netns_changed(&mut self, change: Change<PodUid>) {
         let uid = change.key.clone();
         let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { return };
-        if let (true, Some(netns)) = (enrolled_pod.disturbed(change), enrolled_pod.id()) {
+        if let (true, Some(netns)) = (enrolled_pod.record_disturbance(change), enrolled_pod.netns_id()) {
             self.look_again(&uid, netns);
         }
     }
@@ -113,7 +113,7 @@ impl InPodCapture {
     fn look_again(&mut self, uid: &PodUid, netns: NetnsId) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         if enrolled_pod.disturbance.is_some() && !enrolled_pod.lifecycle.is_busy() {
-            self.handle(uid, PodEvent::Changed(netns));
+            self.handle_pod_event(uid, PodEvent::Changed(netns));
             self.due = self.next_due();
         }
     }
@@ -130,13 +130,15 @@ impl InPodCapture {
         match result {
             Ok(report) if report.differences.is_empty() => {}
             Ok(report) => {
-                let mut what = format!("applied: {}", summary(&report.differences));
+                let mut what = format!("applied: {}", summarize_steps(&report.differences));
                 if let Some(connections) = &report.connections {
                     what.push_str(&format!("; {connections}"));
                 }
-                self.note(state, uid, cause, &what, Ok(()));
+                self.record_pod_change(state, uid, cause, &what, Ok(()));
             }
-            Err(why) => self.note(state, uid, cause, "its rules were to be applied", Err(why.as_str())),
+            Err(why) => {
+                self.record_pod_change(state, uid, cause, "its rules were to be applied", Err(why.as_str()));
+            }
         }
     }
 
@@ -144,24 +146,37 @@ impl InPodCapture {
         match result {
             Ok(look) if look.repaired.is_empty() => {}
             Ok(look) => {
-                let mut what = format!("restored: {}", summary(&look.repaired));
+                let mut what = format!("restored: {}", summarize_steps(&look.repaired));
                 let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
-                if let Some(writer) = examined.and_then(NetnsDisturbance::writer) {
+                if let Some(writer) = examined.and_then(NetnsDisturbance::writer_name) {
                     what.push_str(&format!("; changed by {writer}"));
                 }
-                self.note(state, uid, "drift", &what, Ok(()));
+                self.record_pod_change(state, uid, "drift", &what, Ok(()));
             }
-            Err(why) => self.note(state, uid, "drift", "its rules were to be verified", Err(why.as_str())),
+            Err(why) => self.record_pod_change(
+                state,
+                uid,
+                "drift",
+                "its rules were to be verified",
+                Err(why.as_str()),
+            ),
         }
     }
 
     /// Records work on a pod, which ends now.
-    fn note(&self, state: &mut AgentState, uid: &PodUid, cause: &str, what: &str, done: Result<(), &str>) {
+    fn record_pod_change(
+        &self,
+        state: &mut AgentState,
+        uid: &PodUid,
+        cause: &str,
+        what: &str,
+        done: Result<(), &str>,
+    ) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             // Of drift, the time since it was noticed.
             let began = enrolled_pod.examined.as_ref().map_or(enrolled_pod.begun, |drift| drift.noticed);
             let (pod, took) = (Some(enrolled_pod.name.to_string()), began.elapsed());
-            state.history.note(HistoryEntry {
+            state.history.record_change(HistoryEntry {
                 cause: cause.to_owned(),
                 what: what.to_owned(),
                 pod,
@@ -185,7 +200,7 @@ impl InPodCapture {
         match done {
             JobResult::Looked { uid, result: Ok(look), .. } => {
                 let is_stable = |pod: &EnrolledPod| {
-                    pod.lifecycle.rules() == RulesState::Verified && !pod.lifecycle.is_unstable()
+                    pod.lifecycle.rules_state() == RulesState::Verified && !pod.lifecycle.is_unstable()
                 };
                 look.repaired.is_empty() && of(uid, is_stable)
             }
@@ -202,23 +217,23 @@ impl InPodCapture {
     fn tell_notices(&self, state: &mut AgentState, done: &JobResult) {
         if let JobResult::Zds(ZdsEvent::Connections { connected, .. }) = done {
             let meanwhile = "new connections of captured pods fail until one is there";
-            state.notices.ztunnel(*connected > 0, meanwhile, Instant::now());
+            state.notices.observe_ztunnel(*connected > 0, meanwhile, Instant::now());
         }
     }
 
-    fn connected(&mut self, number: usize, synced: usize) {
+    fn set_connections(&mut self, number: usize, synced: usize) {
         if number == 0 && self.connections > 0 {
             self.disconnected = Some(Instant::now());
             warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
         self.away = if synced > 0 { None } else { self.away.or_else(|| Some(Instant::now())) };
         (self.connections, self.synced) = (number, synced);
-        self.metrics.ztunnels(number, synced);
+        self.metrics.set_ztunnels(number, synced);
     }
 
-    fn captured(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, Reason>) {
+    fn finish_capture(&mut self, uid: &PodUid, netns: NetnsId, result: Result<CaptureReport, Reason>) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        self.metrics.step("capture pod", result.is_ok());
+        self.metrics.count_operation("capture pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
         let changed = match result {
             Ok(report) => {
@@ -230,27 +245,27 @@ impl InPodCapture {
                     report.connections.as_ref().filter(|_| !enrolled_pod.quiet),
                 );
                 let changed = !report.differences.is_empty();
-                if changed && enrolled_pod.id() == Some(netns) {
+                if changed && enrolled_pod.netns_id() == Some(netns) {
                     enrolled_pod.seen = None; // it is observed next
                     // After a repair that did not hold, or could not be verified.
                     if enrolled_pod.looked.is_some() {
-                        self.metrics.repaired("pod");
+                        self.metrics.count_repair("pod");
                     }
                 }
                 Ok(changed)
             }
             Err(error) => {
-                if enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                if enrolled_pod.lifecycle.last_failure() != Some(error.as_str()) {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "pod cannot be captured");
                 }
                 Err(error)
             }
         };
-        self.handle(uid, PodEvent::Captured(netns, changed));
+        self.handle_pod_event(uid, PodEvent::Captured(netns, changed));
     }
 
     /// Rules that differ are verified, unless they are about to be removed.
-    fn glanced(
+    fn finish_glance(
         &mut self,
         state: &mut AgentState,
         uid: PodUid,
@@ -259,13 +274,13 @@ impl InPodCapture {
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
         let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
-        let Some(glance) = whole.or(seen) else { return self.perform(&uid, PodAction::Observe) };
+        let Some(glance) = whole.or(seen) else { return self.execute_action(&uid, PodAction::Observe) };
         let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
         self.handle_result(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
-    fn looked(
+    fn finish_observation(
         &mut self,
         state: &mut AgentState,
         uid: &PodUid,
@@ -275,17 +290,18 @@ impl InPodCapture {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         let mut differs = false;
         let PodName { namespace, name } = &enrolled_pod.name.clone();
-        let is_there = enrolled_pod.id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
+        let is_there = enrolled_pod.netns_id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
             Ok(RulesCheck { glance, repaired, connections }) => {
                 log_connections(&enrolled_pod.name, connections.as_ref());
                 if !repaired.is_empty() {
-                    self.metrics.repaired("pod");
+                    self.metrics.count_repair("pod");
                 }
                 if is_there {
                     let before = enrolled_pod.seen.as_ref();
                     differs = before.is_none_or(|before| {
-                        !before.bypasses().eq(glance.bypasses()) || before.outside() != glance.outside()
+                        !before.bypass_reasons().eq(glance.bypass_reasons())
+                            || before.outside_connections() != glance.outside_connections()
                     });
                     enrolled_pod.seen = Some(glance);
                     enrolled_pod.looked = Some(SystemTime::now());
@@ -293,7 +309,7 @@ impl InPodCapture {
                 Ok(repaired)
             }
             Err(error) => {
-                if is_there && enrolled_pod.lifecycle.trouble() != Some(error.as_str()) {
+                if is_there && enrolled_pod.lifecycle.last_failure() != Some(error.as_str()) {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be verified");
                 }
                 Err(error)
@@ -303,10 +319,10 @@ impl InPodCapture {
         let repaired = result.as_ref().cloned().unwrap_or_default();
         let cause = enrolled_pod.end_observation();
         if let Some(cause) = cause.as_ref().filter(|_| !repaired.is_empty()) {
-            self.metrics.drift_repaired(cause.label(), cause.noticed.elapsed());
+            self.metrics.drift_repaired(cause.metric_label(), cause.noticed.elapsed());
         }
-        let writer = cause.and_then(|cause| cause.writer());
-        self.handle(uid, PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())));
+        let writer = cause.and_then(|cause| cause.writer_name());
+        self.handle_pod_event(uid, PodEvent::Observed(netns, result.map(|repaired| !repaired.is_empty())));
         self.report_stability(state, uid, was_unstable, &repaired, writer.as_deref());
         differs
     }
@@ -323,36 +339,38 @@ impl InPodCapture {
     ) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
-        let (rules, repairs) = (repaired.join("; "), enrolled_pod.lifecycle.repairs());
+        let (rules, repairs) = (repaired.join("; "), enrolled_pod.lifecycle.repair_count());
         match (was_unstable, enrolled_pod.lifecycle.is_unstable()) {
             (true, true) => {
                 debug!(target: "ambient", %namespace, pod = %name, rules, repairs, "rules of the pod observed");
             }
             (true, false) => {
-                state.notices.stable(uid);
+                state.notices.clear_unstable(uid);
                 info!(target: "ambient", %namespace, pod = %name, repairs, "rules of the pod stay in place again");
             }
             (false, true) => {
-                state.notices.unstable(&enrolled_pod.name, uid, &rules, repairs, Instant::now());
+                state.notices.report_unstable(&enrolled_pod.name, uid, &rules, repairs, Instant::now());
                 warn!(target: "ambient", %namespace, pod = %name, rules, repairs, writer, "rules of the pod are removed repeatedly; the pod is pending until they stay in place");
             }
             (false, false) if repaired.is_empty() => {}
             (false, false) => {
                 warn!(target: "ambient", %namespace, pod = %name, rules, writer, "rules of the pod restored");
                 if !enrolled_pod.lifecycle.is_leaving() {
-                    state.notices.repaired(&format!("traffic of {} to ztunnel", enrolled_pod.name), repaired);
+                    state
+                        .notices
+                        .report_repair(&format!("traffic of {} to ztunnel", enrolled_pod.name), repaired);
                 }
             }
         }
     }
 
-    fn released(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {
+    fn finish_release(&mut self, uid: &PodUid, result: Result<Vec<String>, Reason>) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
-        self.metrics.step("release pod", result.is_ok());
+        self.metrics.count_operation("release pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
         match &result {
             Ok(taken) if enrolled_pod.lifecycle.is_leaving() => {
-                enrolled_pod.log("pod released", None);
+                enrolled_pod.log_transition("pod released", None);
                 debug!(target: "ambient", %namespace, pod = %name, rules = taken.join("; "), "rules removed");
             }
             Ok(_) => {} // it came back meanwhile
@@ -360,17 +378,17 @@ impl InPodCapture {
                 warn!(target: "ambient", %namespace, pod = %name, %error, "rules of the pod cannot be removed");
             }
         }
-        self.handle(uid, PodEvent::Released(result.map(drop)));
+        self.handle_pod_event(uid, PodEvent::Released(result.map(drop)));
     }
 
-    fn refused(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {
-        let here = self.enrolled.get(uid).filter(|enrolled_pod| enrolled_pod.id() == Some(netns));
+    fn record_refusal(&mut self, uid: &PodUid, netns: NetnsId, error: &str) {
+        let here = self.enrolled.get(uid).filter(|enrolled_pod| enrolled_pod.netns_id() == Some(netns));
         let Some(enrolled_pod) = here else { return };
         let why = format!("ztunnel refused it: {error}");
-        if enrolled_pod.lifecycle.refused() != Some(&why) {
+        if enrolled_pod.lifecycle.refusal_reason() != Some(&why) {
             warn!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, error, "ztunnel refused the pod");
         }
-        self.handle(uid, PodEvent::Refused(netns, why.into()));
+        self.handle_pod_event(uid, PodEvent::Refused(netns, why.into()));
     }
 }
 
@@ -390,7 +408,7 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
 
 fn note_ztunnel(state: &mut AgentState, pod: Option<String>, what: &str, done: Result<(), &str>) {
     let (cause, what) = ("ztunnel".to_owned(), what.to_owned());
-    state.history.note(HistoryEntry {
+    state.history.record_change(HistoryEntry {
         cause,
         what,
         pod,

@@ -131,7 +131,7 @@ impl EnrolledPod {
     }
 
     /// Logs that it joins or leaves.
-    pub(super) fn log(&self, message: &'static str, reason: Option<&str>) {
+    pub(super) fn log_transition(&self, message: &'static str, reason: Option<&str>) {
         let PodName { namespace, name } = &self.name;
         if self.quiet {
             debug!(target: "ambient", %namespace, pod = %name, reason, "{message}");
@@ -144,7 +144,7 @@ impl EnrolledPod {
     pub(super) fn settle_in(&mut self, netns: Netns, witness: Witness) -> NetnsId {
         let id = netns.id();
         (self.witness, self.ambiguity) = (Some(witness), None);
-        if self.id() != Some(id) {
+        if self.netns_id() != Some(id) {
             self.netns = Some(Arc::new(netns));
             (self.seen, self.watch) = (None, None);
             (self.examined, self.disturbance) = (None, None);
@@ -152,18 +152,18 @@ impl EnrolledPod {
         id
     }
 
-    pub(super) fn id(&self) -> Option<NetnsId> {
+    pub(super) fn netns_id(&self) -> Option<NetnsId> {
         self.netns.as_ref().map(|netns| netns.id())
     }
 
     /// Returns the evidence for everything that is reported of the pod. `connected`: a ztunnel is connected.
     pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
-        self.lifecycle.evidence(life, connected, self.bypasses().next().is_some())
+        self.lifecycle.capture_evidence(life, connected, self.overruling_rules().next().is_some())
     }
 
     /// Rules of other components that precede ours, as they were last observed.
-    pub(super) fn bypasses(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(|seen| seen.bypasses())
+    pub(super) fn overruling_rules(&self) -> impl Iterator<Item = &str> {
+        self.seen.iter().flat_map(|seen| seen.bypass_reasons())
     }
 
     /// Whether it ends with a container.
@@ -171,7 +171,7 @@ impl EnrolledPod {
         self.container == *container || self.container.is_empty()
     }
 
-    pub(super) fn workload(&self, uid: &PodUid) -> Workload {
+    pub(super) fn to_workload(&self, uid: &PodUid) -> Workload {
         Workload {
             uid: uid.clone(),
             name: self.name.name.clone(),
@@ -186,8 +186,8 @@ impl EnrolledPod {
     /// component on the node a full look follows a few of these.
     pub(super) fn can_look_quickly(&self) -> bool {
         let is_decisive = |seen: &Arc<PodRulesSnapshot>| seen.decisive_generation().is_some();
-        self.lifecycle.rules() == RulesState::Verified
-            && self.lifecycle.trouble().is_none()
+        self.lifecycle.rules_state() == RulesState::Verified
+            && self.lifecycle.last_failure().is_none()
             && self.privilege < NetworkPrivilege::NetAdmin
             && self.quick_looks < QUICK_LOOKS
             && self.disturbance.is_none()
@@ -205,7 +205,7 @@ impl EnrolledPod {
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
-    pub(super) fn disturbed(&mut self, change: Change<PodUid>) -> bool {
+    pub(super) fn record_disturbance(&mut self, change: Change<PodUid>) -> bool {
         // Of a watch that is just being begun, the result of the observation will tell.
         let is_own = self.watch.as_ref().is_none_or(|watch| watch.id() == change.watch);
         let disturbance = NetnsDisturbance::new(change);
@@ -213,7 +213,7 @@ impl EnrolledPod {
             return false;
         }
         self.disturbance = Some(match self.disturbance.take() {
-            Some(earlier) => earlier.and(disturbance),
+            Some(earlier) => earlier.merge_with(disturbance),
             None => disturbance,
         });
         true
@@ -233,7 +233,7 @@ impl EnrolledPod {
     }
 
     /// Returns the state of the pod, for the debug state.
-    pub(super) fn view(&self, connected: bool) -> EnrolledPodView {
+    pub(super) fn to_view(&self, connected: bool) -> EnrolledPodView {
         let ambiguity = self.ambiguity.map(|streak| streak.to_string());
         EnrolledPodView {
             evidence: self.evidence(PodLife::Running, connected),
@@ -242,20 +242,20 @@ impl EnrolledPod {
             refused_exceptions: self.refused_exceptions.clone(),
             netns: self.netns.clone(),
             ruled: self.lifecycle.is_ruled(),
-            verified: self.lifecycle.rules() == RulesState::Verified,
-            repairs: if self.lifecycle.is_unstable() { self.lifecycle.repairs() } else { 0 },
+            verified: self.lifecycle.rules_state() == RulesState::Verified,
+            repairs: if self.lifecycle.is_unstable() { self.lifecycle.repair_count() } else { 0 },
             leaving: self.lifecycle.is_leaving(),
-            refused: self.lifecycle.refused().map(str::to_owned),
+            refused: self.lifecycle.refusal_reason().map(str::to_owned),
             looked: self.looked,
             seen: self.seen.clone(),
             witness: self.witness,
             ambiguity: self.ambiguity.map(|streak| streak.why),
-            trouble: ambiguity.or_else(|| self.lifecycle.trouble().map(str::to_owned)),
+            trouble: ambiguity.or_else(|| self.lifecycle.last_failure().map(str::to_owned)),
         }
     }
 
     /// Answers all waiting ADDs.
-    pub(super) fn answer(&mut self, result: &CaptureResult) {
+    pub(super) fn send_replies(&mut self, result: &CaptureResult) {
         for reply in std::mem::take(&mut self.waiting) {
             drop(reply.send(result.clone()));
         }

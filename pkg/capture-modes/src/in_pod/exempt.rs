@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::{InPodCapture, worker::CaptureJob};
 use crate::node_watch::{NodeChange, NodeDisturbance};
-use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
 /// The traffic that the sets and rules redirect, and where to, as reports name it.
 const PROBES: &str = "probes of the node past ztunnel";
@@ -22,11 +22,11 @@ impl InPodCapture {
         }
         if self.exemption.was_tried {
             self.exemption.busy = true;
-            self.workers.send(CaptureJob::Exempt, false);
+            self.workers.send_job(CaptureJob::Exempt, false);
         } else {
             let began = Instant::now();
-            let result = self.probes.rules().ensure().map_err(|error| error.to_string().into());
-            self.exempted(state, began.elapsed(), result);
+            let result = self.probes.rules().ensure_rules().map_err(|error| error.to_string().into());
+            self.finish_exemption(state, began.elapsed(), result);
         }
     }
 
@@ -37,14 +37,14 @@ impl InPodCapture {
             return;
         }
         let Some(disturbance) = self.drift.take_due(Instant::now()) else { return };
-        if disturbance.concerns(NodeChange::Rules) {
+        if disturbance.has_kind(NodeChange::Rules) {
             self.exemption.rules_changed = Some(disturbance.clone());
         }
-        if disturbance.concerns(NodeChange::Sets) {
+        if disturbance.has_kind(NodeChange::Sets) {
             self.exemption.sets_changed = Some(disturbance.noticed);
             state.mark_dirty(ReconcileScope::Membership); // such a pass compares them
         }
-        if disturbance.concerns(NodeChange::Network) {
+        if disturbance.has_kind(NodeChange::Network) {
             self.probes.settle_branches(&self.addresses);
         }
         self.exempt_probes(state);
@@ -55,15 +55,15 @@ impl InPodCapture {
         let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
             return;
         };
-        self.drift.end(Duration::ZERO, true, Instant::now());
+        self.drift.end_observation(Duration::ZERO, true, Instant::now());
         warn!(target: "ambient", added, removed, "probe sets of the node restored");
-        self.metrics.repaired("node");
-        self.metrics.drift_repaired(NodeChange::Sets.label(), noticed.elapsed());
+        self.metrics.count_repair("node");
+        self.metrics.drift_repaired(NodeChange::Sets.metric_label(), noticed.elapsed());
         let words = format!("{added} addresses added to sets, and {removed} removed");
-        state.notices.repaired(PROBES, &[words]);
+        state.notices.report_repair(PROBES, &[words]);
     }
 
-    pub(super) fn exempted(
+    pub(super) fn finish_exemption(
         &mut self,
         state: &mut AgentState,
         took: Duration,
@@ -72,7 +72,7 @@ impl InPodCapture {
         self.exemption.busy = false;
         self.exemption.was_tried = true;
         let repaired = result.as_ref().is_ok_and(|missing| !missing.is_empty());
-        self.drift.end(took, repaired, Instant::now());
+        self.drift.end_observation(took, repaired, Instant::now());
         let before = self.exemption.rules.take();
         match result {
             Ok(missing) if missing.is_empty() => {}
@@ -87,16 +87,17 @@ impl InPodCapture {
 
     fn note_exempted(&self, state: &mut AgentState, missing: &[String], took: Duration) {
         let disturbance = self.exemption.rules_changed.as_ref();
-        let cause = disturbance.and_then(NodeDisturbance::cause).unwrap_or_else(|| state.history.cause());
-        let what = format!("applied: {}", summary(missing));
+        let cause =
+            disturbance.and_then(NodeDisturbance::drift_cause).unwrap_or_else(|| state.history.pass_cause());
+        let what = format!("applied: {}", summarize_steps(missing));
         let writer = disturbance.and_then(|changes| changes.writer.as_deref());
-        state.history.note(HistoryEntry { cause, what, pod: None, took, error: None });
+        state.history.record_change(HistoryEntry { cause, what, pod: None, took, error: None });
         if self.open {
             warn!(target: "ambient", rules = missing.join("; "), writer, "probe rules of the node restored");
-            self.metrics.repaired("node");
-            state.notices.repaired(PROBES, missing);
+            self.metrics.count_repair("node");
+            state.notices.report_repair(PROBES, missing);
             if let Some(changes) = disturbance {
-                self.metrics.drift_repaired(NodeChange::Rules.label(), changes.noticed.elapsed());
+                self.metrics.drift_repaired(NodeChange::Rules.metric_label(), changes.noticed.elapsed());
             }
         }
     }

@@ -26,7 +26,12 @@ impl InPodCapture {
     pub(super) fn search_due(&self) -> Option<Instant> {
         let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
         let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
-        processes.into_iter().chain(records).chain(self.ztunnels.due()).min().filter(|_| !self.seeking)
+        processes
+            .into_iter()
+            .chain(records)
+            .chain(self.ztunnels.next_search())
+            .min()
+            .filter(|_| !self.seeking)
     }
 
     pub(super) fn search_if_due(&mut self, state: &AgentState) {
@@ -45,9 +50,9 @@ impl InPodCapture {
             let own = self.enrolled.iter().filter(|(_, enrolled_pod)| !enrolled_pod.lifecycle.is_awaited());
             for (uid, enrolled_pod) in own.filter(|(_, enrolled_pod)| !enrolled_pod.ips.is_empty()) {
                 self.sought.insert(uid.clone());
-                processes.insert(uid.clone(), sought(enrolled_pod));
+                processes.insert(uid.clone(), netns_query(enrolled_pod));
             }
-            self.processes.regular();
+            self.processes.schedule_regular();
         }
         for pod in state.index.pods() {
             let uid = &pod.metadata.uid;
@@ -64,10 +69,10 @@ impl InPodCapture {
             }
         }
         if by_records {
-            self.records.later();
+            self.records.schedule_retry();
         }
         if for_ztunnels {
-            processes.extend(self.ztunnels.queries());
+            processes.extend(self.ztunnels.netns_queries());
         }
         if processes.is_empty() && records.is_empty() {
             self.searched = true;
@@ -75,24 +80,24 @@ impl InPodCapture {
         }
         self.seeking = true;
         let pods = KnownPods::new(state.index.pods().map(PodIds::from));
-        self.workers.send(CaptureJob::Search { pods, processes, records }, !self.searched);
+        self.workers.send_job(CaptureJob::Search { pods, processes, records }, !self.searched);
     }
 
     /// A search begins now for a pod that has no namespace, or lost it.
     pub(super) fn search_soon(&mut self) {
-        self.processes.within(Duration::ZERO, false);
+        self.processes.schedule_within(Duration::ZERO, false);
     }
 
     /// These pods belong to the mesh, and neither an ADD nor the API has shown where they are. One that is just starting
     /// will have an ADD in a moment; of another one the plugin may have recorded the ADD, or be about to.
     pub(super) fn set_without_netns(&mut self, uids: BTreeSet<PodUid>) {
         if !uids.is_subset(&self.unplaced) {
-            self.records.within(SOON, self.unplaced.is_empty());
+            self.records.schedule_within(SOON, self.unplaced.is_empty());
         }
         self.unplaced = uids;
     }
 
-    pub(super) fn found(&mut self, state: &mut AgentState, result: Result<SearchResult, Reason>) {
+    pub(super) fn finish_search(&mut self, state: &mut AgentState, result: Result<SearchResult, Reason>) {
         if !std::mem::take(&mut self.seeking) {
             return; // everything was settled meanwhile
         }
@@ -101,18 +106,18 @@ impl InPodCapture {
         let mut finds = match result {
             Ok(finds) => finds,
             Err(error) => {
-                self.ztunnels.searched(None);
+                self.ztunnels.apply_answers(None);
                 self.search_trouble =
                     Some(format!("cannot search for the network namespaces of running pods: {error}").into());
                 if by_processes {
-                    self.processes.later();
+                    self.processes.schedule_retry();
                 }
                 return;
             }
         };
         self.searched = true;
         self.search_trouble = None;
-        self.ztunnels.searched(Some(&mut finds.processes));
+        self.ztunnels.apply_answers(Some(&mut finds.processes));
         for uid in std::mem::take(&mut self.sought) {
             let answer = finds.processes.get(&uid);
             let is_empty = matches!(answer, None | Some(NetnsAnswer::Unchanged { runs: false }));
@@ -121,11 +126,11 @@ impl InPodCapture {
             {
                 enrolled_pod.ambiguity = None;
             }
-            self.handle(&uid, PodEvent::Searched { there: !is_empty });
+            self.handle_pod_event(&uid, PodEvent::Searched { there: !is_empty });
         }
         // The runtime itself named the namespace in a record, so that counts more than where processes are.
         for (uid, recorded) in finds.records {
-            if self.inherit(state, &uid, recorded) {
+            if self.inherit_pod(state, &uid, recorded) {
                 finds.processes.remove(&uid);
             }
         }
@@ -137,7 +142,7 @@ impl InPodCapture {
             }
         }
         if by_processes && self.enrolled.values().any(|enrolled_pod| enrolled_pod.netns.is_none()) {
-            self.processes.later();
+            self.processes.schedule_retry();
         }
         self.unplaced.retain(|uid| !self.enrolled.contains_key(uid));
     }
@@ -157,18 +162,20 @@ impl InPodCapture {
             return;
         };
         let netns = enrolled_pod.settle_in(netns, witness);
-        self.handle(uid, PodEvent::Found { netns, captured });
+        self.handle_pod_event(uid, PodEvent::Found { netns, captured });
     }
 
     /// Whether another pod has this namespace: one namespace belongs to one pod, and the first answer stands.
     pub(super) fn is_of_another(&self, uid: &PodUid, netns: NetnsId) -> bool {
-        self.enrolled.iter().any(|(other, enrolled_pod)| other != uid && enrolled_pod.id() == Some(netns))
+        self.enrolled
+            .iter()
+            .any(|(other, enrolled_pod)| other != uid && enrolled_pod.netns_id() == Some(netns))
     }
 
     /// Notes that no namespace could be attributed to the pod. It is not captured on a guess; if it is captured, it stays so.
     fn note_ambiguity(&mut self, state: &mut AgentState, uid: &PodUid, why: Ambiguity) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        let streak = AmbiguityStreak::extend(enrolled_pod.ambiguity, why);
+        let streak = AmbiguityStreak::continue_from(enrolled_pod.ambiguity, why);
         enrolled_pod.ambiguity = Some(streak);
         if streak.is_due() {
             let name = &enrolled_pod.name;
@@ -180,7 +187,7 @@ impl InPodCapture {
 
 /// Whether the pod is outside of the mesh, and may have left it while no agent ran.
 fn is_suspect(state: &AgentState, pod: &Pod) -> bool {
-    match state.standing(pod) {
+    match state.pod_standing(pod) {
         AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated | SkipReason::HasSidecar) => {
             false
         }
@@ -194,6 +201,6 @@ fn sought_anew(pod: &Pod) -> (PodUid, NetnsQuery) {
     (pod.metadata.uid.clone(), NetnsQuery { ips: pod.status.ips(), known: None, recorded: None })
 }
 
-fn sought(enrolled_pod: &EnrolledPod) -> NetnsQuery {
+fn netns_query(enrolled_pod: &EnrolledPod) -> NetnsQuery {
     NetnsQuery { ips: enrolled_pod.ips.clone(), known: enrolled_pod.netns.clone(), recorded: None }
 }

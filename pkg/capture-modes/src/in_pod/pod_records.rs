@@ -47,12 +47,12 @@ impl PodRecordStore {
     }
 
     /// All records.
-    pub(super) fn read(&self) -> Vec<Arc<PodRecord>> {
-        self.index.read()
+    pub(super) fn read_records(&self) -> Vec<Arc<PodRecord>> {
+        self.index.read_records()
     }
 
     /// Shows the pod that a record is about, if it is valid. `ips`: the pod's addresses, where the API shows any.
-    pub(super) fn confirm(
+    pub(super) fn confirm_record(
         &self,
         finder: &NetnsFinder,
         record: &PodRecord,
@@ -64,7 +64,7 @@ impl PodRecordStore {
         if netns.id() != then {
             return None;
         }
-        let found = finder.confirm(netns, if ips.is_empty() { &record.ips } else { ips })?;
+        let found = finder.confirm_recorded(netns, if ips.is_empty() { &record.ips } else { ips })?;
         let file = self.index.directory().join(record.container.as_str());
         Some(RecordedPod { found, ips: record.ips.clone(), container: record.container.clone(), file })
     }

@@ -18,41 +18,41 @@ impl InPodCapture {
     }
 
     /// Passes an event to a pod's life cycle, and executes the actions that follow.
-    pub(super) fn handle(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
+    pub(super) fn handle_pod_event(&mut self, uid: &PodUid, event: PodEvent<NetnsId>) {
         let now = self.now();
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
-        for action in enrolled_pod.lifecycle.handle(event, now) {
-            self.perform(uid, action);
+        for action in enrolled_pod.lifecycle.apply_event(event, now) {
+            self.execute_action(uid, action);
         }
     }
 
     /// Executes an action on a pod.
-    pub(super) fn perform(&mut self, uid: &PodUid, action: PodAction) {
+    pub(super) fn execute_action(&mut self, uid: &PodUid, action: PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let PodName { namespace, name } = &enrolled_pod.name;
         match action {
-            PodAction::Capture | PodAction::Observe | PodAction::Release => self.start(uid, &action),
+            PodAction::Capture | PodAction::Observe | PodAction::Release => self.queue_job(uid, &action),
             // ztunnel is sent the pod when its rules are in place, and its end when they are gone, and not before: else
             // its traffic would be redirected where nothing listens.
-            PodAction::Serve => self.hub.put(enrolled_pod.workload(uid)),
+            PodAction::Serve => self.hub.put_workload(enrolled_pod.to_workload(uid)),
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");
                 }
-                enrolled_pod.answer(&result);
+                enrolled_pod.send_replies(&result);
             }
             PodAction::Moved => {
                 info!(target: "ambient", %namespace, pod = %name, "pod has another network namespace; capturing it again");
                 enrolled_pod.container = ContainerId::default();
-                self.metrics.repaired("namespace");
+                self.metrics.count_repair("namespace");
             }
-            PodAction::Announce => enrolled_pod.log("pod captured", None),
-            PodAction::Forget(why) => self.forget(uid, why.as_str()),
+            PodAction::Announce => enrolled_pod.log_transition("pod captured", None),
+            PodAction::Forget(why) => self.forget_pod(uid, why.as_str()),
         }
     }
 
     /// Has a worker do something in a pod's namespace.
-    fn start(&mut self, uid: &PodUid, action: &PodAction) {
+    fn queue_job(&mut self, uid: &PodUid, action: &PodAction) {
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return };
         let Some(netns) = enrolled_pod.netns.clone() else { return };
         enrolled_pod.begun = Instant::now();
@@ -69,7 +69,7 @@ impl InPodCapture {
             PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before, watch },
             _ => CaptureJob::Capture { uid, netns, pod, existing },
         };
-        self.workers.send(job, urgent);
+        self.workers.send_job(job, urgent);
     }
 
     /// The entry of a pod, which is added if it is missing.
@@ -82,10 +82,10 @@ impl InPodCapture {
                 let name = pod.name();
                 warn!(target: "ambient", namespace = %name.namespace, pod = %name.name, error = %warning, "invalid annotation ignored");
             }
-            state.metrics.event("add");
+            state.metrics.count_pod_event("add");
             let annotation = pod.metadata.annotations.get(AMBIENT_REDIRECTION).map(String::as_str);
-            let options = asked.options(state.index.exceptions(&pod.metadata.namespace), policy);
-            EnrolledPod::new(pod, options, asked.existing(existing), annotation, now)
+            let options = asked.effective_options(state.index.namespace_exceptions(&pod.metadata.namespace), policy);
+            EnrolledPod::new(pod, options, asked.existing_or(existing), annotation, now)
         })
     }
 
@@ -94,9 +94,9 @@ impl InPodCapture {
         let is_new = !self.enrolled.contains_key(uid);
         let (existing, now) = (self.chosen.existing, self.now());
         let name = pod.name();
-        let annotations = state.index.annotations(&name);
-        let inherited = state.index.exceptions(&name.namespace);
-        let asked = annotations.map(|asked| asked.options(inherited, &self.chosen.pods));
+        let annotations = state.index.pod_annotations(&name);
+        let inherited = state.index.namespace_exceptions(&name.namespace);
+        let asked = annotations.map(|asked| asked.effective_options(inherited, &self.chosen.pods));
         let enrolled_pod = self.enrolled_pod_of(state, pod);
         enrolled_pod.quiet = state.is_flapping(uid);
         enrolled_pod.privilege = pod.network_privilege(); // an ephemeral container may have been added
@@ -105,17 +105,17 @@ impl InPodCapture {
             enrolled_pod.ips = ips;
         }
         if let Some(asked) = annotations {
-            enrolled_pod.existing = asked.existing(existing);
+            enrolled_pod.existing = asked.existing_or(existing);
         }
         enrolled_pod.asked = asked;
         let changed = enrolled_pod.choose_options(now);
         if changed {
-            state.metrics.event("update");
+            state.metrics.count_pod_event("update");
         }
         if is_new {
             self.search_soon();
         }
-        self.handle(uid, PodEvent::Joined { changed });
+        self.handle_pod_event(uid, PodEvent::Joined { changed });
     }
 
     /// A pod does not belong to the mesh, or no longer does.
@@ -124,34 +124,34 @@ impl InPodCapture {
         if self.enrolled.get(uid).is_none_or(|enrolled_pod| enrolled_pod.lifecycle.is_leaving()) {
             return;
         }
-        self.handle(uid, PodEvent::Left(why.into()));
+        self.handle_pod_event(uid, PodEvent::Left(why.into()));
         if let Some(enrolled_pod) = self.enrolled.get_mut(uid) {
             enrolled_pod.quiet = state.is_flapping(uid);
-            state.metrics.event("delete");
-            enrolled_pod.log("pod leaves the mesh", Some(why));
+            state.metrics.count_pod_event("delete");
+            enrolled_pod.log_transition("pod leaves the mesh", Some(why));
         }
     }
 
     /// A pod outside of the mesh has rules of ours: it left while no agent ran.
     pub(super) fn left_meanwhile(&mut self, state: &AgentState, uid: &PodUid) {
         let pod = state.index.pods().find(|pod| pod.metadata.uid == *uid);
-        if let Some(pod) = pod.filter(|pod| matches!(state.standing(pod), AmbientStanding::Out(_))) {
+        if let Some(pod) = pod.filter(|pod| matches!(state.pod_standing(pod), AmbientStanding::Out(_))) {
             self.enrolled_pod_of(state, pod);
-            self.handle(uid, PodEvent::LeftMeanwhile);
+            self.handle_pod_event(uid, PodEvent::LeftMeanwhile);
         }
     }
 
     /// A pod that has ended: its rules went with its namespace.
-    pub(super) fn forget(&mut self, uid: &PodUid, why: &str) {
+    pub(super) fn forget_pod(&mut self, uid: &PodUid, why: &str) {
         let Some(mut enrolled_pod) = self.enrolled.remove(uid) else { return };
-        enrolled_pod.answer(&Err(why.into()));
-        self.hub.remove(uid);
+        enrolled_pod.send_replies(&Err(why.into()));
+        self.hub.remove_workload(uid);
         tracing::debug!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, reason = why, "pod forgotten");
     }
 
     /// All pods are captured in the other mode from now on.
     pub(crate) fn forget_all(&mut self) {
         let uids: Vec<PodUid> = self.enrolled.keys().cloned().collect();
-        uids.iter().for_each(|uid| self.forget(uid, "it is captured in the other mode"));
+        uids.iter().for_each(|uid| self.forget_pod(uid, "it is captured in the other mode"));
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct ProbeExemption {
 
 impl ProbeExemption {
     /// The pending job was dropped.
-    pub(super) fn settled(&mut self) {
+    pub(super) fn clear_pending(&mut self) {
         self.busy = false;
     }
 

@@ -46,13 +46,13 @@ impl<J> JobQueue<J> {
         JobQueue { state: Mutex::new(state), more: Condvar::new(), idle: Condvar::new(), others }
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueState<J>> {
+    fn lock_state(&self) -> MutexGuard<'_, QueueState<J>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a job; urgent jobs precede all others.
     pub(super) fn push(&self, job: J, urgent: bool) {
-        let mut state = self.lock();
+        let mut state = self.lock_state();
         let lane = if urgent { &mut state.urgent } else { &mut state.other };
         lane.push_back(job);
         drop(state);
@@ -60,8 +60,8 @@ impl<J> JobQueue<J> {
     }
 
     /// Waits for a job; `None`: there will be no more.
-    pub(super) fn next(&self) -> Option<(J, RunningJob<'_, J>)> {
-        let mut state = self.lock();
+    pub(super) fn next_job(&self) -> Option<(J, RunningJob<'_, J>)> {
+        let mut state = self.lock_state();
         loop {
             if state.ended {
                 return None;
@@ -87,12 +87,12 @@ impl<J> JobQueue<J> {
 
     /// How many jobs run longer than this.
     pub(super) fn longer_than(&self, time: Duration) -> usize {
-        self.lock().running.values().filter(|began| began.elapsed() > time).count()
+        self.lock_state().running.values().filter(|began| began.elapsed() > time).count()
     }
 
     /// Drops waiting jobs, and waits for running ones.
     pub(super) fn drain(&self) {
-        let mut state = self.lock();
+        let mut state = self.lock_state();
         state.urgent.clear();
         state.other.clear();
         while !state.running.is_empty() {
@@ -101,15 +101,15 @@ impl<J> JobQueue<J> {
     }
 
     /// No worker gets a job any more.
-    pub(super) fn end(&self) {
-        self.lock().ended = true;
+    pub(super) fn stop_workers(&self) {
+        self.lock_state().ended = true;
         self.more.notify_all();
     }
 }
 
 impl<J> Drop for RunningJob<'_, J> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
+        let mut state = self.queue.lock_state();
         let _ = state.running.remove(&self.number);
         if !self.is_urgent {
             state.running_others = state.running_others.saturating_sub(1);
@@ -135,17 +135,17 @@ mod tests {
         for (job, urgent) in [(1, false), (2, true), (3, false), (4, true)] {
             queue.push(job, urgent);
         }
-        let taken: Vec<i32> = (0..4).map(|_| queue.next().unwrap().0).collect();
+        let taken: Vec<i32> = (0..4).map(|_| queue.next_job().unwrap().0).collect();
         assert_eq!(taken, [2, 4, 1, 3]);
-        queue.end();
-        assert!(queue.next().is_none());
+        queue.stop_workers();
+        assert!(queue.next_job().is_none());
     }
 
     #[test]
     fn settled_means_that_nothing_runs_and_nothing_waits() {
         let queue = JobQueue::new(4);
         queue.push("runs", false);
-        let (_, running) = queue.next().unwrap();
+        let (_, running) = queue.next_job().unwrap();
         queue.push("waits", false);
         queue.push("waits, too", true);
         assert_eq!((queue.longer_than(Duration::ZERO), queue.longer_than(Duration::from_secs(60))), (1, 0));
@@ -162,7 +162,7 @@ mod tests {
             settled.recv_timeout(Duration::from_secs(10)).unwrap();
         });
         queue.push("later", false);
-        assert_eq!(queue.next().unwrap().0, "later");
+        assert_eq!(queue.next_job().unwrap().0, "later");
     }
 
     #[test]
@@ -170,12 +170,12 @@ mod tests {
         let queue = JobQueue::new(1);
         queue.push("long", false);
         queue.push("waits", false);
-        let (_, long) = queue.next().unwrap();
+        let (_, long) = queue.next_job().unwrap();
         thread::scope(|scope| {
             let (say, taken) = mpsc::channel();
             let worker = &queue;
             let _worker = scope.spawn(move || {
-                while let Some((job, _running)) = worker.next() {
+                while let Some((job, _running)) = worker.next_job() {
                     say.send(job).unwrap();
                 }
             });
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(taken.recv_timeout(Duration::from_millis(100)), Err(RecvTimeoutError::Timeout));
             drop(long);
             assert_eq!(taken.recv_timeout(Duration::from_secs(10)), Ok("waits"));
-            queue.end();
+            queue.stop_workers();
         });
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let queue = JobQueue::new(4);
         queue.push((), false);
         let panics = || {
-            let _taken = queue.next().unwrap();
+            let _taken = queue.next_job().unwrap();
             panic!("as it should");
         };
         thread::scope(|scope| scope.spawn(panics).join()).unwrap_err();

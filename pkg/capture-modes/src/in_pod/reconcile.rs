@@ -16,7 +16,7 @@ use tracing::info;
 use zds::ZtunnelPod;
 
 use super::{EnrolledPod, InPodCapture, OPEN_AFTER, worker::CaptureJob};
-use agent::{AgentState, ChangedPods, ReconcileScope, life};
+use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
 const LOOKS: usize = 16;
@@ -42,16 +42,16 @@ impl InPodCapture {
             self.exempt_probes(state);
         }
         self.examine_node(state);
-        state.status.workers(self.workers.stand_still());
+        state.status.set_standstill(self.workers.stand_still());
         let now = self.now();
         let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
         if scope == ReconcileScope::Timers && !is_late {
             self.search_if_due(state);
-            self.work();
+            self.start_due_actions();
             self.due = self.next_due();
             return Ok(self.trouble(state));
         }
-        let changed = state.changed(scope);
+        let changed = state.changed_pods(scope);
         match &changed {
             Some(changed) => {
                 self.take_in(state, Some(changed));
@@ -66,7 +66,7 @@ impl InPodCapture {
         }
         self.search_if_due(state);
         self.open_if_searched();
-        self.work();
+        self.start_due_actions();
         self.give_up();
         self.report_status(state, changed.as_ref());
         self.tell_bypasses(state, changed.as_ref());
@@ -76,35 +76,38 @@ impl InPodCapture {
 
     /// Returns what is wrong although pods can be enrolled, if anything.
     fn trouble(&self, state: &AgentState) -> Option<Reason> {
-        self.exemption.trouble().or_else(|| self.search_trouble.clone()).or_else(|| self.unsynced(state))
+        self.exemption
+            .trouble()
+            .or_else(|| self.search_trouble.clone())
+            .or_else(|| self.unsynced_ztunnel(state))
     }
 
     /// Which connections are ztunnels, and which of these is the newest, is determined by their pods. The plugin knows their
     /// addresses before the API does.
     fn announce_ztunnels(&mut self, state: &AgentState) {
         let (mut pods, mut own) = (Vec::new(), BTreeMap::new());
-        for one in ztunnel::candidates(&state.index, &state.policy.ztunnel) {
+        for one in ztunnel::list_candidates(&state.index, &state.policy.ztunnel) {
             let ips = [state.ledger.added_addresses(&one.uid), one.ips].concat();
             let enrolled_pod = self.enrolled.get(&one.uid);
             if !one.host_network && enrolled_pod.is_none() {
                 own.insert(one.uid.clone(), ips.clone());
             }
             let netns =
-                if one.host_network { Some(self.node) } else { enrolled_pod.and_then(EnrolledPod::id) };
+                if one.host_network { Some(self.node) } else { enrolled_pod.and_then(EnrolledPod::netns_id) };
             let ZtunnelCandidate { uid, created, terminating, .. } = one;
             pods.push(ZtunnelPod { uid, created, terminating, ips, netns });
         }
         self.ztunnels.set_pods(own);
         for pod in &mut pods {
-            pod.netns = pod.netns.or_else(|| self.ztunnels.id(&pod.uid));
+            pod.netns = pod.netns.or_else(|| self.ztunnels.netns_id(&pod.uid));
         }
         self.hub.set_ztunnels(pods);
     }
 
     /// A ztunnel that is connected and does not become ready.
-    fn unsynced(&self, state: &AgentState) -> Option<Reason> {
-        let (_, pod) = self.hub.unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
-        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
+    fn unsynced_ztunnel(&self, state: &AgentState) -> Option<Reason> {
+        let (_, pod) = self.hub.longest_unsynced().filter(|(since, _)| since.elapsed() >= UNSYNCED)?;
+        let candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
         let known = candidates.iter().find(|candidate| Some(&candidate.uid) == pod.as_ref());
         let name =
             known.map_or_else(|| "a ztunnel".to_owned(), |candidate| format!("ztunnel {}", candidate.name));
@@ -119,10 +122,10 @@ impl InPodCapture {
 
     /// Exempts the probes of all pods of the mesh. It precedes all work on rules: a captured pod's probes are always exempt.
     fn exempt_all(&mut self, state: &mut AgentState) -> Result<(), Reason> {
-        let found = self.probes.members().map_err(|error| error.to_string())?;
+        let found = self.probes.set_members().map_err(|error| error.to_string())?;
         let inherited: MemberAddresses =
             found.iter().filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
-        let members = state.members(&inherited);
+        let members = state.resolve_members(&inherited);
         let wanted = self.with_leaving(members, |_| true);
         let (added, removed) = self.change_sets(&found, &wanted)?;
         self.report_sets(state, added, removed);
@@ -178,7 +181,7 @@ impl InPodCapture {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }
-        let families = self.chosen.families();
+        let families = self.chosen.captured_families();
         members.retain(|ip, _| families.contains(&Family::of_ip(*ip)));
         members
     }
@@ -190,7 +193,7 @@ impl InPodCapture {
         for (uid, enrolled_pod) in empty {
             if state.ledger.is_expected(uid) && !state.index.pods().any(|pod| pod.metadata.uid == *uid) {
                 info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "pod was added and never appeared; treating it as gone");
-                state.ledger.lost(uid);
+                state.ledger.drop_lost_pod(uid);
             }
         }
     }
@@ -198,17 +201,17 @@ impl InPodCapture {
     /// Enrols pods that belong to the mesh, and begins to release those that no longer do. `only`: nothing changed of others.
     fn take_in(&mut self, state: &AgentState, only: Option<&ChangedPods>) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
-        for pod in state.considered(only) {
+        for pod in state.considered_pods(only) {
             let uid = &pod.metadata.uid;
             known.insert(uid);
-            match state.standing(pod) {
+            match state.pod_standing(pod) {
                 AmbientStanding::Member { ips, .. } => self.pod_joined(state, pod, ips),
                 // Its address, or its namespace's labels, may arrive later.
                 AmbientStanding::Pending(_) if !self.enrolled.contains_key(uid) => {
                     unplaced.insert(uid.clone());
                 }
                 AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {}
-                AmbientStanding::Out(SkipReason::Terminated) => self.forget(uid, "it has ended"),
+                AmbientStanding::Out(SkipReason::Terminated) => self.forget_pod(uid, "it has ended"),
                 AmbientStanding::Out(reason) => self.pod_left(state, pod, &reason.to_string()),
             }
         }
@@ -217,7 +220,7 @@ impl InPodCapture {
             None => self.enrolled.keys().filter(|uid| gone(uid)).cloned().collect(),
             Some(changed) => changed.pods.keys().filter(|uid| gone(uid)).cloned().collect(),
         };
-        gone.iter().for_each(|uid| self.forget(uid, "it is gone"));
+        gone.iter().for_each(|uid| self.forget_pod(uid, "it is gone"));
         if let Some(changed) = only {
             unplaced.extend(self.unplaced.iter().filter(|uid| !changed.pods.contains_key(*uid)).cloned());
         }
@@ -232,9 +235,9 @@ impl InPodCapture {
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_inherited())
         {
-            self.hub.put(enrolled_pod.workload(uid));
+            self.hub.put_workload(enrolled_pod.to_workload(uid));
         }
-        self.hub.open();
+        self.hub.start_snapshots();
         self.open = true;
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
     }
@@ -248,8 +251,8 @@ impl InPodCapture {
             .filter_map(|(uid, enrolled_pod)| enrolled_pod.choose_options(now).then(|| uid.clone()))
             .collect();
         for uid in chosen {
-            self.metrics.event("update");
-            self.handle(&uid, PodEvent::Joined { changed: true });
+            self.metrics.count_pod_event("update");
+            self.handle_pod_event(&uid, PodEvent::Joined { changed: true });
         }
     }
 
@@ -267,23 +270,23 @@ impl InPodCapture {
         for uid in changed {
             if let Some(enrolled_pod) = self.enrolled.get(&uid) {
                 let open = enrolled_pod.options.open;
-                enrolled_pod.log(if open { "pod opened" } else { "pod closed" }, Some("ztunnel"));
-                self.handle(&uid, PodEvent::Opened(open));
+                enrolled_pod.log_transition(if open { "pod opened" } else { "pod closed" }, Some("ztunnel"));
+                self.handle_pod_event(&uid, PodEvent::Opened(open));
             }
         }
     }
 
     /// Begins what can begin.
-    fn work(&mut self) {
+    fn start_due_actions(&mut self) {
         self.choose_deferred_options();
         self.open_or_close();
         let now = self.now();
         let ready = |(uid, enrolled_pod): (&PodUid, &EnrolledPod)| {
-            Some((uid.clone(), enrolled_pod.lifecycle.work(now)?))
+            Some((uid.clone(), enrolled_pod.lifecycle.due_action(now)?))
         };
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
-        let next = batched(now + OBSERVE);
+        let next = round_to_batch(now + OBSERVE);
         let mut glances = Vec::new();
         for (uid, action) in ready {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
@@ -297,14 +300,14 @@ impl InPodCapture {
             let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
             match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
                 Some(order) => glances.push(order),
-                None => self.perform(&uid, action),
+                None => self.execute_action(&uid, action),
             }
         }
         let (quick, full): (Vec<_>, Vec<_>) = glances.into_iter().partition(|order| order.watch.is_some());
         for (mut orders, most) in [(quick, QUICK_GLANCES), (full, GLANCES)] {
             while !orders.is_empty() {
                 let rest = orders.split_off(orders.len().min(most));
-                self.workers.send(CaptureJob::Glance(std::mem::replace(&mut orders, rest)), false);
+                self.workers.send_job(CaptureJob::Glance(std::mem::replace(&mut orders, rest)), false);
             }
         }
     }
@@ -316,7 +319,7 @@ impl InPodCapture {
         let late: Vec<PodUid> = late.map(|(uid, _)| uid.clone()).collect();
         for uid in late {
             let why = self.why_not(&uid);
-            self.handle(&uid, PodEvent::Expired(why.into()));
+            self.handle_pod_event(&uid, PodEvent::Expired(why.into()));
         }
     }
 
@@ -326,10 +329,10 @@ impl InPodCapture {
             return streak.to_string();
         }
         let lifecycle = enrolled_pod.map(|enrolled_pod| &enrolled_pod.lifecycle);
-        let refused = lifecycle.and_then(|lifecycle| lifecycle.refused());
+        let refused = lifecycle.and_then(|lifecycle| lifecycle.refusal_reason());
         match lifecycle {
             Some(lifecycle) if !lifecycle.is_ruled() => {
-                lifecycle.trouble().unwrap_or("its rules are not in place yet").to_owned()
+                lifecycle.last_failure().unwrap_or("its rules are not in place yet").to_owned()
             }
             _ if refused.is_some() => refused.unwrap_or_default().to_owned(),
             _ if self.connections == 0 => "no ztunnel is connected to the agent on this node".to_owned(),
@@ -343,7 +346,7 @@ impl InPodCapture {
         state.report_pods(
             only,
             |pod, ips| {
-                let life = life(pod);
+                let life = life_from_phase(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
                     (Some(enrolled_pod), _) => enrolled_pod.evidence(life, self.connections > 0),
                     (None, Some(_)) => Evidence {
@@ -366,18 +369,19 @@ impl InPodCapture {
     pub(super) fn next_due(&self) -> Option<Instant> {
         let now = self.now();
         // What cannot begin now begins when running jobs have ended.
-        let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next(now, now + CROWDED);
+        let of = |enrolled_pod: &EnrolledPod| enrolled_pod.lifecycle.next_wakeup(now, now + CROWDED);
         let pods = self.enrolled.values().filter_map(of).min().map(|due| self.started + due);
         let now = Instant::now();
-        let unsynced = self.hub.unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
-        let drift = self.drift.due().filter(|_| !self.exemption.busy);
+        let unsynced =
+            self.hub.longest_unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
+        let drift = self.drift.next_observation().filter(|_| !self.exemption.busy);
         let opens = self.away.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
         pods.into_iter().chain(self.search_due()).chain(unsynced).chain(drift).chain(opens).min()
     }
 }
 
 /// Verifications begin together.
-fn batched(when: AgentTime) -> AgentTime {
+fn round_to_batch(when: AgentTime) -> AgentTime {
     let batches = when.as_secs().div_ceil(BATCH.as_secs());
     BATCH.saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
 }

@@ -10,7 +10,12 @@ use super::{InPodCapture, enrolled_pod::EnrolledPod, pod_records::RecordedPod};
 
 impl InPodCapture {
     /// Treats an ADD that an earlier agent handled as if this one had. True if the pod's namespace is known from the record.
-    pub(super) fn inherit(&mut self, state: &mut AgentState, uid: &PodUid, recorded: RecordedPod) -> bool {
+    pub(super) fn inherit_pod(
+        &mut self,
+        state: &mut AgentState,
+        uid: &PodUid,
+        recorded: RecordedPod,
+    ) -> bool {
         let RecordedPod { found, ips, container, file } = recorded;
         // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or the
         // record is gone.
@@ -23,8 +28,8 @@ impl InPodCapture {
             return false;
         }
         let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return false };
-        let (standing, pod) = (state.standing(pod), pod.clone());
-        let told = state.ledger.inherited(&container, PodAttachment { uid: uid.clone(), ips });
+        let (standing, pod) = (state.pod_standing(pod), pod.clone());
+        let told = state.ledger.record_inherited(&container, PodAttachment { uid: uid.clone(), ips });
         match standing {
             AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return false,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
@@ -43,7 +48,7 @@ impl InPodCapture {
         enrolled_pod.container = container;
         let netns = enrolled_pod.settle_in(found.netns, found.witness);
         info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
-        self.handle(uid, PodEvent::Found { netns, captured: found.captured });
+        self.handle_pod_event(uid, PodEvent::Found { netns, captured: found.captured });
         true
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct SearchSchedule {
 impl SearchSchedule {
     /// The first search is due at once.
     pub(super) fn new(now: Instant) -> SearchSchedule {
-        SearchSchedule { next: now, attempts: BACKOFF.attempts() }
+        SearchSchedule { next: now, attempts: BACKOFF.start_attempts() }
     }
 
     pub(super) fn is_due(&self) -> bool {
@@ -28,19 +28,19 @@ impl SearchSchedule {
     }
 
     /// The next search begins no later than after that time; `is_new`: and no earlier.
-    pub(super) fn within(&mut self, time: Duration, is_new: bool) {
+    pub(super) fn schedule_within(&mut self, time: Duration, is_new: bool) {
         let next = Instant::now() + time;
         self.next = if is_new { next } else { self.next.min(next) };
-        self.attempts.succeeded();
+        self.attempts.record_success();
     }
 
     /// The interval doubles after each search that did not find all.
-    pub(super) fn later(&mut self) {
-        self.next = Instant::now() + self.attempts.failed();
+    pub(super) fn schedule_retry(&mut self) {
+        self.next = Instant::now() + self.attempts.record_failure();
     }
 
     /// All were found.
-    pub(super) fn regular(&mut self) {
+    pub(super) fn schedule_regular(&mut self) {
         self.next = Instant::now() + REGULAR;
     }
 }

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use inpod::{NodeProbes, is_captured, namespaces, release};
+use inpod::{NodeProbes, is_captured, process_namespaces, release_pod};
 use model::Family;
 use netns::{Netns, NetnsId};
 
@@ -46,11 +46,11 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
             directory.display()
         )];
     }
-    match pods(proc, directory) {
+    match pod_namespaces(proc, directory) {
         Ok(pods) => {
             let release = |netns: &Netns| {
                 let done = is_captured(netns, &config).and_then(|captured| match captured {
-                    true => release(netns, &config, &settings.tools).map(drop),
+                    true => release_pod(netns, &config, &settings.tools).map(drop),
                     false => Ok(()),
                 });
                 done.err().map(|error| format!("a pod's rules: {error}"))
@@ -61,7 +61,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     }
     // Last: they show the next attempt that something is left.
     if troubles.is_empty() {
-        troubles.extend(probes.remove().err().map(|error| error.to_string()));
+        troubles.extend(probes.remove_all().err().map(|error| error.to_string()));
     }
     troubles
 }
@@ -90,10 +90,10 @@ fn side_by_side<T: Send, R: Send>(
 }
 
 /// All namespaces except the node's own.
-fn pods(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
+fn pod_namespaces(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
-    let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), namespaces)?;
-    all.extend(Netns::list(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
+    let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), process_namespaces)?;
+    all.extend(Netns::list_directory(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
     all.remove(&own);
     Ok(all)
 }

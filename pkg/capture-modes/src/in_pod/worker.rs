@@ -37,7 +37,10 @@ const GLANCING: Duration = Duration::from_secs(10);
 const STANDSTILL: Duration = Duration::from_secs(180);
 
 /// Runs a job. One that panics has failed: its pod does not stay busy, and its worker continues.
-fn guarded(run: impl FnOnce() -> Option<JobResult>, otherwise: Option<JobFallback>) -> Option<JobResult> {
+fn catch_job_panic(
+    run: impl FnOnce() -> Option<JobResult>,
+    otherwise: Option<JobFallback>,
+) -> Option<JobResult> {
     // What a job leaves half done is in the kernel, and the next job observes that first.
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
@@ -71,7 +74,7 @@ impl WorkerPool {
         let workers = WorkerPool(Arc::clone(&queue)); // so that the running ones end if another cannot be started
         let tools = WorkerContext {
             config: chosen.rules.clone(),
-            families: chosen.families(),
+            families: chosen.captured_families(),
             options: settings.tools.clone(),
             finder: NetnsFinder::new(&chosen.proc, node, chosen.rules.clone()),
             records: PodRecordStore::new(settings),
@@ -82,9 +85,9 @@ impl WorkerPool {
         for _ in 0..WORKERS {
             let (queue, tools, results) = (Arc::clone(&queue), Arc::clone(&tools), results.clone());
             let body = move || {
-                while let Some((job, _running)) = queue.next() {
-                    let otherwise = job.otherwise();
-                    if let Some(done) = guarded(|| tools.run(job), otherwise) {
+                while let Some((job, _running)) = queue.next_job() {
+                    let otherwise = job.job_fallback();
+                    if let Some(done) = catch_job_panic(|| tools.run_job(job), otherwise) {
                         results.send(done);
                     }
                 }
@@ -95,7 +98,7 @@ impl WorkerPool {
     }
 
     /// Queues a job; urgent ones precede all others.
-    pub(super) fn send(&self, job: CaptureJob, urgent: bool) {
+    pub(super) fn send_job(&self, job: CaptureJob, urgent: bool) {
         self.0.push(job, urgent);
     }
 
@@ -113,7 +116,7 @@ impl WorkerPool {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.stop_workers();
     }
 }
 
@@ -131,7 +134,7 @@ struct WorkerContext {
 
 impl WorkerContext {
     /// `None`, with a line in the log: the clock alone leads to observations.
-    fn watch(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
+    fn watch_netns(&self, uid: &PodUid, netns: &Netns) -> Option<NetnsWatch<PodUid>> {
         let watch = self.watcher.as_ref()?.watch(uid.clone(), netns);
         let watch = watch.map_err(|error| {
             tracing::debug!(target: "ambient", pod_uid = %uid, %error, "the pod's network namespace cannot be watched for changes");
@@ -140,29 +143,30 @@ impl WorkerContext {
     }
 
     /// `None`: the result is only for the requester.
-    fn run(&self, job: CaptureJob) -> Option<JobResult> {
+    fn run_job(&self, job: CaptureJob) -> Option<JobResult> {
         let words = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture { uid, netns, pod, existing } => {
-                let wanted = self.wanted(&pod, existing);
-                let result = inpod::capture(&netns, &wanted, &self.options).map_err(words);
+                let wanted = self.desired_rules(&pod, existing);
+                let result = inpod::capture_pod(&netns, &wanted, &self.options).map_err(words);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
             CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
-                let watch = if watch { self.watch(&uid, &netns) } else { None };
-                let wanted = self.wanted(&pod, existing);
+                let watch = if watch { self.watch_netns(&uid, &netns) } else { None };
+                let wanted = self.desired_rules(&pod, existing);
                 let result = self.check_rules(&netns, &wanted, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
-            CaptureJob::Glance(pods) => self.glance(&pods),
+            CaptureJob::Glance(pods) => self.glance_at_pods(&pods),
             CaptureJob::Release { uid, netns } => {
-                let result = inpod::release(&netns, &self.config, &self.options).map_err(words);
+                let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(words);
                 JobResult::Released { uid, result }
             }
             CaptureJob::Check { netns, pod, before, reply } => {
-                let wanted = self.wanted(&pod, ExistingConnections::default()); // nothing is changed
-                let seen = inpod::observe(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
+                let wanted = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
+                let seen =
+                    inpod::observe_pod(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
                 let fine = |seen: PodRulesSnapshot| match seen.is_whole() {
                     true => Ok(()),
                     false => Err(seen.differences().collect::<Vec<_>>().join("; ").into()),
@@ -172,17 +176,17 @@ impl WorkerContext {
             }
             CaptureJob::Exempt => {
                 let began = Instant::now();
-                let result = self.probes.ensure().map_err(words);
+                let result = self.probes.ensure_rules().map_err(words);
                 JobResult::Exempted { took: began.elapsed(), result }
             }
             CaptureJob::Search { pods, processes, records } => {
-                JobResult::Searched(self.search(&pods, processes, records).map_err(words))
+                JobResult::Searched(self.search_namespaces(&pods, processes, records).map_err(words))
             }
         })
     }
 
     /// Searches among processes, and among the records of the pods in `recorded`, each with its addresses.
-    fn search(
+    fn search_namespaces(
         &self,
         pods: &KnownPods,
         mut processes: BTreeMap<PodUid, NetnsQuery>,
@@ -192,44 +196,48 @@ impl WorkerContext {
         if !recorded.is_empty() {
             let ips: BTreeMap<PodUid, Vec<IpAddr>> =
                 recorded.iter().map(|(pod, ips)| (pod.uid.clone(), ips.clone())).collect();
-            let records = self.records.read();
+            let records = self.records.read_records();
             for (uid, record) in newest_by_pod(&records, recorded.into_iter().map(|(pod, _)| pod)) {
                 // Where the runtime's directory is not mounted, it still counts for a process that is there.
                 if let Some(query) = processes.get_mut(&uid) {
                     query.recorded = recorded_netns(record);
                 }
                 let ips = ips.get(&uid).map(Vec::as_slice).unwrap_or_default();
-                let confirmed = self.records.confirm(&self.finder, record, ips);
+                let confirmed = self.records.confirm_record(&self.finder, record, ips);
                 finds.records.extend(confirmed.map(|recorded| (uid, recorded)));
             }
         }
         if !processes.is_empty() {
-            finds.processes = self.finder.find(pods, &processes)?;
+            finds.processes = self.finder.find_netns(pods, &processes)?;
         }
         Ok(finds)
     }
 
     /// Checks whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
-    fn glance(&self, orders: &[GlanceOrder]) -> JobResult {
+    fn glance_at_pods(&self, orders: &[GlanceOrder]) -> JobResult {
         let (unchanged, changes) = self.compare_generations(orders);
         let mut pods: Vec<GlanceResult> = Vec::with_capacity(orders.len());
         let mut left = Vec::new();
         for order in orders {
             match unchanged.contains(&order.uid) {
-                true => pods.push(order.result(Some(Arc::clone(&order.before)))),
+                true => pods.push(order.to_result(Some(Arc::clone(&order.before)))),
                 false => left.push(order),
             }
         }
         let looks: Vec<_> = left
             .iter()
             .map(|order| {
-                (&*order.netns, self.wanted(&order.pod, ExistingConnections::default()), &*order.before)
+                (
+                    &*order.netns,
+                    self.desired_rules(&order.pod, ExistingConnections::default()),
+                    &*order.before,
+                )
             })
             .collect();
         let mut seen = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
         for order in left {
             let now = seen.next().flatten().filter(PodRulesSnapshot::is_whole);
-            pods.push(order.result(now.map(|now| shared(Some(&order.before), now))));
+            pods.push(order.to_result(now.map(|now| reuse_snapshot(Some(&order.before), now))));
         }
         JobResult::Glanced { pods, changes }
     }
@@ -258,13 +266,13 @@ impl WorkerContext {
         wanted: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        let seen = inpod::observe(netns, wanted, before.map(|before| &**before), &self.options)?;
+        let seen = inpod::observe_pod(netns, wanted, before.map(|before| &**before), &self.options)?;
         if seen.is_whole() {
-            let glance = shared(before, seen);
+            let glance = reuse_snapshot(before, seen);
             return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
         }
-        let made = inpod::capture(netns, wanted, &self.options)?;
-        let after = inpod::observe(netns, wanted, None, &self.options)?;
+        let made = inpod::capture_pod(netns, wanted, &self.options)?;
+        let after = inpod::observe_pod(netns, wanted, None, &self.options)?;
         let difference = after.differences().next().map(str::to_owned);
         match difference {
             Some(difference) => Err(inpod::Error::Unstable(difference)),
@@ -276,7 +284,7 @@ impl WorkerContext {
         }
     }
 
-    fn wanted<'a>(
+    fn desired_rules<'a>(
         &'a self,
         pod: &'a rules::inpod::PodOptions,
         existing: ExistingConnections,
@@ -286,7 +294,7 @@ impl WorkerContext {
 }
 
 /// The snapshot, or the one before if it is the same.
-fn shared(before: Option<&Arc<PodRulesSnapshot>>, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
+fn reuse_snapshot(before: Option<&Arc<PodRulesSnapshot>>, now: PodRulesSnapshot) -> Arc<PodRulesSnapshot> {
     before.filter(|before| ***before == now).map_or_else(|| Arc::new(now), Arc::clone)
 }
 
@@ -298,10 +306,10 @@ mod tests {
     fn a_job_that_panics_has_failed_with_a_reason() {
         let netns = Arc::new(Netns::current().unwrap());
         let job = CaptureJob::Release { uid: "u1".into(), netns };
-        let done = guarded(|| panic!("out of {}", "bounds"), job.otherwise());
+        let done = catch_job_panic(|| panic!("out of {}", "bounds"), job.job_fallback());
         let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
-        let fine = guarded(|| Some(JobResult::Searched(Ok(SearchResult::default()))), None);
+        let fine = catch_job_panic(|| Some(JobResult::Searched(Ok(SearchResult::default()))), None);
         assert!(matches!(fine, Some(JobResult::Searched(Ok(_)))));
     }
 }

@@ -42,27 +42,27 @@ impl ZtunnelNamespaces {
             let place = self.pods.entry(uid).or_insert(fresh);
             if place.ips != ips {
                 place.ips = ips;
-                self.schedule.within(Duration::ZERO, false);
+                self.schedule.schedule_within(Duration::ZERO, false);
             }
         }
     }
 
     /// The namespace of a pod; `None`: unknown.
-    pub(super) fn id(&self, uid: &PodUid) -> Option<NetnsId> {
+    pub(super) fn netns_id(&self, uid: &PodUid) -> Option<NetnsId> {
         Some(self.pods.get(uid)?.netns.as_ref()?.id())
     }
 
     /// When the next search is due, if there is anything to search for.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(super) fn next_search(&self) -> Option<Instant> {
         self.pods.values().any(|place| !place.ips.is_empty()).then_some(self.schedule.next)
     }
 
     pub(super) fn is_due(&self) -> bool {
-        self.due().is_some() && self.schedule.is_due()
+        self.next_search().is_some() && self.schedule.is_due()
     }
 
     /// The search for all of them, also for those that are known: a pod whose sandbox is recreated has another namespace.
-    pub(super) fn queries(&self) -> impl Iterator<Item = (PodUid, NetnsQuery)> {
+    pub(super) fn netns_queries(&self) -> impl Iterator<Item = (PodUid, NetnsQuery)> {
         let query = |place: &ZtunnelPlace| NetnsQuery {
             ips: place.ips.clone(),
             known: place.netns.clone(),
@@ -73,22 +73,22 @@ impl ZtunnelNamespaces {
     }
 
     /// A search has ended that these are the answers of; those of ztunnel pods are taken out. `None`: it failed.
-    pub(super) fn searched(&mut self, answers: Option<&mut BTreeMap<PodUid, NetnsAnswer>>) {
+    pub(super) fn apply_answers(&mut self, answers: Option<&mut BTreeMap<PodUid, NetnsAnswer>>) {
         let mut is_whole = answers.is_some();
         if let Some(answers) = answers {
             for (uid, place) in &mut self.pods {
                 if let Some(answer) = answers.remove(uid) {
-                    place.answered(uid, answer);
+                    place.apply_answer(uid, answer);
                 }
                 is_whole &= place.netns.is_some();
             }
         }
-        if is_whole { self.schedule.regular() } else { self.schedule.later() }
+        if is_whole { self.schedule.schedule_regular() } else { self.schedule.schedule_retry() }
     }
 }
 
 impl ZtunnelPlace {
-    fn answered(&mut self, uid: &PodUid, answer: NetnsAnswer) {
+    fn apply_answer(&mut self, uid: &PodUid, answer: NetnsAnswer) {
         match answer {
             NetnsAnswer::Found(NetnsMatch { netns, .. }) => {
                 info!(target: "ambient", %uid, netns = netns.id().ino, "network namespace of the ztunnel pod found");
@@ -126,17 +126,17 @@ mod tests {
         namespaces.set_pods(BTreeMap::from([("a".into(), Vec::new())]));
         assert!(!namespaces.is_due(), "it has no address yet");
         namespaces.set_pods(pods(&[("a", 1)]));
-        assert!(namespaces.is_due() && namespaces.id(&"a".into()).is_none());
+        assert!(namespaces.is_due() && namespaces.netns_id(&"a".into()).is_none());
         let mut answers = BTreeMap::from([found("a"), found("other")]);
-        namespaces.searched(Some(&mut answers));
+        namespaces.apply_answers(Some(&mut answers));
         assert_eq!(answers.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["other"]);
-        assert_eq!(namespaces.id(&"a".into()), Some(Netns::current().unwrap().id()));
+        assert_eq!(namespaces.netns_id(&"a".into()), Some(Netns::current().unwrap().id()));
         assert!(!namespaces.is_due());
         namespaces.set_pods(pods(&[("a", 1)]));
         assert!(!namespaces.is_due(), "nothing has changed");
         namespaces.set_pods(pods(&[("a", 2)]));
         assert!(namespaces.is_due());
-        let known = namespaces.queries().all(|(_, query)| query.known.is_some());
+        let known = namespaces.netns_queries().all(|(_, query)| query.known.is_some());
         assert!(known, "what is known is verified");
     }
 
@@ -144,16 +144,16 @@ mod tests {
     fn one_that_is_not_found_is_searched_for_again_and_one_that_goes_is_forgotten() {
         let mut namespaces = ZtunnelNamespaces::new(Instant::now());
         namespaces.set_pods(pods(&[("a", 1), ("b", 2)]));
-        namespaces.searched(Some(&mut BTreeMap::from([found("a")])));
-        let soon = namespaces.due().unwrap();
+        namespaces.apply_answers(Some(&mut BTreeMap::from([found("a")])));
+        let soon = namespaces.next_search().unwrap();
         assert!(soon < Instant::now() + Duration::from_secs(5), "b is missing");
         let ambiguous = NetnsAnswer::Ambiguous(Ambiguity::SeveralFit);
-        namespaces.searched(Some(&mut BTreeMap::from([("a".into(), ambiguous)])));
-        assert!(namespaces.id(&"a".into()).is_some(), "it stays as it was");
-        namespaces.searched(None);
+        namespaces.apply_answers(Some(&mut BTreeMap::from([("a".into(), ambiguous)])));
+        assert!(namespaces.netns_id(&"a".into()).is_some(), "it stays as it was");
+        namespaces.apply_answers(None);
         namespaces.set_pods(pods(&[("b", 2)]));
-        assert!(namespaces.id(&"a".into()).is_none());
+        assert!(namespaces.netns_id(&"a".into()).is_none());
         namespaces.set_pods(BTreeMap::new());
-        assert!(namespaces.due().is_none());
+        assert!(namespaces.next_search().is_none());
     }
 }

@@ -25,18 +25,22 @@ impl CaptureMode for NodeCapture {
         let disturbance = self.drift.take_due(Instant::now());
         // Rules, and what is in ztunnels' namespaces, are read only by a whole pass.
         let whole = [NodeChange::Rules, NodeChange::Ztunnel];
-        let needs_whole = |changes: &NodeDisturbance| whole.into_iter().any(|kind| changes.concerns(kind));
+        let needs_whole = |changes: &NodeDisturbance| whole.into_iter().any(|kind| changes.has_kind(kind));
         let scope = if disturbance.as_ref().is_some_and(needs_whole) { ReconcileScope::Full } else { scope };
-        if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::cause) {
-            state.history.because(|| cause);
+        if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::drift_cause) {
+            state.history.add_cause(|| cause);
         }
-        let done = self.pass(state, scope);
+        let done = self.run_pass(state, scope);
         if let Some(NodeDisturbance { noticed, .. }) = disturbance {
             let repaired = done.as_ref().ok().and_then(|done| done.repaired);
             if let Some(kind) = repaired {
-                state.metrics.drift_repaired(kind.label(), noticed.elapsed());
+                state.metrics.drift_repaired(kind.metric_label(), noticed.elapsed());
             }
-            self.drift.end(processor_time().saturating_sub(began), repaired.is_some(), Instant::now());
+            self.drift.end_observation(
+                processor_time().saturating_sub(began),
+                repaired.is_some(),
+                Instant::now(),
+            );
         }
         done.map(|done| done.lost)
     }
@@ -45,29 +49,29 @@ impl CaptureMode for NodeCapture {
         !self.joining.is_empty()
     }
 
-    fn answer(&mut self, trouble: Option<&Reason>) {
+    fn answer_requests(&mut self, trouble: Option<&Reason>) {
         for reply in std::mem::take(&mut self.joining) {
             drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.clone()))));
         }
     }
 
     /// Enrols at once where everything is in place, else in the next pass, which puts it in place.
-    fn enrol(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
+    fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
             self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
             self.fresh.extend(&attachment.ips);
-            let done = self.members.enrol(&attachment.ips, &attachment.uid, active, self.fallback);
+            let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string().into())));
         } else {
             state.mark_dirty(ReconcileScope::Full);
             self.joining.push(reply);
         }
-        state.ledger.added(&container, attachment);
+        state.ledger.record_add(&container, attachment);
     }
 
     /// If an earlier pod is still captured by one of the addresses, the next pass ends that, and the request waits for it.
-    fn skip(
+    fn skip_pod(
         &mut self,
         state: &mut AgentState,
         container: &ContainerId,
@@ -84,20 +88,20 @@ impl CaptureMode for NodeCapture {
         } else {
             drop(reply.send(Ok(())));
         }
-        state.ledger.added(container, attachment);
+        state.ledger.record_add(container, attachment);
     }
 
-    fn release(
+    fn release_pod(
         &mut self,
         _core: &mut AgentState,
         _container: &ContainerId,
         gone: PodAttachment,
     ) -> CaptureResult {
-        self.members.release(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
+        self.members.release_pod(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
     }
 
-    fn check(&mut self, _: &mut AgentState, _: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
-        drop(reply.send(self.members.check(ips)));
+    fn check_pod(&mut self, _: &mut AgentState, _: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
+        drop(reply.send(self.members.check_members(ips)));
     }
 
     fn finish_work(&mut self) {} // what it does has ended when it returns
@@ -108,11 +112,11 @@ impl CaptureMode for NodeCapture {
 
     fn work_completed(&mut self, _core: &mut AgentState) {
         if let Ok(change) = self.changes.try_recv() {
-            self.drift.notice(change, Instant::now());
+            self.drift.record_notice(change, Instant::now());
         }
     }
 
-    fn snapshot(&self) -> CaptureSnapshot {
+    fn capture_snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::Node {
             desired: self.wanted.clone(),
             fallback: self.fallback,
@@ -120,8 +124,8 @@ impl CaptureMode for NodeCapture {
         }
     }
 
-    fn due(&self) -> Option<Instant> {
-        self.look.into_iter().chain(self.drift.due()).min()
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.look.into_iter().chain(self.drift.next_observation()).min()
     }
 }
 

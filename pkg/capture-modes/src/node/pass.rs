@@ -6,7 +6,7 @@ use model::Reason;
 use planner::{
     node::{
         DesiredState, KernelSlots, MemberAddresses, ObservedState, Operation, SlotAssignment,
-        ZtunnelFallback, ZtunnelInstance, ZtunnelSlot, assign, plan, prepare,
+        ZtunnelFallback, ZtunnelInstance, ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
     },
     ztunnel::{self, ZtunnelCandidate},
 };
@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::{NodeCapture, VerifiedState, report_refused_exceptions, report_status, shared};
 use crate::node_watch::NodeChange;
-use agent::{AgentState, HistoryEntry, ReconcileScope, summary};
+use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
 /// Numbers that other components use are not taken; once they are ours, what others add there is their responsibility.
 fn refuse_to_share(observed: &ObservedState) -> Result<(), Reason> {
@@ -37,28 +37,32 @@ pub(super) struct NodePass {
 }
 
 impl NodeCapture {
-    pub(super) fn pass(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<NodePass, Reason> {
+    pub(super) fn run_pass(
+        &mut self,
+        state: &mut AgentState,
+        scope: ReconcileScope,
+    ) -> Result<NodePass, Reason> {
         let words = |error: nodepath::Error| error.to_string();
         self.look = None; // other passes follow one that fails
         let mut observed = self.path.observe_network().map_err(words)?;
         refuse_to_share(&observed)?;
-        let (living, lost) = self.living(state, scope);
-        let desired = self.desired(state, &observed, &living);
+        let (living, lost) = self.running_ztunnels(state, scope);
+        let desired = self.desired_state(state, &observed, &living);
         self.wanted = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
-        self.complete(scope, &mut observed, &desired)?;
-        let steps = plan(&self.settings.node, Some(&desired), &observed);
+        self.complete_observation(scope, &mut observed, &desired)?;
+        let steps = plan_operations(&self.settings.node, Some(&desired), &observed);
         // Also if another component was faster than the verification that followed.
         let is_repair = self.applied.as_ref() == Some(&desired);
         let mut repaired = None;
         if !steps.is_empty() {
-            self.apply(state, &steps, &desired)?;
+            self.apply_steps(state, &steps, &desired)?;
             self.applied = Some(desired.clone());
             // Our own, and those of others are observed next.
             let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
             observed = self.path.observe_network().map_err(words)?;
-            self.complete(scope, &mut observed, &desired)?;
-            let left = plan(&self.settings.node, Some(&desired), &observed);
+            self.complete_observation(scope, &mut observed, &desired)?;
+            let left = plan_operations(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
                 return Err(format!(
                     "the node path does not stay as it was applied; the next step would be: {step}"
@@ -76,10 +80,10 @@ impl NodeCapture {
             }
             self.alone = true;
         }
-        state.notices.ztunnel(desired.active.is_some(), self.meanwhile(), Instant::now());
+        state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         report_status(state, &desired, &observed);
         self.refused_exceptions = report_refused_exceptions(state, &desired);
-        shared::write(&self.settings, &desired)?;
+        shared::write_shared_config(&self.settings, &desired)?;
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, seen: observed });
         self.fresh.clear();
@@ -88,16 +92,16 @@ impl NodeCapture {
     }
 
     /// The ztunnels that are there, and what is wrong with one that should be.
-    fn living(
+    fn running_ztunnels(
         &mut self,
         state: &AgentState,
         scope: ReconcileScope,
     ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
-        let candidates = ztunnel::candidates(&state.index, &state.policy.ztunnel);
-        let chosen = ztunnel::active(&candidates).map(|active| active.uid.clone());
+        let candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
+        let chosen = ztunnel::active_candidate(&candidates).map(|active| active.uid.clone());
         let (mut living, mut trouble) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
-            match self.generation(scope, candidate) {
+            match self.locate_candidate(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
                     trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
@@ -111,7 +115,7 @@ impl NodeCapture {
         (living, trouble)
     }
 
-    fn generation(
+    fn locate_candidate(
         &mut self,
         scope: ReconcileScope,
         candidate: &ZtunnelCandidate,
@@ -122,11 +126,11 @@ impl NodeCapture {
             Some(before) if scope != ReconcileScope::Full => {
                 Ok(ZtunnelInstance { dns: candidate.dns_capture, ..before.clone() })
             }
-            _ => self.path.locate(&candidate.uid, &candidate.ips, candidate.dns_capture),
+            _ => self.path.locate_ztunnel(&candidate.uid, &candidate.ips, candidate.dns_capture),
         }
     }
 
-    fn desired(
+    fn desired_state(
         &mut self,
         state: &mut AgentState,
         observed: &ObservedState,
@@ -136,14 +140,14 @@ impl NodeCapture {
             living.iter().map(|(candidate, _)| candidate.clone()).collect();
         let generations: Vec<ZtunnelInstance> =
             living.iter().map(|(_, generation)| generation.clone()).collect();
-        let active = ztunnel::active(&candidates).map(|active| &active.uid);
+        let active = ztunnel::active_candidate(&candidates).map(|active| &active.uid);
         let known = KernelSlots::from(&self.settings.node, observed);
-        let assigned = assign(&known, &generations, active);
-        let coming = ztunnel::coming(&candidates).map(|coming| &coming.uid);
-        let SlotAssignment { slots, active } = prepare(assigned, &generations, coming);
+        let assigned = assign_slots(&known, &generations, active);
+        let coming = ztunnel::next_candidate(&candidates).map(|coming| &coming.uid);
+        let SlotAssignment { slots, active } = prepare_slot(assigned, &generations, coming);
         let found = observed.sets.values().flatten();
         let inherited: MemberAddresses = found.filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
-        let members = state.members(&inherited);
+        let members = state.resolve_members(&inherited);
         DesiredState { slots, active, members, fallback: self.fallback }
     }
 
@@ -156,7 +160,7 @@ impl NodeCapture {
     }
 
     /// Adds what tools and other namespaces show, observed now or when everything was last as desired.
-    fn complete(
+    fn complete_observation(
         &mut self,
         scope: ReconcileScope,
         observed: &mut ObservedState,
@@ -177,7 +181,7 @@ impl NodeCapture {
     }
 
     /// Applies the steps, up to the first that fails.
-    fn apply(
+    fn apply_steps(
         &mut self,
         state: &mut AgentState,
         steps: &[Operation],
@@ -189,15 +193,15 @@ impl NodeCapture {
         let began = Instant::now();
         let mut begun = self.path.begin_restores(steps);
         let done = steps.iter().try_for_each(|step| {
-            let done = self.path.apply(step, &mut begun);
-            state.metrics.step(step.kind(), done.is_ok());
+            let done = self.path.apply_step(step, &mut begun);
+            state.metrics.count_operation(step.kind(), done.is_ok());
             debug!(target: "ambient", %step, "applying");
             done.map_err(|error| Reason::from(format!("{step}: {error}")))
         });
-        let (cause, error) = (state.history.cause(), done.as_ref().err().map(ToString::to_string));
-        state.history.note(HistoryEntry {
+        let (cause, error) = (state.history.pass_cause(), done.as_ref().err().map(ToString::to_string));
+        state.history.record_change(HistoryEntry {
             cause,
-            what: summary(steps),
+            what: summarize_steps(steps),
             pod: None,
             took: began.elapsed(),
             error,
@@ -205,20 +209,20 @@ impl NodeCapture {
         done?;
         let active = desired.active;
         if before.is_none_or(|before| before != ztunnel(desired)) {
-            state.status.changed();
-            state.metrics.switched(active.map(ZtunnelSlot::number), began.elapsed());
-            match active.and_then(|slot| desired.slot(slot)) {
+            state.status.record_change();
+            state.metrics.record_switch(active.map(ZtunnelSlot::number), began.elapsed());
+            match active.and_then(|slot| desired.ztunnel_in(slot)) {
                 Some(ztunnel) => {
                     let number = active.map_or(0, ZtunnelSlot::number);
                     info!(target: "ambient", ztunnel = %ztunnel.uid, slot = number, "new connections go through ztunnel");
                 }
-                None => warn!(target: "ambient", effect = self.meanwhile(), "no ztunnel is ready"),
+                None => warn!(target: "ambient", effect = self.fallback_effect(), "no ztunnel is ready"),
             }
         }
         Ok(())
     }
 
-    fn meanwhile(&self) -> &'static str {
+    fn fallback_effect(&self) -> &'static str {
         match self.fallback {
             ZtunnelFallback::Hold => "TCP of enrolled pods is held until one is",
             ZtunnelFallback::Reject => "TCP of enrolled pods is rejected",
@@ -229,8 +233,8 @@ impl NodeCapture {
 
 fn report_repair(state: &AgentState, steps: &[Operation]) {
     let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
-    state.metrics.repaired("node");
-    state.notices.repaired("traffic of the node's pods to ztunnel", &words);
+    state.metrics.count_repair("node");
+    state.notices.report_repair("traffic of the node's pods to ztunnel", &words);
 }
 
 fn kind_of(step: &Operation) -> NodeChange {

@@ -10,7 +10,7 @@ use crate::settings::CaptureSettings;
 const MODE: u32 = 0o644;
 
 /// Writes it, if its content differs.
-pub(crate) fn write(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
+pub(crate) fn write_shared_config(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
     let number = |family| match family {
         Family::V4 => 4,
         Family::V6 => 6,

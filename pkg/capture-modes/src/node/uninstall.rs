@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::Reason;
 use nodepath::NodePath;
-use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan};
+use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan_operations};
 use tracing::warn;
 
 use super::open_path;
@@ -19,12 +19,12 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Err(error) => return vec![error.to_string()],
     };
     let mut troubles = Vec::new();
-    match steps(settings, &mut path) {
+    match removal_steps(settings, &mut path) {
         Ok(steps) => {
             troubles.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
             let mut begun = path.begin_restores(&steps);
             let failed = steps.iter().filter_map(|step| {
-                path.apply(step, &mut begun).err().map(|error| format!("{step}: {error}"))
+                path.apply_step(step, &mut begun).err().map(|error| format!("{step}: {error}"))
             });
             troubles.extend(failed.collect::<Vec<_>>());
         }
@@ -36,15 +36,15 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     troubles
 }
 
-fn steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
-    Ok(plan(&settings.node, None, &found(settings, path)?))
+fn removal_steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {
+    Ok(plan_operations(&settings.node, None, &observe_installed(settings, path)?))
 }
 
 /// Everything of ours on the node, and in those ztunnels that its routes lead to.
 ///
 /// # Errors
 /// The kernel cannot be queried.
-pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
+pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
     let words = |error: nodepath::Error| error.to_string();
     let mut observed = path.observe_network().map_err(words)?;
     path.observe_firewall(&mut observed).map_err(words)?;
@@ -57,7 +57,7 @@ pub fn found(settings: &CaptureSettings, path: &mut NodePath) -> Result<Observed
         if ips.is_empty() || again {
             continue;
         }
-        match path.locate(&format!("slot {slot}").into(), ips, false) {
+        match path.locate_ztunnel(&format!("slot {slot}").into(), ips, false) {
             Ok(generation) => *slot.of_mut(&mut slots) = Some(generation),
             // Its namespace is gone, with everything that we made there.
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),

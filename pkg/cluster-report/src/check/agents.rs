@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use report::{StatePart, StateReport};
 
-use super::lookup::{Lookup, shortened};
+use super::lookup::{Lookup, shorten_list};
 use crate::{
     cluster::NodeAnswer,
     finding::{Code, Finding, ObjectName},
@@ -20,8 +20,8 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     if cluster.agents.is_empty() && !cluster.unread.iter().any(|unread| unread.what == "agents") {
         all.push(Finding::new(Code::NoAgents, ObjectName::cluster(), "no pod has the agents' label"));
     }
-    all.extend(rollouts(lookup));
-    all.extend(versions(lookup));
+    all.extend(rollout_findings(lookup));
+    all.extend(version_finding(lookup));
     all.extend(cluster.agents.iter().filter(|pod| pod.metadata.deleted.is_none()).filter_map(not_ready));
     for (node, answer) in &cluster.answers {
         match answer {
@@ -29,7 +29,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
                 let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
                 let ready = if unwell { " (the node is not ready)" } else { "" };
                 let message = format!("{why}{ready}");
-                all.push(Finding::new(Code::AgentSilent, ObjectName::node(node), message).on(node));
+                all.push(Finding::new(Code::AgentSilent, ObjectName::node(node), message).on_node(node));
             }
             NodeAnswer::State(state) => all.extend(of_state(node, state)),
         }
@@ -37,7 +37,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     all
 }
 
-fn rollouts(lookup: &Lookup<'_>) -> Vec<Finding> {
+fn rollout_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let unfinished = lookup.cluster.daemon_sets.iter().filter(|set| {
         let status = &set.status;
         status.number_ready < status.desired_number_scheduled
@@ -49,21 +49,21 @@ fn rollouts(lookup: &Lookup<'_>) -> Vec<Finding> {
             "{} of {} pods are ready, {} are of the newest revision",
             status.number_ready, status.desired_number_scheduled, status.updated_number_scheduled
         );
-        let object = ObjectName::named("DaemonSet", &set.metadata.namespace, &set.metadata.name);
+        let object = ObjectName::in_namespace("DaemonSet", &set.metadata.namespace, &set.metadata.name);
         Finding::new(Code::RolloutIncomplete, object, message)
     };
     unfinished.map(finding).collect()
 }
 
-fn versions(lookup: &Lookup<'_>) -> Option<Finding> {
+fn version_finding(lookup: &Lookup<'_>) -> Option<Finding> {
     let mut by_version: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (node, state) in lookup.cluster.states() {
+    for (node, state) in lookup.cluster.state_reports() {
         by_version.entry(&state.version).or_default().push(node.to_owned());
     }
     let mut versions: Vec<_> = by_version.into_iter().collect();
     versions.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
     let words = |(version, nodes): &(&str, Vec<String>)| {
-        format!("{version} on {} nodes ({})", nodes.len(), shortened(nodes, NAMED))
+        format!("{version} on {} nodes ({})", nodes.len(), shorten_list(nodes, NAMED))
     };
     let all: Vec<String> = versions.iter().map(words).collect();
     let message = all.join("; ");
@@ -73,16 +73,16 @@ fn versions(lookup: &Lookup<'_>) -> Option<Finding> {
 fn not_ready(pod: &Pod) -> Option<Finding> {
     let node = &pod.spec.node_name;
     let message = if node.is_empty() {
-        format!("{}, not scheduled", pod.standing())
+        format!("{}, not scheduled", pod.phase_summary())
     } else {
-        format!("{} (node {node})", pod.standing())
+        format!("{} (node {node})", pod.phase_summary())
     };
-    let object = ObjectName::named("Pod", &pod.metadata.namespace, &pod.metadata.name);
-    (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on(node))
+    let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    (!pod.status.is_ready()).then(|| Finding::new(Code::AgentNotReady, object, message).on_node(node))
 }
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
     let unwell = state.health.iter().filter(|part| !part.healthy);
     let mut all: Vec<Finding> = unwell
         .map(|part| finding(Code::AgentUnhealthy, format!("{}: {}", part.component, part.message)))

@@ -26,7 +26,7 @@ const PODS: Basis = Basis::Objects("pods");
 const NAMESPACES: Basis = Basis::Objects("namespaces");
 const NODES: Basis = Basis::Objects("nodes");
 
-fn bases(code: Code) -> &'static [Basis] {
+fn required_bases(code: Code) -> &'static [Basis] {
     use Basis::{Agents, Answers, MeshNodes, Objects, Observations};
     match code {
         Code::NotReadable | Code::NoAgents => &[],
@@ -81,44 +81,44 @@ impl<'a> Missing<'a> {
 
     /// Why a check could not be determined completely; empty: it could.
     pub(super) fn reasons_for(&self, code: Code) -> Vec<String> {
-        bases(code).iter().filter_map(|basis| self.why(*basis)).collect()
+        required_bases(code).iter().filter_map(|basis| self.missing_reason(*basis)).collect()
     }
 
     /// As [`Missing::reasons_for`], where nothing of agents is expected.
     pub(crate) fn objects_of(&self, code: Code) -> Vec<String> {
-        let objects = bases(code).iter().filter(|basis| matches!(basis, Basis::Objects(_)));
-        objects.filter_map(|basis| self.why(*basis)).collect()
+        let objects = required_bases(code).iter().filter(|basis| matches!(basis, Basis::Objects(_)));
+        objects.filter_map(|basis| self.missing_reason(*basis)).collect()
     }
 
-    fn why(&self, basis: Basis) -> Option<String> {
+    fn missing_reason(&self, basis: Basis) -> Option<String> {
         match basis {
-            Basis::Objects(kind) => self.unread(kind),
+            Basis::Objects(kind) => self.unread_reason(kind),
             Basis::Agents if !self.cluster.agents.is_empty() || !self.cluster.answers.is_empty() => None,
-            Basis::Agents => self.unread("agents").or_else(|| Some("no agent was found".to_owned())),
-            Basis::Answers => self.counted(
+            Basis::Agents => self.unread_reason("agents").or_else(|| Some("no agent was found".to_owned())),
+            Basis::Answers => self.node_count_reason(
                 Code::AgentSilent,
                 &format!("of {} agents did not answer", self.cluster.answers.len()),
             ),
             Basis::Observations => {
-                let of = |code, words| self.counted(code, words);
+                let of = |code, words| self.node_count_reason(code, words);
                 let unread = of(Code::NotSynced, "agents have not read their pods and namespaces");
                 let blind = of(Code::NotObserved, "nodes were not observed completely");
                 let all: Vec<String> = unread.into_iter().chain(blind).collect();
                 (!all.is_empty()).then(|| all.join(", "))
             }
             Basis::MeshNodes => {
-                self.counted(Code::MeshWithoutAgent, "nodes with pods of the mesh run no agent")
+                self.node_count_reason(Code::MeshWithoutAgent, "nodes with pods of the mesh run no agent")
             }
         }
     }
 
-    fn unread(&self, kind: &str) -> Option<String> {
+    fn unread_reason(&self, kind: &str) -> Option<String> {
         let unread = self.cluster.unread.iter().find(|unread| unread.what == kind)?;
-        Some(format!("{kind} could not be read: {}", report::clean(&unread.why)))
+        Some(format!("{kind} could not be read: {}", report::sanitize_text(&unread.why)))
     }
 
     /// How many nodes have this finding.
-    fn counted(&self, code: Code, words: &str) -> Option<String> {
+    fn node_count_reason(&self, code: Code, words: &str) -> Option<String> {
         let of_code = self.findings.iter().filter(|finding| finding.code == code);
         let nodes: BTreeSet<&str> = of_code.filter_map(|finding| finding.node.as_deref()).collect();
         (!nodes.is_empty()).then(|| format!("{} {words}", nodes.len()))

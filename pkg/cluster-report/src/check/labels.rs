@@ -24,7 +24,7 @@ fn of_namespace(namespace: &Namespace) -> Option<Finding> {
     };
     let message =
         format!("it is labelled {injection}, for sidecars, and {DATAPLANE_MODE}=ambient, for ambient mode");
-    let object = ObjectName::named("Namespace", "", &meta.name);
+    let object = ObjectName::in_namespace("Namespace", "", &meta.name);
     (meta.label(DATAPLANE_MODE) == Some("ambient"))
         .then(|| Finding::new(Code::NamespaceLabels, object, message))
 }
@@ -40,7 +40,7 @@ fn of_pod(pod: &Pod) -> Option<Finding> {
     } else {
         return None;
     };
-    let object = ObjectName::named("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
     let message = format!("it is labelled {DATAPLANE_MODE}=ambient, and {why}");
-    Some(Finding::new(Code::PodLabels, object, message).on(&pod.spec.node_name))
+    Some(Finding::new(Code::PodLabels, object, message).on_node(&pod.spec.node_name))
 }

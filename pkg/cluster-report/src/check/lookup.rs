@@ -36,7 +36,7 @@ impl<'a> Lookup<'a> {
 }
 
 /// The first `most` items of a list, and how many others there are.
-pub(super) fn shortened(all: &[String], most: usize) -> String {
+pub(super) fn shorten_list(all: &[String], most: usize) -> String {
     let shown: Vec<&str> = all.iter().take(most).map(String::as_str).collect();
     match all.len().saturating_sub(most) {
         0 => shown.join(", "),

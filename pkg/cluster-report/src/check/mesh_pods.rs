@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use report::{CaptureState, PodState, PodVerdict, StateReport, explain};
+use report::{CaptureState, PodState, PodVerdict, StateReport, explain_pod};
 
 use super::lookup::Lookup;
 use crate::{
@@ -13,18 +13,18 @@ use crate::{
 pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported = lookup
         .cluster
-        .states()
+        .state_reports()
         .flat_map(|(node, state)| state.pods.iter().filter_map(move |pod| of_reported(node, state, pod)));
-    reported.chain(refused_exceptions(lookup)).chain(missing(lookup)).collect()
+    reported.chain(refused_exceptions(lookup)).chain(unreported_findings(lookup)).collect()
 }
 
 fn refused_exceptions<'a>(lookup: &'a Lookup<'_>) -> impl Iterator<Item = Finding> + 'a {
     let of_pod = |node: &str, pod: &PodState| {
         let message = pod.refused_exceptions.join("; ");
-        let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
-        (!message.is_empty()).then(|| Finding::new(Code::ExceptionRefused, object, message).on(node))
+        let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
+        (!message.is_empty()).then(|| Finding::new(Code::ExceptionRefused, object, message).on_node(node))
     };
-    let states = lookup.cluster.states();
+    let states = lookup.cluster.state_reports();
     states.flat_map(move |(node, state)| state.pods.iter().filter_map(move |pod| of_pod(node, pod)))
 }
 
@@ -37,7 +37,7 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
     if is_plain && matches!(pod.capture, CaptureState::Captured | CaptureState::Outside) {
         return None;
     }
-    let explained = explain(state, &pod.namespace, &pod.name);
+    let explained = explain_pod(state, &pod.namespace, &pod.name);
     let code = match (pod.capture, explained.verdict) {
         (CaptureState::Bypassing, _) => Code::PodBypassing,
         (CaptureState::Held, _) => Code::PodHeld,
@@ -49,8 +49,8 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
         (_, PodVerdict::Healthy) => return None,
     };
     let message = format!("{} [{}] (node {node})", explained.message, explained.code);
-    let object = ObjectName::named("Pod", &pod.namespace, &pod.name);
-    let mut finding = Finding::new(code, object, message).on(node);
+    let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
+    let mut finding = Finding::new(code, object, message).on_node(node);
     if let Some(advice) = explained.advice.first() {
         finding.hint.clone_from(advice);
     }
@@ -58,10 +58,10 @@ fn of_reported(node: &str, state: &StateReport, pod: &PodState) -> Option<Findin
 }
 
 /// Of pods of the mesh that run where an agent answered which does not report them.
-fn missing(lookup: &Lookup<'_>) -> Vec<Finding> {
+fn unreported_findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let reported: BTreeSet<(&str, &str, &str)> = lookup
         .cluster
-        .states()
+        .state_reports()
         .flat_map(|(node, state)| {
             state.pods.iter().map(move |pod| (node, pod.namespace.as_str(), pod.name.as_str()))
         })
@@ -76,31 +76,34 @@ fn missing(lookup: &Lookup<'_>) -> Vec<Finding> {
 
 fn of_missing(lookup: &Lookup<'_>, pod: &Pod) -> Option<Finding> {
     let node = pod.spec.node_name.as_str();
-    let state = lookup.cluster.state(node)?;
+    let state = lookup.cluster.state_of(node)?;
     // With ambient mode the agent has not read its pods yet, or, without, it follows only pods with a sidecar.
     let is_followed = if state.node.ambient_enabled { state.node.synced } else { pod.has_sidecar() };
     let began = pod.status.start_time.as_deref()?;
-    if !is_followed || second(began) >= second(&state.observation.observed_at) {
+    if !is_followed || truncate_to_second(began) >= truncate_to_second(&state.observation.observed_at) {
         return None;
     }
-    let is_older =
-        state.node.agent_started_at.as_deref().is_some_and(|started| second(began) < second(started));
-    let object = ObjectName::named("Pod", &pod.metadata.namespace, &pod.metadata.name);
+    let is_older = state
+        .node
+        .agent_started_at
+        .as_deref()
+        .is_some_and(|started| truncate_to_second(began) < truncate_to_second(started));
+    let object = ObjectName::in_namespace("Pod", &pod.metadata.namespace, &pod.metadata.name);
     let finding = if is_older {
         let started = state.node.agent_started_at.as_deref().unwrap_or_default();
         let message = format!(
             "it started at {began}, before the agent of node {node} ({}), which has no record of it",
-            second(started)
+            truncate_to_second(started)
         );
         Finding::new(Code::PodOlderThanPlugin, object, message)
     } else {
         let message = format!("the agent of node {node} does not report it");
         Finding::new(Code::PodNotReported, object, message)
     };
-    Some(finding.on(node))
+    Some(finding.on_node(node))
 }
 
 /// A time without fractions and zone, so that two times of UTC compare as texts do.
-fn second(time: &str) -> &str {
+fn truncate_to_second(time: &str) -> &str {
     time.get(..19).unwrap_or(time)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::Node;
 use report::StateReport;
 
-use super::lookup::{Lookup, shortened};
+use super::lookup::{Lookup, shorten_list};
 use crate::{
     finding::{Code, Finding, ObjectName, Severity},
     objects::{Pod, is_schedulable_linux},
@@ -21,7 +21,7 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let with_agent: BTreeMap<&str, &Pod> = agents.map(|pod| (pod.spec.node_name.as_str(), pod)).collect();
     let mut mesh: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for pod in lookup.mesh_pods() {
-        mesh.entry(&pod.spec.node_name).or_default().push(pod.title());
+        mesh.entry(&pod.spec.node_name).or_default().push(pod.qualified_name());
     }
     let mut all: Vec<Finding> = Vec::new();
     if !lookup.cluster.agents.is_empty() {
@@ -32,8 +32,8 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     let ready: BTreeSet<&str> =
         with_agent.iter().filter(|(_, pod)| pod.status.is_ready()).map(|(node, _)| *node).collect();
     let ready = lookup.cluster.nodes.iter().filter(|node| ready.contains(node.metadata.name.as_str()));
-    all.extend(ready.filter_map(tainted));
-    all.extend(lookup.cluster.states().flat_map(|(node, state)| of_state(node, state)));
+    all.extend(ready.filter_map(taint_finding));
+    all.extend(lookup.cluster.state_reports().flat_map(|(node, state)| of_state(node, state)));
     all
 }
 
@@ -42,25 +42,26 @@ fn without_agent(node: &Node, mesh: &BTreeMap<&str, Vec<String>>) -> Option<Find
     let object = ObjectName::node(name);
     match mesh.get(name.as_str()) {
         Some(pods) => {
-            let message = format!("no agent runs here, and pods of the mesh do: {}", shortened(pods, NAMED));
-            Some(Finding::new(Code::MeshWithoutAgent, object, message).on(name))
+            let message =
+                format!("no agent runs here, and pods of the mesh do: {}", shorten_list(pods, NAMED));
+            Some(Finding::new(Code::MeshWithoutAgent, object, message).on_node(name))
         }
         None if is_schedulable_linux(node) => {
-            Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on(name))
+            Some(Finding::new(Code::NodeWithoutAgent, object, "no agent runs here").on_node(name))
         }
         None => None,
     }
 }
 
-fn tainted(node: &Node) -> Option<Finding> {
+fn taint_finding(node: &Node) -> Option<Finding> {
     let taint = node.spec.taints.iter().find(|taint| TAINTS.contains(&taint.key.as_str()))?;
     let name = &node.metadata.name;
     let message = format!("it has the taint {}:{}, and its agent is ready", taint.key, taint.effect);
-    Some(Finding::new(Code::NodeTainted, ObjectName::node(name), message).on(name))
+    Some(Finding::new(Code::NodeTainted, ObjectName::node(name), message).on_node(name))
 }
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
-    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on(node);
+    let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
     let damaged = state.installation.iter().filter(|file| !file.correct);
     let mut all: Vec<Finding> = damaged
         .map(|file| {
@@ -85,7 +86,7 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     let drift: Vec<String> =
         state.network.differences().map(|(kind, found)| format!("{kind}: {found}")).collect();
     if !drift.is_empty() {
-        all.push(finding(Code::NodeDrift, shortened(&drift, NAMED)));
+        all.push(finding(Code::NodeDrift, shorten_list(&drift, NAMED)));
     }
     all.extend(state.network.foreign.iter().map(|what| finding(Code::ForeignObjects, what.clone())));
     all

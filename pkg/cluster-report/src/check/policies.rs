@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use report::{CaptureState, RedirectionMode};
 
-use super::lookup::{Lookup, shortened};
+use super::lookup::{Lookup, shorten_list};
 use crate::{
     finding::{Code, Finding, ObjectName},
     objects::{Pod, REDIRECTION},
-    policy::{Blocked, NetworkPolicy, blocked},
+    policy::{Blocked, NetworkPolicy, policy_effect},
 };
 
 /// Namespace and name.
@@ -39,20 +39,23 @@ pub(crate) fn findings_at<'a>(
     let mut found: BTreeMap<(Blocked, Vec<PolicyName<'_>>), Vec<String>> = BTreeMap::new();
     for pod in pods {
         let Some(here) = policies.get(pod.metadata.namespace.as_str()) else { continue };
-        let (blocked, selecting) = blocked(pod, here.iter().copied());
+        let (blocked, selecting) = policy_effect(pod, here.iter().copied());
         if blocked != Blocked::No {
             let names = selecting
                 .iter()
                 .map(|policy| (policy.metadata.namespace.as_str(), policy.metadata.name.as_str()));
-            found.entry((blocked, names.collect())).or_default().push(pod.title());
+            found.entry((blocked, names.collect())).or_default().push(pod.qualified_name());
         }
     }
-    found.iter().filter_map(|((blocked, policies), pods)| finding(*blocked, policies, pods, which)).collect()
+    found
+        .iter()
+        .filter_map(|((blocked, policies), pods)| policy_finding(*blocked, policies, pods, which))
+        .collect()
 }
 
 /// Pods that ztunnel serves, or will.
 fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
-    let pods = lookup.cluster.states().flat_map(|(_, state)| &state.pods);
+    let pods = lookup.cluster.state_reports().flat_map(|(_, state)| &state.pods);
     let ambient = pods.filter(|pod| {
         matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Node))
             && !matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving)
@@ -62,12 +65,17 @@ fn reached_by_hbone<'a>(lookup: &Lookup<'a>) -> BTreeSet<(&'a str, &'a str)> {
 
 /// Of a node that did not answer, the annotation speaks.
 fn is_annotated(lookup: &Lookup<'_>, pod: &Pod) -> bool {
-    lookup.cluster.state(&pod.spec.node_name).is_none()
+    lookup.cluster.state_of(&pod.spec.node_name).is_none()
         && pod.metadata.annotations.get(REDIRECTION).is_some_and(|value| value == "enabled")
 }
 
 /// One for all pods that the same policies select.
-fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String], which: &str) -> Option<Finding> {
+fn policy_finding(
+    blocked: Blocked,
+    policies: &[PolicyName<'_>],
+    pods: &[String],
+    which: &str,
+) -> Option<Finding> {
     let (code, what) = match blocked {
         Blocked::No => return None,
         Blocked::Hbone => (Code::PolicyBlocksHbone, "TCP port 15008 is open to no one, and other ports are"),
@@ -81,6 +89,6 @@ fn finding(blocked: Blocked, policies: &[PolicyName<'_>], pods: &[String], which
     let with =
         if others.is_empty() { String::new() } else { format!(" together with {}", others.join(", ")) };
     let noun = if pods.len() == 1 { "1 pod".to_owned() } else { format!("{} pods", pods.len()) };
-    let message = format!("{what}{with}, at {noun} {which}: {}", shortened(pods, NAMED));
-    Some(Finding::new(code, ObjectName::named("NetworkPolicy", namespace, name), message))
+    let message = format!("{what}{with}, at {noun} {which}: {}", shorten_list(pods, NAMED));
+    Some(Finding::new(code, ObjectName::in_namespace("NetworkPolicy", namespace, name), message))
 }

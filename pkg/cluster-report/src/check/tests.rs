@@ -50,7 +50,7 @@ fn healthy() -> Cluster {
         version: "0.1.0".into(),
         pods: vec![pod_state("web", CaptureState::Captured)],
         ztunnels: vec![ZtunnelState { name: "ztunnel-1".into(), ready: true, ..ZtunnelState::default() }],
-        network: report::NetworkState::unwanted(),
+        network: report::NetworkState::nothing_desired(),
         preflight: report::judge_preflight(&[report::PreflightFact::Files(None)]),
         ..StateReport::default()
     };
@@ -239,7 +239,7 @@ fn each_finding_has_its_cause() {
                 let what = "add set 10.0.0.1".into();
                 let missing =
                     StateDifference { kind: DifferenceKind::Missing, family: Some(4), object: what };
-                state(c).network.ipsets = Comparison::judged(Vec::new(), Vec::new(), vec![missing]);
+                state(c).network.ipsets = Comparison::with_differences(Vec::new(), Vec::new(), vec![missing]);
             },
             "node n1",
             "ipsets: ",

@@ -20,7 +20,7 @@ fn web() -> Pod {
 }
 
 fn verdict(policies: &[NetworkPolicy]) -> Blocked {
-    blocked(&web(), policies).0
+    policy_effect(&web(), policies).0
 }
 
 #[test]

@@ -9,10 +9,10 @@ use crate::finding::{Code, Finding, ObjectName};
 const AWS: &str = "aws-node";
 
 pub(super) fn findings(objects: &NetworkObjects) -> Vec<Finding> {
-    let mut findings = cilium(objects);
-    findings.extend(calico(objects));
-    findings.extend(aws(objects));
-    findings.extend(ovn(objects));
+    let mut findings = cilium_findings(objects);
+    findings.extend(calico_finding(objects));
+    findings.extend(aws_finding(objects));
+    findings.extend(ovn_finding(objects));
     findings
 }
 
@@ -21,7 +21,7 @@ fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> F
     Finding { link: format!("{NETWORKS}#{section}"), ..Finding::new(code, object, message) }
 }
 
-fn cilium(objects: &NetworkObjects) -> Vec<Finding> {
+fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let Some(config) = &objects.cilium else { return Vec::new() };
     let value = |key: &str| config.data.get(key).map(String::as_str);
     let is_on = |key: &str| value(key) == Some("true");
@@ -41,22 +41,22 @@ fn cilium(objects: &NetworkObjects) -> Vec<Finding> {
         ),
         (Code::CiliumZtunnel, is_on("enable-ztunnel"), "enable-ztunnel is true"),
     ];
-    let object = || ObjectName::named("ConfigMap", "kube-system", "cilium-config");
+    let object = || ObjectName::in_namespace("ConfigMap", "kube-system", "cilium-config");
     let found = rows.into_iter().filter(|(_, holds, _)| *holds);
     found.map(|(code, _, message)| of_network(code, object(), message, "cilium")).collect()
 }
 
-fn calico(objects: &NetworkObjects) -> Option<Finding> {
+fn calico_finding(objects: &NetworkObjects) -> Option<Finding> {
     let spec = &objects.felix.as_ref()?.spec;
     if !spec.bpf_enabled || spec.bpf_connect_time_load_balancing == "Disabled" {
         return None;
     }
-    let object = ObjectName::named("FelixConfiguration", "", "default");
+    let object = ObjectName::in_namespace("FelixConfiguration", "", "default");
     let message = "the data plane is eBPF, and bpfConnectTimeLoadBalancing is not Disabled";
     Some(of_network(Code::CalicoConnectTime, object, message, "calico"))
 }
 
-fn aws(objects: &NetworkObjects) -> Option<Finding> {
+fn aws_finding(objects: &NetworkObjects) -> Option<Finding> {
     let found = objects.daemon_sets.iter().find(|found| found.metadata.name == AWS)?;
     let spec = &found.spec.template.spec;
     let is = |containers: &[TemplateContainer], name: &str, value: &str| {
@@ -69,18 +69,18 @@ fn aws(objects: &NetworkObjects) -> Option<Finding> {
     if !has_groups || is_standard || has_probes {
         return None;
     }
-    let object = ObjectName::named("DaemonSet", &found.metadata.namespace, AWS);
+    let object = ObjectName::in_namespace("DaemonSet", &found.metadata.namespace, AWS);
     let message =
         "security groups for pods are enforced in mode strict, and DISABLE_TCP_EARLY_DEMUX is not true";
     Some(of_network(Code::AwsStrictGroups, object, message, "aws-vpc-cni"))
 }
 
-fn ovn(objects: &NetworkObjects) -> Option<Finding> {
+fn ovn_finding(objects: &NetworkObjects) -> Option<Finding> {
     let network = &objects.openshift.as_ref()?.spec.default_network;
     if network.kind != "OVNKubernetes" || network.ovn_kubernetes_config.gateway_config.routing_via_host {
         return None;
     }
-    let object = ObjectName::named("Network", "", "cluster");
+    let object = ObjectName::in_namespace("Network", "", "cluster");
     let section = "ovn-kubernetes-and-openshift-sdn";
     Some(of_network(Code::OvnGatewayMode, object, "gatewayConfig.routingViaHost is not true", section))
 }

@@ -46,7 +46,7 @@ fn codes(report: &SimulationReport) -> Vec<&'static str> {
 
 #[test]
 fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
-    let report = simulate(&cluster(&json!([])), &change(), &replies(true));
+    let report = simulate_change(&cluster(&json!([])), &change(), &replies(true));
     let effects: Vec<(&str, MembershipEffect)> =
         report.pods.iter().map(|row| (row.pod.name.as_str(), row.effect)).collect();
     let (joins, unknown) = (MembershipEffect::Joins, MembershipEffect::Unknown);
@@ -55,7 +55,7 @@ fn pods_of_silent_nodes_and_of_nodes_without_an_agent_are_unknown() {
         [("web", joins), ("alone", unknown), ("lost", unknown), ("db", MembershipEffect::Unchanged)]
     );
     assert_eq!(codes(&report), ["agent-silent", "mesh-without-agent"]);
-    assert!(report.partial && report.connections() == 3);
+    assert!(report.partial && report.open_connections() == 3);
     // A node without an agent is worse than one of which nothing is known.
     assert_eq!([Severity::Warning, Severity::Error].map(|least| report.status(least)), [1, 1]);
     let text = simulation_text(&report, false, false);
@@ -78,7 +78,7 @@ fn an_exception_that_would_be_refused_is_found_and_one_that_would_apply_is_shown
         pod.exceptions = vec!["outbound TCP ports 5432".to_owned()];
         pod.refused_exceptions = vec!["annotation a of the pod has no effect".to_owned()];
     }
-    let report = simulate(&cluster(&json!([])), &change(), &replies);
+    let report = simulate_change(&cluster(&json!([])), &change(), &replies);
     let refused = report.findings.iter().filter(|finding| finding.code == Code::ExceptionRefused);
     let found: Vec<_> = refused.map(|finding| (&*finding.object.name, &*finding.message)).collect();
     assert_eq!(found, [("web", "annotation a of the pod has no effect")], "db does not join");
@@ -91,7 +91,7 @@ fn an_exception_that_would_be_refused_is_found_and_one_that_would_apply_is_shown
 fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
     let web_only = json!([{"metadata": {"namespace": "shop", "name": "web-only"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 80}]}]}}]);
-    let report = simulate(&cluster(&web_only), &change(), &replies(true));
+    let report = simulate_change(&cluster(&web_only), &change(), &replies(true));
     let found = report.findings.iter().find(|finding| finding.code == Code::PolicyBlocksHbone).unwrap();
     assert_eq!(found.object.name, "web-only");
     // Pods that stay as they are do not count.
@@ -102,7 +102,7 @@ fn a_policy_that_would_block_hbone_is_found_before_the_label_is_set() {
 fn labels_that_would_contradict_each_other_and_a_missing_ztunnel_are_found() {
     let mut cluster = cluster(&json!([]));
     cluster.namespaces[0].metadata.labels.insert("istio-injection".to_owned(), "enabled".to_owned());
-    let report = simulate(&cluster, &change(), &replies(false));
+    let report = simulate_change(&cluster, &change(), &replies(false));
     let expected = ["namespace-labels", "agent-silent", "mesh-without-agent", "ztunnel-not-ready"];
     assert_eq!(codes(&report), expected);
     assert_eq!(cluster.namespaces[0].metadata.labels.len(), 1, "nothing is changed");
@@ -114,10 +114,14 @@ fn where_nothing_would_be_wrong_the_exit_status_is_0() {
     cluster.pods.truncate(2);
     let mut replies = replies(true);
     replies.remove("n2");
-    let report = simulate(&cluster, &change(), &replies);
+    let report = simulate_change(&cluster, &change(), &replies);
     assert_eq!((codes(&report), report.partial), (vec![], false));
     assert_eq!(report.status(Severity::Warning), 0);
     let one = LabelChange::parse("shop", Some("web"), [AMBIENT]).unwrap();
     cluster.pods.push(pod("lost", "n2"));
-    assert_eq!(simulate(&cluster, &one, &replies).status(Severity::Unknown), 0, "other pods do not count");
+    assert_eq!(
+        simulate_change(&cluster, &one, &replies).status(Severity::Unknown),
+        0,
+        "other pods do not count"
+    );
 }

@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 use report::StateReport;
 
 use super::*;
-use crate::{Cluster, NodeAnswer, check, verify};
+use crate::{Cluster, NodeAnswer, check, verify_cluster};
 
 fn cluster() -> Cluster {
-    let mut state = StateReport { network: report::NetworkState::unwanted(), ..StateReport::default() };
+    let mut state =
+        StateReport { network: report::NetworkState::nothing_desired(), ..StateReport::default() };
     state.node.problem = Some("iptables cannot be run\u{1b}[31m".to_owned());
     let mut answers = BTreeMap::from([("n00".to_owned(), NodeAnswer::State(Box::new(state)))]);
     for at in 1..=12 {
@@ -49,14 +50,14 @@ fn without_an_answer_no_pod_is_counted() {
 
 #[test]
 fn what_is_missing_is_said_beside_the_answer() {
-    let report = verify(&cluster());
+    let report = verify_cluster(&cluster());
     assert_eq!((report.status(), report.equal, report.partial), (2, false, true));
     let text = partial_text(&report.unanswered);
     assert!(text.starts_with("partial: 12 nodes did not answer\n  n01: no answer within 5s\n"), "{text}");
     assert!(text.ends_with("  and 2 more\n"));
     assert_eq!(partial_text(&[]), "");
     assert_eq!(
-        list_text(&crate::pods(&cluster(), None, None), false, false),
+        list_text(&crate::pod_list(&cluster(), None, None), false, false),
         "Unknown: not every node answered.\n"
     );
 }

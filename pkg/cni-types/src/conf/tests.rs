@@ -148,11 +148,14 @@ fn a_command_needs_a_version_that_has_it() {
     let conf = |version: &str| {
         NetConf::parse(format!(r#"{{"name":"n","cniVersion":"{version}"}}"#).as_bytes()).unwrap()
     };
-    assert!(conf("0.4.0").allows(CniCommand::Check).is_ok() && conf("1.1.0").allows(CniCommand::Gc).is_ok());
-    assert!(conf("0.1.0").allows(CniCommand::Add).is_ok());
-    let error = conf("0.3.1").allows(CniCommand::Check).unwrap_err();
+    assert!(
+        conf("0.4.0").check_command(CniCommand::Check).is_ok()
+            && conf("1.1.0").check_command(CniCommand::Gc).is_ok()
+    );
+    assert!(conf("0.1.0").check_command(CniCommand::Add).is_ok());
+    let error = conf("0.3.1").check_command(CniCommand::Check).unwrap_err();
     assert_eq!((error.code, error.cni_version), (ErrorCode::IncompatibleVersion, CniVersion::V0_3_1));
-    assert!(conf("1.0.0").allows(CniCommand::Status).is_err());
+    assert!(conf("1.0.0").check_command(CniCommand::Status).is_err());
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl ConflistEntry {
         members.retain(|key, _| !key.eq_ignore_ascii_case("cniVersion"));
         let entry = Json::Object(members);
         entry_is_usable(&entry).map_err(EntryError::Runtime)?;
-        if entry.depth() + ENTRY_LEVEL > Json::MAX_DEPTH {
+        if entry.nesting_depth() + ENTRY_LEVEL > Json::MAX_DEPTH {
             return Err(EntryError::TooDeep);
         }
         Ok(ConflistEntry(entry))
@@ -94,7 +94,7 @@ impl ConflistEntry {
 
     /// The entry as it stands in a file.
     #[must_use]
-    pub fn json(&self) -> &Json {
+    pub fn as_json(&self) -> &Json {
         &self.0
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::ConflistEntry;
-use crate::document::{Json, JsonError, JsonMembers, field_text, fields};
+use crate::document::{Json, JsonError, JsonMembers, field_text, matching_fields};
 use crate::version::{CniVersion, UnknownVersion};
 
 /// The kinds of file that a runtime reads.
@@ -111,7 +111,7 @@ pub enum UnusableConf {
 }
 
 /// Reads a file as a runtime with that version of libcni does, or tells why it does not load it. Invalid UTF-8 does not
-/// matter to runtimes, although [`merged`](super::merged) refuses to edit such a file.
+/// matter to runtimes, although [`merge_entry`](super::merge_entry) refuses to edit such a file.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -120,12 +120,12 @@ pub fn read_network(form: FileForm, content: &[u8], libcni: Libcni) -> Result<Ne
     let members = document.as_object().ok_or(UnusableConf::NotAnObject)?;
     let network = match form {
         FileForm::Conf => {
-            plugin(members, "", libcni)?;
+            check_plugin(members, "", libcni)?;
             NetworkFile { plugins: 1, plugin_directory: None }
         }
-        FileForm::Conflist => list(members, libcni)?,
+        FileForm::Conflist => read_list(members, libcni)?,
     };
-    numbers(&document)?;
+    check_numbers(&document)?;
     Ok(network)
 }
 
@@ -145,7 +145,7 @@ pub fn unknown_version(list: &[u8]) -> Option<UnknownVersion> {
 /// The first thing that is wrong.
 pub fn check_directory_plugin(content: &[u8]) -> Result<(), UnusableConf> {
     let document = Json::as_runtimes_read(content)?;
-    plugin(document.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)
+    check_plugin(document.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)
 }
 
 /// Whether a file holds our plugin alone, as standalone mode writes it. Whether it is still the same text is for the
@@ -165,73 +165,77 @@ pub fn check_standalone(content: &[u8]) -> Result<(), UnusableConf> {
 
 /// Whether a list with this entry is still loaded, by every version.
 pub(super) fn entry_is_usable(entry: &Json) -> Result<(), UnusableConf> {
-    plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)?;
-    numbers(entry)
+    check_plugin(entry.as_object().ok_or(UnusableConf::NotAnObject)?, "", Libcni::V1_3)?;
+    check_numbers(entry)
 }
 
 /// A list's own members are looked up by their exact keys and must not be null; those of its plugins are decoded into a
 /// struct, as [`plugin`] has it. A list without `cniVersion` is loaded.
-fn list(members: &JsonMembers, libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
-    let name = members.get("name").ok_or_else(|| missing("name"))?;
-    let name = name.as_str().ok_or_else(|| wrong("name", "a string"))?;
+fn read_list(members: &JsonMembers, libcni: Libcni) -> Result<NetworkFile, UnusableConf> {
+    let name = members.get("name").ok_or_else(|| missing_member("name"))?;
+    let name = name.as_str().ok_or_else(|| wrong_type("name", "a string"))?;
     if members.get("cniVersion").is_some_and(|version| version.as_str().is_none()) {
-        return Err(wrong("cniVersion", "a string"));
+        return Err(wrong_type("cniVersion", "a string"));
     }
     let inline_only = match libcni {
         Libcni::V1_1 => {
             if members.get("disableCheck").is_some_and(|disable| !matches!(disable, Json::Bool(_))) {
-                return Err(wrong("disableCheck", "a boolean"));
+                return Err(wrong_type("disableCheck", "a boolean"));
             }
             true
         }
         Libcni::V1_2 | Libcni::V1_3 => {
-            versions(members)?;
-            flag(members, "disableCheck")?;
-            flag(members, "disableGC")?;
-            libcni < Libcni::V1_3 || flag(members, "loadOnlyInlinedPlugins")?
+            check_versions(members)?;
+            read_flag(members, "disableCheck")?;
+            read_flag(members, "disableGC")?;
+            libcni < Libcni::V1_3 || read_flag(members, "loadOnlyInlinedPlugins")?
         }
     };
     let plugins = match members.get("plugins") {
         None if !inline_only => 0,
-        plugins => inline_plugins(plugins.ok_or_else(|| missing("plugins"))?, libcni)?,
+        plugins => inline_plugins(plugins.ok_or_else(|| missing_member("plugins"))?, libcni)?,
     };
     Ok(NetworkFile { plugins, plugin_directory: (!inline_only).then(|| name.to_owned()) })
 }
 
 fn inline_plugins(plugins: &Json, libcni: Libcni) -> Result<usize, UnusableConf> {
-    let plugins = plugins.as_list().ok_or_else(|| wrong("plugins", "a list"))?;
+    let plugins = plugins.as_list().ok_or_else(|| wrong_type("plugins", "a list"))?;
     if plugins.is_empty() {
-        return Err(missing("plugins"));
+        return Err(missing_member("plugins"));
     }
     for (at, entry) in plugins.iter().enumerate() {
         let path = format!("plugins[{at}]");
-        plugin(entry.as_object().ok_or_else(|| wrong(&path, "an object"))?, &format!("{path}."), libcni)?;
+        check_plugin(
+            entry.as_object().ok_or_else(|| wrong_type(&path, "an object"))?,
+            &format!("{path}."),
+            libcni,
+        )?;
     }
     Ok(plugins.len())
 }
 
 /// A boolean that may be a string as well, since libcni 1.2.
-fn flag(members: &JsonMembers, key: &str) -> Result<bool, UnusableConf> {
+fn read_flag(members: &JsonMembers, key: &str) -> Result<bool, UnusableConf> {
     match members.get(key) {
         None => Ok(false),
         Some(Json::Bool(value)) => Ok(*value),
         Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
         Some(Json::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(wrong(key, "a boolean")),
+        Some(_) => Err(wrong_type(key, "a boolean")),
     }
 }
 
 /// `cniVersions`, and `cniVersion` where there is such a list: every version must be numbers.
-fn versions(members: &JsonMembers) -> Result<(), UnusableConf> {
+fn check_versions(members: &JsonMembers) -> Result<(), UnusableConf> {
     let Some(versions) = members.get("cniVersions") else { return Ok(()) };
-    let versions = versions.as_list().ok_or_else(|| wrong("cniVersions", "a list"))?;
+    let versions = versions.as_list().ok_or_else(|| wrong_type("cniVersions", "a list"))?;
     for (at, version) in versions.iter().enumerate() {
         if !version.as_str().is_some_and(is_version) {
-            return Err(wrong(&format!("cniVersions[{at}]"), "a version"));
+            return Err(wrong_type(&format!("cniVersions[{at}]"), "a version"));
         }
     }
     match members.get("cniVersion").and_then(Json::as_str) {
-        Some(version) if !is_version(version) => Err(wrong("cniVersion", "a version")),
+        Some(version) if !is_version(version) => Err(wrong_type("cniVersion", "a version")),
         _ => Ok(()),
     }
 }
@@ -242,11 +246,11 @@ fn is_version(text: &str) -> bool {
     text.is_empty() || (text.split('.').count() <= 3 && text.split('.').all(is_number))
 }
 
-fn wrong(path: &str, wanted: &'static str) -> UnusableConf {
+fn wrong_type(path: &str, wanted: &'static str) -> UnusableConf {
     UnusableConf::Wrong { path: path.to_owned(), wanted }
 }
 
-fn missing(path: &str) -> UnusableConf {
+fn missing_member(path: &str) -> UnusableConf {
     UnusableConf::Missing { path: path.to_owned() }
 }
 
@@ -289,24 +293,28 @@ const DNS: &[(&str, MemberShape)] = &[
     ("options", MemberShape::Texts),
 ];
 
-fn plugin(members: &JsonMembers, prefix: &str, libcni: Libcni) -> Result<(), UnusableConf> {
-    shaped(members, PLUGIN, prefix)?;
+fn check_plugin(members: &JsonMembers, prefix: &str, libcni: Libcni) -> Result<(), UnusableConf> {
+    check_members(members, PLUGIN, prefix)?;
     if libcni >= Libcni::V1_2 {
-        shaped(members, ATTACHMENTS, prefix)?;
+        check_members(members, ATTACHMENTS, prefix)?;
     }
-    field_text(members, "type").map(drop).ok_or_else(|| missing(&format!("{prefix}type")))
+    field_text(members, "type").map(drop).ok_or_else(|| missing_member(&format!("{prefix}type")))
 }
 
-fn shaped(members: &JsonMembers, shapes: &[(&str, MemberShape)], prefix: &str) -> Result<(), UnusableConf> {
+fn check_members(
+    members: &JsonMembers,
+    shapes: &[(&str, MemberShape)],
+    prefix: &str,
+) -> Result<(), UnusableConf> {
     for (key, shape) in shapes {
-        for value in fields(members, key) {
-            fits(value, shape, &format!("{prefix}{key}"))?;
+        for value in matching_fields(members, key) {
+            check_shape(value, shape, &format!("{prefix}{key}"))?;
         }
     }
     Ok(())
 }
 
-fn fits(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableConf> {
+fn check_shape(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableConf> {
     let wanted = match (value, shape) {
         (Json::Null, _) | (Json::String(_), MemberShape::Text) | (Json::Bool(_), MemberShape::Flag) => {
             return Ok(());
@@ -314,37 +322,39 @@ fn fits(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableCon
         (Json::List(list), MemberShape::Texts) => {
             let mut places = list.iter().enumerate();
             return places
-                .try_for_each(|(at, text)| fits(text, &MemberShape::Text, &format!("{path}[{at}]")));
+                .try_for_each(|(at, text)| check_shape(text, &MemberShape::Text, &format!("{path}[{at}]")));
         }
         (Json::Object(members), MemberShape::Map(shape)) => {
-            return members.iter().try_for_each(|(key, value)| fits(value, shape, &format!("{path}.{key}")));
+            return members
+                .iter()
+                .try_for_each(|(key, value)| check_shape(value, shape, &format!("{path}.{key}")));
         }
         (Json::Object(members), MemberShape::Struct(shapes)) => {
-            return shaped(members, shapes, &format!("{path}."));
+            return check_members(members, shapes, &format!("{path}."));
         }
         (Json::List(list), MemberShape::Structs(shapes)) => {
             let mut places = list.iter().enumerate();
             return places.try_for_each(|(at, item)| {
-                fits(item, &MemberShape::Struct(shapes), &format!("{path}[{at}]"))
+                check_shape(item, &MemberShape::Struct(shapes), &format!("{path}[{at}]"))
             });
         }
-        (Json::Object(_), MemberShape::Object) => return numbers(value),
+        (Json::Object(_), MemberShape::Object) => return check_numbers(value),
         (_, MemberShape::Text) => "a string",
         (_, MemberShape::Flag) => "a boolean",
         (_, MemberShape::Texts) => "a list of strings",
         (_, MemberShape::Structs(_)) => "a list of objects",
         (_, MemberShape::Map(_) | MemberShape::Struct(_) | MemberShape::Object) => "an object",
     };
-    Err(wrong(path, wanted))
+    Err(wrong_type(path, wanted))
 }
 
-fn numbers(value: &Json) -> Result<(), UnusableConf> {
+fn check_numbers(value: &Json) -> Result<(), UnusableConf> {
     match value {
         Json::Number(text) if !text.parse().is_ok_and(f64::is_finite) => {
             Err(UnusableConf::Number(text.chars().take(64).collect()))
         }
-        Json::List(list) => list.iter().try_for_each(numbers),
-        Json::Object(members) => members.values().try_for_each(numbers),
+        Json::List(list) => list.iter().try_for_each(check_numbers),
+        Json::Object(members) => members.values().try_for_each(check_numbers),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => Ok(()),
     }
 }

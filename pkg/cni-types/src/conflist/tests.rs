@@ -211,14 +211,14 @@ fn standalone_files_hold_our_plugin_alone() {
 fn an_entry_is_the_template_without_its_version() {
     let parsed = entry();
     let json = r#"{"type":"istio-cni","a":1,"kubernetes":{"kubeconfig":"/k","x":2}}"#;
-    assert_eq!(*parsed.json(), Json::parse(json.as_bytes()).unwrap());
+    assert_eq!(*parsed.as_json(), Json::parse(json.as_bytes()).unwrap());
     let json = r#"{"type":"istio-cni","a":1,"kubernetes":{"x":2}}"#;
     let without = parsed.without_kubeconfig();
-    assert_eq!(*without.json(), Json::parse(json.as_bytes()).unwrap());
+    assert_eq!(*without.as_json(), Json::parse(json.as_bytes()).unwrap());
     assert_eq!(without.clone().without_kubeconfig(), without);
     let alike = r#"{"Type":"istio-cni","CNIversion":"1.0.0","Kubernetes":{"KubeConfig":"/k"}}"#;
     let without = ConflistEntry::parse(alike).unwrap().without_kubeconfig();
-    assert_eq!(*without.json(), Json::parse(br#"{"Type":"istio-cni","Kubernetes":{}}"#).unwrap());
+    assert_eq!(*without.as_json(), Json::parse(br#"{"Type":"istio-cni","Kubernetes":{}}"#).unwrap());
 }
 
 #[test]
@@ -261,8 +261,8 @@ fn a_template_that_would_stop_pods_is_refused() {
 fn the_deepest_entry_can_be_read_in_a_list() {
     let deep = format!(r#"{{"type":"istio-cni","x":{}{}}}"#, "[".repeat(125), "]".repeat(125));
     let deep = ConflistEntry::parse(&deep).unwrap();
-    let text = merged(br#"{"type":"a"}"#, &deep).unwrap().text;
-    assert_eq!(standing(text.as_bytes(), &deep), Ok(EntryStatus::Current));
+    let text = merge_entry(br#"{"type":"a"}"#, &deep).unwrap().text;
+    assert_eq!(entry_status(text.as_bytes(), &deep), Ok(EntryStatus::Current));
 }
 
 #[test]
@@ -280,23 +280,23 @@ fn what_is_neither_plugin_nor_list_is_not_edited() {
         (r#"{"plugins":[{"type":"a"},null]}"#, EditError::EntryNotAnObject(1)),
         (r#"{"plugins":["istio-cni"]}"#, EditError::EntryNotAnObject(0)),
     ] {
-        assert_eq!(merged(text.as_bytes(), &entry()), Err(error.clone()), "{text}");
-        assert_eq!(standing(text.as_bytes(), &entry()), Err(error.clone()), "{text}");
+        assert_eq!(merge_entry(text.as_bytes(), &entry()), Err(error.clone()), "{text}");
+        assert_eq!(entry_status(text.as_bytes(), &entry()), Err(error.clone()), "{text}");
         assert_eq!(without_entry(text.as_bytes()), Err(error), "{text}");
     }
-    let error = merged(b"{\"type\":\"a\",\"x\":\"\xe4\"}", &entry()).unwrap_err().to_string();
+    let error = merge_entry(b"{\"type\":\"a\",\"x\":\"\xe4\"}", &entry()).unwrap_err().to_string();
     assert_eq!(error, "the file is not JSON: line 1, column 18: these bytes are not UTF-8");
 }
 
 #[test]
 fn our_plugin_is_not_chained_to_itself() {
     let list = br#"{"plugins":[{"type":"istio-cni"}]}"#;
-    assert_eq!(merged(list, &entry()), Err(EditError::NothingToChain));
-    assert_eq!(standing(list, &entry()), Err(EditError::NothingToChain));
+    assert_eq!(merge_entry(list, &entry()), Err(EditError::NothingToChain));
+    assert_eq!(entry_status(list, &entry()), Err(EditError::NothingToChain));
     assert_eq!(without_entry(list), Ok(Some("{\n  \"plugins\": []\n}\n".to_owned())));
     let single = br#"{"type":"istio-cni"}"#;
-    assert_eq!(merged(single, &entry()), Err(EditError::NothingToChain));
-    assert_eq!((standing(single, &entry()), without_entry(single)), (Ok(EntryStatus::Absent), Ok(None)));
+    assert_eq!(merge_entry(single, &entry()), Err(EditError::NothingToChain));
+    assert_eq!((entry_status(single, &entry()), without_entry(single)), (Ok(EntryStatus::Absent), Ok(None)));
 }
 
 #[test]
@@ -316,11 +316,11 @@ fn our_entry_stands_where_it_stands() {
         (vec![other, r#"{"Type":"istio-cni"}"#, now], EntryStatus::Repeated),
     ] {
         let text = format!(r#"{{"name":"n","plugins":[{}]}}"#, plugins.join(","));
-        assert_eq!(standing(text.as_bytes(), &entry()), Ok(expected), "{text}");
-        let merged = merged(text.as_bytes(), &entry()).unwrap().text;
-        assert_eq!(standing(merged.as_bytes(), &entry()), Ok(EntryStatus::Current), "{merged}");
+        assert_eq!(entry_status(text.as_bytes(), &entry()), Ok(expected), "{text}");
+        let merged = merge_entry(text.as_bytes(), &entry()).unwrap().text;
+        assert_eq!(entry_status(merged.as_bytes(), &entry()), Ok(EntryStatus::Current), "{merged}");
     }
-    assert_eq!(standing(br#"{"type":"a"}"#, &entry()), Ok(EntryStatus::Absent));
+    assert_eq!(entry_status(br#"{"type":"a"}"#, &entry()), Ok(EntryStatus::Absent));
 }
 
 #[test]
@@ -338,9 +338,9 @@ fn a_converted_list_speaks_a_version_that_its_plugins_know() {
         ("", "0.3.1"),
     ] {
         let conf = format!(r#"{{"type":"a","name":"own","plugins":5{own}}}"#);
-        let merged = merged(conf.as_bytes(), &entry()).unwrap();
+        let merged = merge_entry(conf.as_bytes(), &entry()).unwrap();
         assert!(merged.converted);
-        let ours = entry().json().to_go_text();
+        let ours = entry().as_json().to_go_text();
         let expected = format!(
             r#"{{"cniVersion":"{version}","name":"k8s-pod-network",
             "plugins":[{{"type":"a","name":"own","plugins":5}},{ours}]}}"#
@@ -353,17 +353,17 @@ fn a_converted_list_speaks_a_version_that_its_plugins_know() {
 #[test]
 fn a_configuration_becomes_part_of_a_list_only_if_that_can_be_read() {
     let conf = |levels| format!(r#"{{"type":"a","x":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
-    let text = merged(conf(Json::MAX_DEPTH - 3).as_bytes(), &entry()).unwrap().text;
-    assert_eq!(Json::parse(text.as_bytes()).unwrap().depth(), Json::MAX_DEPTH);
+    let text = merge_entry(conf(Json::MAX_DEPTH - 3).as_bytes(), &entry()).unwrap().text;
+    assert_eq!(Json::parse(text.as_bytes()).unwrap().nesting_depth(), Json::MAX_DEPTH);
     let deep = conf(Json::MAX_DEPTH - 2);
-    assert_eq!(merged(deep.as_bytes(), &entry()), Err(EditError::TooDeep));
+    assert_eq!(merge_entry(deep.as_bytes(), &entry()), Err(EditError::TooDeep));
     assert!(!is_conversion_of(text.as_bytes(), deep.as_bytes()));
 }
 
 #[test]
 fn only_an_unchanged_conversion_gives_way_to_the_original() {
     let conf = r#"{"type":"a","cniVersion":"0.4.0","mtu":1500}"#;
-    let merged = merged(conf.as_bytes(), &entry()).unwrap().text;
+    let merged = merge_entry(conf.as_bytes(), &entry()).unwrap().text;
     let without = without_entry(merged.as_bytes()).unwrap().unwrap();
     for (converted, original, same) in [
         (merged.as_str(), conf, true),

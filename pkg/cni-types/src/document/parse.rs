@@ -17,7 +17,7 @@ pub struct JsonError {
 
 impl JsonError {
     /// Creates an error that says what is wrong at an offset.
-    pub(super) fn at(text: &[u8], offset: usize, what: impl Into<String>) -> Self {
+    pub(super) fn at_offset(text: &[u8], offset: usize, what: impl Into<String>) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         JsonError {
@@ -39,12 +39,12 @@ impl JsonError {
 pub(super) fn document(text: &str) -> Result<Json, JsonError> {
     let mut reader = JsonReader { text, at: 0, depth: 0 };
     if text.starts_with('\u{feff}') {
-        return Err(reader.wrong("the text starts with a byte order mark, which JSON does not allow"));
+        return Err(reader.error_here("the text starts with a byte order mark, which JSON does not allow"));
     }
-    let value = reader.value()?;
-    reader.blanks();
+    let value = reader.read_value()?;
+    reader.skip_blanks();
     if reader.at < text.len() {
-        return Err(reader.expected("the end of the text"));
+        return Err(reader.expected_error("the end of the text"));
     }
     Ok(value)
 }
@@ -61,55 +61,55 @@ impl<'a> JsonReader<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    fn byte(&self) -> Option<u8> {
+    fn peek_byte(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn wrong(&self, what: impl Into<String>) -> JsonError {
-        JsonError::at(self.text.as_bytes(), self.at, what)
+    fn error_here(&self, what: impl Into<String>) -> JsonError {
+        JsonError::at_offset(self.text.as_bytes(), self.at, what)
     }
 
-    fn expected(&self, what: &str) -> JsonError {
+    fn expected_error(&self, what: &str) -> JsonError {
         match self.remaining_text().chars().next() {
-            Some(found) => self.wrong(format!("{what} is expected, not {found:?}")),
-            None => self.wrong(format!("{what} is expected, but the text ends")),
+            Some(found) => self.error_here(format!("{what} is expected, not {found:?}")),
+            None => self.error_here(format!("{what} is expected, but the text ends")),
         }
     }
 
-    fn blanks(&mut self) {
-        while matches!(self.byte(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+    fn skip_blanks(&mut self) {
+        while matches!(self.peek_byte(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
     }
 
     /// Goes past this byte, if it is next.
-    fn skip(&mut self, byte: u8) -> bool {
-        let found = self.byte() == Some(byte);
+    fn skip_byte(&mut self, byte: u8) -> bool {
+        let found = self.peek_byte() == Some(byte);
         self.at += usize::from(found);
         found
     }
 
     /// Skips blanks, then goes past this byte, if it is next.
-    fn mark(&mut self, byte: u8) -> bool {
-        self.blanks();
-        self.skip(byte)
+    fn skip_mark(&mut self, byte: u8) -> bool {
+        self.skip_blanks();
+        self.skip_byte(byte)
     }
 
-    fn value(&mut self) -> Result<Json, JsonError> {
-        self.blanks();
-        match self.byte() {
-            Some(b'{') => self.nested(Self::object),
-            Some(b'[') => self.nested(Self::list),
-            Some(b'"') => self.string().map(Json::String),
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            _ => self.word(),
+    fn read_value(&mut self) -> Result<Json, JsonError> {
+        self.skip_blanks();
+        match self.peek_byte() {
+            Some(b'{') => self.read_nested(Self::read_object),
+            Some(b'[') => self.read_nested(Self::read_list),
+            Some(b'"') => self.read_string().map(Json::String),
+            Some(b'-' | b'0'..=b'9') => self.read_number(),
+            _ => self.read_literal(),
         }
     }
 
-    fn nested(&mut self, read: fn(&mut Self) -> Result<Json, JsonError>) -> Result<Json, JsonError> {
+    fn read_nested(&mut self, read: fn(&mut Self) -> Result<Json, JsonError>) -> Result<Json, JsonError> {
         if self.depth == Json::MAX_DEPTH {
             let levels = Json::MAX_DEPTH;
-            let error = self.wrong(format!("the text is nested deeper than {levels} levels"));
+            let error = self.error_here(format!("the text is nested deeper than {levels} levels"));
             return Err(JsonError { too_deep: true, ..error });
         }
         self.depth += 1;
@@ -119,82 +119,82 @@ impl<'a> JsonReader<'a> {
         Ok(value)
     }
 
-    fn object(&mut self) -> Result<Json, JsonError> {
+    fn read_object(&mut self) -> Result<Json, JsonError> {
         let mut members = JsonMembers::new();
-        if self.mark(b'}') {
+        if self.skip_mark(b'}') {
             return Ok(Json::Object(members));
         }
         loop {
-            self.blanks();
-            if self.byte() != Some(b'"') {
-                return Err(self.expected("a key in double quotes"));
+            self.skip_blanks();
+            if self.peek_byte() != Some(b'"') {
+                return Err(self.expected_error("a key in double quotes"));
             }
-            let key = self.string()?;
-            if !self.mark(b':') {
-                return Err(self.expected("a colon"));
+            let key = self.read_string()?;
+            if !self.skip_mark(b':') {
+                return Err(self.expected_error("a colon"));
             }
-            let value = self.value()?;
+            let value = self.read_value()?;
             members.insert(key, value);
-            if self.mark(b'}') {
+            if self.skip_mark(b'}') {
                 return Ok(Json::Object(members));
             }
-            if !self.skip(b',') {
-                return Err(self.expected("a comma or a closing brace"));
+            if !self.skip_byte(b',') {
+                return Err(self.expected_error("a comma or a closing brace"));
             }
         }
     }
 
-    fn list(&mut self) -> Result<Json, JsonError> {
+    fn read_list(&mut self) -> Result<Json, JsonError> {
         let mut list = Vec::new();
-        if self.mark(b']') {
+        if self.skip_mark(b']') {
             return Ok(Json::List(list));
         }
         loop {
-            list.push(self.value()?);
-            if self.mark(b']') {
+            list.push(self.read_value()?);
+            if self.skip_mark(b']') {
                 return Ok(Json::List(list));
             }
-            if !self.skip(b',') {
-                return Err(self.expected("a comma or a closing bracket"));
+            if !self.skip_byte(b',') {
+                return Err(self.expected_error("a comma or a closing bracket"));
             }
         }
     }
 
-    fn word(&mut self) -> Result<Json, JsonError> {
+    fn read_literal(&mut self) -> Result<Json, JsonError> {
         let words = [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
         let found = words.into_iter().find(|(word, _)| self.remaining_text().starts_with(word));
-        let (word, value) = found.ok_or_else(|| self.expected("a value"))?;
+        let (word, value) = found.ok_or_else(|| self.expected_error("a value"))?;
         self.at += word.len();
         Ok(value)
     }
 
-    fn number(&mut self) -> Result<Json, JsonError> {
+    fn read_number(&mut self) -> Result<Json, JsonError> {
         let start = self.at;
-        self.skip(b'-');
-        if !self.skip(b'0') {
-            self.digits()?;
+        self.skip_byte(b'-');
+        if !self.skip_byte(b'0') {
+            self.skip_digits()?;
         }
-        if self.skip(b'.') {
-            self.digits()?;
+        if self.skip_byte(b'.') {
+            self.skip_digits()?;
         }
-        if self.skip(b'e') || self.skip(b'E') {
-            let _sign = self.skip(b'+') || self.skip(b'-');
-            self.digits()?;
+        if self.skip_byte(b'e') || self.skip_byte(b'E') {
+            let _sign = self.skip_byte(b'+') || self.skip_byte(b'-');
+            self.skip_digits()?;
         }
         Ok(Json::Number(self.text.get(start..self.at).unwrap_or_default().to_owned()))
     }
 
     /// Goes past one digit or more.
-    fn digits(&mut self) -> Result<(), JsonError> {
+    fn skip_digits(&mut self) -> Result<(), JsonError> {
         let start = self.at;
-        while matches!(self.byte(), Some(b'0'..=b'9')) {
+        while matches!(self.peek_byte(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        if self.at == start { Err(self.expected("a digit")) } else { Ok(()) }
+        if self.at == start { Err(self.expected_error("a digit")) } else { Ok(()) }
     }
 
     /// Decodes the string whose opening quote is next.
-    fn string(&mut self) -> Result<String, JsonError> {
+    fn read_string(&mut self) -> Result<String, JsonError> {
         self.at += 1;
         let mut decoded = String::new();
         loop {
@@ -203,20 +203,20 @@ impl<'a> JsonReader<'a> {
             let plain = plain.unwrap_or(rest.len());
             decoded.push_str(rest.get(..plain).unwrap_or_default());
             self.at += plain;
-            match self.byte() {
+            match self.peek_byte() {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(decoded);
                 }
-                Some(b'\\') => decoded.push(self.escaped()?),
-                Some(_) => return Err(self.wrong("a control character in a string must be escaped")),
-                None => return Err(self.wrong("the text ends within a string")),
+                Some(b'\\') => decoded.push(self.read_escape()?),
+                Some(_) => return Err(self.error_here("a control character in a string must be escaped")),
+                None => return Err(self.error_here("the text ends within a string")),
             }
         }
     }
 
     /// Decodes the escape whose backslash is next.
-    fn escaped(&mut self) -> Result<char, JsonError> {
+    fn read_escape(&mut self) -> Result<char, JsonError> {
         let decoded = match self.text.as_bytes().get(self.at + 1) {
             Some(byte @ (b'"' | b'\\' | b'/')) => char::from(*byte),
             Some(b'b') => '\u{8}',
@@ -225,16 +225,18 @@ impl<'a> JsonReader<'a> {
             Some(b'r') => '\r',
             Some(b't') => '\t',
             Some(b'u') => return self.code_point(),
-            _ => return Err(self.wrong("a backslash is followed by one of \" \\ / b f n r t u")),
+            _ => return Err(self.error_here("a backslash is followed by one of \" \\ / b f n r t u")),
         };
         self.at += 2;
         Ok(decoded)
     }
 
     fn code_point(&mut self) -> Result<char, JsonError> {
-        let first = self.unit().ok_or_else(|| self.wrong("\\u is followed by four hexadecimal digits"))?;
+        let first = self
+            .peek_code_unit()
+            .ok_or_else(|| self.error_here("\\u is followed by four hexadecimal digits"))?;
         self.at += 6;
-        let pair = self.unit().and_then(|second| {
+        let pair = self.peek_code_unit().and_then(|second| {
             let mut decoded = char::decode_utf16([first, second]);
             decoded.next().and_then(Result::ok).filter(|_| decoded.next().is_none())
         });
@@ -246,7 +248,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// The number of the `\u` escape that is next.
-    fn unit(&self) -> Option<u16> {
+    fn peek_code_unit(&self) -> Option<u16> {
         let digits = self.remaining_text().strip_prefix("\\u")?.get(..4)?;
         // Rust's integers may have a sign too.
         let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());

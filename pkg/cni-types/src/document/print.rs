@@ -5,31 +5,31 @@ use super::Json;
 /// The text of a document, with a line feed at its end.
 pub(super) fn document(json: &Json) -> String {
     let mut out = String::new();
-    value(&mut out, json, 0);
+    write_value(&mut out, json, 0);
     out.push('\n');
     out
 }
 
-fn value(out: &mut String, json: &Json, level: usize) {
+fn write_value(out: &mut String, json: &Json, level: usize) {
     match json {
         Json::Null => out.push_str("null"),
         Json::Bool(true) => out.push_str("true"),
         Json::Bool(false) => out.push_str("false"),
         Json::Number(text) => out.push_str(text),
-        Json::String(text) => string(out, text),
+        Json::String(text) => write_string(out, text),
         Json::List(list) => {
-            bracketed(out, "[]", level, list, |out, item| value(out, item, level + 1));
+            write_bracketed(out, "[]", level, list, |out, item| write_value(out, item, level + 1));
         }
-        Json::Object(members) => bracketed(out, "{}", level, members, |out, (key, member)| {
-            string(out, key);
+        Json::Object(members) => write_bracketed(out, "{}", level, members, |out, (key, member)| {
+            write_string(out, key);
             out.push_str(": ");
-            value(out, member, level + 1);
+            write_value(out, member, level + 1);
         }),
     }
 }
 
 /// Items between two brackets, each on a line of its own; nothing between the brackets when there is none.
-fn bracketed<T>(
+fn write_bracketed<T>(
     out: &mut String,
     brackets: &str,
     level: usize,
@@ -41,24 +41,24 @@ fn bracketed<T>(
     let mut separator = None;
     for item in items {
         out.push_str(separator.unwrap_or_default());
-        line(out, level + 1);
+        start_line(out, level + 1);
         print(out, item);
         separator = Some(",");
     }
     if separator.is_some() {
-        line(out, level);
+        start_line(out, level);
     }
     out.push_str(close);
 }
 
-fn line(out: &mut String, level: usize) {
+fn start_line(out: &mut String, level: usize) {
     out.push('\n');
     out.extend(std::iter::repeat_n("  ", level));
 }
 
 /// A string with Go's escapes. Backspace and form feed have no short one before Go 1.22; `<`, `>` and `&` have one so
 /// that the text can stand in HTML, U+2028 and U+2029 so that it can stand in JavaScript.
-fn string(out: &mut String, text: &str) {
+fn write_string(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
     while let Some((at, special)) = rest.char_indices().find(|(_, char)| is_escaped(*char)) {

@@ -112,7 +112,7 @@ fn bytes_that_are_no_utf8_are_refused_with_their_place() {
 fn nesting_is_bounded() {
     let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let deepest = parse(&nested(Json::MAX_DEPTH));
-    assert_eq!(deepest.depth(), Json::MAX_DEPTH);
+    assert_eq!(deepest.nesting_depth(), Json::MAX_DEPTH);
     let error = Json::parse(nested(Json::MAX_DEPTH + 1).as_bytes()).unwrap_err();
     assert_eq!((error.line, error.column), (1, Json::MAX_DEPTH + 1), "{error}");
     assert!(error.to_string().ends_with("nested deeper than 128 levels"), "{error}");
@@ -121,7 +121,7 @@ fn nesting_is_bounded() {
     }
     // Brackets that were closed do not count.
     let many = format!("[{}[]]", "[{}],".repeat(1000));
-    assert_eq!(parse(&many).depth(), 3);
+    assert_eq!(parse(&many).nesting_depth(), 3);
 }
 
 #[test]

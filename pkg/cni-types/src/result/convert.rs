@@ -4,7 +4,7 @@
 //! routes each; 0.3.0 to 0.4.0 have lists, and ips with a `version`; 1.0.0 has no such `version`; 1.1.0 has more members
 //! of interfaces and routes.
 
-use crate::json::{JsonNode, ObjectFields, pretty};
+use crate::json::{JsonNode, ObjectFields, to_pretty_json};
 use crate::version::ResultShape;
 use crate::{CniResult, CniVersion};
 
@@ -16,15 +16,15 @@ const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
 type ResultMembers<'a> = Vec<(String, JsonNode<'a>)>;
 
 /// The result in the wanted version. `fields` is what `result` was parsed from.
-pub(super) fn convert(
+pub(super) fn convert_result(
     fields: &ObjectFields<'_>,
     result: &CniResult,
     from: ResultShape,
     wanted: CniVersion,
 ) -> String {
-    let to = wanted.shape();
-    let mut lists = ResultLists::read(fields, from);
-    lists.down(from, to);
+    let to = wanted.result_shape();
+    let mut lists = ResultLists::from_fields(fields, from);
+    lists.drop_newer_members(from, to);
     let mut members = vec![member("cniVersion", JsonNode::Text(wanted.as_str()))];
     if to == ResultShape::Ip4Ip6 {
         members.extend(lists.into_ip4_ip6(result));
@@ -32,7 +32,7 @@ pub(super) fn convert(
         members.extend(lists.into_lists(result, to));
     }
     members.extend(remaining_fields(fields, &["cniVersion", "interfaces", "ips", "routes", "ip4", "ip6"]));
-    pretty(&JsonNode::Object(members))
+    to_pretty_json(&JsonNode::Object(members))
 }
 
 /// The three lists of a result, of whatever shape it was; each element with its address (`address`), if it has one, under
@@ -45,29 +45,34 @@ struct ResultLists<'a> {
 
 impl<'a> ResultLists<'a> {
     // A part that is no list or object cannot come here: the typed parser has refused it.
-    fn read(fields: &ObjectFields<'a>, from: ResultShape) -> Self {
+    fn from_fields(fields: &ObjectFields<'a>, from: ResultShape) -> Self {
         if from == ResultShape::Ip4Ip6 {
-            let pair = || ["ip4", "ip6"].into_iter().filter_map(|key| fields.object(key).ok().flatten());
+            let pair =
+                || ["ip4", "ip6"].into_iter().filter_map(|key| fields.object_member(key).ok().flatten());
             return ResultLists {
                 interfaces: None,
-                ips: pair().map(|ip| owned(&ip, &["ip", "routes"], Some("ip"))).collect(),
+                ips: pair().map(|ip| object_members(&ip, &["ip", "routes"], Some("ip"))).collect(),
                 routes: pair()
-                    .flat_map(|ip| ip.objects("routes").unwrap_or_default())
-                    .map(|route| owned(&route, &[], None))
+                    .flat_map(|ip| ip.object_list("routes").unwrap_or_default())
+                    .map(|route| object_members(&route, &[], None))
                     .collect(),
             };
         }
-        let list = |key| fields.objects(key).unwrap_or_default();
-        let interfaces = list("interfaces").iter().map(|interface| owned(interface, &[], None)).collect();
+        let list = |key| fields.object_list(key).unwrap_or_default();
+        let interfaces =
+            list("interfaces").iter().map(|interface| object_members(interface, &[], None)).collect();
         ResultLists {
             interfaces: fields.get("interfaces").map(|_| interfaces),
-            ips: list("ips").iter().map(|ip| owned(ip, &["address", "version"], Some("address"))).collect(),
-            routes: list("routes").iter().map(|route| owned(route, &[], None)).collect(),
+            ips: list("ips")
+                .iter()
+                .map(|ip| object_members(ip, &["address", "version"], Some("address")))
+                .collect(),
+            routes: list("routes").iter().map(|route| object_members(route, &[], None)).collect(),
         }
     }
 
     /// Drops what only 1.1.0 has.
-    fn down(&mut self, from: ResultShape, to: ResultShape) {
+    fn drop_newer_members(&mut self, from: ResultShape, to: ResultShape) {
         if from < ResultShape::IpsMore || to == ResultShape::IpsMore {
             return;
         }
@@ -82,7 +87,7 @@ impl<'a> ResultLists<'a> {
     fn into_lists(self, result: &CniResult, to: ResultShape) -> ResultMembers<'a> {
         let mut members = Vec::new();
         if let Some(interfaces) = self.interfaces {
-            members.push(member("interfaces", objects(interfaces)));
+            members.push(member("interfaces", list_of_objects(interfaces)));
         }
         let mut ips = self.ips;
         if to == ResultShape::VersionedIps {
@@ -92,10 +97,10 @@ impl<'a> ResultLists<'a> {
             }
         }
         if !ips.is_empty() {
-            members.push(member("ips", objects(ips)));
+            members.push(member("ips", list_of_objects(ips)));
         }
         if !self.routes.is_empty() {
-            members.push(member("routes", objects(self.routes)));
+            members.push(member("routes", list_of_objects(self.routes)));
         }
         members
     }
@@ -119,7 +124,7 @@ impl<'a> ResultLists<'a> {
         for (key, ip, routes) in [("ip4", ip4, routes4), ("ip6", ip6, routes6)] {
             let Some(mut ip) = ip else { continue };
             if !routes.is_empty() {
-                ip.push(member("routes", objects(routes)));
+                ip.push(member("routes", list_of_objects(routes)));
             }
             members.push(member(key, JsonNode::Object(ip)));
         }
@@ -128,20 +133,20 @@ impl<'a> ResultLists<'a> {
 }
 
 /// The members of one object: the address first, under the name of the newer versions, then all that are not skipped.
-fn owned<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
+fn object_members<'a>(fields: &ObjectFields<'a>, skip: &[&str], address: Option<&str>) -> ResultMembers<'a> {
     let address = address.and_then(|key| fields.get(key)).map(|raw| member("address", JsonNode::Raw(raw)));
     address.into_iter().chain(remaining_fields(fields, skip)).collect()
 }
 
 fn remaining_fields<'a>(fields: &ObjectFields<'a>, skip: &[&str]) -> ResultMembers<'a> {
-    fields.except(skip).map(|(name, raw)| member(name, JsonNode::Raw(raw))).collect()
+    fields.members_except(skip).map(|(name, raw)| member(name, JsonNode::Raw(raw))).collect()
 }
 
 fn member<'a>(name: &str, value: JsonNode<'a>) -> (String, JsonNode<'a>) {
     (name.to_owned(), value)
 }
 
-fn objects(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
+fn list_of_objects(list: Vec<ResultMembers<'_>>) -> JsonNode<'_> {
     JsonNode::List(list.into_iter().map(JsonNode::Object).collect())
 }
 

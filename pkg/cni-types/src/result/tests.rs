@@ -11,7 +11,7 @@ fn raw(value: &Value) -> Box<RawValue> {
 fn converted(value: &Value, to: CniVersion) -> Value {
     let raw = raw(value);
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    serde_json::from_str(&prev.output(to)).unwrap()
+    serde_json::from_str(&prev.output_for(to)).unwrap()
 }
 
 fn newest() -> Value {
@@ -27,7 +27,7 @@ fn newest() -> Value {
 fn a_result_is_typed() {
     let raw = raw(&newest());
     let prev = PrevResult::parse(&raw, CniVersion::V1_1_0).unwrap();
-    let result = prev.result();
+    let result = prev.parsed_result();
     assert_eq!(result.interfaces[1].mtu, Some(1500));
     assert_eq!(result.interfaces[0].mac, None);
     assert_eq!(result.ips[0].address.to_string(), "10.1.0.5/24");
@@ -71,8 +71,8 @@ fn the_same_version_is_echoed_and_another_keeps_numbers() {
     let text = "{\"IPS\":[ ],\"cniversion\":\"1.0.0\",\"n\":12345678901234567890.123456789012345678901}";
     let raw = RawValue::from_string(text.to_owned()).unwrap();
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    assert_eq!(prev.output(CniVersion::V1_0_0), text);
-    let other = prev.output(CniVersion::V0_4_0);
+    assert_eq!(prev.output_for(CniVersion::V1_0_0), text);
+    let other = prev.output_for(CniVersion::V0_4_0);
     assert!(other.contains("\"n\": 12345678901234567890.123456789012345678901"), "{other}");
     assert!(other.contains("\"cniVersion\": \"0.4.0\"") && !other.contains("cniversion"), "{other}");
 }
@@ -81,7 +81,7 @@ fn the_same_version_is_echoed_and_another_keeps_numbers() {
 fn a_result_without_a_version_gets_the_one_of_the_configuration() {
     let raw = raw(&json!({"ips": [{"address": "10.0.0.1/8"}]}));
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    let out: Value = serde_json::from_str(&prev.output(CniVersion::V1_0_0)).unwrap();
+    let out: Value = serde_json::from_str(&prev.output_for(CniVersion::V1_0_0)).unwrap();
     assert_eq!(out, json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.1/8"}]}));
 }
 
@@ -94,8 +94,12 @@ fn pod_ips_are_those_of_the_pods_interface_or_of_none() {
                 {"address": "10.0.0.5/16", "interface": 1}]});
     let raw = raw(&value);
     let prev = PrevResult::parse(&raw, CniVersion::V1_0_0).unwrap();
-    let ips: Vec<String> =
-        prev.result().pod_ips(&CniIfName::new("eth0").unwrap()).iter().map(ToString::to_string).collect();
+    let ips: Vec<String> = prev
+        .parsed_result()
+        .pod_ips(&CniIfName::new("eth0").unwrap())
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(ips, ["10.0.0.5", "10.0.0.6", "fd00::5", "10.0.0.7"]);
 }
 

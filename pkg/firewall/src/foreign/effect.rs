@@ -102,25 +102,25 @@ enum MarkRegister {
 impl MarkRegister {
     const UNTOUCHED: MarkRegister = MarkRegister::Kept { replaced: 0, value: 0 };
 
-    const fn constant(value: u32) -> MarkRegister {
+    const fn from_constant(value: u32) -> MarkRegister {
         MarkRegister::Kept { replaced: u32::MAX, value }
     }
 
     /// `(register & mask) ^ xor`
-    fn bitwise(self, mask: u32, xor: u32) -> MarkRegister {
+    fn apply_bitwise(self, mask: u32, xor: u32) -> MarkRegister {
         match self {
             // A bit that is turned over is neither kept nor known.
             MarkRegister::Kept { replaced, .. } if xor & mask & !replaced != 0 => MarkRegister::Unknown,
             MarkRegister::Kept { replaced, value } => {
                 MarkRegister::Kept { replaced: replaced | !mask, value: (value & mask) ^ xor }
             }
-            MarkRegister::Unknown if mask == 0 => MarkRegister::constant(xor),
+            MarkRegister::Unknown if mask == 0 => MarkRegister::from_constant(xor),
             MarkRegister::Unknown => MarkRegister::Unknown,
         }
     }
 
     /// Returns the effect if this becomes the mark. `None` if none of our bits is changed, or to others than ours.
-    fn effect(self, marks: &[Mark]) -> Option<RuleEffect> {
+    fn mark_effect(self, marks: &[Mark]) -> Option<RuleEffect> {
         let MarkRegister::Kept { replaced, value } = self else { return Some(RuleEffect::AnyMark) };
         let ours = |mark: &&Mark| {
             let bits = replaced & mark.mask;
@@ -138,9 +138,10 @@ pub(super) fn rule_effects<'a>(
     let mut rule =
         RuleEvaluation { registers: BTreeMap::new(), effects: Vec::new(), jumps: JumpTarget::Nowhere };
     for expression in expressions {
-        let parts = expression?.nested();
-        let name = parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.str()?;
-        let data = parts.find(EXPRESSION_DATA).map_or(Attributes::new(&[]), |data| data.nested());
+        let parts = expression?.nested_attributes();
+        let name =
+            parts.find(EXPRESSION_NAME).ok_or(Malformed("an expression without a name"))?.read_str()?;
+        let data = parts.find(EXPRESSION_DATA).map_or(Attributes::new(&[]), |data| data.nested_attributes());
         rule.add_expression(name, &data, marks)?;
     }
     Ok((rule.effects, rule.jumps))
@@ -154,34 +155,36 @@ struct RuleEvaluation {
 
 impl RuleEvaluation {
     fn add_expression(&mut self, name: &str, data: &Attributes<'_>, marks: &[Mark]) -> Result<(), Malformed> {
-        let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
+        let number = |kind| data.find(kind).map(|found| found.read_be32()).transpose();
         match name {
-            "immediate" => self.immediate(data)?,
-            "bitwise" => self.bitwise(data)?,
+            "immediate" => self.add_immediate(data)?,
+            "bitwise" => self.add_bitwise(data)?,
             "meta" | "ct" => {
                 let source = number(if name == "ct" { CT_SOURCE } else { META_SOURCE })?;
                 let is_mark = number(META_KEY)? == Some(META_MARK);
                 match (source, number(META_REGISTER)?) {
                     (Some(register), _) if is_mark => {
-                        self.effects.extend(self.register(register).effect(marks));
+                        self.effects.extend(self.read_register(register).mark_effect(marks));
                     }
                     (None, Some(register)) => {
                         let read = if is_mark { MarkRegister::UNTOUCHED } else { MarkRegister::Unknown };
-                        self.registers.insert(place(register), read);
+                        self.registers.insert(register_offset(register), read);
                     }
                     _ => {}
                 }
             }
             "lookup" => match number(LOOKUP_REGISTER)? {
                 Some(0) => self.jumps = JumpTarget::Anywhere,
-                Some(register) => drop(self.registers.insert(place(register), MarkRegister::Unknown)),
+                Some(register) => {
+                    self.registers.insert(register_offset(register), MarkRegister::Unknown);
+                }
                 None => {}
             },
-            "payload" if data.find(PAYLOAD_SOURCE).is_some() => self.diverts("payload set"),
+            "payload" if data.find(PAYLOAD_SOURCE).is_some() => self.add_diversion("payload set"),
             "notrack" => self.effects.push(RuleEffect::Untracked),
-            "nat" | "redir" | "tproxy" | "fwd" | "dup" | "queue" => self.diverts(name),
+            "nat" | "redir" | "tproxy" | "fwd" | "dup" | "queue" => self.add_diversion(name),
             "target" => {
-                let name = data.find(XT_NAME).map(|name| name.str()).transpose()?.unwrap_or_default();
+                let name = data.find(XT_NAME).map(|name| name.read_str()).transpose()?.unwrap_or_default();
                 let info = data.find(XT_INFO).map(|info| info.payload).unwrap_or_default();
                 self.effects.extend(of_target(name, info, marks));
             }
@@ -192,48 +195,49 @@ impl RuleEvaluation {
         Ok(())
     }
 
-    fn diverts(&mut self, how: &str) {
+    fn add_diversion(&mut self, how: &str) {
         self.effects.push(RuleEffect::Diverts(how.to_owned()));
     }
 
-    fn register(&self, number: u32) -> MarkRegister {
-        self.registers.get(&place(number)).copied().unwrap_or(MarkRegister::Unknown)
+    fn read_register(&self, number: u32) -> MarkRegister {
+        self.registers.get(&register_offset(number)).copied().unwrap_or(MarkRegister::Unknown)
     }
 
-    fn immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
-        let content = data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested());
+    fn add_immediate(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
+        let content =
+            data.find(IMMEDIATE_DATA).map_or(Attributes::new(&[]), |found| found.nested_attributes());
         if let Some(verdict) = content.find(DATA_VERDICT) {
-            if let Some(chain) = verdict.nested().find(VERDICT_CHAIN) {
-                self.jumps = JumpTarget::To(chain.str()?.to_owned());
+            if let Some(chain) = verdict.nested_attributes().find(VERDICT_CHAIN) {
+                self.jumps = JumpTarget::To(chain.read_str()?.to_owned());
             }
         } else if let Some(register) = data.find(IMMEDIATE_REGISTER) {
-            let value = content.find(DATA_VALUE).and_then(|value| value.u32().ok());
-            let known = value.map_or(MarkRegister::Unknown, MarkRegister::constant);
-            self.registers.insert(place(register.be32()?), known);
+            let value = content.find(DATA_VALUE).and_then(|value| value.read_u32().ok());
+            let known = value.map_or(MarkRegister::Unknown, MarkRegister::from_constant);
+            self.registers.insert(register_offset(register.read_be32()?), known);
         }
         Ok(())
     }
 
-    fn bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
-        let number = |kind| data.find(kind).map(|found| found.be32()).transpose();
+    fn add_bitwise(&mut self, data: &Attributes<'_>) -> Result<(), Malformed> {
+        let number = |kind| data.find(kind).map(|found| found.read_be32()).transpose();
         let value = |kind| {
-            let found = data.find(kind).and_then(|found| found.nested().find(DATA_VALUE));
-            found.and_then(|value| value.u32().ok())
+            let found = data.find(kind).and_then(|found| found.nested_attributes().find(DATA_VALUE));
+            found.and_then(|value| value.read_u32().ok())
         };
         let (Some(from), Some(to)) = (number(BITWISE_SOURCE)?, number(BITWISE_REGISTER)?) else {
             return Ok(());
         };
         let result = match (value(BITWISE_MASK), value(BITWISE_XOR)) {
-            (Some(mask), Some(xor)) => self.register(from).bitwise(mask, xor),
+            (Some(mask), Some(xor)) => self.read_register(from).apply_bitwise(mask, xor),
             _ => MarkRegister::Unknown,
         };
-        self.registers.insert(place(to), result);
+        self.registers.insert(register_offset(to), result);
         Ok(())
     }
 }
 
 /// The kernel counts registers in 16 bytes (1 to 4), or, the same ones, in 4 (8 to 23: `NFT_REG32_00`).
-fn place(register: u32) -> u32 {
+fn register_offset(register: u32) -> u32 {
     match register {
         1..=4 => 8 + (register - 1) * 4,
         other => other,
@@ -246,13 +250,13 @@ pub(super) fn of_target(name: &str, info: &[u8], marks: &[Mark]) -> Option<RuleE
     match name {
         // struct xt_mark_tginfo2: mark, mask
         "MARK" => match (number(0), number(4)) {
-            (Some(mark), Some(mask)) => MarkRegister::UNTOUCHED.bitwise(!mask, mark).effect(marks),
+            (Some(mark), Some(mask)) => MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks),
             _ => Some(RuleEffect::AnyMark),
         },
         // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode
         "CONNMARK" => match (number(0), number(4), info.get(12)) {
             (Some(mark), Some(mask), Some(&CONNMARK_SET)) => {
-                MarkRegister::UNTOUCHED.bitwise(!mask, mark).effect(marks)
+                MarkRegister::UNTOUCHED.apply_bitwise(!mask, mark).mark_effect(marks)
             }
             (_, _, Some(_)) => None,
             _ => Some(RuleEffect::AnyMark),

@@ -17,7 +17,7 @@ pub(super) fn find_effects(
     family: Family,
 ) -> Result<Vec<FoundEffect>, Error> {
     let (mut found, mut in_nat, mut is_ours) = (Vec::new(), Vec::new(), false);
-    iptables_legacy::rules(family, |table, rule| {
+    iptables_legacy::read_rules(family, |table, rule| {
         is_ours |= table == NAT && owner.contains(rule.chain);
         // What leaves the namespace is decided on by then, and what passes through it was when it came.
         let is_late = ["INPUT", "FORWARD", "POSTROUTING"].contains(&rule.chain);

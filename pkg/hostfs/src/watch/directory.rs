@@ -30,18 +30,18 @@ impl WatchedDirectory {
         &self.path
     }
 
-    pub(super) const fn watch(&self) -> Option<i32> {
+    pub(super) const fn watch_descriptor(&self) -> Option<i32> {
         if let WatchState::Watched(watch) = self.state { Some(watch) } else { None }
     }
 
     /// Why it is only polled, if it is.
-    pub(super) fn polled(&self) -> Option<&str> {
+    pub(super) fn polling_reason(&self) -> Option<&str> {
         if let WatchState::Polled { why, .. } = &self.state { Some(why) } else { None }
     }
 
     /// Watches what is at the path now, or has it polled. True if that is not known to be what it was.
-    pub(super) fn attach(&mut self, inotify: &Result<Inotify, String>) -> bool {
-        let watch = inotify.as_ref().map_err(Clone::clone).and_then(|inotify| inotify.add(&self.path));
+    pub(super) fn attach_watch(&mut self, inotify: &Result<Inotify, String>) -> bool {
+        let watch = inotify.as_ref().map_err(Clone::clone).and_then(|inotify| inotify.add_watch(&self.path));
         match (watch, &mut self.state) {
             (Err(now), WatchState::Polled { why, .. }) => {
                 *why = now;
@@ -61,7 +61,7 @@ impl WatchedDirectory {
     }
 
     /// If it is polled: whether it is not what it was.
-    pub(super) fn compare(&mut self) -> bool {
+    pub(super) fn compare_listing(&mut self) -> bool {
         let WatchState::Polled { seen, .. } = &mut self.state else { return false };
         let now = DirectoryListing::read_directory(&self.path);
         now != mem::replace(seen, now.clone())

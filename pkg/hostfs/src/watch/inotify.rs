@@ -48,7 +48,7 @@ impl Inotify {
     }
 
     /// Watches the directory that is at `path` now; the same watch as before exactly if it is the same directory.
-    pub(super) fn add(&self, path: &Path) -> Result<i32, String> {
+    pub(super) fn add_watch(&self, path: &Path) -> Result<i32, String> {
         inotify::add_watch(&self.0, path, EVENTS).map_err(|cause| match cause {
             Errno::NOSPC => "no inotify: the limit of watches is reached".to_owned(),
             cause => cause.to_string(),
@@ -56,12 +56,12 @@ impl Inotify {
     }
 
     /// Ends a watch. It may have ended with its directory.
-    pub(super) fn remove(&self, watch: i32) {
+    pub(super) fn remove_watch(&self, watch: i32) {
         let _ = inotify::remove_watch(&self.0, watch);
     }
 
     /// Takes in pending events, as far as they are of `watches`. Lost ones count as a change.
-    pub(super) fn drain(&self, watches: &[i32]) -> Result<PendingEvents, String> {
+    pub(super) fn drain_events(&self, watches: &[i32]) -> Result<PendingEvents, String> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
         let mut seen = PendingEvents::default();

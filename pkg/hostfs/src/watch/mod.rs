@@ -72,10 +72,10 @@ impl DirectoryWatcher {
     ///
     /// Only if the eventfd of its waker cannot be had.
     pub fn new() -> Result<Self, Error> {
-        Self::with(Inotify::new())
+        Self::with_inotify(Inotify::new())
     }
 
-    fn with(inotify: Result<Inotify, String>) -> Result<Self, Error> {
+    fn with_inotify(inotify: Result<Inotify, String>) -> Result<Self, Error> {
         let now = Instant::now();
         let (next_poll, next_retry) = (now + POLL, now + RETRY);
         let (waker, directories, settling) = (Waker::new()?, Vec::new(), (QUIET, BURST));
@@ -102,8 +102,8 @@ impl DirectoryWatcher {
     ///
     /// A directory that is new in the list, or another one than before, counts as a change: what happened there before
     /// is not known. A missing one is waited for.
-    pub fn watch(&mut self, directories: &[PathBuf]) {
-        let before = self.watches();
+    pub fn set_directories(&mut self, directories: &[PathBuf]) {
+        let before = self.current_watches();
         let mut old = mem::take(&mut self.directories);
         for path in directories {
             if self.directories.iter().any(|known| known.path() == path) {
@@ -113,7 +113,7 @@ impl DirectoryWatcher {
             self.directories
                 .push(known.map_or_else(|| WatchedDirectory::new(path), |at| old.swap_remove(at)));
         }
-        self.changed |= self.attach(&before);
+        self.changed |= self.attach_watches(&before);
     }
 
     /// Waits for a change, a wake-up or the timeout. A burst of changes is one: this goes on until 20 ms were quiet,
@@ -122,20 +122,20 @@ impl DirectoryWatcher {
     /// # Errors
     ///
     /// If the kernel cannot poll, for want of memory.
-    pub fn wait(&mut self, timeout: Duration) -> Result<WakeReason, Error> {
+    pub fn wait_for_change(&mut self, timeout: Duration) -> Result<WakeReason, Error> {
         let deadline = Instant::now().checked_add(timeout); // none: never
         let mut wake = WakeReason { changed: mem::take(&mut self.changed), woken: false };
         let mut passed = false;
         while wake == WakeReason::default() && !passed {
             passed = deadline.is_some_and(|deadline| deadline <= Instant::now()); // before a look, so there is one
-            wake |= self.step(deadline)?;
+            wake |= self.wait_once(deadline)?;
         }
         if wake.changed {
-            self.settle(&mut wake);
+            self.wait_until_quiet(&mut wake);
         }
         if mem::take(&mut self.unsure) {
             // That one was replaced is part of what this wait tells: who looks now sees it.
-            wake.changed |= self.attach(&self.watches());
+            wake.changed |= self.attach_watches(&self.current_watches());
         }
         Ok(wake)
     }
@@ -143,21 +143,23 @@ impl DirectoryWatcher {
     /// The directories that are only polled now, every 250 ms, and why: missing, or inotify cannot be had.
     #[must_use]
     pub fn polled(&self) -> Vec<(PathBuf, String)> {
-        let polled =
-            self.directories.iter().filter_map(|one| Some((one.path().to_owned(), one.polled()?.to_owned())));
+        let polled = self
+            .directories
+            .iter()
+            .filter_map(|one| Some((one.path().to_owned(), one.polling_reason()?.to_owned())));
         polled.collect()
     }
 
     /// Lets a burst pass. Where that fails, what was seen so far is told, and the next wait fails.
-    fn settle(&mut self, wake: &mut WakeReason) {
+    fn wait_until_quiet(&mut self, wake: &mut WakeReason) {
         let (quiet_for, at_most) = self.settling;
         let end = Instant::now() + at_most;
         let mut quiet = Instant::now() + quiet_for;
         while !wake.woken {
-            let Ok(seen) = self.step(Some(quiet.min(end))) else { break };
+            let Ok(seen) = self.wait_once(Some(quiet.min(end))) else { break };
             *wake |= seen;
             let now = Instant::now();
-            if now >= end || (!seen.changed && now >= quiet && !self.compare()) {
+            if now >= end || (!seen.changed && now >= quiet && !self.compare_polled()) {
                 break;
             }
             if seen.changed || now >= quiet {
@@ -167,19 +169,19 @@ impl DirectoryWatcher {
     }
 
     /// Sleeps until something happens, at most until `until`, and takes in what did. It may be nothing.
-    fn step(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
+    fn wait_once(&mut self, until: Option<Instant>) -> Result<WakeReason, Error> {
         let next_poll = self.any_polled().then_some(self.next_poll);
-        self.sleep(until.into_iter().chain(next_poll).min())?;
+        self.sleep_until(until.into_iter().chain(next_poll).min())?;
         let woken = self.waker.take_signal();
-        let mut changed = self.drain();
+        let mut changed = self.drain_events();
         if self.any_polled() && self.next_poll <= Instant::now() {
-            changed |= self.retry();
-            changed |= self.compare();
+            changed |= self.retry_watches();
+            changed |= self.compare_polled();
         }
         Ok(WakeReason { changed, woken })
     }
 
-    fn sleep(&self, until: Option<Instant>) -> Result<(), Error> {
+    fn sleep_until(&self, until: Option<Instant>) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
         if let Ok(inotify) = &self.inotify {
             fds.push(PollFd::new(inotify, PollFlags::IN));
@@ -194,23 +196,23 @@ impl DirectoryWatcher {
     }
 
     /// Takes in the events that are pending; true if there was one of ours.
-    fn drain(&mut self) -> bool {
+    fn drain_events(&mut self) -> bool {
         let Ok(inotify) = &self.inotify else { return false };
-        let watches = self.watches();
-        match inotify.drain(&watches) {
+        let watches = self.current_watches();
+        match inotify.drain_events(&watches) {
             Ok(seen) => {
                 self.unsure |= seen.unsure;
                 seen.changed
             }
             Err(why) => {
                 self.inotify = Err(why);
-                self.attach(&[])
+                self.attach_watches(&[])
             }
         }
     }
 
     /// Tries again what could not be had; true if that let a change be seen.
-    fn retry(&mut self) -> bool {
+    fn retry_watches(&mut self) -> bool {
         let now = Instant::now();
         if self.next_retry <= now {
             self.next_retry = now + RETRY;
@@ -219,40 +221,41 @@ impl DirectoryWatcher {
             }
         }
         let mut changed = false;
-        for directory in self.directories.iter_mut().filter(|directory| directory.polled().is_some()) {
-            changed |= directory.attach(&self.inotify);
+        for directory in self.directories.iter_mut().filter(|directory| directory.polling_reason().is_some())
+        {
+            changed |= directory.attach_watch(&self.inotify);
         }
         changed
     }
 
     /// Compares the polled directories with what they were; true if one is not the same.
-    fn compare(&mut self) -> bool {
+    fn compare_polled(&mut self) -> bool {
         self.next_poll = Instant::now() + POLL;
         let mut changed = false;
         for directory in &mut self.directories {
-            changed |= directory.compare();
+            changed |= directory.compare_listing();
         }
         changed
     }
 
     /// Makes sure of a watch on each directory, and ends those of `before` that are not needed any more.
-    fn attach(&mut self, before: &[i32]) -> bool {
+    fn attach_watches(&mut self, before: &[i32]) -> bool {
         let mut changed = false;
         for directory in &mut self.directories {
-            changed |= directory.attach(&self.inotify);
+            changed |= directory.attach_watch(&self.inotify);
         }
-        let now = self.watches();
+        let now = self.current_watches();
         if let Ok(inotify) = &self.inotify {
-            before.iter().filter(|watch| !now.contains(watch)).for_each(|watch| inotify.remove(*watch));
+            before.iter().filter(|watch| !now.contains(watch)).for_each(|watch| inotify.remove_watch(*watch));
         }
         changed
     }
 
-    fn watches(&self) -> Vec<i32> {
-        self.directories.iter().filter_map(WatchedDirectory::watch).collect()
+    fn current_watches(&self) -> Vec<i32> {
+        self.directories.iter().filter_map(WatchedDirectory::watch_descriptor).collect()
     }
 
     fn any_polled(&self) -> bool {
-        self.directories.iter().any(|directory| directory.polled().is_some())
+        self.directories.iter().any(|directory| directory.polling_reason().is_some())
     }
 }

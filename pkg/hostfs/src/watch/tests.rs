@@ -23,7 +23,7 @@ struct Fixture {
 
 impl Fixture {
     fn both() -> [Self; 2] {
-        let polling = DirectoryWatcher::with(Err("switched off".to_owned()));
+        let polling = DirectoryWatcher::with_inotify(Err("switched off".to_owned()));
         [DirectoryWatcher::new(), polling].map(|watcher| {
             let fixture = Self { directory: tempfile::tempdir().unwrap(), watcher: watcher.unwrap() };
             fs::write(fixture.path("old"), "old").unwrap();
@@ -32,9 +32,9 @@ impl Fixture {
     }
 
     fn started(mut self) -> Self {
-        self.watcher.watch(&[self.path("")]);
+        self.watcher.set_directories(&[self.path("")]);
         assert!(
-            self.watcher.wait(LONG).unwrap().changed,
+            self.watcher.wait_for_change(LONG).unwrap().changed,
             "a directory that is new in the list counts as a change"
         );
         self.assert_quiet("start");
@@ -52,16 +52,16 @@ impl Fixture {
 
     /// One pass of a caller: tells the directories, then waits.
     fn assert_seen(&mut self, what: &str) {
-        self.watcher.watch(&[self.path("")]);
-        let wake = self.watcher.wait(LONG).unwrap();
+        self.watcher.set_directories(&[self.path("")]);
+        let wake = self.watcher.wait_for_change(LONG).unwrap();
         assert_eq!(wake, WakeReason { changed: true, woken: false }, "{what}: {:?}", self.watcher);
         self.assert_quiet(what);
     }
 
     fn assert_quiet(&mut self, after: &str) {
-        self.watcher.watch(&[self.path("")]);
+        self.watcher.set_directories(&[self.path("")]);
         assert_eq!(
-            self.watcher.wait(self.short()).unwrap(),
+            self.watcher.wait_for_change(self.short()).unwrap(),
             WakeReason::default(),
             "after {after}: {:?}",
             self.watcher
@@ -123,11 +123,11 @@ fn a_swap_of_a_projected_volume_is_seen() {
 #[test]
 fn what_happened_before_a_wait_is_seen_by_it() {
     for mut fixture in Fixture::both() {
-        fixture.watcher.watch(&[fixture.path("")]);
+        fixture.watcher.set_directories(&[fixture.path("")]);
         fs::write(fixture.path("new"), "new").unwrap();
         fs::remove_file(fixture.path("new")).unwrap();
         fs::write(fixture.path("old"), "changed").unwrap();
-        assert!(fixture.watcher.wait(LONG).unwrap().changed);
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
         fixture.assert_quiet("all of it");
     }
 }
@@ -148,7 +148,7 @@ fn lost_events_count_as_a_change() {
     let most: usize = most.trim().parse().unwrap();
     // Events of a watch that the watcher does not know fill its queue: alone they would not count.
     let other = tempfile::tempdir().unwrap();
-    fixture.watcher.inotify.as_ref().unwrap().add(other.path()).unwrap();
+    fixture.watcher.inotify.as_ref().unwrap().add_watch(other.path()).unwrap();
     fs::write(other.path().join("x"), "x").unwrap();
     fixture.assert_quiet("events of others");
     for i in 0..=most {
@@ -162,8 +162,8 @@ fn lost_events_count_as_a_change() {
 fn events_of_directories_that_are_not_told_any_more_do_not_wake() {
     for mut fixture in Fixture::both() {
         let other = tempfile::tempdir().unwrap();
-        fixture.watcher.watch(&[fixture.path(""), other.path().to_owned()]);
-        assert!(fixture.watcher.wait(LONG).unwrap().changed);
+        fixture.watcher.set_directories(&[fixture.path(""), other.path().to_owned()]);
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
         fs::write(other.path().join("x"), "x").unwrap();
         fixture.assert_quiet("taken from the list");
         if let Ok(inotify) = &fixture.watcher.inotify {
@@ -185,8 +185,8 @@ fn one_directory_under_two_names_stays_watched_when_one_goes() {
         let link = tempfile::tempdir().unwrap();
         let alias = link.path().join("alias");
         symlink(fixture.path(""), &alias).unwrap();
-        fixture.watcher.watch(&[fixture.path(""), alias, fixture.path("")]);
-        assert!(fixture.watcher.wait(LONG).unwrap().changed);
+        fixture.watcher.set_directories(&[fixture.path(""), alias, fixture.path("")]);
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
         fixture.assert_quiet("the alias was taken from the list");
         fs::write(fixture.path("new"), "x").unwrap();
         fixture.assert_seen("written");
@@ -199,26 +199,33 @@ fn a_directory_made_anew_is_watched_again() {
         let (directory, moved) = (fixture.path("watched"), fixture.path("moved"));
         let watched = std::slice::from_ref(&directory);
         fs::create_dir(&directory).unwrap();
-        fixture.watcher.watch(watched);
-        assert!(fixture.watcher.wait(LONG).unwrap().changed);
+        fixture.watcher.set_directories(watched);
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
         for way in ["removed", "moved"] {
             // Between two calls of watch, and so fast that it may get the same inode number.
             if way == "removed" { fs::remove_dir(&directory) } else { fs::rename(&directory, &moved) }
                 .unwrap();
             fs::create_dir(&directory).unwrap();
-            fixture.watcher.watch(watched);
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "{way}");
-            fixture.watcher.watch(watched);
-            assert_eq!(fixture.watcher.wait(fixture.short()).unwrap(), WakeReason::default(), "{way}");
+            fixture.watcher.set_directories(watched);
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "{way}");
+            fixture.watcher.set_directories(watched);
+            assert_eq!(
+                fixture.watcher.wait_for_change(fixture.short()).unwrap(),
+                WakeReason::default(),
+                "{way}"
+            );
             fs::write(directory.join("new"), "x").unwrap();
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "{way}, without another call of watch");
+            assert!(
+                fixture.watcher.wait_for_change(LONG).unwrap().changed,
+                "{way}, without another call of watch"
+            );
             fs::remove_file(directory.join("new")).unwrap();
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "{way}");
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "{way}");
         }
         let old = moved.join("new");
         fs::write(old, "x").unwrap();
         assert_eq!(
-            fixture.watcher.wait(fixture.short()).unwrap(),
+            fixture.watcher.wait_for_change(fixture.short()).unwrap(),
             WakeReason::default(),
             "the one that was moved away"
         );
@@ -230,22 +237,22 @@ fn a_directory_that_went_is_told_and_waited_for() {
     for mut fixture in Fixture::both() {
         let directory = fixture.path("later/watched");
         let watched = std::slice::from_ref(&directory);
-        fixture.watcher.watch(watched);
-        assert!(fixture.watcher.wait(LONG).unwrap().changed, "new in the list");
+        fixture.watcher.set_directories(watched);
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "new in the list");
         for _ in 0..2 {
             assert_eq!(
-                fixture.watcher.wait(fixture.short()).unwrap(),
+                fixture.watcher.wait_for_change(fixture.short()).unwrap(),
                 WakeReason::default(),
                 "it is missing"
             );
             assert_eq!(fixture.watcher.polled().len(), 1);
             fs::create_dir_all(&directory).unwrap();
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "it appeared");
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "it appeared");
             assert_eq!(fixture.watcher.polled().is_empty(), fixture.watcher.inotify.is_ok());
             fs::write(directory.join("new"), "x").unwrap();
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "written there");
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "written there");
             fs::remove_dir_all(fixture.path("later")).unwrap();
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "it went");
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "it went");
         }
     }
 }
@@ -257,14 +264,14 @@ fn a_directory_that_is_moved_away_or_removed_ends_a_wait() {
         let moved = tempfile::tempdir().unwrap();
         for way in ["moved", "removed"] {
             fs::create_dir(&directory).unwrap();
-            fixture.watcher.watch(std::slice::from_ref(&directory));
-            assert!(fixture.watcher.wait(LONG).unwrap().changed);
-            assert_eq!(fixture.watcher.wait(fixture.short()).unwrap(), WakeReason::default());
+            fixture.watcher.set_directories(std::slice::from_ref(&directory));
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
+            assert_eq!(fixture.watcher.wait_for_change(fixture.short()).unwrap(), WakeReason::default());
             match way {
                 "moved" => fs::rename(&directory, moved.path().join("x")).unwrap(),
                 _ => fs::remove_dir(&directory).unwrap(),
             }
-            assert!(fixture.watcher.wait(LONG).unwrap().changed, "{way}");
+            assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed, "{way}");
             assert_eq!(fixture.watcher.polled().len(), 1, "{way}: waited for, without another call of watch");
         }
     }
@@ -275,18 +282,24 @@ fn a_waker_ends_the_running_and_the_next_wait() {
     for mut fixture in Fixture::both() {
         let waker = fixture.watcher.waker();
         let thread = thread::spawn(move || waker.wake());
-        assert_eq!(fixture.watcher.wait(LONG).unwrap(), WakeReason { changed: false, woken: true });
+        assert_eq!(
+            fixture.watcher.wait_for_change(LONG).unwrap(),
+            WakeReason { changed: false, woken: true }
+        );
         thread.join().unwrap();
         let waker = fixture.watcher.waker();
         waker.wake();
         waker.clone().wake();
-        assert_eq!(fixture.watcher.wait(LONG).unwrap(), WakeReason { changed: false, woken: true });
+        assert_eq!(
+            fixture.watcher.wait_for_change(LONG).unwrap(),
+            WakeReason { changed: false, woken: true }
+        );
         fixture.assert_quiet("two calls, which are one");
         fs::write(fixture.path("new"), "x").unwrap();
         waker.wake();
         let mut all = WakeReason::default();
         while all != (WakeReason { changed: true, woken: true }) {
-            let wake = fixture.watcher.wait(LONG).unwrap();
+            let wake = fixture.watcher.wait_for_change(LONG).unwrap();
             assert_ne!(wake, WakeReason::default(), "lost: {all:?}");
             all |= wake;
         }

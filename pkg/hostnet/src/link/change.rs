@@ -2,7 +2,7 @@
 
 use netlink::{Errno, MessageFlags, NetlinkRequest};
 
-use super::{LinkFlags, NewLink, RTM_NEWLINK, header, plain_header};
+use super::{LinkFlags, NewLink, RTM_NEWLINK, link_header, plain_header};
 use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle};
 
 const RTM_DELLINK: u16 = 17;
@@ -18,8 +18,8 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::CreateLink`]; [`Error::FindLink`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
     pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<ChangeOutcome, Error> {
-        link.suitable()?;
-        let refused = match self.socket.request(link.message()) {
+        link.check_names()?;
+        let refused = match self.socket.request(link.creation_request()) {
             Ok(()) => return Ok(ChangeOutcome::Yes),
             Err(refused) => refused,
         };
@@ -36,7 +36,7 @@ impl RtnetlinkHandle {
     /// [`Error::DeleteLink`].
     pub fn delete_link(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
         let request = NetlinkRequest::new(RTM_DELLINK, MessageFlags::NONE, &plain_header(index));
-        let deleted = self.change(request, &[Errno::NODEV]);
+        let deleted = self.send_change(request, &[Errno::NODEV]);
         deleted.map_err(|source| Error::DeleteLink { link: self.link_name(index), source })
     }
 
@@ -49,9 +49,9 @@ impl RtnetlinkHandle {
         if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up()) {
             return Ok(ChangeOutcome::No);
         }
-        let header = header(index, LinkFlags::UP, LinkFlags::UP);
+        let header = link_header(index, LinkFlags::UP, LinkFlags::UP);
         let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header);
-        let changed = self.change(request, &[]);
+        let changed = self.send_change(request, &[]);
         changed.map_err(|source| Error::SetLinkUp { link: self.link_name(index), source })
     }
 

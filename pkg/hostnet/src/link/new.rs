@@ -82,7 +82,7 @@ impl NewLink<'_> {
     }
 
     /// Refuses names that the kernel would fill in itself (`dev_alloc_name`), so that each call made another link.
-    pub(super) fn suitable(&self) -> Result<(), Error> {
+    pub(super) fn check_names(&self) -> Result<(), Error> {
         let peer = if let Self::Veth { peer_name, .. } = self { peer_name } else { self.name() };
         let reason = match [self.name(), peer] {
             names if names.contains(&"") => "a name is empty",
@@ -92,31 +92,31 @@ impl NewLink<'_> {
         Err(Error::UnsuitableLink { link: self.to_string(), reason })
     }
 
-    pub(super) fn message(&self) -> NetlinkRequest {
+    pub(super) fn creation_request(&self) -> NetlinkRequest {
         let mut message = NetlinkRequest::new(RTM_NEWLINK, CREATE, &plain_header(LinkIndex(0)));
-        message.str(IFLA_IFNAME, self.name());
-        message.nested(IFLA_LINKINFO, |information| {
-            information.str(IFLA_INFO_KIND, self.kind());
-            information.nested(IFLA_INFO_DATA, |data| self.data(data));
+        message.put_str(IFLA_IFNAME, self.name());
+        message.put_nested(IFLA_LINKINFO, |information| {
+            information.put_str(IFLA_INFO_KIND, self.kind());
+            information.put_nested(IFLA_INFO_DATA, |data| self.add_kind_attributes(data));
         });
         message
     }
 
     /// Adds the attributes that are specific to the kind of link.
-    fn data(&self, data: &mut NetlinkRequest) {
+    fn add_kind_attributes(&self, data: &mut NetlinkRequest) {
         match *self {
             Self::Veth { peer_name, peer_netns, .. } => {
-                data.nested(VETH_INFO_PEER, |peer| veth_peer(peer, peer_name, peer_netns));
+                data.put_nested(VETH_INFO_PEER, |peer| veth_peer(peer, peer_name, peer_netns));
             }
             Self::Geneve { vni, remote, port, .. } => {
-                data.u32(IFLA_GENEVE_ID, vni);
+                data.put_u32(IFLA_GENEVE_ID, vni);
                 put_ip(data, (IFLA_GENEVE_REMOTE, IFLA_GENEVE_REMOTE6), remote);
-                data.be16(IFLA_GENEVE_PORT, port);
+                data.put_be16(IFLA_GENEVE_PORT, port);
             }
             Self::Vxlan { vni, remote, port, .. } => {
-                data.u32(IFLA_VXLAN_ID, vni);
+                data.put_u32(IFLA_VXLAN_ID, vni);
                 put_ip(data, (IFLA_VXLAN_GROUP, IFLA_VXLAN_GROUP6), remote);
-                data.be16(IFLA_VXLAN_PORT, port);
+                data.put_be16(IFLA_VXLAN_PORT, port);
             }
         }
     }
@@ -141,9 +141,9 @@ impl fmt::Display for NewLink<'_> {
 /// The peer's own request: header, name, and where to make it. (`veth_newlink`.)
 fn veth_peer(peer: &mut NetlinkRequest, name: &str, netns: Option<BorrowedFd<'_>>) {
     peer.family_header(&plain_header(LinkIndex(0)));
-    peer.str(IFLA_IFNAME, name);
+    peer.put_str(IFLA_IFNAME, name);
     if let Some(netns) = netns {
-        peer.u32(IFLA_NET_NS_FD, wire::fd_number(netns.as_raw_fd()));
+        peer.put_u32(IFLA_NET_NS_FD, wire::fd_number(netns.as_raw_fd()));
     }
 }
 

@@ -12,16 +12,16 @@ use super::*;
 
 /// The attributes of a request inside `IFLA_INFO_DATA`, after checking what stands around them.
 fn data(link: &NewLink<'_>, check: impl FnOnce(Attributes<'_>)) {
-    let mut message = link.message();
+    let mut message = link.creation_request();
     let bytes = message.finish(1, MessageFlags::REQUEST).unwrap();
     let received = MessageIter::new(bytes).next().unwrap().unwrap();
     assert_eq!((received.kind, received.flags.0), (16, 0x1 | 0x200 | 0x400));
-    let (header, attributes) = received.header::<16>().unwrap();
+    let (header, attributes) = received.split_header::<16>().unwrap();
     assert_eq!(*header, [0; 16]);
-    assert_eq!(attributes.find(IFLA_IFNAME).unwrap().str(), Ok(link.name()));
-    let information = attributes.find(IFLA_LINKINFO).unwrap().nested();
-    assert_eq!(kind(&information), Ok(Some(link.kind().to_owned())));
-    check(information.find(2).unwrap().nested());
+    assert_eq!(attributes.find(IFLA_IFNAME).unwrap().read_str(), Ok(link.name()));
+    let information = attributes.find(IFLA_LINKINFO).unwrap().nested_attributes();
+    assert_eq!(link_kind(&information), Ok(Some(link.kind().to_owned())));
+    check(information.find(2).unwrap().nested_attributes());
 }
 
 fn list(attributes: Attributes<'_>) -> Vec<(u16, Vec<u8>)> {
@@ -90,15 +90,15 @@ fn a_peer_is_read_and_number_0_is_none() {
     let plain = read(|_| {});
     assert_eq!((plain.peer, plain.peer_netns), (None, None));
     let unbound = read(|message| {
-        message.u32(IFLA_LINK, 0);
+        message.put_u32(IFLA_LINK, 0);
     });
     assert_eq!((unbound.peer, unbound.peer_netns), (None, None));
     let veth = read(|message| {
-        message.u32(IFLA_LINK, 2).u32(IFLA_LINK_NETNSID, 0);
+        message.put_u32(IFLA_LINK, 2).put_u32(IFLA_LINK_NETNSID, 0);
     });
     assert_eq!((veth.peer, veth.peer_netns), (Some(LinkIndex(2)), Some(0)));
     let ending = read(|message| {
-        message.u32(IFLA_LINK, 2).u32(IFLA_LINK_NETNSID, u32::MAX);
+        message.put_u32(IFLA_LINK, 2).put_u32(IFLA_LINK_NETNSID, u32::MAX);
     });
     assert_eq!(ending.peer_netns, Some(-1));
 }

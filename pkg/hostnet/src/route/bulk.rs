@@ -16,7 +16,7 @@ pub enum RouteChange {
 }
 
 impl RouteChange {
-    const fn parts(&self) -> (RouteVerb, &Route) {
+    const fn verb_and_route(&self) -> (RouteVerb, &Route) {
         match self {
             Self::Add(route) => (RouteVerb::Add, route),
             Self::Replace(route) => (RouteVerb::Replace, route),
@@ -26,7 +26,7 @@ impl RouteChange {
 
     /// Whether this refusal says that there is nothing to change.
     fn finds_it_so(&self, refused: &netlink::Error) -> bool {
-        refused.errno().is_some_and(|errno| self.parts().0.already().contains(&errno))
+        refused.errno().is_some_and(|errno| self.verb_and_route().0.ignored_errors().contains(&errno))
     }
 }
 
@@ -49,14 +49,15 @@ impl RtnetlinkHandle {
     /// [`Error::SendRoutes`] if the exchange with the kernel fails. Look again what is there before going on.
     pub fn apply_routes(&mut self, changes: &[RouteChange]) -> Result<usize, Error> {
         let requests = changes.iter().map(|change| {
-            let (verb, route) = change.parts();
-            verb.message(route)
+            let (verb, route) = change.verb_and_route();
+            verb.to_request(route)
         });
         let count = changes.len();
-        let outcomes = self.socket.batch(requests).map_err(|source| Error::SendRoutes { count, source })?;
+        let outcomes =
+            self.socket.send_batch(requests).map_err(|source| Error::SendRoutes { count, source })?;
         let mut tally = BulkTally::default();
         for (index, (change, outcome)) in changes.iter().zip(outcomes).enumerate() {
-            tally.count(index, change, outcome);
+            tally.count_outcome(index, change, outcome);
         }
         self.result_of(changes, tally)
     }
@@ -69,13 +70,13 @@ impl RtnetlinkHandle {
     }
 
     fn describe_change(&mut self, change: &RouteChange) -> String {
-        let (verb, route) = change.parts();
-        format!("{} route {}", verb.word(), self.describe_route(route))
+        let (verb, route) = change.verb_and_route();
+        format!("{} route {}", verb.as_str(), self.describe_route(route))
     }
 }
 
 impl BulkTally {
-    fn count(&mut self, index: usize, change: &RouteChange, outcome: Result<(), netlink::Error>) {
+    fn count_outcome(&mut self, index: usize, change: &RouteChange, outcome: Result<(), netlink::Error>) {
         match outcome {
             Ok(()) => self.applied += 1,
             Err(refused) if change.finds_it_so(&refused) => {}

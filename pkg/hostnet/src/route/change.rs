@@ -15,16 +15,16 @@ pub(super) enum RouteVerb {
 }
 
 impl RouteVerb {
-    pub(super) fn message(self, route: &Route) -> NetlinkRequest {
+    pub(super) fn to_request(self, route: &Route) -> NetlinkRequest {
         match self {
-            Self::Add => message::add(route, CREATE),
-            Self::Replace => message::add(route, REPLACE),
-            Self::Delete => message::delete(route),
+            Self::Add => message::add_request(route, CREATE),
+            Self::Replace => message::add_request(route, REPLACE),
+            Self::Delete => message::delete_request(route),
         }
     }
 
     /// The kernel's ways of saying that there is nothing to change.
-    pub(super) const fn already(self) -> &'static [Errno] {
+    pub(super) const fn ignored_errors(self) -> &'static [Errno] {
         match self {
             Self::Add => &[Errno::EXIST],
             Self::Replace => &[],
@@ -33,7 +33,7 @@ impl RouteVerb {
         }
     }
 
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Add => "add",
             Self::Replace => "replace",
@@ -48,11 +48,11 @@ impl RtnetlinkHandle {
         verb: RouteVerb,
         route: &Route,
     ) -> Result<ChangeOutcome, netlink::Error> {
-        self.change(verb.message(route), verb.already())
+        self.send_change(verb.to_request(route), verb.ignored_errors())
     }
 
     pub(super) fn describe_route(&mut self, route: &Route) -> String {
         let link = route.oif.map(|index| self.link_name(index));
-        route.describe(link.as_deref())
+        route.describe_with_link(link.as_deref())
     }
 }

@@ -52,22 +52,22 @@ impl RouteHeader {
         Self { family, dst_len, src_len, tos, table, protocol, scope, kind, flags }
     }
 
-    const fn bytes(&self) -> [u8; 12] {
+    const fn to_bytes(&self) -> [u8; 12] {
         let [f0, f1, f2, f3] = self.flags.to_ne_bytes();
         let Self { family, dst_len, src_len, tos, table, protocol, scope, kind, .. } = *self;
         [family, dst_len, src_len, tos, table, protocol, scope, kind, f0, f1, f2, f3]
     }
 }
 
-pub(super) fn query(family: Family, table: Option<TableId>) -> NetlinkRequest {
+pub(super) fn list_request(family: Family, table: Option<TableId>) -> NetlinkRequest {
     let header = RouteHeader {
         family: wire::family_number(Some(family)),
         table: table.map_or(0, |table| wire::header_table(table.0)),
         ..RouteHeader::default()
     };
-    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.bytes());
+    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
     if let Some(table) = table {
-        message.u32(RTA_TABLE, table.0);
+        message.put_u32(RTA_TABLE, table.0);
     }
     message
 }
@@ -79,7 +79,7 @@ pub(super) fn look_up(ip: IpAddr) -> NetlinkRequest {
         dst_len: if ip.is_ipv4() { 32 } else { 128 },
         ..RouteHeader::default()
     };
-    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.bytes());
+    let mut message = NetlinkRequest::new(RTM_GETROUTE, MessageFlags::NONE, &header.to_bytes());
     wire::put_ip(&mut message, RTA_DST, ip);
     message
 }
@@ -89,24 +89,24 @@ pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<Li
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }
-    let (header, attributes) = reply.header::<12>()?;
+    let (header, attributes) = reply.split_header::<12>()?;
     let is_forwarded = kind_from(RouteHeader::from_bytes(*header).kind) == RouteKind::Unicast;
     let has_gateway = [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| attributes.find(kind).is_some());
     let link = attributes.find(RTA_OIF).filter(|_| is_forwarded && !has_gateway);
-    link.map(|link| link.u32().map(LinkIndex)).transpose()
+    link.map(|link| link.read_u32().map(LinkIndex)).transpose()
 }
 
-pub(crate) fn add(route: &Route, flags: MessageFlags) -> NetlinkRequest {
-    whole(RTM_NEWROUTE, flags, route, route.metric)
+pub(crate) fn add_request(route: &Route, flags: MessageFlags) -> NetlinkRequest {
+    change_request(RTM_NEWROUTE, flags, route, route.metric)
 }
 
-pub(super) fn delete(route: &Route) -> NetlinkRequest {
+pub(super) fn delete_request(route: &Route) -> NetlinkRequest {
     // Without one, or with 0, IPv6 deletes a route of any metric.
     let metric = route.metric.filter(|metric| *metric != 0).or(route.default_metric());
-    whole(RTM_DELROUTE, MessageFlags::NONE, route, metric)
+    change_request(RTM_DELROUTE, MessageFlags::NONE, route, metric)
 }
 
-fn whole(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> NetlinkRequest {
+fn change_request(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> NetlinkRequest {
     let header = RouteHeader {
         family: wire::family_number(Some(route.family)),
         dst_len: route.dst.map_or(0, |dst| dst.prefix_len()),
@@ -117,7 +117,7 @@ fn whole(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> 
         flags: if route.onlink { ONLINK } else { 0 },
         ..RouteHeader::default()
     };
-    let mut message = NetlinkRequest::new(kind, flags, &header.bytes());
+    let mut message = NetlinkRequest::new(kind, flags, &header.to_bytes());
     let addresses = [
         (RTA_DST, route.dst.map(|dst| dst.addr())),
         (RTA_GATEWAY, route.gateway),
@@ -128,10 +128,10 @@ fn whole(kind: u16, flags: MessageFlags, route: &Route, metric: Option<u32>) -> 
             wire::put_ip(&mut message, kind, ip);
         }
     }
-    message.u32(RTA_TABLE, route.table.0);
+    message.put_u32(RTA_TABLE, route.table.0);
     for (kind, number) in [(RTA_OIF, route.oif.map(|oif| oif.0)), (RTA_PRIORITY, metric)] {
         if let Some(number) = number {
-            message.u32(kind, number);
+            message.put_u32(kind, number);
         }
     }
     message
@@ -142,7 +142,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
     if reply.kind != RTM_NEWROUTE {
         return Ok(None);
     }
-    let (header, attributes) = reply.header::<12>()?;
+    let (header, attributes) = reply.split_header::<12>()?;
     let header = RouteHeader::from_bytes(*header);
     let Some(family) = wire::family_from(header.family) else { return Ok(None) };
     if header.flags & CLONED != 0 {
@@ -153,21 +153,25 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
     route.onlink = header.flags & ONLINK != 0;
     route.unmodelled = header.src_len != 0 || header.tos != 0;
     for attribute in attributes {
-        read(&attribute?, &header, &mut route)?;
+        read_attribute(&attribute?, &header, &mut route)?;
     }
     route.scope = Some(RouteScope::from_wire(header.scope));
-    route.normalise();
+    route.drop_kernel_defaults();
     Ok(Some(route))
 }
 
-fn read(attribute: &Attribute<'_>, header: &RouteHeader, route: &mut Route) -> Result<(), Malformed> {
+fn read_attribute(
+    attribute: &Attribute<'_>,
+    header: &RouteHeader,
+    route: &mut Route,
+) -> Result<(), Malformed> {
     match attribute.kind {
-        RTA_DST => route.dst = Some(wire::net(attribute, header.dst_len)?),
-        RTA_OIF => route.oif = Some(LinkIndex(attribute.u32()?)),
-        RTA_GATEWAY => route.gateway = Some(wire::ip(attribute)?),
-        RTA_PRIORITY => route.metric = Some(attribute.u32()?),
-        RTA_PREFSRC => route.prefsrc = Some(wire::ip(attribute)?),
-        RTA_TABLE => route.table = TableId(attribute.u32()?),
+        RTA_DST => route.dst = Some(wire::read_net(attribute, header.dst_len)?),
+        RTA_OIF => route.oif = Some(LinkIndex(attribute.read_u32()?)),
+        RTA_GATEWAY => route.gateway = Some(wire::read_ip(attribute)?),
+        RTA_PRIORITY => route.metric = Some(attribute.read_u32()?),
+        RTA_PREFSRC => route.prefsrc = Some(wire::read_ip(attribute)?),
+        RTA_TABLE => route.table = TableId(attribute.read_u32()?),
         RTA_SRC | RTA_METRICS | RTA_MULTIPATH | RTA_VIA | RTA_ENCAP | RTA_ENCAP_TYPE | RTA_NH_ID => {
             route.unmodelled = true;
         }

@@ -29,7 +29,7 @@ const FRA_IP_PROTO: u16 = 22;
 /// `FIB_RULE_INVERT`: packets that do *not* meet the conditions.
 const INVERTED: u32 = 0x2;
 
-pub(super) fn query(family: Family) -> NetlinkRequest {
+pub(super) fn list_request(family: Family) -> NetlinkRequest {
     let mut header = [0; 12];
     if let Some(field) = header.first_mut() {
         *field = wire::family_number(Some(family));
@@ -37,15 +37,15 @@ pub(super) fn query(family: Family) -> NetlinkRequest {
     NetlinkRequest::new(RTM_GETRULE, MessageFlags::NONE, &header)
 }
 
-pub(crate) fn add(rule: &PolicyRule, flags: MessageFlags) -> NetlinkRequest {
-    whole(RTM_NEWRULE, flags, rule)
+pub(crate) fn add_request(rule: &PolicyRule, flags: MessageFlags) -> NetlinkRequest {
+    change_request(RTM_NEWRULE, flags, rule)
 }
 
-pub(super) fn delete(rule: &PolicyRule) -> NetlinkRequest {
-    whole(RTM_DELRULE, MessageFlags::NONE, rule)
+pub(super) fn delete_request(rule: &PolicyRule) -> NetlinkRequest {
+    change_request(RTM_DELRULE, MessageFlags::NONE, rule)
 }
 
-fn whole(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkRequest {
+fn change_request(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkRequest {
     let (table, target) = match rule.action {
         RuleAction::Lookup(table) => (table.0, None),
         RuleAction::Goto(priority) => (0, Some(priority)),
@@ -67,26 +67,26 @@ fn whole(kind: u16, flags: MessageFlags, rule: &PolicyRule) -> NetlinkRequest {
     ];
     for (kind, number) in numbers {
         if let Some(number) = number {
-            message.u32(kind, number);
+            message.put_u32(kind, number);
         }
     }
     if let Some(iif) = &rule.iif {
-        message.str(FRA_IIFNAME, iif);
+        message.put_str(FRA_IIFNAME, iif);
     }
     match rule.dest.map(|net| net.addr()) {
         Some(IpAddr::V4(ip)) => {
-            message.bytes(FRA_DST, &ip.octets());
+            message.put_bytes(FRA_DST, &ip.octets());
         }
         Some(IpAddr::V6(ip)) => {
-            message.bytes(FRA_DST, &ip.octets());
+            message.put_bytes(FRA_DST, &ip.octets());
         }
         None => {}
     }
     if rule.protocol != RouteProtocol::ANY {
-        message.u8(FRA_PROTOCOL, rule.protocol.0);
+        message.put_u8(FRA_PROTOCOL, rule.protocol.0);
     }
     if let Some(protocol) = rule.ip_proto {
-        message.u8(FRA_IP_PROTO, protocol.0);
+        message.put_u8(FRA_IP_PROTO, protocol.0);
     }
     message
 }
@@ -111,15 +111,15 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
     if reply.kind != RTM_NEWRULE {
         return Ok(None);
     }
-    let (header, attributes) = reply.header::<12>()?;
+    let (header, attributes) = reply.split_header::<12>()?;
     let [family, dst_len, src_len, tos, table, _, _, action, f0, f1, f2, f3] = *header;
     let Some(family) = wire::family_from(family) else { return Ok(None) };
     let mut parts = RuleParts::default();
     for attribute in attributes {
-        parts.read(&attribute?)?;
+        parts.read_attribute(&attribute?)?;
     }
     let inverted = u32::from_ne_bytes([f0, f1, f2, f3]) & INVERTED != 0;
-    let dest = parts.dest(dst_len)?;
+    let dest = parts.dest_network(dst_len)?;
     let table = TableId(parts.table.unwrap_or(u32::from(table)));
     Ok(Some(PolicyRule {
         family,
@@ -135,26 +135,28 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<PolicyRule>, M
 }
 
 impl RuleParts {
-    fn read(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
+    fn read_attribute(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
         match attribute.kind {
-            FRA_PRIORITY => self.priority = attribute.u32()?,
-            FRA_FWMARK => self.mark = Some(attribute.u32()?),
-            FRA_FWMASK => self.mask = Some(attribute.u32()?),
-            FRA_IIFNAME => self.iif = Some(attribute.str()?.to_owned()),
-            FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.u8()?)),
-            FRA_TABLE => self.table = Some(attribute.u32()?),
-            FRA_GOTO => self.target = Some(attribute.u32()?),
+            FRA_PRIORITY => self.priority = attribute.read_u32()?,
+            FRA_FWMARK => self.mark = Some(attribute.read_u32()?),
+            FRA_FWMASK => self.mask = Some(attribute.read_u32()?),
+            FRA_IIFNAME => self.iif = Some(attribute.read_str()?.to_owned()),
+            FRA_IP_PROTO => self.ip_proto = Some(IpProtocol(attribute.read_u8()?)),
+            FRA_TABLE => self.table = Some(attribute.read_u32()?),
+            FRA_GOTO => self.target = Some(attribute.read_u32()?),
             // -1 is "nothing suppressed", and always there
-            FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => self.unmodelled |= attribute.u32()? != u32::MAX,
-            FRA_PROTOCOL => self.protocol = attribute.u8()?,
-            FRA_DST => self.dest = Some(address(attribute)?),
+            FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => {
+                self.unmodelled |= attribute.read_u32()? != u32::MAX;
+            }
+            FRA_PROTOCOL => self.protocol = attribute.read_u8()?,
+            FRA_DST => self.dest = Some(read_address(attribute)?),
             FRA_PAD => {}
             _ => self.unmodelled = true,
         }
         Ok(())
     }
 
-    fn dest(&self, length: u8) -> Result<Option<IpNet>, Malformed> {
+    fn dest_network(&self, length: u8) -> Result<Option<IpNet>, Malformed> {
         let net = |ip| IpNet::new(ip, length).map_err(|_| Malformed("a rule's destination is no network"));
         match (self.dest, length) {
             (_, 0) => Ok(None),
@@ -170,10 +172,10 @@ impl RuleParts {
     }
 }
 
-fn address(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
+fn read_address(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     match attribute.payload.len() {
-        4 => attribute.array::<4>().map(IpAddr::from),
-        _ => attribute.array::<16>().map(IpAddr::from),
+        4 => attribute.read_array::<4>().map(IpAddr::from),
+        _ => attribute.read_array::<16>().map(IpAddr::from),
     }
 }
 

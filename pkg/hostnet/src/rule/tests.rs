@@ -25,11 +25,14 @@ fn a_rule_prints_as_ip_prints_it() {
 
 #[test]
 fn a_rule_with_more_conditions_is_never_ours() {
-    assert!(marked().is(&marked()));
-    assert!(!PolicyRule { unmodelled: true, ..marked() }.is(&marked()));
-    assert!(!PolicyRule { fwmark: Some(Mark { value: 0x100, mask: u32::MAX }), ..marked() }.is(&marked()));
-    assert!(marked().is(&PolicyRule { priority: None, ..marked() }));
-    assert!(!marked().is(&PolicyRule { priority: Some(102), ..marked() }));
+    assert!(marked().is_match_for(&marked()));
+    assert!(!PolicyRule { unmodelled: true, ..marked() }.is_match_for(&marked()));
+    assert!(
+        !PolicyRule { fwmark: Some(Mark { value: 0x100, mask: u32::MAX }), ..marked() }
+            .is_match_for(&marked())
+    );
+    assert!(marked().is_match_for(&PolicyRule { priority: None, ..marked() }));
+    assert!(!marked().is_match_for(&PolicyRule { priority: Some(102), ..marked() }));
 }
 
 #[test]
@@ -40,7 +43,7 @@ fn a_rule_is_read_as_it_was_written() {
         PolicyRule { action: RuleAction::Goto(32766), ip_proto: Some(IpProtocol::UDP), ..marked() },
         PolicyRule { fwmark: Some(Mark { value: 0, mask: 0x3000 }), family: Family::V6, ..marked() },
     ] {
-        let mut message = message::add(&rule, MessageFlags::NONE);
+        let mut message = message::add_request(&rule, MessageFlags::NONE);
         let bytes = message.finish(1, MessageFlags::NONE).unwrap();
         let received = MessageIter::new(bytes).next().unwrap().unwrap();
         assert_eq!(message::parse(&received), Ok(Some(rule)));

@@ -29,7 +29,7 @@ fn links_are_those_that_ip_shows() {
         ip("link set va mtu 1400");
         ip("link set vb down");
         let (links, expected) =
-            at_one_moment(|| handle.links().unwrap(), || shown("link show"), |links| links.len() == 3);
+            at_one_moment(|| handle.list_links().unwrap(), || shown("link show"), |links| links.len() == 3);
         assert_eq!(links.len(), expected.len());
         for (link, expected) in links.iter().zip(&expected) {
             assert_eq!(u64::from(link.index.0), expected["ifindex"].as_u64().unwrap());
@@ -81,7 +81,7 @@ fn addresses_come_in_the_order_of_ip() {
         ip("addr add 10.9.0.1 peer 10.9.0.2/32 dev vb");
         let ours = || {
             handle
-                .addresses()
+                .list_addresses()
                 .unwrap()
                 .iter()
                 .map(|a| (a.index.0, a.ip.to_string(), u64::from(a.prefix_len)))
@@ -103,7 +103,7 @@ fn an_address_is_added_once_and_deleted_once() {
             assert_eq!(handle.add_address(link, address).unwrap(), ChangeOutcome::Yes, "{text}");
             assert_eq!(handle.add_address(link, address).unwrap(), ChangeOutcome::No, "{text}");
             let count = |handle: &mut RtnetlinkHandle| {
-                handle.addresses().unwrap().iter().filter(|found| found.ip == address.addr()).count()
+                handle.list_addresses().unwrap().iter().filter(|found| found.ip == address.addr()).count()
             };
             assert_eq!(count(handle), 1);
             assert!(ip("addr show").contains(text));
@@ -124,7 +124,7 @@ fn flags_and_scope_tell_the_state_of_an_address() {
         ip("addr add 2001:db8:3::1/64 dev va");
         let find = |handle: &mut RtnetlinkHandle, text: &str| {
             let wanted = prefix(text).addr();
-            handle.addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
+            handle.list_addresses().unwrap().into_iter().find(|address| address.ip == wanted).unwrap()
         };
         assert!(!is_secondary(find(handle, "10.3.0.1/24").flags));
         assert!(is_secondary(find(handle, "10.3.0.2/24").flags));
@@ -147,7 +147,7 @@ fn an_address_is_usable_at_once() {
             let address = prefix(text);
             assert_eq!(handle.add_address(a, address).unwrap(), ChangeOutcome::Yes, "{text}");
             assert_eq!(handle.add_address(a, address).unwrap(), ChangeOutcome::No, "{text}");
-            let found = handle.addresses().unwrap().into_iter().find(|found| found.ip == address.addr());
+            let found = handle.list_addresses().unwrap().into_iter().find(|found| found.ip == address.addr());
             let flags = found.unwrap().flags;
             assert!(!is_tentative(flags), "{text}");
             assert_eq!(flags.0 & 0x02 != 0, address.addr().is_ipv6(), "{text}: of IPv4 it would say nothing");

@@ -30,7 +30,7 @@ fn a_veth_knows_its_peer_and_plain_links_have_none() {
         assert_eq!(handle.create_link(&vxlan("vx", "10.9.0.2")).unwrap(), ChangeOutcome::Yes);
         let tunnel = link(handle, "vx");
         assert_eq!((tunnel.peer, tunnel.peer_netns), (None, None));
-        let (listed, _) = at_one_moment(|| handle.links().unwrap(), || (), |links| links.len() == 4);
+        let (listed, _) = at_one_moment(|| handle.list_links().unwrap(), || (), |links| links.len() == 4);
         let peers: Vec<_> = listed.iter().map(|link| (link.name.as_str(), link.peer)).collect();
         assert!(peers.contains(&("va", Some(b.index))) && peers.contains(&("lo", None)), "{peers:?}");
     });

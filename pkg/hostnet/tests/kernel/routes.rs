@@ -57,10 +57,10 @@ fn routes_are_added_once_read_back_equal_and_deleted_once() {
                 assert_eq!(handle.add_route(route).unwrap(), ChangeOutcome::No, "{route}");
             }
             assert_eq!(count(table), samples.len());
-            let found = handle.routes(Some(table)).unwrap();
+            let found = handle.list_routes(Some(table)).unwrap();
             for route in &samples {
                 assert!(found.contains(route), "{route} is not in {found:#?}");
-                assert_eq!(found.iter().filter(|found| found.is(route)).count(), 1, "{route}");
+                assert_eq!(found.iter().filter(|found| found.is_match_for(route)).count(), 1, "{route}");
             }
             assert_eq!(found.len(), samples.len());
             for (rest, route) in (0..samples.len()).rev().zip(&samples) {
@@ -107,7 +107,7 @@ fn a_route_is_what_ip_would_have_made() {
             assert_eq!(list(ours), list(theirs));
         }
         let read = |handle: &mut RtnetlinkHandle, table| {
-            let routes = handle.routes(Some(table)).unwrap().into_iter();
+            let routes = handle.list_routes(Some(table)).unwrap().into_iter();
             routes.map(|route| Route { table: ours, ..route }).collect::<Vec<_>>()
         };
         assert_eq!(read(handle, ours), read(handle, theirs));
@@ -127,7 +127,7 @@ fn replacing_switches_the_next_hop_in_place() {
         let change = [RouteChange::Replace(new.clone())];
         assert_eq!(handle.apply_routes(&change).unwrap(), 1);
         assert_eq!(handle.apply_routes(&change).unwrap(), 1);
-        assert_eq!(handle.routes(Some(table)).unwrap(), [new, fallback]);
+        assert_eq!(handle.list_routes(Some(table)).unwrap(), [new, fallback]);
     });
 }
 
@@ -135,7 +135,7 @@ fn replacing_switches_the_next_hop_in_place() {
 fn a_table_that_does_not_exist_has_no_routes_and_nothing_to_delete() {
     in_fresh_netns(|handle| {
         let table = TableId(9999);
-        assert_eq!(handle.routes(Some(table)).unwrap(), []);
+        assert_eq!(handle.list_routes(Some(table)).unwrap(), []);
         for family in [Family::V4, Family::V6] {
             let route = Route::new(family, RouteKind::Blackhole, None, table);
             assert_eq!(handle.delete_route(&route).unwrap(), ChangeOutcome::No);
@@ -162,17 +162,17 @@ fn a_route_is_the_wanted_one_in_whatever_words() {
             Route { oif: a, scope: Some(RouteScope::Link), ..new(Family::V4, unicast, "10.0.0.0/8") },
         ] {
             assert_eq!(handle.add_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
-            let found = handle.routes(Some(table)).unwrap();
-            assert!(found.len() == 1 && found[0].is(&wanted), "{wanted:?}: {found:#?}");
+            let found = handle.list_routes(Some(table)).unwrap();
+            assert!(found.len() == 1 && found[0].is_match_for(&wanted), "{wanted:?}: {found:#?}");
             let others = [
                 Route { metric: Some(7), ..wanted.clone() },
                 Route { kind: RouteKind::Unreachable, ..wanted.clone() },
                 Route { table: TableId(301), ..wanted.clone() },
                 Route { protocol: RouteProtocol(4), ..wanted.clone() },
             ];
-            assert!(!others.iter().any(|other| found[0].is(other)), "{wanted:?}");
+            assert!(!others.iter().any(|other| found[0].is_match_for(other)), "{wanted:?}");
             assert_eq!(handle.delete_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
-            assert_eq!(handle.routes(Some(table)).unwrap(), []);
+            assert_eq!(handle.list_routes(Some(table)).unwrap(), []);
         }
     });
 }
@@ -188,7 +188,7 @@ fn deleting_without_a_metric_leaves_those_of_other_metrics() {
         for metric in [None, Some(0), Some(1024)] {
             assert_eq!(handle.delete_route(&plain(metric)).unwrap(), ChangeOutcome::No, "{metric:?}");
         }
-        assert_eq!(handle.routes(Some(TableId(300))).unwrap(), [other]);
+        assert_eq!(handle.list_routes(Some(TableId(300))).unwrap(), [other]);
     });
 }
 
@@ -202,7 +202,8 @@ fn all_tables_together_are_those_that_ip_shows() {
         }
         let count =
             || ["-4", "-6"].iter().map(|family| shown(&format!("{family} route show table all")).len()).sum();
-        let (all, expected): (_, usize) = at_one_moment(|| handle.routes(None).unwrap(), count, |_| true);
+        let (all, expected): (_, usize) =
+            at_one_moment(|| handle.list_routes(None).unwrap(), count, |_| true);
         assert_eq!(all.len(), expected);
         assert!(ours.iter().all(|route| all.contains(route)), "{all:#?}");
         assert!(
@@ -218,7 +219,8 @@ fn what_the_type_does_not_tell_is_flagged() {
         ip("route add 10.20.0.0/16 table 50 nexthop via 10.1.0.2 dev va nexthop via 10.1.0.3 dev va");
         ip("route add 10.21.0.0/16 table 50 via 10.1.0.2 mtu 1300");
         ip("route add 10.22.0.0/16 table 50 via 10.1.0.2");
-        let flags: Vec<_> = handle.routes(Some(TableId(50))).unwrap().iter().map(|r| r.unmodelled).collect();
+        let flags: Vec<_> =
+            handle.list_routes(Some(TableId(50))).unwrap().iter().map(|r| r.unmodelled).collect();
         assert_eq!(flags, [true, true, false]);
     });
 }

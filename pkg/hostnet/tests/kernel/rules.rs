@@ -49,11 +49,11 @@ fn who_made_a_rule_is_read_back_and_no_condition() {
         let plain = PolicyRule { dest: Some(network(Family::V4)), ..samples(Family::V4).remove(3) };
         let ours = PolicyRule { protocol: hostnet::RouteProtocol(109), ..plain.clone() };
         assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::Yes);
-        let found = handle.rules(Family::V4).unwrap();
+        let found = handle.list_rules(Family::V4).unwrap();
         assert!(found.contains(&ours), "{found:#?}");
         assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::No, "it is there, whoever made it");
         assert_eq!(handle.delete_rule(&plain).unwrap(), ChangeOutcome::Yes);
-        assert!(!handle.rules(Family::V4).unwrap().iter().any(|rule| rule.is(&ours)));
+        assert!(!handle.list_rules(Family::V4).unwrap().iter().any(|rule| rule.is_match_for(&ours)));
     });
 }
 
@@ -66,7 +66,7 @@ fn rules_are_added_once_read_back_equal_and_deleted_once() {
                 assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::Yes, "{rule}");
                 assert_eq!(handle.ensure_rule(&rule).unwrap(), ChangeOutcome::No, "{rule}");
             }
-            let found = handle.rules(family).unwrap();
+            let found = handle.list_rules(family).unwrap();
             assert!(samples(family).iter().all(|rule| found.contains(rule)), "{found:#?}");
             assert_eq!(shown_rules(family).len(), before + samples(family).len());
             for rule in samples(family) {
@@ -84,7 +84,7 @@ fn rules_print_as_ip_prints_them() {
         for rule in samples(Family::V4).into_iter().filter(|rule| rule.iif.as_deref() != Some("notyet")) {
             let _ = handle.ensure_rule(&rule).unwrap();
         }
-        let ours: Vec<_> = handle.rules(Family::V4).unwrap().iter().map(ToString::to_string).collect();
+        let ours: Vec<_> = handle.list_rules(Family::V4).unwrap().iter().map(ToString::to_string).collect();
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(ours, ip("-4 rule show").lines().map(words).collect::<Vec<_>>());
     });
@@ -132,7 +132,7 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
         in_fresh_netns(|handle| {
             ip(&format!("rule add priority 90 {condition} lookup 101"));
             let plain = PolicyRule::new(Family::V4, Some(90), RuleAction::Lookup(TableId(101)));
-            let foreign = |handle: &mut RtnetlinkHandle| handle.rules(Family::V4).unwrap().remove(1);
+            let foreign = |handle: &mut RtnetlinkHandle| handle.list_rules(Family::V4).unwrap().remove(1);
             assert!(foreign(handle).unmodelled, "{condition}: {:?}", foreign(handle));
             assert_eq!(handle.delete_rule(&plain).unwrap(), ChangeOutcome::No, "{condition}");
             assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::Yes, "{condition}");
@@ -161,8 +161,8 @@ fn rules_of_the_node_path_live_beside_foreign_ones_of_their_priority() {
                 assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::Yes, "{ours}");
                 ip(&format!("{number} rule add priority 100 {to} {words}"));
                 assert_eq!(handle.ensure_rule(&ours).unwrap(), ChangeOutcome::No, "{ours}");
-                let rules = handle.rules(family).unwrap();
-                assert_eq!(rules.iter().filter(|rule| rule.is(&ours)).count(), 1, "{rules:#?}");
+                let rules = handle.list_rules(family).unwrap();
+                assert_eq!(rules.iter().filter(|rule| rule.is_match_for(&ours)).count(), 1, "{rules:#?}");
                 let told = ip(&format!("{number} rule show priority 100"));
                 let told: Vec<_> =
                     told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
@@ -199,7 +199,7 @@ fn rules_that_cannot_be_found_again_are_refused() {
             assert!(matches!(handle.ensure_rule(&rule), Err(Error::UnsuitableRule { .. })));
             assert!(matches!(handle.delete_rule(&rule), Err(Error::UnsuitableRule { .. })));
         }
-        assert_eq!(handle.rules(Family::V4).unwrap().len(), 3);
+        assert_eq!(handle.list_rules(Family::V4).unwrap().len(), 3);
     });
 }
 

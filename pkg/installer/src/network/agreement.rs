@@ -36,7 +36,7 @@ fn our_rules_are_those_of_containerd_and_crio() {
             env::var_os("CI").is_none_or(|ci| ci != "true"),
             "CI runs everything, but MILLRACE_LIBCNI is not set"
         );
-        return skip("MILLRACE_LIBCNI is not set; hack/libcni prints it");
+        return record_skip("MILLRACE_LIBCNI is not set; hack/libcni prints it");
     };
     let random_seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     for seed in [FIXED_SEED, random_seed] {
@@ -45,27 +45,27 @@ fn our_rules_are_those_of_containerd_and_crio() {
         let scratch = tempfile::tempdir().unwrap();
         let directories: Vec<PathBuf> =
             (0..DIRECTORIES).map(|at| scratch.path().join(at.to_string())).collect();
-        directories.iter().for_each(|directory| fill(directory, &mut random));
+        directories.iter().for_each(|directory| fill_directory(directory, &mut random));
         let theirs = thread::scope(|scope| {
             let versions = Libcni::ALL.map(|libcni| {
                 let program = programs.join(libcni.to_string().replace(' ', "-"));
                 let directories = &directories;
-                scope.spawn(move || load(&program, directories))
+                scope.spawn(move || run_loader(&program, directories))
             });
             versions.map(|version| version.join().unwrap())
         });
         for (at, directory) in directories.iter().enumerate() {
             let theirs: Vec<&Loaded> = theirs.iter().filter_map(|loaded| loaded.get(at)).collect();
             assert_eq!(theirs.len(), Libcni::ALL.len());
-            compare(directory, &theirs);
+            compare_with_runtimes(directory, &theirs);
         }
-        let chained = directories.iter().filter(|directory| found(directory).is_some()).count();
+        let chained = directories.iter().filter(|directory| found_network(directory).is_some()).count();
         assert!(chained > DIRECTORIES / 5, "the directories are too odd: {chained}");
     }
 }
 
 /// Counted by `hack/test`.
-fn skip(why: &str) {
+fn record_skip(why: &str) {
     eprintln!("skipped: {why}");
     if let Some(skips) = env::var_os("MILLRACE_SKIPS") {
         let mut skips = fs::OpenOptions::new().append(true).open(skips).unwrap();
@@ -74,18 +74,18 @@ fn skip(why: &str) {
 }
 
 /// Both runtimes with each version load what we say, and our entry goes into that file or nowhere.
-fn compare(directory: &Path, theirs: &[&Loaded]) {
-    let context = || describe(directory);
+fn compare_with_runtimes(directory: &Path, theirs: &[&Loaded]) {
+    let context = || describe_directory(directory);
     for (libcni, theirs) in Libcni::ALL.into_iter().zip(theirs) {
-        assert_eq!(ours(directory, libcni), **theirs, "{libcni}: {}", context());
+        assert_eq!(load_by_our_rules(directory, libcni), **theirs, "{libcni}: {}", context());
     }
-    match found(directory) {
+    match found_network(directory) {
         Some(network) => {
             assert!(theirs.iter().any(|loaded| loaded.crio.is_some()), "{}: {}", network.name, context());
             for loaded in theirs {
                 let containerd = loaded.containerd.as_ref();
                 let is_same =
-                    |(name, appended): &(String, usize)| (name, *appended) == (&origin(&network), 0);
+                    |(name, appended): &(String, usize)| (name, *appended) == (&marked_file(&network), 0);
                 assert!(containerd.is_none_or(is_same), "{}: {loaded:?}: {}", network.name, context());
                 let name = pod_network(&network);
                 assert!(
@@ -100,7 +100,7 @@ fn compare(directory: &Path, theirs: &[&Loaded]) {
                 .iter()
                 .map(|libcni| default_network(directory, *libcni))
                 .map(|taken| {
-                    taken.map(|(network, appended)| (network.name.clone(), appended, connects(&network)))
+                    taken.map(|(network, appended)| (network.name.clone(), appended, connects_pods(&network)))
                 })
                 .collect();
             defaults.dedup();
@@ -109,35 +109,36 @@ fn compare(directory: &Path, theirs: &[&Loaded]) {
     }
 }
 
-fn connects(network: &NetworkConf) -> bool {
+fn connects_pods(network: &NetworkConf) -> bool {
     plugin_types(&network.content).iter().any(|kind| !is_auxiliary(kind))
         && unknown_version(&network.content).is_none()
 }
 
-fn found(directory: &Path) -> Option<NetworkConf> {
-    match first(directory, "").unwrap() {
+fn found_network(directory: &Path) -> Option<NetworkConf> {
+    match find_default(directory, "").unwrap() {
         NetworkSearch::Found(network) => Some(network),
         NetworkSearch::None(_) => None,
     }
 }
 
-fn ours(directory: &Path, libcni: Libcni) -> Loaded {
+fn load_by_our_rules(directory: &Path, libcni: Libcni) -> Loaded {
     let mut candidates =
-        names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
-    let containerd = candidates.next().and_then(|name| loads(directory, &name, libcni));
+        file_names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
+    let containerd = candidates.next().and_then(|name| load_file(directory, &name, libcni));
     Loaded {
-        containerd: containerd.map(|(network, appended)| (origin(&network), appended)),
+        containerd: containerd.map(|(network, appended)| (marked_file(&network), appended)),
         crio: default_network(directory, libcni).map(|(network, _)| pod_network(&network)),
     }
 }
 
 /// The first file that loads.
 fn default_network(directory: &Path, libcni: Libcni) -> Option<(NetworkConf, usize)> {
-    let names = names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
-    names.into_iter().find_map(|name| loads(directory, &name, libcni))
+    let names =
+        file_names(directory).unwrap().into_iter().filter(|name| FileForm::from_file_name(name).is_some());
+    names.into_iter().find_map(|name| load_file(directory, &name, libcni))
 }
 
-fn loads(directory: &Path, name: &str, libcni: Libcni) -> Option<(NetworkConf, usize)> {
+fn load_file(directory: &Path, name: &str, libcni: Libcni) -> Option<(NetworkConf, usize)> {
     let network = match NetworkConf::read(directory, name) {
         Ok(network) => network?,
         Err(Error::File(error)) if error.is_no_file() => return None,
@@ -148,8 +149,8 @@ fn loads(directory: &Path, name: &str, libcni: Libcni) -> Option<(NetworkConf, u
 }
 
 /// The file with its content, where it is a link.
-fn origin(network: &NetworkConf) -> String {
-    mark(&String::from_utf8_lossy(&network.content)).unwrap()
+fn marked_file(network: &NetworkConf) -> String {
+    file_mark(&String::from_utf8_lossy(&network.content)).unwrap()
 }
 
 /// The name under which CRI-O has it.
@@ -159,7 +160,7 @@ fn pod_network(network: &NetworkConf) -> String {
     if name.is_empty() { network.name.clone() } else { name.to_owned() }
 }
 
-fn load(program: &Path, directories: &[PathBuf]) -> Vec<Loaded> {
+fn run_loader(program: &Path, directories: &[PathBuf]) -> Vec<Loaded> {
     let mut child =
         Command::new(program).args(PLUGINS).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let paths: String = directories.iter().map(|directory| format!("{}\n", directory.display())).collect();
@@ -169,12 +170,12 @@ fn load(program: &Path, directories: &[PathBuf]) -> Vec<Loaded> {
     writer.join().unwrap();
     assert!(output.status.success(), "{output:?}");
     let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.map(|line| loaded(&Json::parse(line).unwrap())).collect()
+    lines.map(|line| parse_loaded(&Json::parse(line).unwrap())).collect()
 }
 
-fn loaded(report: &Json) -> Loaded {
+fn parse_loaded(report: &Json) -> Loaded {
     let texts = report.get("containerd").and_then(Json::as_list).unwrap_or_default();
-    let marks: Vec<_> = texts.iter().map(|text| mark(text.as_str().unwrap())).collect();
+    let marks: Vec<_> = texts.iter().map(|text| file_mark(text.as_str().unwrap())).collect();
     // The list that a runtime makes of a single configuration has no mark of its own.
     let file = marks.iter().flatten().next().cloned();
     let crio = report.get("crio").and_then(Json::as_str).unwrap();
@@ -188,16 +189,16 @@ fn loaded(report: &Json) -> Loaded {
 }
 
 /// The file that a configuration is from.
-fn mark(text: &str) -> Option<String> {
+fn file_mark(text: &str) -> Option<String> {
     Json::parse(text.as_bytes()).unwrap().get("mark").and_then(Json::as_str).map(str::to_owned)
 }
 
-fn describe(directory: &Path) -> String {
+fn describe_directory(directory: &Path) -> String {
     let mut text = String::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let content = if path.is_dir() {
-            describe(&path)
+            describe_directory(&path)
         } else {
             String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned()
         };
@@ -222,7 +223,7 @@ impl Random {
         self.below(odds) == 0
     }
 
-    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+    fn pick_from<'a>(&mut self, choices: &[&'a str]) -> &'a str {
         choices[self.below(choices.len())]
     }
 }
@@ -231,41 +232,44 @@ const STEMS: &[&str] = &["", "00", "05-a", "10-kit", "10-kit.x", "10_kit", "99-z
 const EXTENSIONS: &[&str] =
     &[".conf", ".conflist", ".json", ".conf", ".conflist", ".conflist~", ".CONF", ".conf.bak", ""];
 
-fn fill(directory: &Path, random: &mut Random) {
+fn fill_directory(directory: &Path, random: &mut Random) {
     fs::create_dir(directory).unwrap();
     for network in ["m", "n", "k8s-pod-network"] {
         if random.one_in(4) {
             fs::create_dir(directory.join(network)).unwrap();
             for _ in 0..random.below(3) {
-                put(directory, &format!("{network}/{}", file_name(random)), random);
+                put_entry(directory, &format!("{network}/{}", file_name(random)), random);
             }
         }
     }
     for _ in 0..=random.below(4) {
-        put(directory, &file_name(random), random);
+        put_entry(directory, &file_name(random), random);
     }
 }
 
 fn file_name(random: &mut Random) -> String {
-    let name = format!("{}{}", random.of(STEMS), random.of(EXTENSIONS));
+    let name = format!("{}{}", random.pick_from(STEMS), random.pick_from(EXTENSIONS));
     if name.is_empty() { "none".to_owned() } else { name }
 }
 
 /// Makes one entry, unless there is one of that name.
-fn put(directory: &Path, name: &str, random: &mut Random) {
+fn put_entry(directory: &Path, name: &str, random: &mut Random) {
     let path = directory.join(name);
     if path.exists() || path.is_symlink() {
         return;
     }
     match random.below(30) {
         0 => fs::create_dir(path).unwrap(),
-        1 => symlink(random.of(&["missing", "/dev/null", "n", "m", "10-kit.conf", "10-kit.conflist"]), path)
-            .unwrap(),
+        1 => symlink(
+            random.pick_from(&["missing", "/dev/null", "n", "m", "10-kit.conf", "10-kit.conflist"]),
+            path,
+        )
+        .unwrap(),
         _ => {
             let text = if name.ends_with(".conflist") != random.one_in(30) {
-                list(name, random)
+                random_list(name, random)
             } else {
-                plugin(name, random)
+                random_plugin(name, random)
             };
             let end = if random.one_in(40) { text.len() / 2 } else { text.len() };
             fs::write(path, &text.as_bytes()[..end]).unwrap();
@@ -274,41 +278,41 @@ fn put(directory: &Path, name: &str, random: &mut Random) {
 }
 
 /// A member that most files have right, and some files not at all.
-fn member(members: &mut Vec<String>, random: &mut Random, key: &str, good: &[&str], odd: &[&str]) {
+fn add_member(members: &mut Vec<String>, random: &mut Random, key: &str, good: &[&str], odd: &[&str]) {
     let value = match random.below(12) {
-        0 => random.of(odd),
+        0 => random.pick_from(odd),
         1 => return,
-        _ => random.of(good),
+        _ => random.pick_from(good),
     };
     members.push(format!("\"{key}\":{value}"));
 }
 
 /// A member that most files do not have.
-fn rare(members: &mut Vec<String>, random: &mut Random, key: &str, values: &[&str]) {
+fn add_rare_member(members: &mut Vec<String>, random: &mut Random, key: &str, values: &[&str]) {
     if random.one_in(10) {
-        members.push(format!("\"{key}\":{}", random.of(values)));
+        members.push(format!("\"{key}\":{}", random.pick_from(values)));
     }
 }
 
 const FLAGS: &[&str] = &["true", "false", "\"true\"", "\"False\"", "\"TRUE\"", "\"\"", "null", "1"];
 
-fn list(file: &str, random: &mut Random) -> String {
+fn random_list(file: &str, random: &mut Random) -> String {
     let mut members = vec![format!("\"mark\":\"{file}\"")];
-    member(
+    add_member(
         &mut members,
         random,
         "name",
         &["\"m\"", "\"n\"", "\"kit\""],
         &["\"\"", "\".\"", "5", "null", "\"10-kit.conf\""],
     );
-    member(
+    add_member(
         &mut members,
         random,
         "cniVersion",
         &["\"1.0.0\"", "\"0.3.1\""],
         &["\"\"", "\"new\"", "1", "null"],
     );
-    rare(
+    add_rare_member(
         &mut members,
         random,
         "cniVersions",
@@ -324,56 +328,68 @@ fn list(file: &str, random: &mut Random) -> String {
             "\"1.0.0\"",
         ],
     );
-    rare(&mut members, random, "disableCheck", FLAGS);
-    rare(&mut members, random, "disableGC", FLAGS);
-    rare(&mut members, random, "loadOnlyInlinedPlugins", FLAGS);
-    rare(&mut members, random, "type", &["\"bridge\"", "5"]);
-    rare(&mut members, random, "big", &["1e308", "1e309"]);
+    add_rare_member(&mut members, random, "disableCheck", FLAGS);
+    add_rare_member(&mut members, random, "disableGC", FLAGS);
+    add_rare_member(&mut members, random, "loadOnlyInlinedPlugins", FLAGS);
+    add_rare_member(&mut members, random, "type", &["\"bridge\"", "5"]);
+    add_rare_member(&mut members, random, "big", &["1e308", "1e309"]);
     match random.below(12) {
-        0 => members.push(format!("\"plugins\":{}", random.of(&["[]", "{}", "null", "[5]", "[null]"]))),
+        0 => {
+            members.push(format!("\"plugins\":{}", random.pick_from(&["[]", "{}", "null", "[5]", "[null]"])));
+        }
         1 | 2 => {}
         _ => {
-            let plugins: Vec<String> = (0..=random.below(2)).map(|_| plugin(file, random)).collect();
+            let plugins: Vec<String> = (0..=random.below(2)).map(|_| random_plugin(file, random)).collect();
             members.push(format!("\"plugins\":[{}]", plugins.join(",")));
         }
     }
     format!("{{{}}}", members.join(","))
 }
 
-fn plugin(file: &str, random: &mut Random) -> String {
+fn random_plugin(file: &str, random: &mut Random) -> String {
     let mut members = vec![format!("\"mark\":\"{file}\"")];
     let types: Vec<String> = PLUGINS.iter().map(|name| format!("\"{name}\"")).collect();
     let types: Vec<&str> = types.iter().map(String::as_str).collect();
-    let key = random.of(&["type", "type", "type", "Type", "TYPE"]);
+    let key = random.pick_from(&["type", "type", "type", "Type", "TYPE"]);
     if random.one_in(15) {
-        rare(&mut members, random, key, &["\"\"", "5", "null"]);
+        add_rare_member(&mut members, random, key, &["\"\"", "5", "null"]);
     } else {
-        members.push(format!("\"{key}\":{}", random.of(&types)));
+        members.push(format!("\"{key}\":{}", random.pick_from(&types)));
     }
-    let key = random.of(&["name", "Name"]);
-    rare(&mut members, random, key, &["\"m\"", "\"kit\"", "\"\"", "5", "null"]);
-    rare(&mut members, random, "cniVersion", &["\"1.0.0\"", "\"new\"", "5", "null"]);
-    rare(
+    let key = random.pick_from(&["name", "Name"]);
+    add_rare_member(&mut members, random, key, &["\"m\"", "\"kit\"", "\"\"", "5", "null"]);
+    add_rare_member(&mut members, random, "cniVersion", &["\"1.0.0\"", "\"new\"", "5", "null"]);
+    add_rare_member(
         &mut members,
         random,
         "capabilities",
         &["{\"portMappings\":true}", "{\"a\":null}", "{\"a\":1}", "[]", "null"],
     );
-    rare(&mut members, random, "ipam", &["{\"type\":\"x\",\"n\":5}", "{\"type\":5}", "{}", "\"x\"", "null"]);
-    rare(
+    add_rare_member(
+        &mut members,
+        random,
+        "ipam",
+        &["{\"type\":\"x\",\"n\":5}", "{\"type\":5}", "{}", "\"x\"", "null"],
+    );
+    add_rare_member(
         &mut members,
         random,
         "dns",
         &["{\"search\":[\"a\",null]}", "{\"search\":\"a\"}", "{\"domain\":1}", "[]", "null"],
     );
-    rare(&mut members, random, "prevResult", &["{}", "{\"n\":1e308}", "{\"n\":1e309}", "[]", "null"]);
-    rare(
+    add_rare_member(
+        &mut members,
+        random,
+        "prevResult",
+        &["{}", "{\"n\":1e308}", "{\"n\":1e309}", "[]", "null"],
+    );
+    add_rare_member(
         &mut members,
         random,
         "cni.dev/valid-attachments",
         &["[]", "[{\"containerID\":\"c\"},null]", "[{\"IFNAME\":5}]", "[5]", "{}", "null"],
     );
-    rare(&mut members, random, "big", &["1e308", "1e309", "[{\"n\":-1e999}]"]);
-    rare(&mut members, random, "plugins", &["[]", "5"]);
+    add_rare_member(&mut members, random, "big", &["1e308", "1e309", "[{\"n\":-1e999}]"]);
+    add_rare_member(&mut members, random, "plugins", &["[]", "5"]);
     format!("{{{}}}", members.join(","))
 }

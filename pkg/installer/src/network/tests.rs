@@ -61,7 +61,7 @@ fn the_first_file_that_runtimes_load_is_the_network() {
     ];
     for (files, expected) in cases {
         let directory = directory(files);
-        assert_eq!(chosen(first(directory.path(), "")).as_deref(), Ok(*expected), "{files:?}");
+        assert_eq!(chosen(find_default(directory.path(), "")).as_deref(), Ok(*expected), "{files:?}");
     }
 }
 
@@ -137,13 +137,13 @@ fn where_the_runtimes_network_cannot_be_chained_into_the_reason_names_the_file()
     ];
     for (files, says) in cases {
         let directory = directory(files);
-        let why = chosen(first(directory.path(), "")).unwrap_err();
+        let why = chosen(find_default(directory.path(), "")).unwrap_err();
         assert!(says.iter().all(|part| why.contains(part)), "{why}: {says:?}");
     }
     let directory = directory(&[("10-kit.conflist", LIST)]);
     let name = OsString::from_vec(b"05-\xff.conflist".to_vec());
     fs::write(directory.path().join(name), LIST).unwrap();
-    let why = chosen(first(directory.path(), "")).unwrap_err();
+    let why = chosen(find_default(directory.path(), "")).unwrap_err();
     assert!(why.contains("05-\u{fffd}.conflist is not UTF-8"), "{why}");
 }
 
@@ -157,15 +157,15 @@ fn a_named_network_is_taken_by_either_name_and_a_missing_one_names_what_is_there
         ("05-b.conf", Ok("05-b.conflist")),
         ("10-c.conflist", Err("10-c.conflist is not there yet; the runtime takes ")),
     ] {
-        let found = chosen(named(json.path(), name, ""));
+        let found = chosen(find_named(json.path(), name, ""));
         match (&found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{name}"),
             (Err(why), Err(says)) => assert!(why.contains(says) && why.contains("05-b.conflist"), "{why}"),
             _ => panic!("{name}: {found:?}"),
         }
     }
-    let why = chosen(named(directory(&[]).path(), "10-c.conflist", "")).unwrap_err();
+    let why = chosen(find_named(directory(&[]).path(), "10-c.conflist", "")).unwrap_err();
     assert!(why.ends_with("10-c.conflist is not there yet"), "{why}");
     let blocked = directory(&[("10-a.conflist", LIST), ("kit/x.conf", SINGLE)]);
-    assert!(chosen(named(blocked.path(), "10-a.conflist", "")).is_err());
+    assert!(chosen(find_named(blocked.path(), "10-a.conflist", "")).is_err());
 }

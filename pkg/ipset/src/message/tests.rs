@@ -65,9 +65,9 @@ fn whole_sets_are_named_as_the_tool_does() {
 
 #[test]
 fn questions_for_versions() {
-    assert_eq!(sent(V7.protocol(), 1, 0), []);
+    assert_eq!(sent(V7.protocol_versions(), 1, 0), []);
     let family = b"\x05\x00\x05\x00\x0a\0\0\0";
-    assert_eq!(sent(V7.revisions(Family::V6), 13, 0), [HASH, family].concat());
+    assert_eq!(sent(V7.type_revisions(Family::V6), 13, 0), [HASH, family].concat());
 }
 
 #[test]

@@ -91,12 +91,13 @@ fn a_listing_cut_anywhere_in_a_message_is_malformed_or_shorter() {
 fn versions_are_a_range() {
     let answer = |minimum: Option<u8>| {
         let mut message = netlink::NetlinkRequest::new(message::TYPE, MessageFlags::NONE, &[2, 0, 0, 0]);
-        message.u8(attr::REVISION, 6);
+        message.put_u8(attr::REVISION, 6);
         if let Some(minimum) = minimum {
-            message.u8(attr::MINIMUM, minimum);
+            message.put_u8(attr::MINIMUM, minimum);
         }
         let bytes = message.finish(1, MessageFlags::NONE).unwrap().to_vec();
-        range(&MessageIter::new(&bytes).next().unwrap().unwrap(), message::TYPE, attr::REVISION).unwrap()
+        parse_version_range(&MessageIter::new(&bytes).next().unwrap().unwrap(), message::TYPE, attr::REVISION)
+            .unwrap()
     };
     assert_eq!(answer(Some(0)), Some((0, 6)));
     assert_eq!(answer(None), Some((6, 6)), "Linux before 4.20 says one version of the protocol");
@@ -107,7 +108,7 @@ proptest! {
     fn arbitrary_bytes_never_panic(kind in 0x600..0x610_u16, payload in prop::collection::vec(any::<u8>(), 0..120)) {
         let received = ReceivedMessage { kind, flags: MessageFlags::NONE, sequence: 0, payload: &payload };
         let _ = (parse_header(&received), parse_members(&received));
-        let _ = range(&received, kind, attr::PROTOCOL);
+        let _ = parse_version_range(&received, kind, attr::PROTOCOL);
     }
 
     #[test]
@@ -116,7 +117,7 @@ proptest! {
         let entry = SetEntry { ip, comment };
         let mut request = RequestBuilder { protocol: 7 }.add(&SetName::new("s").unwrap(), &entry);
         let bytes = request.finish(1, MessageFlags::NONE).unwrap();
-        let (_, attributes) = MessageIter::new(bytes).next().unwrap().unwrap().header::<4>().unwrap();
-        prop_assert_eq!(super::entry(attributes.find(attr::DATA).unwrap().nested()), Ok(entry));
+        let (_, attributes) = MessageIter::new(bytes).next().unwrap().unwrap().split_header::<4>().unwrap();
+        prop_assert_eq!(parse_entry(attributes.find(attr::DATA).unwrap().nested_attributes()), Ok(entry));
     }
 }

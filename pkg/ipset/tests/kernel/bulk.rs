@@ -34,7 +34,7 @@ fn ten_thousand_members_are_added_and_listed() {
             let entries = entries(&spec, 10_000);
             let bulk = handle.add_all(&spec, &entries).unwrap();
             assert_eq!((bulk.added, bulk.existed, bulk.failed.len()), (10_000, 0, 0));
-            let listed = handle.list(&spec.name).unwrap().unwrap();
+            let listed = handle.list_members(&spec.name).unwrap().unwrap();
             assert_eq!(listed, saved(&spec.name));
             assert_eq!(sorted(listed), entries);
             let again = handle.add_all(&spec, &entries).unwrap();
@@ -93,7 +93,7 @@ fn a_thousand_members_are_added_within_ten_milliseconds() {
         let spec = made(handle, SetSpec::new(name("s"), Family::V4).with_comments());
         let entries = entries(&spec, 1000);
         let mut round = || {
-            assert_eq!(handle.destroy(&spec.name).unwrap(), RemoveOutcome::Yes);
+            assert_eq!(handle.destroy_set(&spec.name).unwrap(), RemoveOutcome::Yes);
             let spec = made(handle, spec.clone());
             let start = Instant::now();
             assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 1000);
@@ -120,7 +120,7 @@ fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
             while !done.load(Ordering::Relaxed) {
                 let _ = other.add_all(&spec, moving).unwrap();
                 for entry in moving {
-                    let _ = other.remove(&spec, entry.ip).unwrap();
+                    let _ = other.remove_member(&spec, entry.ip).unwrap();
                 }
                 rounds += 1;
             }
@@ -132,7 +132,7 @@ fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
             let (known, mut sizes) = (all.iter().collect::<BTreeSet<_>>(), BTreeSet::new());
             let deadline = Instant::now() + Duration::from_secs(2);
             while Instant::now() < deadline {
-                let listed = handle.list(&spec.name).unwrap().unwrap();
+                let listed = handle.list_members(&spec.name).unwrap().unwrap();
                 let leaving = |entry: &&SetEntry| {
                     entry.comment.is_none()
                         && moving.binary_search_by_key(&entry.ip, |known| known.ip).is_ok()

@@ -17,11 +17,11 @@ fn a_member_is_added_once_and_removed_once() {
             assert_eq!(handle.add(&spec, &entry).unwrap(), AddOutcome::Yes);
             assert_eq!(handle.add(&spec, &entry).unwrap(), AddOutcome::Existed);
             assert_eq!(saved(&spec.name), std::slice::from_ref(&entry));
-            assert_eq!(handle.list(&spec.name).unwrap(), Some(vec![entry.clone()]));
-            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), RemoveOutcome::Yes);
-            assert_eq!(handle.remove(&spec, entry.ip).unwrap(), RemoveOutcome::Missing);
+            assert_eq!(handle.list_members(&spec.name).unwrap(), Some(vec![entry.clone()]));
+            assert_eq!(handle.remove_member(&spec, entry.ip).unwrap(), RemoveOutcome::Yes);
+            assert_eq!(handle.remove_member(&spec, entry.ip).unwrap(), RemoveOutcome::Missing);
             assert_eq!(saved(&spec.name), []);
-            assert_eq!(handle.list(&spec.name).unwrap(), Some(vec![]));
+            assert_eq!(handle.list_members(&spec.name).unwrap(), Some(vec![]));
         }
     });
 }
@@ -48,7 +48,8 @@ fn changes_of_others_are_told_from_our_own() {
                 assert_eq!(counted(handle), before);
             };
             let add = |handle: &mut IpsetHandle, at: usize| handle.add(&spec, &entries[at]).unwrap();
-            let remove = |handle: &mut IpsetHandle, at: usize| handle.remove(&spec, entries[at].ip).unwrap();
+            let remove =
+                |handle: &mut IpsetHandle, at: usize| handle.remove_member(&spec, entries[at].ip).unwrap();
             own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Yes));
             own_change(&mut |handle| assert_eq!(add(handle, 0), AddOutcome::Existed));
             own_change(&mut |handle| assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 29));
@@ -64,7 +65,7 @@ fn changes_of_others_are_told_from_our_own() {
             }
             assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 30);
             assert_eq!(counted(handle), -29);
-            assert_eq!(handle.destroy(&spec.name).unwrap(), RemoveOutcome::Yes);
+            assert_eq!(handle.destroy_set(&spec.name).unwrap(), RemoveOutcome::Yes);
             assert_eq!(counted(handle), 0);
         });
     }
@@ -112,7 +113,7 @@ fn what_the_tool_added_is_read_in_its_order() {
             shown.lines().filter_map(|line| line.strip_prefix("add s ")?.split(' ').next()?.parse().ok());
         let expected: Vec<_> = ips.map(SetEntry::new).collect();
         assert_eq!(expected.len(), 30);
-        assert_eq!(handle.list(&name("s")).unwrap(), Some(expected));
+        assert_eq!(handle.list_members(&name("s")).unwrap(), Some(expected));
     });
 }
 
@@ -131,10 +132,10 @@ fn comments_are_kept_as_they_are() {
             assert_eq!(handle.add(&spec, entry).unwrap(), AddOutcome::Yes);
         }
         assert_eq!(crate::sorted(saved(&spec.name)), entries);
-        assert_eq!(handle.list(&spec.name).unwrap(), Some(saved(&spec.name)));
+        assert_eq!(handle.list_members(&spec.name).unwrap(), Some(saved(&spec.name)));
         let syntax = noted("10.9.9.9", "quote \" and\nline add s 1.2.3.4");
         let _ = handle.add(&spec, &syntax).unwrap();
-        assert!(handle.list(&spec.name).unwrap().unwrap().contains(&syntax));
+        assert!(handle.list_members(&spec.name).unwrap().unwrap().contains(&syntax));
     });
 }
 
@@ -176,7 +177,7 @@ fn an_address_of_the_other_family_is_refused_without_the_kernel() {
             let failed = handle.add_all(spec, &[SetEntry::new(ip)]).unwrap().failed.remove(0);
             for error in [
                 handle.add(spec, &ip.into()).unwrap_err(),
-                handle.remove(spec, ip).unwrap_err(),
+                handle.remove_member(spec, ip).unwrap_err(),
                 failed.error,
             ] {
                 assert!(matches!(error, Error::WrongFamily { .. }), "{error}");
@@ -200,7 +201,7 @@ fn a_full_set_says_so_and_has_room_again() {
         let error = handle.add(&spec, &entries[4]).unwrap_err();
         assert!(is_full(&error) && !is_busy(&error) && !is_missing_set(&error));
         assert_eq!(handle.add(&spec, &entries[2]).unwrap(), AddOutcome::Existed);
-        let _ = handle.remove(&spec, ips[0]).unwrap();
+        let _ = handle.remove_member(&spec, ips[0]).unwrap();
         assert_eq!(handle.add(&spec, &entries[4]).unwrap(), AddOutcome::Yes);
     });
 }

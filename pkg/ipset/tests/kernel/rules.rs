@@ -34,11 +34,11 @@ fn a_rule_matches_the_members_of_its_set() {
         let [active, next] = two_sets(handle);
         assert!(is_matched("127.0.0.1") && !is_matched("127.0.0.2"));
         let references = |handle: &mut IpsetHandle, wanted: &SetSpec| {
-            let sets = handle.sets().unwrap();
+            let sets = handle.list_sets().unwrap();
             sets.iter().find(|set| set.name == wanted.name.as_str()).unwrap().references
         };
         assert_eq!((references(handle, &active), references(handle, &next)), (1, 0));
-        assert_eq!(handle.destroy(&next.name).unwrap(), RemoveOutcome::Yes);
+        assert_eq!(handle.destroy_set(&next.name).unwrap(), RemoveOutcome::Yes);
         rule("-D");
     });
 }
@@ -47,7 +47,7 @@ fn a_rule_matches_the_members_of_its_set() {
 fn a_set_in_use_is_busy_and_stays() {
     in_fresh_netns(|handle| {
         let [active, next] = two_sets(handle);
-        let error = handle.destroy(&active.name).unwrap_err();
+        let error = handle.destroy_set(&active.name).unwrap_err();
         assert!(is_busy(&error) && !is_missing_set(&error) && !is_full(&error), "{error}");
         assert_eq!(
             error.to_string(),
@@ -56,8 +56,8 @@ fn a_set_in_use_is_busy_and_stays() {
         );
         assert_eq!(shown("ipset list -n"), "active\nnext\n");
         rule("-D");
-        assert_eq!(handle.destroy(&active.name).unwrap(), RemoveOutcome::Yes);
-        assert_eq!(handle.destroy(&next.name).unwrap(), RemoveOutcome::Yes);
+        assert_eq!(handle.destroy_set(&active.name).unwrap(), RemoveOutcome::Yes);
+        assert_eq!(handle.destroy_set(&next.name).unwrap(), RemoveOutcome::Yes);
         assert!(!run("ipset", &["list", "active"]).status.success());
     });
 }

@@ -23,15 +23,15 @@ fn a_set_is_made_once_and_is_what_the_tool_would_have_made() {
             ..SetSpec::new(name(&"n".repeat(31)), Family::V6).with_comments()
         };
         for spec in [&plain, &sized] {
-            assert_eq!(handle.create(spec).unwrap(), CreateOutcome::Yes);
-            assert_eq!(handle.create(spec).unwrap(), CreateOutcome::Existed);
+            assert_eq!(handle.create_set(spec).unwrap(), CreateOutcome::Yes);
+            assert_eq!(handle.create_set(spec).unwrap(), CreateOutcome::Existed);
         }
         assert_eq!(create_line("p4"), "create p4 hash:ip family inet hashsize 1024 maxelem 65536");
         let long = sized.name.as_str();
         let expected = format!("create {long} hash:ip family inet6 hashsize 64 maxelem 7 comment");
         assert_eq!(create_line(long), expected);
         let larger = SetSpec { max_elements: Some(8), ..sized.clone() };
-        assert_eq!(handle.create(&larger).unwrap(), CreateOutcome::Existed, "sizes are left as they are");
+        assert_eq!(handle.create_set(&larger).unwrap(), CreateOutcome::Existed, "sizes are left as they are");
         assert_eq!(create_line(long), expected);
     });
 }
@@ -42,10 +42,10 @@ fn a_set_that_the_tool_made_serves() {
         shown("ipset create p4 hash:ip comment counters");
         shown("ipset create p6 hash:ip family inet6");
         assert_eq!(
-            handle.create(&SetSpec::new(name("p4"), Family::V4).with_comments()).unwrap(),
+            handle.create_set(&SetSpec::new(name("p4"), Family::V4).with_comments()).unwrap(),
             CreateOutcome::Existed
         );
-        assert_eq!(handle.create(&SetSpec::new(name("p6"), Family::V6)).unwrap(), CreateOutcome::Existed);
+        assert_eq!(handle.create_set(&SetSpec::new(name("p6"), Family::V6)).unwrap(), CreateOutcome::Existed);
     });
 }
 
@@ -60,14 +60,14 @@ fn another_set_of_the_name_is_named_and_left_alone() {
         ] {
             shown(&format!("ipset create x {options}"));
             let before = create_line("x");
-            let error = handle.create(&SetSpec::new(name("x"), Family::V4)).unwrap_err();
+            let error = handle.create_set(&SetSpec::new(name("x"), Family::V4)).unwrap_err();
             assert!(matches!(error, Error::Different { .. }));
             assert_eq!(error.to_string(), format!("set x is {found}, not {wanted}"));
             assert_eq!(create_line("x"), before);
             shown("ipset destroy x");
         }
         shown("ipset create x hash:ip");
-        let error = handle.create(&SetSpec::new(name("x"), Family::V4).with_comments()).unwrap_err();
+        let error = handle.create_set(&SetSpec::new(name("x"), Family::V4).with_comments()).unwrap_err();
         assert!(matches!(error, Error::Different { .. }), "{error}");
     });
 }
@@ -75,7 +75,7 @@ fn another_set_of_the_name_is_named_and_left_alone() {
 #[test]
 fn all_sets_are_listed_as_the_tool_lists_them() {
     in_fresh_netns(|handle| {
-        assert_eq!(handle.sets().unwrap(), []);
+        assert_eq!(handle.list_sets().unwrap(), []);
         let spec = made(handle, SetSpec::new(name("p4"), Family::V4).with_comments());
         for ip in addresses(Family::V4, 3) {
             let _ = handle.add(&spec, &SetEntry::new(ip)).unwrap();
@@ -84,7 +84,7 @@ fn all_sets_are_listed_as_the_tool_lists_them() {
             shown(&format!("ipset create {options}"));
         }
         shown("ipset add l p4");
-        let sets = handle.sets().unwrap();
+        let sets = handle.list_sets().unwrap();
         let names: Vec<_> = sets.iter().map(|set| set.name.as_str()).collect();
         assert_eq!(names, shown("ipset list -n").lines().collect::<Vec<_>>());
         let expected = SetInfo {
@@ -111,7 +111,7 @@ fn sets_of_other_types_are_not_listed_as_addresses() {
         shown("ipset add n 10.0.0.0/8");
         shown("ipset add l n");
         for set in ["n", "l"] {
-            let error = handle.list(&name(set)).unwrap_err();
+            let error = handle.list_members(&name(set)).unwrap_err();
             assert!(matches!(error, Error::Different { .. }), "{error}");
         }
     });
@@ -123,20 +123,20 @@ fn a_missing_set_is_told_in_each_operation() {
         made(handle, SetSpec::new(name("a"), Family::V4));
         let gone = SetSpec::new(name("gone"), Family::V4);
         let ip = addresses(Family::V4, 1).remove(0);
-        assert_eq!(handle.list(&gone.name).unwrap(), None);
-        assert_eq!(handle.destroy(&gone.name).unwrap(), RemoveOutcome::Missing);
+        assert_eq!(handle.list_members(&gone.name).unwrap(), None);
+        assert_eq!(handle.destroy_set(&gone.name).unwrap(), RemoveOutcome::Missing);
         let errors = [
             handle.add(&gone, &ip.into()).unwrap_err(),
             handle.add_all(&gone, &[ip.into()]).unwrap().failed.remove(0).error,
-            handle.remove(&gone, ip).unwrap_err(),
+            handle.remove_member(&gone, ip).unwrap_err(),
         ];
         for error in errors {
             assert!(is_missing_set(&error) && !is_busy(&error) && !is_full(&error), "{error}");
         }
-        let error = handle.remove(&gone, ip).unwrap_err();
+        let error = handle.remove_member(&gone, ip).unwrap_err();
         let words = format!("cannot remove {ip} from set gone: kernel says: no such set (ENOENT)");
         assert_eq!(error.to_string(), words);
-        assert_eq!(handle.sets().unwrap().len(), 1);
+        assert_eq!(handle.list_sets().unwrap().len(), 1);
     });
 }
 
@@ -148,7 +148,7 @@ fn destroying_touches_the_one_set_only() {
             let _ = handle.add(set, &addresses(Family::V4, 1)[0].into()).unwrap();
         }
         let [a, b, c] = sets;
-        assert_eq!(handle.destroy(&b.name).unwrap(), RemoveOutcome::Yes);
+        assert_eq!(handle.destroy_set(&b.name).unwrap(), RemoveOutcome::Yes);
         assert_eq!([&a, &c].map(|set| saved(&set.name).len()), [1, 1]);
         assert_eq!(shown("ipset list -n"), "a\nc\n");
     });
@@ -158,7 +158,7 @@ fn destroying_touches_the_one_set_only() {
 fn a_refusal_of_the_kernel_is_in_words() {
     in_fresh_netns(|handle| {
         let spec = made(handle, SetSpec::new(name("a"), Family::V4));
-        let error = handle.add(&spec, &SetEntry::new(Family::V4.unspecified())).unwrap_err();
+        let error = handle.add(&spec, &SetEntry::new(Family::V4.unspecified_address())).unwrap_err();
         assert_eq!(
             error.to_string(),
             "cannot add 0.0.0.0 to set a: kernel says: the unspecified address cannot be a member \
@@ -170,10 +170,10 @@ fn a_refusal_of_the_kernel_is_in_words() {
 #[test]
 fn the_handle_stays_with_its_netns() {
     in_fresh_netns(|handle| {
-        let _ = handle.create(&SetSpec::new(name("outer"), Family::V4)).unwrap();
+        let _ = handle.create_set(&SetSpec::new(name("outer"), Family::V4)).unwrap();
         in_fresh_netns(|inner| {
-            assert_eq!(inner.sets().unwrap(), []);
-            assert_eq!(handle.sets().unwrap().len(), 1);
+            assert_eq!(inner.list_sets().unwrap(), []);
+            assert_eq!(handle.list_sets().unwrap().len(), 1);
             assert!(!run("ipset", &["list", "outer"]).status.success());
         });
     });

@@ -46,17 +46,18 @@ pub enum PlainVerdict {
 /// Hands over all rules but the chains' policies, in their order, and returns the names of the chains. `info` is the answer to
 /// `IPT_SO_GET_INFO`, `entries` what the kernel gives out of the table, without its counters. An error says what is wrong with
 /// them.
-pub(super) fn read(
+pub(super) fn read_chains(
     info: &[u8],
     entries: &[u8],
     layout: &EntryLayout,
     mut note: impl FnMut(&LegacyRule<'_>) -> Result<(), ParseFailure>,
 ) -> Result<Vec<String>, ParseFailure> {
-    let list = split(entries, layout)?;
+    let list = split_entries(entries, layout)?;
     let mut chains: Vec<(usize, String)> = built_in(info)?;
     for entry in &list {
         // The last entry is such a one, too, and no chain.
-        chains.extend(entry.names_chain()?.filter(|name| name != ERROR).map(|name| (entry.end(), name)));
+        chains
+            .extend(entry.names_chain()?.filter(|name| name != ERROR).map(|name| (entry.end_offset(), name)));
     }
     chains.sort();
     // By halves: a pod can have a hundred thousand of each.
@@ -75,12 +76,12 @@ pub(super) fn read(
             continue;
         }
         let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?;
-        let leads_to = match entry.jump()? {
-            Some(at) if at != entry.end() => Some(begins(at).ok_or("a jump leads to no chain")?),
+        let leads_to = match entry.jump_offset()? {
+            Some(at) if at != entry.end_offset() => Some(begins(at).ok_or("a jump leads to no chain")?),
             _ => None,
         };
         let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
-        let (target, verdict) = (entry.target_name()?, entry.verdict(layout)?);
+        let (target, verdict) = (entry.target_name()?, entry.plain_verdict(layout)?);
         note(&LegacyRule { chain, leads_to, target, target_data, verdict, entry })?;
     }
     Ok(chains.into_iter().map(|(_, name)| name).collect())
@@ -93,16 +94,16 @@ pub(super) struct LegacyEntry<'a> {
     pub(super) target: &'a [u8],
 }
 
-pub(super) fn number(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
+pub(super) fn read_u32(bytes: &[u8], at: usize) -> Result<u32, ParseFailure> {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk).copied();
     found.map(u32::from_ne_bytes).ok_or("something is cut off")
 }
 
-fn split<'a>(entries: &'a [u8], layout: &EntryLayout) -> Result<Vec<LegacyEntry<'a>>, ParseFailure> {
+fn split_entries<'a>(entries: &'a [u8], layout: &EntryLayout) -> Result<Vec<LegacyEntry<'a>>, ParseFailure> {
     let mut list = Vec::new();
     let mut begin = 0;
     while let Some(rest) = entries.get(begin..).filter(|rest| !rest.is_empty()) {
-        let (target, next) = layout.offsets(rest)?;
+        let (target, next) = layout.entry_offsets(rest)?;
         let bytes = rest.get(..next).ok_or("its last rule is cut off")?;
         let target = bytes.get(target..).ok_or("a target is outside of its rule")?;
         list.push(LegacyEntry { begin, bytes, target });
@@ -112,50 +113,50 @@ fn split<'a>(entries: &'a [u8], layout: &EntryLayout) -> Result<Vec<LegacyEntry<
 }
 
 fn built_in(info: &[u8]) -> Result<Vec<(usize, String)>, ParseFailure> {
-    let valid = number(info, HOOKS)?;
+    let valid = read_u32(info, HOOKS)?;
     let mut chains = Vec::new();
     for (hook, name) in BUILT_IN.into_iter().enumerate().filter(|(hook, _)| valid & (1 << hook) != 0) {
-        let at = usize::try_from(number(info, HOOK_ENTRY + 4 * hook)?).map_err(|_| "a hook is nowhere")?;
+        let at = usize::try_from(read_u32(info, HOOK_ENTRY + 4 * hook)?).map_err(|_| "a hook is nowhere")?;
         chains.push((at, name.to_owned()));
     }
     Ok(chains)
 }
 
-pub(super) fn text(bytes: &[u8]) -> Result<&str, ParseFailure> {
+pub(super) fn parse_c_string(bytes: &[u8]) -> Result<&str, ParseFailure> {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     std::str::from_utf8(text).map_err(|_| "a name is not UTF-8")
 }
 
 impl LegacyEntry<'_> {
-    fn end(&self) -> usize {
+    fn end_offset(&self) -> usize {
         self.begin + self.bytes.len()
     }
 
     pub(super) fn target_name(&self) -> Result<&str, ParseFailure> {
-        text(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
+        parse_c_string(self.target.get(TARGET_NAME..TARGET_DATA).ok_or("a target is cut off")?)
     }
 
     /// The chain that begins behind this entry, which is no rule then.
     fn names_chain(&self) -> Result<Option<String>, ParseFailure> {
         let is_name = self.target_name()? == ERROR;
-        let name = || text(self.target.get(TARGET_DATA..).unwrap_or_default()).map(str::to_owned);
+        let name = || parse_c_string(self.target.get(TARGET_DATA..).unwrap_or_default()).map(str::to_owned);
         is_name.then(name).transpose()
     }
 
     /// Where it jumps to; verdicts are negative.
-    fn jump(&self) -> Result<Option<usize>, ParseFailure> {
+    fn jump_offset(&self) -> Result<Option<usize>, ParseFailure> {
         if !self.target_name()?.is_empty() {
             return Ok(None);
         }
-        let verdict = number(self.target, TARGET_DATA)?.cast_signed();
+        let verdict = read_u32(self.target, TARGET_DATA)?.cast_signed();
         Ok(usize::try_from(verdict).ok())
     }
 
-    fn verdict(&self, layout: &EntryLayout) -> Result<Option<PlainVerdict>, ParseFailure> {
+    fn plain_verdict(&self, layout: &EntryLayout) -> Result<Option<PlainVerdict>, ParseFailure> {
         if !self.target_name()?.is_empty() || !layout.is_unconditional(self.bytes) {
             return Ok(None);
         }
-        Ok(match number(self.target, TARGET_DATA)?.cast_signed() {
+        Ok(match read_u32(self.target, TARGET_DATA)?.cast_signed() {
             ACCEPT => Some(PlainVerdict::Accept),
             RETURN => Some(PlainVerdict::Return),
             _ => None,
@@ -218,7 +219,7 @@ mod tests {
                     rule(RETURN),
                     heads(ERROR),
                 ];
-                let chains = read(&info(), &list.concat(), &layout, |rule| {
+                let chains = read_chains(&info(), &list.concat(), &layout, |rule| {
                     rules.push((rule.chain.to_owned(), rule.leads_to.map(str::to_owned)));
                     Ok(())
                 });
@@ -233,7 +234,7 @@ mod tests {
     }
 
     fn read_all(info: &[u8], entries: &[u8], layout: &EntryLayout) -> Result<Vec<String>, ParseFailure> {
-        read(info, entries, layout, |_| Ok(()))
+        read_chains(info, entries, layout, |_| Ok(()))
     }
 
     #[test]

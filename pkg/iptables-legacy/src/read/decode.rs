@@ -6,7 +6,7 @@ use nftables::{DecodedRule, XtablesDecoder};
 use rules::{Chain, MatchValue, Rule, Target, TransportProtocol};
 
 use super::{
-    chains::{ACCEPT, LegacyRule, RETURN, TARGET_DATA, number, text},
+    chains::{ACCEPT, LegacyRule, RETURN, TARGET_DATA, parse_c_string, read_u32},
     entries::EntryLayout,
 };
 
@@ -26,18 +26,18 @@ const DATA: usize = TARGET_DATA;
 const DROP: i32 = -1;
 
 /// Decodes a rule.
-pub(super) fn decode(
+pub(super) fn decode_rule(
     family: Family,
     layout: &EntryLayout,
     rule: &LegacyRule<'_>,
     decoder: &mut XtablesDecoder,
 ) -> DecodedRule {
     let mut names = Vec::new();
-    let matches: Option<Vec<XtMatch<'_>>> = XtMatch::all(rule.entry.bytes, layout, rule.entry.target);
+    let matches: Option<Vec<XtMatch<'_>>> = XtMatch::parse_all(rule.entry.bytes, layout, rule.entry.target);
     names.extend(matches.iter().flatten().map(|found| found.name.to_owned()));
     names.extend(Some(rule.target).filter(|name| !name.is_empty()).map(str::to_owned));
     let conditions = EntryConditions { family, layout, entry: rule.entry.bytes };
-    let decoded = matches.and_then(|matches| conditions.rule(rule, matches, decoder));
+    let decoded = matches.and_then(|matches| conditions.build_rule(rule, matches, decoder));
     DecodedRule { rule: decoded, leads_to: rule.leads_to.map(str::to_owned), names }
 }
 
@@ -50,14 +50,14 @@ struct XtMatch<'a> {
 
 impl<'a> XtMatch<'a> {
     /// All of an entry; `None`: they make no sense.
-    fn all(entry: &'a [u8], layout: &EntryLayout, target: &[u8]) -> Option<Vec<XtMatch<'a>>> {
+    fn parse_all(entry: &'a [u8], layout: &EntryLayout, target: &[u8]) -> Option<Vec<XtMatch<'a>>> {
         let mut rest = entry.get(layout.size..entry.len().checked_sub(target.len())?)?;
         let mut found = Vec::new();
         while !rest.is_empty() {
             let size = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
             let (one, after) = rest.split_at_checked(size)?;
             let (header, data) = one.split_at_checked(DATA)?;
-            let name = text(header.get(NAME..REVISION)?).ok()?;
+            let name = parse_c_string(header.get(NAME..REVISION)?).ok()?;
             found.push(XtMatch { name, revision: *header.get(REVISION)?, data });
             rest = after;
         }
@@ -73,29 +73,29 @@ struct EntryConditions<'a> {
 }
 
 impl EntryConditions<'_> {
-    fn rule(
+    fn build_rule(
         &self,
         rule: &LegacyRule<'_>,
         matches: Vec<XtMatch<'_>>,
         decoder: &mut XtablesDecoder,
     ) -> Option<Rule> {
-        let (flags, inverted) = (self.byte(self.layout.flags)?, self.byte(self.layout.invflags)?);
+        let (flags, inverted) = (self.byte_at(self.layout.flags)?, self.byte_at(self.layout.invflags)?);
         // IPT_F_GOTO; IP6T_F_PROTO, which goes with a protocol, and IP6T_F_GOTO
         let (goto, known) = if self.family == Family::V4 { (0x02, 0x02) } else { (0x04, 0x05) };
         if flags & !known != 0 {
             return None;
         }
-        let mut decoded = Rule::new(self.target(rule, flags & goto != 0, decoder)?);
+        let mut decoded = Rule::new(self.decode_target(rule, flags & goto != 0, decoder)?);
         let mut read = 0;
         let mut is_inverted = |flag: u8| {
             read |= flag;
             inverted & flag != 0
         };
-        decoded.source = self.net(0, is_inverted(NOT_SOURCE))?;
-        decoded.dest = self.net(1, is_inverted(NOT_DEST))?;
-        decoded.input = self.interface(0, is_inverted(NOT_INPUT))?;
-        decoded.output = self.interface(1, is_inverted(NOT_OUTPUT))?;
-        decoded.proto = self.proto(is_inverted(NOT_PROTO))?;
+        decoded.source = self.decode_network(0, is_inverted(NOT_SOURCE))?;
+        decoded.dest = self.decode_network(1, is_inverted(NOT_DEST))?;
+        decoded.input = self.decode_interface(0, is_inverted(NOT_INPUT))?;
+        decoded.output = self.decode_interface(1, is_inverted(NOT_OUTPUT))?;
+        decoded.proto = self.decode_protocol(is_inverted(NOT_PROTO))?;
         let proto = decoded.proto.as_ref().filter(|proto| !proto.negated).map(|proto| proto.value);
         for found in matches {
             decoded.matches.push(decoder.decode_match(found.name, found.revision, found.data, proto)?);
@@ -103,7 +103,12 @@ impl EntryConditions<'_> {
         (inverted & !read == 0).then_some(decoded)
     }
 
-    fn target(&self, rule: &LegacyRule<'_>, is_goto: bool, decoder: &XtablesDecoder) -> Option<Target> {
+    fn decode_target(
+        &self,
+        rule: &LegacyRule<'_>,
+        is_goto: bool,
+        decoder: &XtablesDecoder,
+    ) -> Option<Target> {
         let target = rule.entry.target;
         if !rule.target.is_empty() {
             return decoder.decode_target(rule.target, *target.get(REVISION)?, rule.target_data, self.family);
@@ -112,7 +117,7 @@ impl EntryConditions<'_> {
             let chain = Chain(chain.to_owned().into());
             return Some(if is_goto { Target::Goto(chain) } else { Target::Jump(chain) });
         }
-        match number(target, DATA).ok()?.cast_signed() {
+        match read_u32(target, DATA).ok()?.cast_signed() {
             DROP => Some(Target::Drop),
             ACCEPT => Some(Target::Accept),
             RETURN => Some(Target::Return),
@@ -120,19 +125,19 @@ impl EntryConditions<'_> {
         }
     }
 
-    fn byte(&self, at: usize) -> Option<u8> {
+    fn byte_at(&self, at: usize) -> Option<u8> {
         self.entry.get(at).copied()
     }
 
-    fn bytes(&self, at: usize, length: usize) -> Option<&[u8]> {
+    fn bytes_at(&self, at: usize, length: usize) -> Option<&[u8]> {
         self.entry.get(at..at + length)
     }
 
     /// Source (0) or destination (1). The inner `None`: any.
-    fn net(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IpNet>>> {
+    fn decode_network(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IpNet>>> {
         let length = self.layout.address;
-        let address = self.bytes(place * length, length)?;
-        let mask = self.bytes((2 + place) * length, length)?;
+        let address = self.bytes_at(place * length, length)?;
+        let mask = self.bytes_at((2 + place) * length, length)?;
         let prefix = u8::try_from(nftables::prefix_of(mask)?).ok()?;
         if prefix == 0 && negated {
             return None;
@@ -145,11 +150,11 @@ impl EntryConditions<'_> {
     }
 
     /// The interface of arrival (0) or departure (1). The inner `None`: any.
-    fn interface(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IfName>>> {
+    fn decode_interface(&self, place: usize, negated: bool) -> Option<Option<MatchValue<IfName>>> {
         let at = self.layout.interfaces + place * INTERFACE;
-        let (name, mask) = (self.bytes(at, INTERFACE)?, self.bytes(at + 2 * INTERFACE, INTERFACE)?);
+        let (name, mask) = (self.bytes_at(at, INTERFACE)?, self.bytes_at(at + 2 * INTERFACE, INTERFACE)?);
         let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
-        let name = text(name).ok()?;
+        let name = parse_c_string(name).ok()?;
         let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
         let value = match compared {
             0 => return (is_mask && !negated).then_some(None),
@@ -160,8 +165,8 @@ impl EntryConditions<'_> {
         is_mask.then_some(Some(MatchValue { negated, value: value.ok()? }))
     }
 
-    fn proto(&self, negated: bool) -> Option<Option<MatchValue<TransportProtocol>>> {
-        let number = u16::from_ne_bytes(self.bytes(self.layout.proto, 2)?.try_into().ok()?);
+    fn decode_protocol(&self, negated: bool) -> Option<Option<MatchValue<TransportProtocol>>> {
+        let number = u16::from_ne_bytes(self.bytes_at(self.layout.proto, 2)?.try_into().ok()?);
         let value = match number {
             0 => return (!negated).then_some(None),
             6 => TransportProtocol::Tcp,

@@ -82,7 +82,7 @@ impl EntryLayout {
     }
 
     /// Where the target of the first of these entries begins, and where the entry ends.
-    pub(super) fn offsets(&self, entries: &[u8]) -> Result<(usize, usize), &'static str> {
+    pub(super) fn entry_offsets(&self, entries: &[u8]) -> Result<(usize, usize), &'static str> {
         let read = |at: usize| {
             let found = entries.get(at..).and_then(<[u8]>::first_chunk).copied();
             found.map(u16::from_ne_bytes).map(usize::from).ok_or("its last rule is cut off")
@@ -100,7 +100,7 @@ impl EntryLayout {
         let conditions = self.target - size_of::<u32>(); // nfcache is none
         let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
         entry.get(..conditions).is_some_and(is_zero)
-            && self.offsets(entry).is_ok_and(|(target, _)| target == self.size)
+            && self.entry_offsets(entry).is_ok_and(|(target, _)| target == self.size)
     }
 }
 

@@ -10,9 +10,10 @@ use tokio::{sync::Notify, time::timeout};
 use tracing::debug;
 
 use super::{
-    EventObject, EventSubject, KubeEvent, LIMIT, MAX_MESSAGE, cut,
+    EventObject, EventSubject, KubeEvent, LIMIT, MAX_MESSAGE,
     queue::{EventQueue, NextEvent, WaitingEvent},
     series::{EventKey, EventSeries, EventVerdict},
+    truncate_text,
 };
 use crate::{ApiErrorKind, Error, KubeClient};
 
@@ -47,9 +48,9 @@ impl EventRecorder {
 
     /// Queues an Event, in place of one that waits with the same subject and reason.
     pub fn submit(&self, subject: EventSubject, mut event: KubeEvent) {
-        event.message.truncate(cut(&event.message, MAX_MESSAGE).len());
+        event.message.truncate(truncate_text(&event.message, MAX_MESSAGE).len());
         event.message.shrink_to_fit();
-        dropped(self.queue().add(subject, event, Instant::now()));
+        log_dropped(self.lock_queue().add(subject, event, Instant::now()));
         self.added.notify_one();
     }
 
@@ -58,12 +59,12 @@ impl EventRecorder {
     pub async fn run(&self, mut report: impl FnMut(Result<(), Error>)) {
         let mut publication = Publication { recorder: self, series: EventSeries::default(), agent: None };
         loop {
-            let next = self.queue().next(Instant::now());
+            let next = self.lock_queue().next_event(Instant::now());
             match next {
                 NextEvent::Publish(waiting) => {
-                    let result = publication.publish(&waiting).await;
+                    let result = publication.publish_event(&waiting).await;
                     if result.as_ref().is_err_and(|error| error.kind() == ApiErrorKind::Unavailable) {
-                        dropped(self.queue().put_back(waiting, Instant::now()));
+                        log_dropped(self.lock_queue().put_back(waiting, Instant::now()));
                     }
                     report(result);
                 }
@@ -76,26 +77,28 @@ impl EventRecorder {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, EventQueue> {
+    fn lock_queue(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Publication<'_> {
     /// Creates the Event, or counts the one that says the same.
-    async fn publish(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
-        let Some(subject) = self.resolve(&waiting.subject).await? else { return Ok(()) };
+    async fn publish_event(&mut self, waiting: &WaitingEvent) -> Result<(), Error> {
+        let Some(subject) = self.resolve_subject(&waiting.subject).await? else { return Ok(()) };
         let (key, times) = ((subject, waiting.event.clone()), waiting.times);
         match self.series.verdict(&key, times, Instant::now()) {
-            EventVerdict::New => self.create(key, times).await,
+            EventVerdict::New => self.start_series(key, times).await,
             EventVerdict::Again { name, count } => {
                 let client = &self.recorder.client;
                 match client.count_event(&name, &key.0, count, SystemTime::now()).await {
                     // Another component removed it.
-                    Err(error) if error.kind() == ApiErrorKind::NotFound => self.create(key, times).await,
+                    Err(error) if error.kind() == ApiErrorKind::NotFound => {
+                        self.start_series(key, times).await
+                    }
                     Err(error) => Err(error),
                     Ok(()) => {
-                        self.series.published(key, name, count, Instant::now());
+                        self.series.record_published(key, name, count, Instant::now());
                         Ok(())
                     }
                 }
@@ -103,15 +106,15 @@ impl Publication<'_> {
         }
     }
 
-    async fn create(&mut self, key: EventKey, times: u32) -> Result<(), Error> {
+    async fn start_series(&mut self, key: EventKey, times: u32) -> Result<(), Error> {
         let EventRecorder { client, node, .. } = self.recorder;
         let name = client.create_event(node, &key.0, &key.1, times, SystemTime::now()).await?;
-        self.series.published(key, name, times, Instant::now());
+        self.series.record_published(key, name, times, Instant::now());
         Ok(())
     }
 
     /// The object that the Event refers to; `None`: there is none.
-    async fn resolve(&mut self, subject: &EventSubject) -> Result<Option<EventObject>, Error> {
+    async fn resolve_subject(&mut self, subject: &EventSubject) -> Result<Option<EventObject>, Error> {
         let node = || EventObject::Node(self.recorder.node.clone());
         let or_node = match subject {
             EventSubject::Node => return Ok(Some(node())),
@@ -139,7 +142,7 @@ impl EventRecorder {
     }
 }
 
-fn dropped(waiting: Option<WaitingEvent>) {
+fn log_dropped(waiting: Option<WaitingEvent>) {
     if let Some(WaitingEvent { subject, event, .. }) = waiting {
         debug!(target: "install", ?subject, reason = event.reason, text = event.message, "too many Events wait; one is dropped");
     }

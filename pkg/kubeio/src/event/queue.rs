@@ -70,7 +70,7 @@ impl WaitingEvent {
     }
 
     /// Within its class: the namespace, and for the node the reason, so that what repeats does not delay what is new.
-    fn share(&self) -> &str {
+    fn share_name(&self) -> &str {
         match &self.subject {
             EventSubject::Node | EventSubject::Agent { .. } => self.event.reason,
             EventSubject::Pod { name, .. } => &name.namespace,
@@ -135,10 +135,10 @@ impl ClassQueue {
         ClassQueue { budget: Budget::new(CLASS_BURST, now), shares: BTreeMap::new(), waiting: Vec::new() }
     }
 
-    fn refill(&mut self, now: Instant) {
+    fn refill_budgets(&mut self, now: Instant) {
         self.budget.refill(now);
         self.waiting.retain(|waiting| now.saturating_duration_since(waiting.since) < EXPIRY);
-        let wanted: BTreeSet<&str> = self.waiting.iter().map(WaitingEvent::share).collect();
+        let wanted: BTreeSet<&str> = self.waiting.iter().map(WaitingEvent::share_name).collect();
         self.shares.retain(|name, share| {
             share.budget.refill(now);
             share.budget.left < share.budget.burst || wanted.contains(name.as_str())
@@ -146,9 +146,9 @@ impl ClassQueue {
     }
 
     /// The place of the next one to be published, if the budgets allow one.
-    fn next(&self) -> Option<usize> {
+    fn next_place(&self) -> Option<usize> {
         let candidates = self.waiting.iter().enumerate().filter_map(|(place, waiting)| {
-            let Some(share) = self.shares.get(waiting.share()) else { return Some((place, (0, 0, 0))) };
+            let Some(share) = self.shares.get(waiting.share_name()) else { return Some((place, (0, 0, 0))) };
             let reason = share.reasons.get(waiting.event.reason).copied().unwrap_or_default();
             (share.budget.left > 0).then_some((place, (share.served, reason, waiting.number)))
         });
@@ -158,14 +158,14 @@ impl ClassQueue {
 
     /// When the budgets allow the next one; `None`: no Event waits.
     fn allows_at(&self) -> Option<Instant> {
-        let shares = self.waiting.iter().filter_map(|waiting| self.shares.get(waiting.share()));
+        let shares = self.waiting.iter().filter_map(|waiting| self.shares.get(waiting.share_name()));
         shares.map(|share| share.budget.allows_at()).min().map(|share| share.max(self.budget.allows_at()))
     }
 
-    fn publish(&mut self, place: usize, turn: u64) -> WaitingEvent {
+    fn take_event(&mut self, place: usize, turn: u64) -> WaitingEvent {
         let next = self.waiting.remove(place);
         self.budget.spend();
-        if let Some(share) = self.shares.get_mut(next.share()) {
+        if let Some(share) = self.shares.get_mut(next.share_name()) {
             share.budget.spend();
             share.served = turn;
             share.reasons.insert(next.event.reason, turn);
@@ -174,7 +174,7 @@ impl ClassQueue {
     }
 
     fn insert(&mut self, waiting: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
-        self.shares.entry(waiting.share().to_owned()).or_insert_with(|| Share {
+        self.shares.entry(waiting.share_name().to_owned()).or_insert_with(|| Share {
             budget: Budget::new(NAMESPACE_BURST, now),
             served: 0,
             reasons: BTreeMap::new(),
@@ -186,8 +186,8 @@ impl ClassQueue {
     /// Makes room: the namespace with the most Events loses its oldest; of several, the one that was served last.
     fn drop_one(&mut self) -> Option<WaitingEvent> {
         let served = |name: &str| self.shares.get(name).map_or(0, |share| share.served);
-        let name = most_crowded(self.waiting.iter().map(WaitingEvent::share), served)?.to_owned();
-        let oldest = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.share() == name);
+        let name = most_crowded(self.waiting.iter().map(WaitingEvent::share_name), served)?.to_owned();
+        let oldest = self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.share_name() == name);
         let place = oldest.min_by_key(|(_, waiting)| waiting.number)?.0;
         Some(self.waiting.remove(place))
     }
@@ -250,12 +250,12 @@ impl EventQueue {
     }
 
     /// The Event to be published now, which is taken out and counts in its budgets, or when there is one.
-    pub(super) fn next(&mut self, now: Instant) -> NextEvent {
+    pub(super) fn next_event(&mut self, now: Instant) -> NextEvent {
         let turn = self.next_number();
         for queue in self.classes.values_mut() {
-            queue.refill(now);
-            if let Some(place) = queue.next() {
-                return NextEvent::Publish(queue.publish(place, turn));
+            queue.refill_budgets(now);
+            if let Some(place) = queue.next_place() {
+                return NextEvent::Publish(queue.take_event(place, turn));
             }
         }
         let next = self.classes.values().filter_map(ClassQueue::allows_at).min();

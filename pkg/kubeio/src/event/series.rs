@@ -52,7 +52,7 @@ impl EventSeries {
     }
 
     /// An Event was published under this name, with this count.
-    pub(super) fn published(&mut self, key: EventKey, name: String, count: u32, now: Instant) {
+    pub(super) fn record_published(&mut self, key: EventKey, name: String, count: u32, now: Instant) {
         if self.0.len() >= REMEMBERED && !self.0.contains_key(&key) {
             self.forget_one();
         }
@@ -109,7 +109,7 @@ mod tests {
             let verdict = series.verdict(&key, times, now);
             assert_eq!(verdict, expected, "{second}: {key:?}");
             let count = if let EventVerdict::Again { count, .. } = verdict { count } else { times };
-            series.published(key, "first".to_owned(), count, now);
+            series.record_published(key, "first".to_owned(), count, now);
         }
     }
 
@@ -121,10 +121,10 @@ mod tests {
             let name = PodName { namespace: namespace.to_owned(), name: number.to_string() };
             (EventObject::Pod { name, uid: number.to_string().as_str().into() }, event("a"))
         };
-        series.published(pod("calm", 0), "first".to_owned(), 1, start);
+        series.record_published(pod("calm", 0), "first".to_owned(), 1, start);
         for number in 0..1000_u64 {
             let now = start + Duration::from_secs(number);
-            series.published(pod("loud", number), "first".to_owned(), 1, now);
+            series.record_published(pod("loud", number), "first".to_owned(), 1, now);
         }
         assert_eq!(series.0.len(), REMEMBERED);
         let now = start + Duration::from_secs(1000);

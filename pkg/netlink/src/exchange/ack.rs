@@ -9,7 +9,7 @@ use super::{NLMSG_DONE, NLMSG_ERROR};
 const REASON: u16 = 1;
 
 /// Returns the outcome of an exchange by its last message: done, or refused and why.
-pub(super) fn outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
+pub(super) fn message_outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
     let code = match message.payload.split_first_chunk::<4>() {
         Some((code, _)) => i32::from_ne_bytes(*code),
         None if message.kind == NLMSG_DONE => 0, // old kernels end some dumps without a code
@@ -18,7 +18,7 @@ pub(super) fn outcome(message: &ReceivedMessage<'_>) -> Result<(), Error> {
     if code >= 0 {
         return Ok(()); // DONE may carry a positive remainder of the dump's state
     }
-    Err(Error::Kernel { errno: errno_of(code)?, message: reason(message) })
+    Err(Error::Kernel { errno: errno_of(code)?, message: refusal_reason(message) })
 }
 
 fn errno_of(code: i32) -> Result<Errno, Malformed> {
@@ -26,7 +26,7 @@ fn errno_of(code: i32) -> Result<Errno, Malformed> {
 }
 
 /// The sentence behind the code, the request's header and, unless capped, the request.
-fn reason(message: &ReceivedMessage<'_>) -> Option<String> {
+fn refusal_reason(message: &ReceivedMessage<'_>) -> Option<String> {
     if !message.flags.contains(MessageFlags::ACK_ATTRIBUTES) {
         return None;
     }
@@ -35,7 +35,7 @@ fn reason(message: &ReceivedMessage<'_>) -> Option<String> {
         NLMSG_ERROR => behind_code.get(echo_length(behind_code, message.flags)?..)?,
         _ => behind_code,
     };
-    let reason = Attributes::new(attributes).find(REASON)?.str().ok()?;
+    let reason = Attributes::new(attributes).find(REASON)?.read_str().ok()?;
     (!reason.is_empty()).then(|| reason.to_owned())
 }
 
@@ -45,7 +45,7 @@ fn echo_length(echo: &[u8], flags: MessageFlags) -> Option<usize> {
         return Some(MESSAGE_HEADER);
     }
     let (length, _) = echo.split_first_chunk::<4>()?;
-    usize::try_from(u32::from_ne_bytes(*length)).ok().map(crate::aligned)
+    usize::try_from(u32::from_ne_bytes(*length)).ok().map(crate::align_length)
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
         payload.extend_from_slice(&u32::try_from(MESSAGE_HEADER + echoed).unwrap().to_ne_bytes());
         payload.extend_from_slice(&[0; 12]);
         if !flags.contains(MessageFlags::CAPPED) {
-            payload.resize(payload.len() + crate::aligned(echoed), 0xee);
+            payload.resize(payload.len() + crate::align_length(echoed), 0xee);
         }
         payload.extend_from_slice(&u16::try_from(4 + reason.len()).unwrap().to_ne_bytes());
         payload.extend_from_slice(&REASON.to_ne_bytes());
@@ -75,7 +75,7 @@ mod tests {
     fn the_reason_is_found_behind_a_whole_and_a_capped_echo() {
         for flags in [MessageFlags::ACK_ATTRIBUTES, MessageFlags::ACK_ATTRIBUTES | MessageFlags::CAPPED] {
             let payload = refusal(flags, 29, b"Nexthop has invalid gateway\0");
-            let error = outcome(&message(NLMSG_ERROR, flags, &payload)).unwrap_err();
+            let error = message_outcome(&message(NLMSG_ERROR, flags, &payload)).unwrap_err();
             assert_eq!(error.to_string(), "kernel says: Nexthop has invalid gateway (EINVAL)");
         }
     }
@@ -83,10 +83,13 @@ mod tests {
     #[test]
     fn an_end_without_error_is_success() {
         for (kind, code) in [(NLMSG_ERROR, 0_i32), (NLMSG_DONE, 0), (NLMSG_DONE, 7)] {
-            assert!(outcome(&message(kind, MessageFlags::NONE, &code.to_ne_bytes())).is_ok());
+            assert!(message_outcome(&message(kind, MessageFlags::NONE, &code.to_ne_bytes())).is_ok());
         }
-        assert!(outcome(&message(NLMSG_DONE, MessageFlags::NONE, &[])).is_ok());
-        assert!(matches!(outcome(&message(NLMSG_ERROR, MessageFlags::NONE, &[])), Err(Error::Malformed(_))));
+        assert!(message_outcome(&message(NLMSG_DONE, MessageFlags::NONE, &[])).is_ok());
+        assert!(matches!(
+            message_outcome(&message(NLMSG_ERROR, MessageFlags::NONE, &[])),
+            Err(Error::Malformed(_))
+        ));
     }
 
     proptest! {
@@ -98,7 +101,7 @@ mod tests {
             let mut payload = [code.to_ne_bytes().as_slice(), &behind].concat();
             payload.truncate(length);
             let kind = if done { NLMSG_DONE } else { NLMSG_ERROR };
-            let _ = outcome(&message(kind, MessageFlags(flags), &payload)).map_err(|error| error.to_string());
+            let _ = message_outcome(&message(kind, MessageFlags(flags), &payload)).map_err(|error| error.to_string());
         }
     }
 }

@@ -21,12 +21,12 @@ impl Batch {
 
     /// Like [`Batch::new`], but a message with this number comes before the requests and begins a transaction. Its outcome
     /// is the first. An answer to it applies to all requests, and may be the last that comes.
-    pub(crate) fn transaction(first: u32, count: usize) -> Self {
+    pub(crate) fn new_transaction(first: u32, count: usize) -> Self {
         Self { is_transaction: true, ..Self::new(first, count + 1) }
     }
 
     /// Takes the next datagram. It is ended by the answer to the last request: the kernel answers in order.
-    pub(crate) fn datagram(&mut self, bytes: &[u8]) -> Result<ExchangeProgress, Error> {
+    pub(crate) fn process_datagram(&mut self, bytes: &[u8]) -> Result<ExchangeProgress, Error> {
         for message in MessageIter::new(bytes) {
             let message = message?;
             if message.kind != NLMSG_ERROR {
@@ -36,7 +36,7 @@ impl Batch {
             let (count, Some(slot)) = (self.outcomes.len(), self.outcomes.get_mut(index)) else {
                 continue; // an answer to a request that timed out
             };
-            *slot = match ack::outcome(&message) {
+            *slot = match ack::message_outcome(&message) {
                 Ok(()) => Ok(()),
                 Err(refused @ Error::Kernel { .. }) => Err(refused),
                 Err(other) => return Err(other),
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// Returns the kernel's answer to each request, in their order.
-    pub(crate) fn outcomes(self) -> Vec<Result<(), Error>> {
+    pub(crate) fn into_outcomes(self) -> Vec<Result<(), Error>> {
         self.outcomes
     }
 }
@@ -70,14 +70,14 @@ mod tests {
     }
 
     fn errnos(batch: Batch) -> Vec<Option<Errno>> {
-        batch.outcomes().iter().map(|outcome| outcome.as_ref().err().and_then(Error::errno)).collect()
+        batch.into_outcomes().iter().map(|outcome| outcome.as_ref().err().and_then(Error::errno)).collect()
     }
 
     #[test]
     fn silence_on_a_request_before_the_last_is_success() {
         let mut batch = Batch::new(7, 4);
-        assert_eq!(batch.datagram(&answer(8, -17)).unwrap(), ExchangeProgress::More);
-        assert_eq!(batch.datagram(&answer(10, 0)).unwrap(), ExchangeProgress::Ended);
+        assert_eq!(batch.process_datagram(&answer(8, -17)).unwrap(), ExchangeProgress::More);
+        assert_eq!(batch.process_datagram(&answer(10, 0)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [None, Some(Errno::EXIST), None, None]);
     }
 
@@ -85,7 +85,7 @@ mod tests {
     fn the_last_can_be_refused_and_numbers_wrap_around() {
         let mut batch = Batch::new(u32::MAX, 2);
         let datagram = [answer(u32::MAX, -1), answer(0, -4103)].concat();
-        assert_eq!(batch.datagram(&datagram).unwrap(), ExchangeProgress::Ended);
+        assert_eq!(batch.process_datagram(&datagram).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [Some(Errno::PERM), Some(Errno(4103))]);
     }
 
@@ -93,26 +93,26 @@ mod tests {
     fn answers_to_other_requests_are_left_out() {
         let mut batch = Batch::new(7, 2);
         for stranger in [6, 9] {
-            assert_eq!(batch.datagram(&answer(stranger, -1)).unwrap(), ExchangeProgress::More);
+            assert_eq!(batch.process_datagram(&answer(stranger, -1)).unwrap(), ExchangeProgress::More);
         }
         assert_eq!(errnos(batch), [None, None]);
     }
 
     #[test]
     fn a_transaction_ends_when_it_is_refused_as_a_whole() {
-        let mut batch = Batch::transaction(7, 2);
-        assert_eq!(batch.datagram(&answer(8, -16)).unwrap(), ExchangeProgress::More);
-        assert_eq!(batch.datagram(&answer(9, 0)).unwrap(), ExchangeProgress::Ended);
+        let mut batch = Batch::new_transaction(7, 2);
+        assert_eq!(batch.process_datagram(&answer(8, -16)).unwrap(), ExchangeProgress::More);
+        assert_eq!(batch.process_datagram(&answer(9, 0)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [None, Some(Errno::BUSY), None]);
-        let mut batch = Batch::transaction(7, 2);
-        assert_eq!(batch.datagram(&answer(7, -1)).unwrap(), ExchangeProgress::Ended);
+        let mut batch = Batch::new_transaction(7, 2);
+        assert_eq!(batch.process_datagram(&answer(7, -1)).unwrap(), ExchangeProgress::Ended);
         assert_eq!(errnos(batch), [Some(Errno::PERM), None, None]);
     }
 
     proptest! {
         #[test]
         fn arbitrary_datagrams_never_panic(datagram in prop::collection::vec(any::<u8>(), 0..200), count in 0..5_usize) {
-            let _ = Batch::new(7, count).datagram(&datagram);
+            let _ = Batch::new(7, count).process_datagram(&datagram);
         }
     }
 }

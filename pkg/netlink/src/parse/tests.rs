@@ -35,15 +35,15 @@ fn value() -> impl Strategy<Value = Value> {
 
 fn write(message: &mut NetlinkRequest, kind: u16, value: &Value) {
     match value {
-        Value::U8(v) => message.u8(kind, *v),
-        Value::U16(v) => message.u16(kind, *v),
-        Value::U32(v) => message.u32(kind, *v),
-        Value::Be16(v) => message.be16(kind, *v),
-        Value::Be32(v) => message.be32(kind, *v),
-        Value::Text(v) => message.str(kind, v),
-        Value::Bytes(v) => message.bytes(kind, v),
+        Value::U8(v) => message.put_u8(kind, *v),
+        Value::U16(v) => message.put_u16(kind, *v),
+        Value::U32(v) => message.put_u32(kind, *v),
+        Value::Be16(v) => message.put_be16(kind, *v),
+        Value::Be32(v) => message.put_be32(kind, *v),
+        Value::Text(v) => message.put_str(kind, v),
+        Value::Bytes(v) => message.put_bytes(kind, v),
         Value::Nested(inner) => message
-            .nested(kind, |message| inner.iter().for_each(|(kind, value)| write(message, *kind, value))),
+            .put_nested(kind, |message| inner.iter().for_each(|(kind, value)| write(message, *kind, value))),
     };
 }
 
@@ -53,14 +53,14 @@ fn check(attributes: Attributes<'_>, expected: &[(u16, Value)]) {
     for (found, (kind, value)) in found.iter().zip(expected) {
         assert_eq!(found.kind, *kind);
         match value {
-            Value::U8(v) => assert_eq!(found.u8(), Ok(*v)),
-            Value::U16(v) => assert_eq!(found.u16(), Ok(*v)),
-            Value::U32(v) => assert_eq!(found.u32(), Ok(*v)),
-            Value::Be16(v) => assert_eq!(found.be16(), Ok(*v)),
-            Value::Be32(v) => assert_eq!(found.be32(), Ok(*v)),
-            Value::Text(v) => assert_eq!(found.str(), Ok(v.as_str())),
+            Value::U8(v) => assert_eq!(found.read_u8(), Ok(*v)),
+            Value::U16(v) => assert_eq!(found.read_u16(), Ok(*v)),
+            Value::U32(v) => assert_eq!(found.read_u32(), Ok(*v)),
+            Value::Be16(v) => assert_eq!(found.read_be16(), Ok(*v)),
+            Value::Be32(v) => assert_eq!(found.read_be32(), Ok(*v)),
+            Value::Text(v) => assert_eq!(found.read_str(), Ok(v.as_str())),
             Value::Bytes(v) => assert_eq!(found.payload, v),
-            Value::Nested(inner) => check(found.nested(), inner),
+            Value::Nested(inner) => check(found.nested_attributes(), inner),
         }
     }
 }
@@ -68,10 +68,16 @@ fn check(attributes: Attributes<'_>, expected: &[(u16, Value)]) {
 /// Reads everything that can be read, at every depth.
 fn exhaust(attributes: Attributes<'_>, depth: u8) {
     for attribute in attributes.flatten() {
-        let _ = (attribute.u8(), attribute.u16(), attribute.u32(), attribute.be16(), attribute.be32());
-        let _ = (attribute.str(), attribute.array::<16>());
+        let _ = (
+            attribute.read_u8(),
+            attribute.read_u16(),
+            attribute.read_u32(),
+            attribute.read_be16(),
+            attribute.read_be32(),
+        );
+        let _ = (attribute.read_str(), attribute.read_array::<16>());
         if depth > 0 {
-            exhaust(attribute.nested(), depth - 1);
+            exhaust(attribute.nested_attributes(), depth - 1);
         }
     }
 }
@@ -95,7 +101,7 @@ proptest! {
         prop_assert_eq!(received.kind, kind);
         prop_assert_eq!(received.flags, MessageFlags(flags) | MessageFlags::ACK);
         prop_assert_eq!(received.sequence, sequence);
-        let (found_header, attributes) = received.header::<12>().unwrap();
+        let (found_header, attributes) = received.split_header::<12>().unwrap();
         prop_assert_eq!(found_header.as_slice(), header);
         check(attributes, &values);
     }
@@ -105,7 +111,7 @@ proptest! {
         exhaust(Attributes::new(&bytes), 3);
         prop_assert!(MessageIter::new(&bytes).count() <= bytes.len());
         for message in MessageIter::new(&bytes).flatten() {
-            let _ = (message.header::<0>(), message.header::<3>(), message.header::<16>());
+            let _ = (message.split_header::<0>(), message.split_header::<3>(), message.split_header::<16>());
             exhaust(Attributes::new(message.payload), 3);
         }
     }
@@ -123,7 +129,7 @@ proptest! {
         let mut bytes = message.finish(1, MessageFlags::NONE).unwrap().to_vec();
         *at.get_mut(&mut bytes) = with;
         for message in MessageIter::new(&bytes).flatten() {
-            if let Ok((_, attributes)) = message.header::<16>() {
+            if let Ok((_, attributes)) = message.split_header::<16>() {
                 exhaust(attributes, 4);
             }
         }
@@ -145,8 +151,8 @@ fn a_length_that_lies_is_malformed_and_ends_the_list() {
 #[test]
 fn an_attribute_beyond_its_length_field_is_refused_when_sent() {
     let mut message = NetlinkRequest::new(16, MessageFlags::NONE, &[]);
-    message.nested(1, |message| {
-        message.bytes(2, &vec![0; 40_000]).bytes(3, &vec![0; 40_000]);
+    message.put_nested(1, |message| {
+        message.put_bytes(2, &vec![0; 40_000]).put_bytes(3, &vec![0; 40_000]);
     });
     assert!(matches!(message.finish(1, MessageFlags::NONE), Err(crate::Error::TooLong)));
 }
@@ -154,21 +160,21 @@ fn an_attribute_beyond_its_length_field_is_refused_when_sent() {
 #[test]
 fn an_attribute_can_hold_a_whole_message() {
     let mut message = NetlinkRequest::new(16, MessageFlags::NONE, &[0; 16]);
-    message.nested(1, |inner| {
-        inner.family_header(&[7; 5]).u32(3, 9);
+    message.put_nested(1, |inner| {
+        inner.family_header(&[7; 5]).put_u32(3, 9);
     });
     let bytes = message.finish(1, MessageFlags::NONE).unwrap();
     let received = MessageIter::new(bytes).next().unwrap().unwrap();
-    let inner = received.header::<16>().unwrap().1.find(1).unwrap();
+    let inner = received.split_header::<16>().unwrap().1.find(1).unwrap();
     let (header, attributes) = inner.payload.split_at(8);
     assert_eq!(header, [7, 7, 7, 7, 7, 0, 0, 0]);
-    assert_eq!(Attributes::new(attributes).find(3).unwrap().u32(), Ok(9));
+    assert_eq!(Attributes::new(attributes).find(3).unwrap().read_u32(), Ok(9));
 }
 
 #[test]
 fn the_bytes_are_those_of_the_format() {
     let mut message = NetlinkRequest::new(24, MessageFlags::CREATE, &[2, 0, 0, 0]);
-    message.be16(1, 0x0102).str(2, "lo");
+    message.put_be16(1, 0x0102).put_str(2, "lo");
     let bytes = message.finish(7, MessageFlags::REQUEST | MessageFlags::ACK).unwrap();
     let expected: &[u8] = if cfg!(target_endian = "little") {
         &[

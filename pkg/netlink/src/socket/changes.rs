@@ -20,7 +20,7 @@ impl Socket {
     /// # Errors
     ///
     /// If an exchange fails, with [`Error`]s other than [`Error::Kernel`]; any part of the changes may have been made.
-    pub fn batch(
+    pub fn send_batch(
         &mut self,
         messages: impl IntoIterator<Item = NetlinkRequest>,
     ) -> Result<Vec<Result<(), Error>>, Error> {
@@ -40,7 +40,7 @@ impl Socket {
     ///
     /// [`Error::Kernel`] with what the kernel said to the first that it refused, or to the whole; others if the exchange
     /// fails, and then it is not known what was made.
-    pub fn transaction(
+    pub fn send_transaction(
         &mut self,
         begin: NetlinkRequest,
         changes: Vec<NetlinkRequest>,
@@ -49,11 +49,11 @@ impl Socket {
         if changes.is_empty() {
             return Ok(());
         }
-        let mut batch = Batch::transaction(self.sequence.wrapping_add(1), changes.len());
+        let mut batch = Batch::new_transaction(self.sequence.wrapping_add(1), changes.len());
         let mut bytes = Vec::new();
-        self.put(begin, MessageFlags::NONE, &mut bytes)?;
+        self.append_request(begin, MessageFlags::NONE, &mut bytes)?;
         self.put_group(changes, &mut bytes)?;
-        self.put(end, MessageFlags::NONE, &mut bytes)?;
+        self.append_request(end, MessageFlags::NONE, &mut bytes)?;
         if bytes.len() > SEND_BUFFER {
             // Beyond `net.core.wmem_max` if need be, as whoever may change rules may (`CAP_NET_ADMIN`).
             sockopt::set_socket_send_buffer_size_force(&self.fd, bytes.len())
@@ -61,7 +61,7 @@ impl Socket {
         }
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
-        batch.outcomes().into_iter().collect()
+        batch.into_outcomes().into_iter().collect()
     }
 
     fn send_group(&mut self, group: Vec<NetlinkRequest>) -> Result<Vec<Result<(), Error>>, Error> {
@@ -70,7 +70,7 @@ impl Socket {
         self.put_group(group, &mut bytes)?;
         self.send_bytes(&bytes)?;
         self.receive_outcomes(&mut batch)?;
-        Ok(batch.outcomes())
+        Ok(batch.into_outcomes())
     }
 
     /// Only the last of the group asks for an acknowledgement: to the others the kernel answers when it refuses them.
@@ -78,14 +78,16 @@ impl Socket {
         let count = group.len();
         (1..).zip(group).try_for_each(|(number, message)| {
             let added = if number == count { MessageFlags::ACK } else { MessageFlags::NONE };
-            self.put(message, added, bytes)
+            self.append_request(message, added, bytes)
         })
     }
 
     fn receive_outcomes(&mut self, batch: &mut Batch) -> Result<(), Error> {
         loop {
             let length = self.receive_datagram()?;
-            if batch.datagram(self.buffer.get(..length).unwrap_or_default())? == ExchangeProgress::Ended {
+            if batch.process_datagram(self.buffer.get(..length).unwrap_or_default())?
+                == ExchangeProgress::Ended
+            {
                 return Ok(());
             }
         }

@@ -45,7 +45,7 @@ impl Socket {
     /// # Errors
     ///
     /// As [`Socket::dump`].
-    pub fn head(
+    pub fn dump_head(
         mut self,
         message: &NetlinkRequest,
         bytes: usize,
@@ -88,7 +88,7 @@ impl Socket {
                 received += reply.payload.len();
                 each(reply);
             };
-            if exchange.datagram(datagram, &mut counted)? == ExchangeProgress::Ended {
+            if exchange.process_datagram(datagram, &mut counted)? == ExchangeProgress::Ended {
                 return Ok(());
             }
             if received > bytes || Instant::now() >= deadline {

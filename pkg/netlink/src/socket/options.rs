@@ -22,7 +22,7 @@ const GET_STRICT_CHK: c_int = 12;
 
 /// Switches on what we rely on for good errors and small lists. A kernel that is too old for an option is fine:
 /// errors are poorer then, and callers filter lists themselves anyway.
-pub(super) fn set(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> {
+pub(super) fn enable_options(fd: &OwnedFd, protocol: NetlinkProtocol) -> Result<(), Errno> {
     let strict = (protocol == NetlinkProtocol::Route).then_some(GET_STRICT_CHK);
     for option in [CAP_ACK, EXT_ACK].into_iter().chain(strict) {
         match set_option(fd, SocketOption::On(option)) {

@@ -26,7 +26,7 @@ impl StandingQuestions {
         mut first: NetlinkRequest,
         mut list: NetlinkRequest,
     ) -> Result<Self, Error> {
-        let socket = Socket::open(protocol)?.bounded(ListBounds::POD);
+        let socket = Socket::open(protocol)?.with_bounds(ListBounds::POD);
         let mut questions = first.finish(FIRST, MessageFlags::REQUEST)?.to_vec();
         questions.extend_from_slice(list.finish(LIST, MessageFlags::REQUEST | MessageFlags::DUMP)?);
         Ok(Self { socket, questions, answers: Vec::new(), before: Vec::new() })
@@ -41,17 +41,17 @@ impl StandingQuestions {
         std::mem::swap(&mut self.answers, &mut self.before);
         self.answers.clear();
         self.socket.send_bytes(&self.questions)?;
-        self.receive()?;
+        self.receive_answers()?;
         Ok(self.answers == self.before)
     }
 
-    fn receive(&mut self) -> Result<(), Error> {
+    fn receive_answers(&mut self) -> Result<(), Error> {
         let mut exchange = Exchange::new(LIST);
         loop {
             let length = self.socket.receive_datagram()?;
             let datagram = self.socket.buffer.get(..length).unwrap_or_default();
             self.answers.extend_from_slice(datagram);
-            if exchange.datagram(datagram, &mut |_| {})? == ExchangeProgress::Ended {
+            if exchange.process_datagram(datagram, &mut |_| {})? == ExchangeProgress::Ended {
                 return Ok(());
             }
             if self.answers.len() > self.socket.bounds.bytes {

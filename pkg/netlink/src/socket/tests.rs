@@ -20,7 +20,7 @@ fn a_list_is_answered_and_can_be_asked_for_again() {
         let replies = socket.dump(&links()).unwrap();
         assert!(!replies.is_empty());
         assert_eq!(replies.iter().count(), replies.len());
-        assert!(replies.iter().all(|reply| reply.kind == 16 && reply.header::<16>().is_ok()));
+        assert!(replies.iter().all(|reply| reply.kind == 16 && reply.split_header::<16>().is_ok()));
     }
 }
 
@@ -32,7 +32,7 @@ fn a_refusal_carries_the_kernels_words() {
         MessageFlags::NONE,
         &[0, 0, 0xff, 0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     );
-    message.u32(29, 0);
+    message.put_u32(29, 0);
     let refused = socket.get(message).unwrap_err();
     assert_eq!(refused.errno(), Some(Errno::INVAL));
     assert_eq!(refused.to_string(), "kernel says: Invalid values in header for get link request (EINVAL)");
@@ -43,18 +43,18 @@ fn each_of_many_refusals_is_told_and_the_socket_stays_in_step() {
     let mut socket = Socket::open(NetlinkProtocol::Route).unwrap();
     let refused =
         |number: u8| NetlinkRequest::new(RTM_GETLINK, MessageFlags::NONE, &[0, 0, number, 0, 1, 0, 0, 0]);
-    let outcomes = socket.batch((0..150).map(refused)).unwrap();
+    let outcomes = socket.send_batch((0..150).map(refused)).unwrap();
     assert_eq!(outcomes.len(), 150);
     assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap_err().errno() == Some(Errno::INVAL)));
     assert!(!socket.dump(&links()).unwrap().is_empty());
-    assert!(socket.batch([]).unwrap().is_empty());
+    assert!(socket.send_batch([]).unwrap().is_empty());
 }
 
 #[test]
 fn a_standing_question_is_answered_as_before_until_something_changes() {
     const GET_NETNS_ID: u16 = 90;
     let mut own = NetlinkRequest::new(GET_NETNS_ID, MessageFlags::NONE, &[0; 4]);
-    own.u32(3, std::process::id()); // NETNSA_PID: this netns has no number in itself
+    own.put_u32(3, std::process::id()); // NETNSA_PID: this netns has no number in itself
     let open = || StandingQuestions::open(NetlinkProtocol::Route, own.clone(), links());
     let mut questions = open().unwrap();
     assert!(!questions.have_same_answers().unwrap(), "there is nothing before the first answer");
@@ -74,7 +74,7 @@ fn all_protocols_open() {
 
 #[test]
 fn silence_ends_in_a_timeout() {
-    let error = short().receive(&mut |_| {}).unwrap_err();
+    let error = short().receive_replies(&mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "no reply from the kernel within 30 ms");
 }
 
@@ -95,7 +95,7 @@ fn what_another_process_sends_is_not_taken_for_the_kernels_answer() {
     if rustix::net::sendto(&forger.fd, bytes, SendFlags::empty(), &own).is_err() {
         return eprintln!("skipped: only root may send to other processes");
     }
-    assert!(matches!(socket.receive(&mut |_| {}), Err(Error::Timeout(_))));
+    assert!(matches!(socket.receive_replies(&mut |_| {}), Err(Error::Timeout(_))));
 }
 
 #[test]
@@ -103,14 +103,15 @@ fn a_list_beyond_its_bounds_is_refused_and_its_beginning_can_be_had() {
     let short = ListBounds { bytes: 0, ..ListBounds::NODE };
     let all = Socket::open(NetlinkProtocol::Route).unwrap().dump(&links()).unwrap();
     // Whatever the bound, one datagram is read; loopback alone fits into that, and the end comes in another.
-    let (head, rest) = Socket::open(NetlinkProtocol::Route).unwrap().head(&links(), 0).unwrap();
+    let (head, rest) = Socket::open(NetlinkProtocol::Route).unwrap().dump_head(&links(), 0).unwrap();
     assert!(!head.is_empty() && head.len() <= all.len() && rest.is_none());
-    let refused = Socket::open(NetlinkProtocol::Route).unwrap().bounded(short).dump(&links()).unwrap_err();
+    let refused =
+        Socket::open(NetlinkProtocol::Route).unwrap().with_bounds(short).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
     let late = ListBounds { time: Duration::ZERO, ..ListBounds::NODE };
-    let refused = Socket::open(NetlinkProtocol::Route).unwrap().bounded(late).dump(&links()).unwrap_err();
+    let refused = Socket::open(NetlinkProtocol::Route).unwrap().with_bounds(late).dump(&links()).unwrap_err();
     assert!(matches!(refused, Error::Bounds(_)), "{refused}");
-    let (whole, rest) = Socket::open(NetlinkProtocol::Route).unwrap().head(&links(), 1 << 20).unwrap();
+    let (whole, rest) = Socket::open(NetlinkProtocol::Route).unwrap().dump_head(&links(), 1 << 20).unwrap();
     assert_eq!(whole.len(), all.len());
     let again = rest.expect("that was all").dump(&links()).unwrap();
     assert_eq!(again.len(), all.len());

@@ -22,7 +22,7 @@ fn new_generation(attributes: &[Vec<u8>]) -> Vec<u8> {
 
 fn observed(datagram: &[u8]) -> Observed {
     let mut observed = Observed::default();
-    observed.add(MessageIter::new(datagram));
+    observed.add_messages(MessageIter::new(datagram));
     observed
 }
 

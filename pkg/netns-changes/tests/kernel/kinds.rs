@@ -105,7 +105,7 @@ fn nothing_is_reported_while_nothing_changes() {
     };
     drop(netns.run_in(traffic).unwrap());
     let began = Instant::now();
-    assert_eq!(watcher.wait(Some(5 * QUIET)).unwrap().unwrap(), []);
+    assert_eq!(watcher.wait_for_changes(Some(5 * QUIET)).unwrap().unwrap(), []);
     assert!(began.elapsed() >= 5 * QUIET);
 }
 

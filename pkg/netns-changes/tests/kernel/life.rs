@@ -33,7 +33,7 @@ fn a_namespace_ends_with_its_watch() {
     wait_until_quiet(&watcher);
     assert_eq!(watcher.len(), 2);
 
-    Netns::remove("/run/netns/pod-ends").unwrap();
+    Netns::remove_named("/run/netns/pod-ends").unwrap();
     drop(pod);
     assert_eq!(pending(&watcher), [], "the sockets keep it alive");
     assert!(has_link(&node, "pod-ends"));
@@ -43,7 +43,7 @@ fn a_namespace_ends_with_its_watch() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while has_link(&node, "pod-ends") {
         assert!(Instant::now() < deadline, "the namespace outlives its watch");
-        let _ = watcher.wait(Some(Duration::from_millis(50))).unwrap();
+        let _ = watcher.wait_for_changes(Some(Duration::from_millis(50))).unwrap();
     }
 }
 
@@ -76,7 +76,7 @@ fn another_thread_watches_and_closes_while_one_waits() {
         let watcher = watcher.clone();
         move || {
             let mut rules = 0;
-            while let Some(changes) = watcher.wait(None).unwrap() {
+            while let Some(changes) = watcher.wait_for_changes(None).unwrap() {
                 let concerns = |kinds: ChangeKinds| kinds.contains(ChangeKinds::POLICY_RULES);
                 rules += changes.iter().filter(|change| concerns(change.kinds)).count();
                 if rules == 1 {
@@ -89,7 +89,7 @@ fn another_thread_watches_and_closes_while_one_waits() {
     let _watch = watcher.watch("pod", &netns).unwrap();
     run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
     assert_eq!(waiting.join().unwrap(), 1);
-    assert_eq!(watcher.wait(None).unwrap(), None, "closed for good");
+    assert_eq!(watcher.wait_for_changes(None).unwrap(), None, "closed for good");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn messages_of_processes_are_no_changes() {
     });
     assert_eq!(sent.unwrap(), Ok(forged.len()));
     let began = Instant::now();
-    assert_eq!(watcher.wait(Some(LIMIT)).unwrap().unwrap(), []);
+    assert_eq!(watcher.wait_for_changes(Some(LIMIT)).unwrap().unwrap(), []);
     assert!(began.elapsed() < LIMIT, "it came, and was dropped");
 }
 

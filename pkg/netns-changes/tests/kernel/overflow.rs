@@ -32,7 +32,7 @@ fn a_report_of_a_loss_covers_everything_before_it() {
         batch
     });
     run_in(&netns, "ip -batch -", &batch);
-    let first = watcher.wait(Some(LIMIT)).unwrap().unwrap();
+    let first = watcher.wait_for_changes(Some(LIMIT)).unwrap().unwrap();
     assert!(first.iter().all(|change| change.kinds.contains(ChangeKinds::LOST)), "{first:?}");
     // Not one more read: what changes now is reported although nothing has been read since.
     run_in(&netns, "ip rule add fwmark 7 lookup 133", "");
@@ -60,7 +60,7 @@ fn a_busy_namespace_does_not_keep_others_waiting() {
     run_in(&other, "ip rule add fwmark 7 lookup 133", "");
     let mut keys = Vec::new();
     for _ in 0..2 {
-        let changes = watcher.wait(Some(LIMIT)).unwrap().unwrap();
+        let changes = watcher.wait_for_changes(Some(LIMIT)).unwrap().unwrap();
         keys.push(changes.into_iter().map(|change| change.key).collect::<Vec<_>>());
     }
     assert_eq!(keys, [vec!["pod", "other"], vec!["pod"]], "what is left of one follows");

@@ -11,13 +11,13 @@ impl UserNamespace {
     /// process below `proc` is in it.
     #[must_use]
     pub fn owner_on_node(&self, proc: &Path, uid: u32, gid: u32) -> Option<(u32, u32)> {
-        let process = self.process(proc)?;
-        let on_node = |map: &str, id| translate(&fs::read_to_string(process.join(map)).ok()?, id);
+        let process = self.find_process(proc)?;
+        let on_node = |map: &str, id| translate_id(&fs::read_to_string(process.join(map)).ok()?, id);
         Some((on_node("uid_map", uid)?, on_node("gid_map", gid)?))
     }
 
     /// A process in this namespace. Which one does not matter: the mapping is the namespace's.
-    fn process(&self, proc: &Path) -> Option<PathBuf> {
+    fn find_process(&self, proc: &Path) -> Option<PathBuf> {
         let own = rustix::fs::fstat(&self.fd).ok()?;
         let is_in_it = |process: &PathBuf| {
             let found = fs::metadata(process.join("ns/user"));
@@ -31,7 +31,7 @@ impl UserNamespace {
 }
 
 /// A line has the first number inside, the first outside, and how many there are (`user_namespaces(7)`).
-fn translate(map: &str, id: u32) -> Option<u32> {
+fn translate_id(map: &str, id: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
         let mut next = || numbers.next()?.ok();
@@ -43,7 +43,7 @@ fn translate(map: &str, id: u32) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::translate;
+    use super::translate_id;
 
     #[test]
     fn a_number_is_translated_by_the_line_that_has_it() {
@@ -55,10 +55,10 @@ mod tests {
             (65_536, None),
             (70_000, Some(500)),
         ] {
-            assert_eq!(translate(map, inside), outside, "{inside}");
+            assert_eq!(translate_id(map, inside), outside, "{inside}");
         }
-        assert_eq!(translate("0 4294967295 2", 1), None, "no such user");
-        assert_eq!(translate("", 0), None);
-        assert_eq!(translate("a b c", 0), None);
+        assert_eq!(translate_id("0 4294967295 2", 1), None, "no such user");
+        assert_eq!(translate_id("", 0), None);
+        assert_eq!(translate_id("a b c", 0), None);
     }
 }

@@ -8,8 +8,8 @@ use rules::{CtStates, Match, MatchValue, Rule, Target, TransportProtocol, native
 
 use crate::{
     encode::{
-        address, address_size, bitwise, compare, compare_by, counter, expression, meta, payload,
-        protocol_number, source_offset, verdict,
+        add_counter, add_expression, address_size, apply_bitwise, compare_by, compare_register, load_meta,
+        load_payload, match_address, protocol_number, set_verdict, source_offset,
     },
     uapi::{
         ANY_FAMILY, CMP_AT_LEAST, CMP_AT_MOST, CMP_NOT_EQUAL, CT_KEY, CT_MARK, CT_REGISTER, CT_SOURCE,
@@ -17,7 +17,7 @@ use crate::{
         META_INPUT_NAME, META_KEY, META_L4PROTO, META_MARK, META_NFPROTO, META_OUTPUT_NAME, META_SOCKET_GID,
         META_SOCKET_UID, META_SOURCE, NAT_ADDRESS_MAX, NAT_ADDRESS_MIN, NAT_FAMILY, NAT_SOURCE, NAT_TYPE,
         PORT_SPECIFIED, REDIR_FLAGS, REDIR_PORT_MAX, REDIR_PORT_MIN, REGISTER_1, RULE_EXPRESSIONS,
-        TPROXY_FAMILY, TPROXY_PORT, TRANSPORT_HEADER, header,
+        TPROXY_FAMILY, TPROXY_PORT, TRANSPORT_HEADER, nfgenmsg_header,
     },
 };
 
@@ -28,41 +28,41 @@ const SOURCE_PORT: u32 = 0;
 const DEST_PORT: u32 = 2;
 
 /// Adds the attribute `NFTA_RULE_EXPRESSIONS`; false if the rule has a condition or verdict that cannot be expressed.
-pub(super) fn rule(request: &mut NetlinkRequest, native: &NativeRule) -> bool {
+pub(super) fn write_rule(request: &mut NetlinkRequest, native: &NativeRule) -> bool {
     let mut is_expressed = true;
-    request.nested(RULE_EXPRESSIONS, |list| {
-        is_expressed = conditions(list, native.family, &native.rule);
+    request.put_nested(RULE_EXPRESSIONS, |list| {
+        is_expressed = add_conditions(list, native.family, &native.rule);
         if native.counts {
-            counter(list);
+            add_counter(list);
         }
-        is_expressed &= target(list, native.family, &native.rule.target);
+        is_expressed &= add_target(list, native.family, &native.rule.target);
     });
     is_expressed
 }
 
-fn conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule) -> bool {
+fn add_conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule) -> bool {
     let has_address = rule.source.is_some() || rule.dest.is_some();
     let has_ports = rule.matches.iter().any(is_about_ports);
     if let Some(family) = family.filter(|_| !has_address) {
         of_family(list, family);
     }
     if let Some(name) = &rule.input {
-        interface(list, META_INPUT_NAME, name);
+        match_interface(list, META_INPUT_NAME, name);
     }
     if let Some(name) = &rule.output {
-        interface(list, META_OUTPUT_NAME, name);
+        match_interface(list, META_OUTPUT_NAME, name);
     }
     if let Some(proto) = rule.proto.as_ref().filter(|_| !has_ports) {
-        protocol(list, proto);
+        match_protocol(list, proto);
     }
     if has_address {
         let Some(family) = family else { return false };
         of_family(list, family);
         if let Some(net) = &rule.source {
-            address(list, family, source_offset(family), net);
+            match_address(list, family, source_offset(family), net);
         }
         if let Some(net) = &rule.dest {
-            address(list, family, source_offset(family) + address_size(family), net);
+            match_address(list, family, source_offset(family) + address_size(family), net);
         }
     }
     let mut proto = rule.proto.as_ref().filter(|_| has_ports);
@@ -70,9 +70,9 @@ fn conditions(list: &mut NetlinkRequest, family: Option<Family>, rule: &Rule) ->
         if is_about_ports(condition)
             && let Some(proto) = proto.take()
         {
-            protocol(list, proto);
+            match_protocol(list, proto);
         }
-        expressed(list, condition)
+        add_condition(list, condition)
     })
 }
 
@@ -84,66 +84,66 @@ fn is_about_ports(condition: &Match) -> bool {
 }
 
 fn of_family(list: &mut NetlinkRequest, family: Family) {
-    let [number, ..] = header(family);
-    meta(list, META_NFPROTO);
-    compare(list, false, &[number]);
+    let [number, ..] = nfgenmsg_header(family);
+    load_meta(list, META_NFPROTO);
+    compare_register(list, false, &[number]);
 }
 
-fn protocol(list: &mut NetlinkRequest, proto: &MatchValue<TransportProtocol>) {
-    meta(list, META_L4PROTO);
-    compare(list, proto.negated, &[protocol_number(proto.value)]);
+fn match_protocol(list: &mut NetlinkRequest, proto: &MatchValue<TransportProtocol>) {
+    load_meta(list, META_L4PROTO);
+    compare_register(list, proto.negated, &[protocol_number(proto.value)]);
 }
 
 /// A whole name fills the register; the beginning of one is as long as it is.
-fn interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
+fn match_interface(list: &mut NetlinkRequest, key: u32, name: &MatchValue<IfName>) {
     let text = name.value.as_str();
     let mut bytes = text.strip_suffix('+').unwrap_or(text).as_bytes().to_vec();
     if !text.ends_with('+') {
         bytes.resize(NAME, 0);
     }
     if !bytes.is_empty() {
-        meta(list, key);
-        compare(list, name.negated, &bytes);
+        load_meta(list, key);
+        compare_register(list, name.negated, &bytes);
     }
 }
 
-fn expressed(list: &mut NetlinkRequest, condition: &Match) -> bool {
+fn add_condition(list: &mut NetlinkRequest, condition: &Match) -> bool {
     match condition {
-        Match::SourcePort(port) => ports(list, SOURCE_PORT, port.negated, &[port.value.0]),
-        Match::DestPort(port) => ports(list, DEST_PORT, port.negated, &[port.value.0]),
+        Match::SourcePort(port) => match_ports(list, SOURCE_PORT, port.negated, &[port.value.0]),
+        Match::DestPort(port) => match_ports(list, DEST_PORT, port.negated, &[port.value.0]),
         Match::DestPortRange(range) => {
-            payload(list, TRANSPORT_HEADER, DEST_PORT, 2);
+            load_payload(list, TRANSPORT_HEADER, DEST_PORT, 2);
             compare_by(list, CMP_AT_LEAST, &range.first().0.to_be_bytes());
             compare_by(list, CMP_AT_MOST, &range.last().0.to_be_bytes());
         }
         Match::DestPorts(all) if all.negated || all.value.len() == 1 => {
             let numbers: Vec<u16> = all.value.iter().map(|port| port.0).collect();
-            ports(list, DEST_PORT, all.negated, &numbers);
+            match_ports(list, DEST_PORT, all.negated, &numbers);
         }
         Match::Uid(id) => {
-            meta(list, META_SOCKET_UID);
-            compare(list, id.negated, &id.value.to_ne_bytes());
+            load_meta(list, META_SOCKET_UID);
+            compare_register(list, id.negated, &id.value.to_ne_bytes());
         }
         Match::Gid(id) => {
-            meta(list, META_SOCKET_GID);
-            compare(list, id.negated, &id.value.to_ne_bytes());
+            load_meta(list, META_SOCKET_GID);
+            compare_register(list, id.negated, &id.value.to_ne_bytes());
         }
         // Without a socket there is no user, and the rule does not match.
         Match::SocketExists { negated: false } => {
-            meta(list, META_SOCKET_UID);
+            load_meta(list, META_SOCKET_UID);
             compare_by(list, CMP_AT_LEAST, &0_u32.to_ne_bytes());
         }
         Match::Mark(mark) => {
-            meta(list, META_MARK);
-            masked(list, mark);
+            load_meta(list, META_MARK);
+            match_mark(list, mark);
         }
         Match::ConnMark(mark) => {
-            connection(list, CT_MARK);
-            masked(list, mark);
+            load_conntrack(list, CT_MARK);
+            match_mark(list, mark);
         }
         Match::CtState(states) => {
-            connection(list, CT_STATE);
-            bitwise(list, &state_bits(*states).to_ne_bytes(), &[0; 4]);
+            load_conntrack(list, CT_STATE);
+            apply_bitwise(list, &state_bits(*states).to_ne_bytes(), &[0; 4]);
             compare_by(list, CMP_NOT_EQUAL, &[0; 4]);
         }
         Match::SocketExists { negated: true } | Match::DestPorts(_) | Match::Set { .. } => return false,
@@ -152,19 +152,19 @@ fn expressed(list: &mut NetlinkRequest, condition: &Match) -> bool {
 }
 
 /// One of many that a port must not be is another comparison; a port that must be one of many would need a set.
-fn ports(list: &mut NetlinkRequest, offset: u32, negated: bool, numbers: &[u16]) {
+fn match_ports(list: &mut NetlinkRequest, offset: u32, negated: bool, numbers: &[u16]) {
     for number in numbers {
-        payload(list, TRANSPORT_HEADER, offset, 2);
-        compare(list, negated, &number.to_be_bytes());
+        load_payload(list, TRANSPORT_HEADER, offset, 2);
+        compare_register(list, negated, &number.to_be_bytes());
     }
 }
 
-fn masked(list: &mut NetlinkRequest, mark: &MatchValue<Mark>) {
+fn match_mark(list: &mut NetlinkRequest, mark: &MatchValue<Mark>) {
     let Mark { value, mask } = mark.value;
     if mask != u32::MAX {
-        bitwise(list, &mask.to_ne_bytes(), &[0; 4]);
+        apply_bitwise(list, &mask.to_ne_bytes(), &[0; 4]);
     }
-    compare(list, mark.negated, &value.to_ne_bytes());
+    compare_register(list, mark.negated, &value.to_ne_bytes());
 }
 
 /// `NF_CT_STATE_BIT` of `enum ip_conntrack_info`, and `NF_CT_STATE_INVALID_BIT`.
@@ -176,99 +176,99 @@ fn state_bits(states: CtStates) -> u32 {
     }
 }
 
-fn connection(list: &mut NetlinkRequest, key: u32) {
-    expression(list, "ct", &|data| {
-        data.be32(CT_REGISTER, REGISTER_1).be32(CT_KEY, key);
+fn load_conntrack(list: &mut NetlinkRequest, key: u32) {
+    add_expression(list, "ct", &|data| {
+        data.put_be32(CT_REGISTER, REGISTER_1).put_be32(CT_KEY, key);
     });
 }
 
 fn set_connection(list: &mut NetlinkRequest, key: u32) {
-    expression(list, "ct", &|data| {
-        data.be32(CT_KEY, key).be32(CT_SOURCE, REGISTER_1);
+    add_expression(list, "ct", &|data| {
+        data.put_be32(CT_KEY, key).put_be32(CT_SOURCE, REGISTER_1);
     });
 }
 
 fn set_mark(list: &mut NetlinkRequest) {
-    expression(list, "meta", &|data| {
-        data.be32(META_KEY, META_MARK).be32(META_SOURCE, REGISTER_1);
+    add_expression(list, "meta", &|data| {
+        data.put_be32(META_KEY, META_MARK).put_be32(META_SOURCE, REGISTER_1);
     });
 }
 
-fn immediate(list: &mut NetlinkRequest, value: &[u8]) {
-    expression(list, "immediate", &|data| {
-        data.be32(IMMEDIATE_REGISTER, REGISTER_1).nested(IMMEDIATE_DATA, |data| {
-            data.bytes(DATA_VALUE, value);
+fn load_immediate(list: &mut NetlinkRequest, value: &[u8]) {
+    add_expression(list, "immediate", &|data| {
+        data.put_be32(IMMEDIATE_REGISTER, REGISTER_1).put_nested(IMMEDIATE_DATA, |data| {
+            data.put_bytes(DATA_VALUE, value);
         });
     });
 }
 
 /// The register gets a mark with its own bits replaced; all of them need no look at what was there.
-fn replaced(list: &mut NetlinkRequest, mark: Mark, read: impl FnOnce(&mut NetlinkRequest)) {
+fn replace_mark_bits(list: &mut NetlinkRequest, mark: Mark, read: impl FnOnce(&mut NetlinkRequest)) {
     if mark.mask == u32::MAX {
-        immediate(list, &mark.value.to_ne_bytes());
+        load_immediate(list, &mark.value.to_ne_bytes());
     } else {
         read(list);
-        bitwise(list, &(!mark.mask).to_ne_bytes(), &mark.value.to_ne_bytes());
+        apply_bitwise(list, &(!mark.mask).to_ne_bytes(), &mark.value.to_ne_bytes());
     }
 }
 
-fn target(list: &mut NetlinkRequest, family: Option<Family>, target: &Target) -> bool {
+fn add_target(list: &mut NetlinkRequest, family: Option<Family>, target: &Target) -> bool {
     match target {
         Target::Return | Target::Accept | Target::Drop | Target::Jump(_) | Target::Goto(_) => {
-            verdict(list, target);
+            set_verdict(list, target);
         }
         Target::Redirect(port) => {
-            immediate(list, &port.0.to_be_bytes());
-            expression(list, "redir", &|data| {
-                data.be32(REDIR_PORT_MIN, REGISTER_1)
-                    .be32(REDIR_PORT_MAX, REGISTER_1)
-                    .be32(REDIR_FLAGS, PORT_SPECIFIED);
+            load_immediate(list, &port.0.to_be_bytes());
+            add_expression(list, "redir", &|data| {
+                data.put_be32(REDIR_PORT_MIN, REGISTER_1)
+                    .put_be32(REDIR_PORT_MAX, REGISTER_1)
+                    .put_be32(REDIR_FLAGS, PORT_SPECIFIED);
             });
         }
         Target::Snat(ip) => {
-            let Some([number, ..]) = family.map(header) else { return false };
+            let Some([number, ..]) = family.map(nfgenmsg_header) else { return false };
             match ip {
-                IpAddr::V4(ip) => immediate(list, &ip.octets()),
-                IpAddr::V6(ip) => immediate(list, &ip.octets()),
+                IpAddr::V4(ip) => load_immediate(list, &ip.octets()),
+                IpAddr::V6(ip) => load_immediate(list, &ip.octets()),
             }
-            expression(list, "nat", &|data| {
-                data.be32(NAT_TYPE, NAT_SOURCE)
-                    .be32(NAT_FAMILY, u32::from(number))
-                    .be32(NAT_ADDRESS_MIN, REGISTER_1)
-                    .be32(NAT_ADDRESS_MAX, REGISTER_1);
+            add_expression(list, "nat", &|data| {
+                data.put_be32(NAT_TYPE, NAT_SOURCE)
+                    .put_be32(NAT_FAMILY, u32::from(number))
+                    .put_be32(NAT_ADDRESS_MIN, REGISTER_1)
+                    .put_be32(NAT_ADDRESS_MAX, REGISTER_1);
             });
         }
         Target::Tproxy { port, mark } => {
-            replaced(list, *mark, |list| meta(list, META_MARK));
+            replace_mark_bits(list, *mark, |list| load_meta(list, META_MARK));
             set_mark(list);
-            immediate(list, &port.0.to_be_bytes());
-            expression(list, "tproxy", &|data| {
-                data.be32(TPROXY_FAMILY, ANY_FAMILY).be32(TPROXY_PORT, REGISTER_1);
+            load_immediate(list, &port.0.to_be_bytes());
+            add_expression(list, "tproxy", &|data| {
+                data.put_be32(TPROXY_FAMILY, ANY_FAMILY).put_be32(TPROXY_PORT, REGISTER_1);
             });
-            verdict(list, &Target::Accept);
+            set_verdict(list, &Target::Accept);
         }
         Target::SetMark(mark) => {
-            replaced(list, *mark, |list| meta(list, META_MARK));
+            replace_mark_bits(list, *mark, |list| load_meta(list, META_MARK));
             set_mark(list);
         }
         Target::SaveMark => {
-            meta(list, META_MARK);
+            load_meta(list, META_MARK);
             set_connection(list, CT_MARK);
         }
         Target::RestoreMark(u32::MAX) => {
-            connection(list, CT_MARK);
+            load_conntrack(list, CT_MARK);
             set_mark(list);
         }
         Target::SetConnMark(mark) => {
-            replaced(list, *mark, |list| connection(list, CT_MARK));
+            replace_mark_bits(list, *mark, |list| load_conntrack(list, CT_MARK));
             set_connection(list, CT_MARK);
         }
         Target::CtZone(zone) => {
-            immediate(list, &zone.to_ne_bytes());
+            load_immediate(list, &zone.to_ne_bytes());
             set_connection(list, CT_ZONE);
         }
-        Target::Nflog { prefix, group, size } => expression(list, "log", &|data| {
-            data.be16(LOG_GROUP, *group).str(LOG_PREFIX, prefix).be32(LOG_LENGTH, *size);
+        Target::Nflog { prefix, group, size } => add_expression(list, "log", &|data| {
+            data.put_be16(LOG_GROUP, *group).put_str(LOG_PREFIX, prefix).put_be32(LOG_LENGTH, *size);
         }),
         Target::RestoreMark(_) | Target::Dnat { .. } => return false,
     }

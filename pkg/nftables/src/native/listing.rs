@@ -8,7 +8,7 @@ use rules::native::{NativeChain, NativeRules, NativeTable};
 use super::encode;
 use crate::{
     Error, Unsupported,
-    listing::{open, unchanged},
+    listing::{open_socket, read_unchanged},
     uapi::{
         BITWISE_MASK, BITWISE_OPERATION, BITWISE_XOR, CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE,
         CHAIN_TYPE, CMP_DATA, DATA_VALUE, DATA_VERDICT, EXPRESSION_DATA, EXPRESSION_NAME, GET_CHAIN,
@@ -60,21 +60,21 @@ impl NativeListing {
     /// Reads the tables of the owners whose tables begin with one of the prefixes, without making any.
     ///
     /// # Errors
-    /// As [`listing`](crate::listing).
+    /// As [`read_tables`](crate::read_tables).
     pub fn read(prefixes: &[&str], bounds: ListBounds) -> Result<NativeListing, Error> {
-        unchanged(|| read(&mut open(bounds)?, prefixes))
+        read_unchanged(|| read_listing(&mut open_socket(bounds)?, prefixes))
     }
 
     /// Returns the tables that the kernel will show when these rules are in place.
     ///
     /// # Errors
     /// [`Unsupported`].
-    pub fn expected(rules: &NativeRules) -> Result<NativeListing, Unsupported> {
+    pub fn from_rules(rules: &NativeRules) -> Result<NativeListing, Unsupported> {
         let mut listing = NativeListing::default();
         for table in &rules.tables {
             let mut listed = ListedTable { name: table.name.clone(), chains: Vec::new() };
             for chain in &table.chains {
-                listed.chains.push(expected(chain)?);
+                listed.chains.push(expected_chain(chain)?);
             }
             listing.tables.push(listed);
         }
@@ -104,35 +104,35 @@ impl NativeListing {
     /// # Errors
     /// [`Unsupported`].
     pub fn differences(&self, prefix: &str, wanted: &NativeRules) -> Result<Vec<String>, Unsupported> {
-        let expected = NativeListing::expected(wanted)?;
+        let expected = NativeListing::from_rules(wanted)?;
         let mut words = Vec::new();
         for (table, wanted) in expected.tables.iter().zip(&wanted.tables) {
-            match self.table(&table.name) {
+            match self.find_table(&table.name) {
                 None => words.push(format!("inet {}: the table is missing", table.name)),
-                Some(found) => found.differences(table, wanted, &mut words),
+                Some(found) => found.collect_differences(table, wanted, &mut words),
             }
         }
-        for table in self.tables_named(prefix).filter(|table| expected.table(&table.name).is_none()) {
+        for table in self.tables_named(prefix).filter(|table| expected.find_table(&table.name).is_none()) {
             words.push(format!("inet {}: the table should not exist", table.name));
         }
         Ok(words)
     }
 
-    pub(super) fn table(&self, name: &str) -> Option<&ListedTable> {
+    pub(super) fn find_table(&self, name: &str) -> Option<&ListedTable> {
         self.tables.iter().find(|table| table.name == name)
     }
 }
 
 impl ListedTable {
-    fn chain(&self, name: &str) -> Option<&ListedChain> {
+    fn find_chain(&self, name: &str) -> Option<&ListedChain> {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    fn differences(&self, expected: &ListedTable, wanted: &NativeTable, words: &mut Vec<String>) {
+    fn collect_differences(&self, expected: &ListedTable, wanted: &NativeTable, words: &mut Vec<String>) {
         let mut differs =
             |chain: &str, how: &str| words.push(format!("inet {}: chain {chain} {how}", self.name));
         for (chain, wanted) in expected.chains.iter().zip(&wanted.chains) {
-            match self.chain(&chain.name) {
+            match self.find_chain(&chain.name) {
                 None => differs(&chain.name, "is missing"),
                 Some(found) if found.base != chain.base => differs(&chain.name, "is at another hook"),
                 Some(found) => {
@@ -142,21 +142,22 @@ impl ListedTable {
                 }
             }
         }
-        for chain in self.chains.iter().filter(|chain| expected.chain(&chain.name).is_none()) {
+        for chain in self.chains.iter().filter(|chain| expected.find_chain(&chain.name).is_none()) {
             differs(&chain.name, "should not exist");
         }
     }
 
     /// Whether the table equals `wanted`, whatever the order of its chains.
-    pub(super) fn is(&self, wanted: &ListedTable) -> bool {
-        let has = |chain: &ListedChain| self.chain(&chain.name) == Some(chain);
+    pub(super) fn is_same_as(&self, wanted: &ListedTable) -> bool {
+        let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
         self.chains.len() == wanted.chains.len() && wanted.chains.iter().all(has)
     }
 
     /// Whether the table's chains can be filled as they are: none has to go, or to move to another hook.
     pub(super) fn can_become(&self, wanted: &ListedTable) -> bool {
-        let fits =
-            |chain: &ListedChain| wanted.chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base);
+        let fits = |chain: &ListedChain| {
+            wanted.find_chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base)
+        };
         self.chains.iter().all(fits)
     }
 }
@@ -188,7 +189,7 @@ pub fn is_table_of(prefix: &str, table: &str) -> bool {
     rest.is_some_and(|rest| rules::Table::ALL.iter().any(|table| table.name() == rest))
 }
 
-fn expected(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
+fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
     let base = chain.hook.map(|(table, hook)| {
         let (kind, hook, priority) = base_chain(table, hook);
         BaseChain { kind: kind.to_owned(), hook, priority, accepts: true }
@@ -196,8 +197,8 @@ fn expected(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
     let mut listed = ListedChain { name: chain.name.clone(), base, rules: Vec::new() };
     for rule in &chain.rules {
         let mut request = NetlinkRequest::new(0, MessageFlags::NONE, &[]);
-        if !encode::rule(&mut request, rule) {
-            return Err(super::unsupported(rule));
+        if !encode::write_rule(&mut request, rule) {
+            return Err(super::unsupported_rule(rule));
         }
         let message = request.finish(0, MessageFlags::NONE).unwrap_or_default(); // too long: compares as another one
         let attributes = Attributes::new(message.get(HEADER..).unwrap_or_default());
@@ -209,12 +210,12 @@ fn expected(chain: &NativeChain) -> Result<ListedChain, Unsupported> {
 /// Size of `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-fn read(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink::Error> {
+fn read_listing(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink::Error> {
     let mut listing = NativeListing::default();
     let all = |kind| NetlinkRequest::new(kind, MessageFlags::NONE, &[INET, 0, 0, 0]);
     for reply in socket.dump(&all(GET_TABLE))?.iter() {
-        let (family, attributes) = reply.header::<4>()?;
-        let name = text(attributes.find(TABLE_NAME));
+        let (family, attributes) = reply.split_header::<4>()?;
+        let name = text_or_empty(attributes.find(TABLE_NAME));
         if family.first() == Some(&INET) && prefixes.iter().any(|prefix| is_table_of(prefix, name)) {
             listing.tables.push(ListedTable { name: name.to_owned(), chains: Vec::new() });
         }
@@ -223,22 +224,22 @@ fn read(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink
         return Ok(listing);
     }
     for reply in socket.dump(&all(GET_CHAIN))?.iter() {
-        let (family, attributes) = reply.header::<4>()?;
-        let name = text(attributes.find(CHAIN_TABLE));
+        let (family, attributes) = reply.split_header::<4>()?;
+        let name = text_or_empty(attributes.find(CHAIN_TABLE));
         let table = listing.tables.iter_mut().find(|table| table.name == name);
         if let Some(table) = table.filter(|_| family.first() == Some(&INET)) {
-            let name = text(attributes.find(CHAIN_NAME)).to_owned();
+            let name = text_or_empty(attributes.find(CHAIN_NAME)).to_owned();
             table.chains.push(ListedChain { name, base: base_of(&attributes), rules: Vec::new() });
         }
     }
     for table in &mut listing.tables {
         let mut question = all(GET_RULE);
-        question.str(RULE_TABLE, &table.name);
+        question.put_str(RULE_TABLE, &table.name);
         for reply in socket.dump(&question)?.iter() {
-            let (family, attributes) = reply.header::<4>()?;
+            let (family, attributes) = reply.split_header::<4>()?;
             // A kernel before Linux 4.12 gives all rules, whatever it was asked for.
-            if family.first() == Some(&INET) && text(attributes.find(RULE_TABLE)) == table.name {
-                let name = text(attributes.find(RULE_CHAIN));
+            if family.first() == Some(&INET) && text_or_empty(attributes.find(RULE_TABLE)) == table.name {
+                let name = text_or_empty(attributes.find(RULE_CHAIN));
                 let chain = table.chains.iter_mut().find(|chain| chain.name == name);
                 // Of a chain that has come just now it is another generation.
                 chain.into_iter().for_each(|chain| chain.rules.push(ListedRule::new(&attributes)));
@@ -249,15 +250,16 @@ fn read(socket: &mut Socket, prefixes: &[&str]) -> Result<NativeListing, netlink
 }
 
 /// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which none of ours is.
-fn text(attribute: Option<Attribute<'_>>) -> &str {
-    attribute.and_then(|found| found.str().ok()).unwrap_or_default()
+fn text_or_empty(attribute: Option<Attribute<'_>>) -> &str {
+    attribute.and_then(|found| found.read_str().ok()).unwrap_or_default()
 }
 
 fn base_of(attributes: &Attributes<'_>) -> Option<BaseChain> {
-    let hook = attributes.find(CHAIN_HOOK)?.nested();
-    let number = |found: Option<Attribute<'_>>| found.and_then(|found| found.be32().ok()).unwrap_or_default();
+    let hook = attributes.find(CHAIN_HOOK)?.nested_attributes();
+    let number =
+        |found: Option<Attribute<'_>>| found.and_then(|found| found.read_be32().ok()).unwrap_or_default();
     Some(BaseChain {
-        kind: text(attributes.find(CHAIN_TYPE)).to_owned(),
+        kind: text_or_empty(attributes.find(CHAIN_TYPE)).to_owned(),
         hook: number(hook.find(HOOK_NUMBER)),
         priority: number(hook.find(HOOK_PRIORITY)).cast_signed(),
         accepts: number(attributes.find(CHAIN_POLICY)) == ACCEPTS,
@@ -271,11 +273,11 @@ impl ListedRule {
     /// Takes any bytes.
     pub(crate) fn new(attributes: &Attributes<'_>) -> ListedRule {
         let mut rule = ListedRule::default();
-        for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested) {
+        for element in attributes.find(RULE_EXPRESSIONS).iter().flat_map(Attribute::nested_attributes) {
             // One that is cut short is none of ours.
-            let parts = element.as_ref().map_or(Attributes::new(&[]), Attribute::nested);
-            let name = text(parts.find(EXPRESSION_NAME));
-            rule.add(0, name.as_bytes());
+            let parts = element.as_ref().map_or(Attributes::new(&[]), Attribute::nested_attributes);
+            let name = text_or_empty(parts.find(EXPRESSION_NAME));
+            rule.add_bytes(0, name.as_bytes());
             if let Some(data) = parts.find(EXPRESSION_DATA).filter(|_| name != "counter") {
                 rule.add_attributes(name, &data);
             }
@@ -287,32 +289,33 @@ impl ListedRule {
     fn add_attributes(&mut self, name: &str, data: &Attribute<'_>) {
         let is_strange =
             |attribute: Result<Attribute<'_>, _>| attribute.map_or(true, |found| found.kind > MOST);
-        if data.nested().any(is_strange) {
-            self.add(u16::MAX, data.payload); // as none of ours
+        if data.nested_attributes().any(is_strange) {
+            self.add_bytes(u16::MAX, data.payload); // as none of ours
         }
         for kind in 1..=MOST {
-            let found = data.nested().find(kind).filter(|attribute| !is_ignored(name, attribute));
+            let found = data.nested_attributes().find(kind).filter(|attribute| !is_ignored(name, attribute));
             let Some(attribute) = found else { continue };
             match (name, kind) {
                 ("cmp", CMP_DATA)
                 | ("immediate", IMMEDIATE_DATA)
                 | ("bitwise", BITWISE_MASK | BITWISE_XOR) => {
-                    let data = attribute.nested();
-                    let verdict = data.find(DATA_VERDICT).map(|verdict| verdict.nested());
+                    let data = attribute.nested_attributes();
+                    let verdict = data.find(DATA_VERDICT).map(|verdict| verdict.nested_attributes());
                     let code = verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CODE));
-                    let chain = text(verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CHAIN)));
+                    let chain =
+                        text_or_empty(verdict.as_ref().and_then(|verdict| verdict.find(VERDICT_CHAIN)));
                     let payload = |found: Option<Attribute<'_>>| found.map(|found| found.payload.to_vec());
-                    self.add(kind, &payload(data.find(DATA_VALUE).or(code)).unwrap_or_default());
-                    self.add(kind, chain.as_bytes());
+                    self.add_bytes(kind, &payload(data.find(DATA_VALUE).or(code)).unwrap_or_default());
+                    self.add_bytes(kind, chain.as_bytes());
                 }
-                ("log", LOG_PREFIX) => self.add(kind, text(Some(attribute)).as_bytes()),
-                _ => self.add(kind, attribute.payload),
+                ("log", LOG_PREFIX) => self.add_bytes(kind, text_or_empty(Some(attribute)).as_bytes()),
+                _ => self.add_bytes(kind, attribute.payload),
             }
         }
     }
 
     /// With its length, so that what follows cannot be taken for a part of it.
-    fn add(&mut self, kind: u16, bytes: &[u8]) {
+    fn add_bytes(&mut self, kind: u16, bytes: &[u8]) {
         self.0.extend(kind.to_ne_bytes());
         self.0.extend(bytes.len().to_ne_bytes());
         self.0.extend(bytes);

@@ -54,7 +54,7 @@ impl Layout {
         self
     }
 
-    pub(super) fn aligned(mut self) -> Vec<u8> {
+    pub(super) fn into_aligned_bytes(mut self) -> Vec<u8> {
         let length = self.0.len().next_multiple_of(8);
         self.0.resize(length, 0);
         self.0
@@ -65,7 +65,7 @@ impl Layout {
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(super) fn read_array<const N: usize>(&mut self) -> [u8; N] {
         let mut value = [0; N];
         let (front, rest) = self.0.split_at(self.0.len().min(N));
         value.iter_mut().zip(front).for_each(|(into, from)| *into = *from);
@@ -73,39 +73,39 @@ impl<'a> Fields<'a> {
         value
     }
 
-    pub(super) fn u8(&mut self) -> u8 {
-        u8::from_ne_bytes(self.array())
+    pub(super) fn read_u8(&mut self) -> u8 {
+        u8::from_ne_bytes(self.read_array())
     }
 
-    pub(super) fn u16(&mut self) -> u16 {
-        u16::from_ne_bytes(self.array())
+    pub(super) fn read_u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.read_array())
     }
 
-    pub(super) fn be16(&mut self) -> u16 {
-        u16::from_be_bytes(self.array())
+    pub(super) fn read_be16(&mut self) -> u16 {
+        u16::from_be_bytes(self.read_array())
     }
 
-    pub(super) fn u32(&mut self) -> u32 {
-        u32::from_ne_bytes(self.array())
+    pub(super) fn read_u32(&mut self) -> u32 {
+        u32::from_ne_bytes(self.read_array())
     }
 
-    pub(super) fn mark(&mut self) -> Mark {
-        let value = self.u32();
-        Mark { value, mask: self.u32() }
+    pub(super) fn read_mark(&mut self) -> Mark {
+        let value = self.read_u32();
+        Mark { value, mask: self.read_u32() }
     }
 
-    pub(super) fn ip(&mut self, family: Family) -> Option<IpAddr> {
+    pub(super) fn read_address(&mut self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => {
-                let ip = Ipv4Addr::from(self.array::<4>());
-                (self.array::<12>() == [0; 12]).then_some(IpAddr::V4(ip))
+                let ip = Ipv4Addr::from(self.read_array::<4>());
+                (self.read_array::<12>() == [0; 12]).then_some(IpAddr::V4(ip))
             }
-            Family::V6 => Some(IpAddr::V6(Ipv6Addr::from(self.array::<16>()))),
+            Family::V6 => Some(IpAddr::V6(Ipv6Addr::from(self.read_array::<16>()))),
         }
     }
 
     /// Nothing but zeros follows.
-    pub(super) fn end<T>(&self, value: T) -> Option<T> {
+    pub(super) fn finish_with<T>(&self, value: T) -> Option<T> {
         self.0.iter().all(|byte| *byte == 0).then_some(value)
     }
 }

@@ -36,34 +36,36 @@ pub(crate) fn encode_match(
     let info = Layout::default();
     Some(match condition {
         Match::SourcePort(MatchValue { negated, value }) => {
-            ports(proto?, [[value.0; 2], ANY_PORT], u8::from(*negated))
+            encode_ports(proto?, [[value.0; 2], ANY_PORT], u8::from(*negated))
         }
         Match::DestPort(MatchValue { negated, value }) => {
-            ports(proto?, [ANY_PORT, [value.0; 2]], u8::from(*negated) << 1)
+            encode_ports(proto?, [ANY_PORT, [value.0; 2]], u8::from(*negated) << 1)
         }
-        Match::DestPortRange(range) => ports(proto?, [ANY_PORT, [range.first().0, range.last().0]], 0),
+        Match::DestPortRange(range) => encode_ports(proto?, [ANY_PORT, [range.first().0, range.last().0]], 0),
         Match::DestPorts(list) => {
             // struct xt_multiport_v1: flags, count, ports[15], pflags[15], invert
             let info = info.u8(1).u8(u8::try_from(list.value.len()).ok().filter(|count| *count <= 15)?);
             let info = list.value.iter().fold(info, |info, port| info.u16(port.0));
-            ("multiport", 1, info.up_to(47).u8(list.negated.into()).aligned())
+            ("multiport", 1, info.up_to(47).u8(list.negated.into()).into_aligned_bytes())
         }
-        Match::Uid(id) => owner(OWNER_UID, id.value, 0, id.negated),
-        Match::Gid(id) => owner(OWNER_GID, 0, id.value, id.negated),
-        Match::SocketExists { negated } => owner(OWNER_SOCKET, 0, 0, *negated),
+        Match::Uid(id) => encode_owner(OWNER_UID, id.value, 0, id.negated),
+        Match::Gid(id) => encode_owner(OWNER_GID, 0, id.value, id.negated),
+        Match::SocketExists { negated } => encode_owner(OWNER_SOCKET, 0, 0, *negated),
         // struct xt_mark_mtinfo1, and struct xt_connmark_mtinfo1: mark, mask, invert
-        Match::Mark(mark) => ("mark", 1, info.mark(&mark.value).u8(mark.negated.into()).aligned()),
-        Match::ConnMark(mark) => ("connmark", 1, info.mark(&mark.value).u8(mark.negated.into()).aligned()),
+        Match::Mark(mark) => ("mark", 1, info.mark(&mark.value).u8(mark.negated.into()).into_aligned_bytes()),
+        Match::ConnMark(mark) => {
+            ("connmark", 1, info.mark(&mark.value).u8(mark.negated.into()).into_aligned_bytes())
+        }
         Match::CtState(states) => {
             let info = info.up_to(CONNTRACK_FLAGS).u16(CONNTRACK_STATE).up_to(CONNTRACK_STATES);
-            ("conntrack", 3, info.u16(state_mask(*states)).up_to(CONNTRACK_SIZE).aligned())
+            ("conntrack", 3, info.u16(state_mask(*states)).up_to(CONNTRACK_SIZE).into_aligned_bytes())
         }
         Match::Set { name, side, negated } => {
             // struct xt_set_info_match_v4: index, dim, flags; counters and flags that are not compared
             let source = if *side == AddressSide::Source { SET_SOURCE } else { 0 };
             let inverted = if *negated { SET_INVERTED } else { 0 };
-            let info = info.u16(sets.number(name)?).u8(1).u8(source | inverted);
-            ("set", 4, info.up_to(SET_SIZE).aligned())
+            let info = info.u16(sets.number_by_name(name)?).u8(1).u8(source | inverted);
+            ("set", 4, info.up_to(SET_SIZE).into_aligned_bytes())
         }
     })
 }
@@ -79,26 +81,27 @@ pub(crate) fn decode_match(
     let mut fields = Fields(info);
     match (name, revision) {
         ("tcp", 0) if proto == Some(TransportProtocol::Tcp) => {
-            let ports = [fields.u16(), fields.u16(), fields.u16(), fields.u16()];
-            let [option, flags, compared, inverted] = fields.array();
-            (option == 0 && flags == 0 && compared == 0).then(|| port(ports, inverted, &fields))?
+            let ports = [fields.read_u16(), fields.read_u16(), fields.read_u16(), fields.read_u16()];
+            let [option, flags, compared, inverted] = fields.read_array();
+            (option == 0 && flags == 0 && compared == 0).then(|| decode_port(ports, inverted, &fields))?
         }
         ("udp", 0) if proto == Some(TransportProtocol::Udp) => {
-            let ports = [fields.u16(), fields.u16(), fields.u16(), fields.u16()];
-            let [inverted] = fields.array();
-            port(ports, inverted, &fields)
+            let ports = [fields.read_u16(), fields.read_u16(), fields.read_u16(), fields.read_u16()];
+            let [inverted] = fields.read_array();
+            decode_port(ports, inverted, &fields)
         }
         ("multiport", 1) => {
-            let (flags, count) = (fields.u8(), usize::from(fields.u8()));
-            let ports: [Port; 15] = std::array::from_fn(|_| Port(fields.u16()));
-            let ranges: [u8; 15] = fields.array();
-            let negated = flag(fields.u8())?;
+            let (flags, count) = (fields.read_u8(), usize::from(fields.read_u8()));
+            let ports: [Port; 15] = std::array::from_fn(|_| Port(fields.read_u16()));
+            let ranges: [u8; 15] = fields.read_array();
+            let negated = decode_flag(fields.read_u8())?;
             let value = ports.get(..count).filter(|_| flags == 1 && ranges == [0; 15])?.to_vec();
-            fields.end(Match::DestPorts(MatchValue { negated, value }))
+            fields.finish_with(Match::DestPorts(MatchValue { negated, value }))
         }
         ("owner", 1) => {
-            let [uid, uid_max, gid, gid_max] = [fields.u32(), fields.u32(), fields.u32(), fields.u32()];
-            let (what, inverted) = (fields.u8(), fields.u8());
+            let [uid, uid_max, gid, gid_max] =
+                [fields.read_u32(), fields.read_u32(), fields.read_u32(), fields.read_u32()];
+            let (what, inverted) = (fields.read_u8(), fields.read_u8());
             let negated = inverted == what;
             let condition = match what {
                 _ if inverted != 0 && !negated => None,
@@ -107,12 +110,12 @@ pub(crate) fn decode_match(
                 OWNER_SOCKET => Some(Match::SocketExists { negated }),
                 _ => None,
             };
-            fields.end(condition?)
+            fields.finish_with(condition?)
         }
         ("mark", 1) | ("connmark", 1) => {
-            let value = fields.mark();
-            let mark = MatchValue { negated: flag(fields.u8())?, value };
-            fields.end(if name == "mark" { Match::Mark(mark) } else { Match::ConnMark(mark) })
+            let value = fields.read_mark();
+            let mark = MatchValue { negated: decode_flag(fields.read_u8())?, value };
+            fields.finish_with(if name == "mark" { Match::Mark(mark) } else { Match::ConnMark(mark) })
         }
         ("conntrack", 3) => {
             let condition =
@@ -121,29 +124,29 @@ pub(crate) fn decode_match(
             (encode_match(&condition, None, sets)?.2 == with_zeros(info, CONNTRACK_SIZE)).then_some(condition)
         }
         ("set", 4) => {
-            let (number, dimensions, flags) = (fields.u16(), fields.u8(), fields.u8());
+            let (number, dimensions, flags) = (fields.read_u16(), fields.read_u8(), fields.read_u8());
             let side = if flags & SET_SOURCE == 0 { AddressSide::Dest } else { AddressSide::Source };
             let negated = flags & SET_INVERTED != 0;
             if dimensions != 1 || flags & !(SET_SOURCE | SET_INVERTED) != 0 {
                 return None;
             }
-            let name = Cow::Owned(sets.name(number)?);
-            fields.end(Match::Set { name, side, negated })
+            let name = Cow::Owned(sets.name_by_number(number)?);
+            fields.finish_with(Match::Set { name, side, negated })
         }
         _ => None,
     }
 }
 
 /// `struct xt_tcp` (spts, dpts, option, flg_mask, flg_cmp, invflags), or `struct xt_udp`, which has no options and flags.
-fn ports(proto: TransportProtocol, source_and_dest: [[u16; 2]; 2], inverted: u8) -> XtInfo {
+fn encode_ports(proto: TransportProtocol, source_and_dest: [[u16; 2]; 2], inverted: u8) -> XtInfo {
     let info = source_and_dest.into_iter().flatten().fold(Layout::default(), Layout::u16);
     match proto {
-        TransportProtocol::Tcp => ("tcp", 0, info.zeros(3).u8(inverted).aligned()),
-        TransportProtocol::Udp => ("udp", 0, info.u8(inverted).aligned()),
+        TransportProtocol::Tcp => ("tcp", 0, info.zeros(3).u8(inverted).into_aligned_bytes()),
+        TransportProtocol::Udp => ("udp", 0, info.u8(inverted).into_aligned_bytes()),
     }
 }
 
-fn port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
+fn decode_port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
     let condition = match (ports, inverted) {
         ([0, u16::MAX, low, high], 0 | 2) if low == high => {
             Match::DestPort(MatchValue { negated: inverted == 2, value: Port(low) })
@@ -154,13 +157,13 @@ fn port(ports: [u16; 4], inverted: u8, rest: &Fields<'_>) -> Option<Match> {
         }
         _ => return None,
     };
-    rest.end(condition)
+    rest.finish_with(condition)
 }
 
 /// `struct xt_owner_match_info`: lowest and highest user and group, what is compared, and what of it is inverted.
-fn owner(what: u8, uid: u32, gid: u32, negated: bool) -> XtInfo {
+fn encode_owner(what: u8, uid: u32, gid: u32, negated: bool) -> XtInfo {
     let info = Layout::default().u32(uid).u32(uid).u32(gid).u32(gid);
-    ("owner", 1, info.u8(what).u8(if negated { what } else { 0 }).aligned())
+    ("owner", 1, info.u8(what).u8(if negated { what } else { 0 }).into_aligned_bytes())
 }
 
 /// `XT_CONNTRACK_STATE_*`.
@@ -176,7 +179,7 @@ fn states_of(mask: u16) -> Option<CtStates> {
     CtStates::ALL.into_iter().find(|states| state_mask(*states) == mask)
 }
 
-fn flag(byte: u8) -> Option<bool> {
+fn decode_flag(byte: u8) -> Option<bool> {
     match byte {
         0 => Some(false),
         1 => Some(true),
@@ -185,5 +188,5 @@ fn flag(byte: u8) -> Option<bool> {
 }
 
 fn with_zeros(info: &[u8], length: usize) -> Vec<u8> {
-    Layout::default().bytes(info.get(..length).unwrap_or(info)).up_to(length).aligned()
+    Layout::default().bytes(info.get(..length).unwrap_or(info)).up_to(length).into_aligned_bytes()
 }

@@ -10,8 +10,8 @@ use planner::node::{ObservedInside, ObservedState, PathRoute, PathRule, RouteTo,
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
 use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
 
-use super::{number, policy_rule};
-use crate::firewall::{ShownRule, as_seen, rule};
+use super::{family_number, policy_rule};
+use crate::firewall::{ShownRule, as_seen, shown_rule};
 
 /// Objects of one place, or of all.
 #[derive(Clone, Debug, Default)]
@@ -42,9 +42,9 @@ pub(super) struct ShownObjects {
 }
 
 impl ComparedLists {
-    pub(super) fn add(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
-        self.desired.add(place, want);
-        self.observed.add(place, have);
+    pub(super) fn add_namespace(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
+        self.desired.add_objects(place, want);
+        self.observed.add_objects(place, have);
         self.add_sysctls(place, want, have);
     }
 
@@ -59,7 +59,7 @@ impl ComparedLists {
         let desired = want.sysctls.iter().map(|(name, value)| show(name, value)).collect();
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
         let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
-        let mut of = Comparison::compare(desired, observed);
+        let mut of = Comparison::compare_sets(desired, observed);
         for seen in of.observed.iter_mut().flatten() {
             seen.previous_value = have.journal.get(&seen.name).cloned();
         }
@@ -70,35 +70,35 @@ impl ComparedLists {
 }
 
 impl ShownObjects {
-    fn add(&mut self, place: &str, objects: &NetworkObjects) {
+    fn add_objects(&mut self, place: &str, objects: &NetworkObjects) {
         self.rules.extend(objects.rules.iter().map(|rule| policy_rule(place, rule)));
-        self.routes.extend(objects.routes.iter().map(|found| route(place, found)));
+        self.routes.extend(objects.routes.iter().map(|found| route_state(place, found)));
         self.links.extend(objects.links.iter().map(|(name, (up, right))| {
             let own = objects.addresses.iter().filter(|(link, _)| link == name);
             let mut addresses: Vec<String> = own.map(|(_, net)| net.to_string()).collect();
             addresses.sort();
             LinkState { netns: place.to_owned(), name: name.clone(), up: *up, correct: *right, addresses }
         }));
-        self.firewall.extend(objects.firewall.iter().map(|(family, line)| rule(place, *family, line)));
+        self.firewall.extend(objects.firewall.iter().map(|(family, line)| shown_rule(place, *family, line)));
     }
 }
 
 fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
     let of = |(family, set): (&Family, &RuleSet)| {
-        set.lines().into_iter().map(|line| (*family, as_seen(line))).collect()
+        set.rule_lines().into_iter().map(|line| (*family, as_seen(line))).collect()
     };
     sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
 fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, SeenLine)> {
     let of = |(family, saved): (&Family, &SavedTables)| {
-        ChainSet::NODE.lines(saved).into_iter().map(|line| (*family, line)).collect()
+        ChainSet::NODE.owned_lines(saved).into_iter().map(|line| (*family, line)).collect()
     };
     saved.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
 /// Without those that the kernel adds to each link.
-fn given(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
+fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     let is_given = |ip: IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
 }
@@ -123,7 +123,7 @@ impl From<&ObservedState> for NetworkObjects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
-            addresses: given(&seen.addresses),
+            addresses: without_link_local(&seen.addresses),
             sysctls: seen.sysctls.clone(),
             journal: seen.journal.clone(),
             firewall: seen_lines(&seen.firewall),
@@ -152,7 +152,7 @@ impl From<&ObservedInside> for NetworkObjects {
             rules: seen.rules.clone(),
             routes: seen.routes.clone(),
             links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
-            addresses: given(&seen.addresses),
+            addresses: without_link_local(&seen.addresses),
             sysctls: seen.sysctls.clone(),
             journal: seen.journal.clone(),
             firewall: seen_lines(&seen.firewall),
@@ -160,7 +160,7 @@ impl From<&ObservedInside> for NetworkObjects {
     }
 }
 
-fn route(place: &str, route: &PathRoute) -> RouteState {
+fn route_state(place: &str, route: &PathRoute) -> RouteState {
     let (kind, gateway, device) = match &route.to {
         RouteTo::Via(gateway, link) => ("unicast", Some(*gateway), Some(link.clone())),
         RouteTo::Local(link) => ("local", None, Some(link.clone())),
@@ -170,9 +170,9 @@ fn route(place: &str, route: &PathRoute) -> RouteState {
     };
     RouteState {
         netns: place.to_owned(),
-        family: number(route.family),
+        family: family_number(route.family),
         table: route.table.0,
-        destination: route.dst.map_or_else(|| "default".to_owned(), |dst| destination(&dst)),
+        destination: route.dst.map_or_else(|| "default".to_owned(), |dst| route_destination(&dst)),
         kind: kind.to_owned(),
         gateway,
         device,
@@ -181,7 +181,7 @@ fn route(place: &str, route: &PathRoute) -> RouteState {
 }
 
 /// A single host is written without its prefix length, as `ip` does.
-fn destination(dst: &IpNet) -> String {
+fn route_destination(dst: &IpNet) -> String {
     let text = dst.to_string();
     let whole = if dst.addr().is_ipv4() { "/32" } else { "/128" };
     text.strip_suffix(whole).map_or(text.clone(), str::to_owned)

@@ -10,7 +10,7 @@ use report::{
     StateDifference,
 };
 
-use crate::node::number;
+use crate::node::family_number;
 
 /// The parts of the node's network that concern single pods.
 pub(crate) struct NodeNetwork<'a> {
@@ -32,7 +32,7 @@ impl<'a> NodeNetwork<'a> {
         NodeNetwork {
             members: network.ipsets.observed.as_deref(),
             broken: rules.filter(missing).collect(),
-            lost: lost(&network.routes),
+            lost: lost_routes(&network.routes),
             active: false,
             holding: None,
         }
@@ -40,7 +40,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Routes that are missing and concern an address: its own, and those for all.
     fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
-        let (text, family) = (ip.to_string(), number(Family::of_ip(ip)));
+        let (text, family) = (ip.to_string(), family_number(Family::of_ip(ip)));
         let concerns = move |route: &&&RouteState| {
             route.family == family && (route.destination == text || route.destination == EVERYTHING)
         };
@@ -48,13 +48,13 @@ impl<'a> NodeNetwork<'a> {
     }
 
     /// Something is missing, so that an address's traffic may bypass the mesh.
-    fn leaks(&self, ip: IpAddr) -> bool {
-        let of = number(Family::of_ip(ip));
-        self.broken.iter().any(|rule| rule.concerns(of))
+    fn may_bypass(&self, ip: IpAddr) -> bool {
+        let of = family_number(Family::of_ip(ip));
+        self.broken.iter().any(|rule| rule.concerns_family(of))
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
 
-    fn has(&self, ip: IpAddr, uid: &PodUid) -> bool {
+    fn has_member(&self, ip: IpAddr, uid: &PodUid) -> bool {
         let is =
             |member: &&SetMember| member.ip == ip && member.uid.as_ref().is_none_or(|owner| owner == uid);
         self.members.is_some_and(|members| members.iter().any(|member| is(&member)))
@@ -63,7 +63,7 @@ impl<'a> NodeNetwork<'a> {
 
 const EVERYTHING: &str = "default";
 
-fn lost(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
+fn lost_routes(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
     let Some(observed) = &routes.observed else { return Vec::new() };
     let there: BTreeSet<&RouteState> = observed.iter().collect();
     routes.desired.iter().filter(|route| route.netns == "node" && !there.contains(route)).collect()
@@ -79,7 +79,8 @@ pub(crate) fn judge_on_node(
     evidence: &mut Evidence,
 ) {
     let active = seen.active;
-    let inside: Vec<IpAddr> = shown.ips.iter().copied().filter(|ip| seen.has(*ip, &shown.uid)).collect();
+    let inside: Vec<IpAddr> =
+        shown.ips.iter().copied().filter(|ip| seen.has_member(*ip, &shown.uid)).collect();
     if shown.mode != Some(RedirectionMode::Node) {
         if !inside.is_empty() && shown.mode.is_none() {
             evidence.membership = MeshMembership::Outside { remains: true };
@@ -98,12 +99,12 @@ pub(crate) fn judge_on_node(
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
-        let of = number(Family::of_ip(ip));
-        let broken = seen.broken.iter().filter(|rule| rule.concerns(of));
+        let of = family_number(Family::of_ip(ip));
+        let broken = seen.broken.iter().filter(|rule| rule.concerns_family(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
         // Where a route is missing, what holds its traffic applies, unless that is missing, too.
-        leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).leaks(ip);
+        leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).may_bypass(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
         } else if active && lost.is_empty() && broken.is_empty() {
@@ -132,9 +133,11 @@ pub(super) fn add_missing_probes(seen: &NodeNetwork<'_>, settings: &CaptureSetti
     let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
         return;
     };
-    let families = chosen.families();
-    let lacking =
-        shown.ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)) && !seen.has(**ip, &shown.uid));
+    let families = chosen.captured_families();
+    let lacking = shown
+        .ips
+        .iter()
+        .filter(|ip| families.contains(&Family::of_ip(**ip)) && !seen.has_member(**ip, &shown.uid));
     let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
     shown.kernel.differences.extend(words);
 }

@@ -24,7 +24,7 @@ pub(crate) enum SidecarDecision {
 
 impl SidecarDecision {
     /// Returns the reason for a pod that has a sidecar.
-    pub(crate) fn reason() -> StateReason {
+    pub(crate) fn state_reason() -> StateReason {
         StateReason {
             code: "sidecar".to_owned(),
             message: "it has an injected sidecar (annotation sidecar.istio.io/status)".to_owned(),
@@ -66,7 +66,7 @@ pub(super) fn judge_without_ambient(
         SidecarDecision::Redirected(redirect) => {
             shown.mode = Some(RedirectionMode::Sidecar);
             evidence.membership = MeshMembership::Member; // `sidecar::observe_sidecars` observes its rules
-            shown.reason = SidecarDecision::reason();
+            shown.reason = SidecarDecision::state_reason();
             return Some(redirect);
         }
         SidecarDecision::Outside(reason) => shown.reason = reason_of(&AmbientStanding::Out(reason)),

@@ -21,12 +21,12 @@ pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> V
         };
         match &snapshot.way {
             CaptureSnapshot::Node { desired: Some(desired), .. } => {
-                let slot = ZtunnelSlot::BOTH
-                    .into_iter()
-                    .find(|slot| desired.slot(*slot).is_some_and(|generation| generation.uid == one.uid));
+                let slot = ZtunnelSlot::BOTH.into_iter().find(|slot| {
+                    desired.ztunnel_in(*slot).is_some_and(|generation| generation.uid == one.uid)
+                });
                 shown.slot = slot.map(ZtunnelSlot::number);
                 shown.link =
-                    slot.and_then(|slot| desired.slot(slot)).map(|generation| generation.veth.clone());
+                    slot.and_then(|slot| desired.ztunnel_in(slot)).map(|generation| generation.veth.clone());
                 shown.active = shown.slot.is_some() && shown.slot == active;
             }
             CaptureSnapshot::InPod { ztunnels, .. } => add_connection(ztunnels, only, &mut shown),

@@ -16,7 +16,7 @@ use ipset::{IpsetHandle, SetName, SetSpec};
 use model::{Family, Mark, PodUid, TableId};
 use netlink::Errno;
 use netns::Netns;
-use planner::node::{DesiredState, NodeConfig, ObservedState, wanted};
+use planner::node::{DesiredState, NodeConfig, ObservedState, wanted_node};
 use report::{PreflightCode, PreflightFact, Trial};
 use rules::{
     ChainSet, RuleSet, inpod,
@@ -39,11 +39,11 @@ pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
     let mut facts = Vec::new();
     let mut note = |code, required, trial| facts.push(PreflightFact::Kernel(code, trial, required));
     if let Some(chosen) = settings.capture.in_pod().map(InPodConfig::within_kernel) {
-        let (rules, families) = (&chosen.rules, &chosen.families());
+        let (rules, families) = (&chosen.rules, &chosen.captured_families());
         let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
         let options = FirewallOptions { is_pod: true, ..settings.tools.clone() };
         let wanted =
-            |family| RuleSet::if_redirected(families, family, |family| inpod::pod(rules, &pod, family));
+            |family| RuleSet::if_redirected(families, family, |family| inpod::pod_rules(rules, &pod, family));
         note(PreflightCode::PodRules, is_only, run_trial(|| try_rules(ChainSet::IN_POD, &options, wanted)));
         note(PreflightCode::PolicyRules, is_only, run_trial(|| try_delivery(rules, families)));
         note(PreflightCode::Tracking, false, run_trial(ask_tracking));
@@ -88,7 +88,7 @@ fn run_trial(act: impl FnOnce() -> Result<(), Failure> + Send) -> Trial {
     };
     let done = netns.run_in(|| {
         let mut handle = RtnetlinkHandle::open()?;
-        let lo = handle.loopback()?;
+        let lo = handle.loopback_index()?;
         let _ = handle.set_link_up(lo)?;
         act()
     });
@@ -125,7 +125,7 @@ fn try_rules(
     wanted: impl Fn(Family) -> RuleSet,
 ) -> Result<(), Failure> {
     let (firewall, observed) = Firewall::open(options)?;
-    firewall.apply(&observed.changes(owner, wanted), Vec::new())?;
+    firewall.apply(&observed.plan_changes(owner, wanted), Vec::new())?;
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result
     let local = config.local_route();
     let wanted = LocalDelivery { mark: local.mark, table: local.table, priority: Some(inpod::PRIORITY) };
     let mut handle = RtnetlinkHandle::open()?;
-    let lo = handle.loopback()?;
+    let lo = handle.loopback_index()?;
     for family in families {
         drop(handle.ensure_local_delivery(*family, lo, &wanted)?);
     }
@@ -152,18 +152,18 @@ fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
     for family in kernel_families() {
         let names = [inpod_set(settings, family), node_set(settings, family)];
         for name in names.into_iter().flatten() {
-            let _ = handle.create(&SetSpec::new(SetName::new(name)?, family).with_comments())?;
+            let _ = handle.create_set(&SetSpec::new(SetName::new(name)?, family).with_comments())?;
         }
     }
     Ok(())
 }
 
 fn inpod_set(settings: &CaptureSettings, family: Family) -> Option<&'static str> {
-    settings.capture.in_pod().map(|_| ::inpod::set(family))
+    settings.capture.in_pod().map(|_| ::inpod::probe_set_name(family))
 }
 
 fn node_set(settings: &CaptureSettings, family: Family) -> Option<&str> {
-    (!matches!(settings.capture, CaptureConfig::InPod(_))).then(|| settings.node.set(family))
+    (!matches!(settings.capture, CaptureConfig::InPod(_))).then(|| settings.node.set_name(family))
 }
 
 /// The rules of the node, of each mode that may be used, with the sets that they ask.
@@ -171,8 +171,8 @@ fn try_node(settings: &CaptureSettings) -> Result<(), Failure> {
     make_sets(settings)?;
     let options = FirewallOptions { native: NativeTables::Never, is_pod: true, ..settings.tools.clone() };
     if let Some(chosen) = settings.capture.in_pod().map(InPodConfig::within_kernel) {
-        let families = chosen.families();
-        let host = |family| inpod::host(&chosen.rules, ::inpod::set(family), family);
+        let families = chosen.captured_families();
+        let host = |family| inpod::host(&chosen.rules, ::inpod::probe_set_name(family), family);
         try_rules(ChainSet::PROBES, &options, |family| RuleSet::if_redirected(&families, family, host))?;
     }
     if !matches!(settings.capture, CaptureConfig::InPod(_)) {
@@ -190,5 +190,5 @@ fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
     };
     let members = kernel_families().into_iter().map(|family| (address(family), PodUid::default())).collect();
     let desired = DesiredState { members, ..DesiredState::default() };
-    wanted(config, &desired, &ObservedState::default()).firewall
+    wanted_node(config, &desired, &ObservedState::default()).firewall
 }

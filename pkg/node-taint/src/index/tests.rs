@@ -42,7 +42,7 @@ fn a_node_passes_when_it_and_a_pod_on_it_are_ready() {
         (false, vec![pod("p", "n", true)], false, Some(TaintChange::Add)),
     ] {
         let index = listed(&[ObservedNode::new("n", node_ready, tainted)], &pods);
-        assert_eq!(index.change("n"), expected, "{node_ready} {tainted} {pods:?}");
+        assert_eq!(index.needed_change("n"), expected, "{node_ready} {tainted} {pods:?}");
     }
 }
 
@@ -53,8 +53,11 @@ fn without_requirements_a_ready_node_passes() {
         ObservedNode::new("n", true, true),
         ObservedNode::new("m", false, true),
     ])));
-    assert_eq!((index.verdict("n"), index.change("n")), (NodeVerdict::Pass, Some(TaintChange::Remove)));
-    assert_eq!((index.verdict("m"), index.change("m")), (NodeVerdict::NotReady, None));
+    assert_eq!(
+        (index.verdict("n"), index.needed_change("n")),
+        (NodeVerdict::Pass, Some(TaintChange::Remove))
+    );
+    assert_eq!((index.verdict("m"), index.needed_change("m")), (NodeVerdict::NotReady, None));
 }
 
 #[test]
@@ -79,10 +82,13 @@ fn nothing_is_said_before_everything_was_listed_and_then_of_all_nodes() {
     index.observe(NodeObservation::Pods(0, ListEvent::Applied(pod("p", "n", true))));
     index.observe(NodeObservation::Nodes(ListEvent::Reset(nodes)));
     index.observe(NodeObservation::Pods(0, ListEvent::Reset(vec![pod("p", "n", true)])));
-    assert_eq!((index.verdict("n"), index.change("m")), (NodeVerdict::Unknown, None));
+    assert_eq!((index.verdict("n"), index.needed_change("m")), (NodeVerdict::Unknown, None));
     let concerned = index.observe(NodeObservation::Pods(1, ListEvent::Reset(vec![pod("q", "n", true)])));
     assert_eq!(concerned.into_iter().collect::<Vec<_>>(), ["m", "n"]);
-    assert_eq!((index.change("m"), index.change("n")), (Some(TaintChange::Add), Some(TaintChange::Remove)));
+    assert_eq!(
+        (index.needed_change("m"), index.needed_change("n")),
+        (Some(TaintChange::Add), Some(TaintChange::Remove))
+    );
     assert_eq!(index.verdict("unknown"), NodeVerdict::Unknown);
 }
 
@@ -98,19 +104,19 @@ fn an_event_concerns_the_nodes_of_the_pod_before_and_after_it() {
     applied(&mut index, pod("p", "n", true));
     let listed = index.observe(NodeObservation::Pods(0, ListEvent::Reset(vec![pod("q", "m", true)])));
     assert_eq!(listed.into_iter().collect::<Vec<_>>(), ["m", "n"]);
-    assert_eq!(index.change("n"), Some(TaintChange::Add));
+    assert_eq!(index.needed_change("n"), Some(TaintChange::Add));
 }
 
 #[test]
 fn a_node_needs_no_change_when_a_watch_shows_the_last_one_or_when_it_is_gone() {
     let mut index = listed(&[ObservedNode::new("n", true, false)], &[]);
-    assert_eq!(index.change("n"), Some(TaintChange::Add));
+    assert_eq!(index.needed_change("n"), Some(TaintChange::Add));
     index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, true))));
-    assert_eq!((index.change("n"), index.counts()), (None, (1, 1)));
+    assert_eq!((index.needed_change("n"), index.node_counts()), (None, (1, 1)));
     index.observe(NodeObservation::Nodes(ListEvent::Applied(ObservedNode::new("n", true, false))));
-    assert_eq!(index.change("n"), Some(TaintChange::Add), "someone removed it");
+    assert_eq!(index.needed_change("n"), Some(TaintChange::Add), "someone removed it");
     index.observe(NodeObservation::Nodes(ListEvent::Deleted(ObservedNode::new("n", true, false))));
-    assert_eq!(index.change("n"), None);
+    assert_eq!(index.needed_change("n"), None);
 }
 
 /// What a watch of one collection reports, and the state that it ends with.
@@ -175,7 +181,7 @@ proptest! {
         for stream in order.into_iter().chain([0, 1, 2].repeat(20)) {
             let Some(observation) = streams[stream].next() else { continue };
             for node in index.observe(observation) {
-                followed.insert(node.clone(), index.change(&node));
+                followed.insert(node.clone(), index.needed_change(&node));
             }
         }
         let mut expected = NodeIndex::new(&config(2));
@@ -184,7 +190,7 @@ proptest! {
         expected.observe(NodeObservation::Pods(1, ListEvent::Reset(last_second)));
         for node in ["a", "b", "c", "d"] {
             prop_assert_eq!(index.verdict(node), expected.verdict(node));
-            prop_assert_eq!(followed.get(node).copied().flatten(), expected.change(node));
+            prop_assert_eq!(followed.get(node).copied().flatten(), expected.needed_change(node));
         }
     }
 }

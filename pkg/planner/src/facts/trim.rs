@@ -59,13 +59,13 @@ const MAX_BOOLEAN: usize = 8;
 /// the mesh and 64 more with 8 KiB in all, 64 containers of each kind and the strongest, of these a few variables. A value that
 /// is longer than any that means something is cut to one that is still too long. So no decision of this crate is another one for
 /// a trimmed pod, unless by labels and containers beyond those numbers. It is most of a pod's size, and changes of it are none.
-pub fn trim(pod: &mut Pod) {
+pub fn trim_pod(pod: &mut Pod) {
     let metadata = &mut pod.metadata;
     metadata.resource_version = String::new();
     metadata.owners = Vec::new();
-    metadata.annotations.retain(|key, value| match limit(key) {
+    metadata.annotations.retain(|key, value| match annotation_limit(key) {
         Some(limit) => {
-            cut(value, limit);
+            truncate_text(value, limit);
             true
         }
         None => false,
@@ -104,11 +104,11 @@ pub fn trim_to_sidecar(pod: &mut Pod) {
     *status = PodStatus::default();
 }
 
-/// Like [`trim`], but for a namespace, of which the labels count, and the exceptions that it asks for.
+/// Like [`trim_pod`], but for a namespace, of which the labels count, and the exceptions that it asks for.
 pub fn trim_namespace(namespace: &mut Namespace) {
     namespace.metadata.annotations.retain(|key, value| match exception_limit(key) {
         Some(limit) => {
-            cut(value, limit);
+            truncate_text(value, limit);
             true
         }
         None => false,
@@ -119,7 +119,7 @@ pub fn trim_namespace(namespace: &mut Namespace) {
 }
 
 /// How many bytes of an annotation can mean something; `None`: nothing is decided on it.
-fn limit(annotation: &str) -> Option<usize> {
+fn annotation_limit(annotation: &str) -> Option<usize> {
     if annotation == STATUS {
         return Some(0); // that it is there is all that counts
     }
@@ -130,13 +130,13 @@ fn limit(annotation: &str) -> Option<usize> {
 
 fn exception_limit(annotation: &str) -> Option<usize> {
     let kind = ExceptionKind::ALL.into_iter().find(|kind| kind.annotation() == annotation)?;
-    Some(kind.longest())
+    Some(kind.max_length())
 }
 
 fn trim_labels(labels: &mut BTreeMap<String, String>) {
     let (mut number, mut bytes) = (0, 0);
     labels.retain(|key, value| {
-        cut(value, MAX_LABEL_VALUE);
+        truncate_text(value, MAX_LABEL_VALUE);
         if LABELS.contains(&key.as_str()) {
             return true;
         }
@@ -165,13 +165,14 @@ fn trim_containers(containers: &mut Vec<Container>) {
 fn trim_container(container: &mut Container) {
     let is_proxy = container.name == PROXY;
     container.args.truncate(if is_proxy { 2 } else { 0 });
-    container.args.iter_mut().for_each(|argument| cut(argument, WORD));
+    container.args.iter_mut().for_each(|argument| truncate_text(argument, WORD));
     container.args.shrink_to_fit();
-    container.env = VARIABLES.into_iter().flat_map(|name| kept(&container.env, name, is_proxy)).collect();
+    container.env =
+        VARIABLES.into_iter().flat_map(|name| retained_variables(&container.env, name, is_proxy)).collect();
 }
 
 /// Of a sidecar's variables the last of each name counts; of a ztunnel's the first, or any that is true.
-fn kept(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
+fn retained_variables(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
     let mut named = env.iter().filter(|var| var.name == name);
     let is_true = |var: &&EnvVar| var.value.as_deref().and_then(parse_go_bool) == Some(true);
     let first = named.clone().next();
@@ -181,7 +182,7 @@ fn kept(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
     for var in [first, one_true, last].into_iter().flatten() {
         let mut var = var.clone();
         if let Some(value) = &mut var.value {
-            cut(value, if is_proxy { WORD } else { MAX_BOOLEAN });
+            truncate_text(value, if is_proxy { WORD } else { MAX_BOOLEAN });
         }
         if kept.last() != Some(&var) {
             kept.push(var);
@@ -191,7 +192,7 @@ fn kept(env: &[EnvVar], name: &str, is_proxy: bool) -> Vec<EnvVar> {
 }
 
 /// Cuts what is longer than `limit` bytes, to a few more than that. A limit of 0 leaves nothing.
-fn cut(text: &mut String, limit: usize) {
+fn truncate_text(text: &mut String, limit: usize) {
     if text.len() > limit {
         let end = (limit + 1..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
         text.truncate(if limit == 0 { 0 } else { end });

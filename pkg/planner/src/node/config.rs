@@ -162,7 +162,7 @@ pub(super) struct LinkEnds {
 impl NodeConfig {
     /// The set of a family's enrolled addresses.
     #[must_use]
-    pub fn set(&self, family: Family) -> &str {
+    pub fn set_name(&self, family: Family) -> &str {
         match family {
             Family::V4 => &self.set_v4,
             Family::V6 => &self.set_v6,
@@ -180,7 +180,7 @@ impl NodeConfig {
 
     /// The networks of our links.
     #[must_use]
-    pub fn networks(&self) -> [IpNet; 4] {
+    pub fn link_networks(&self) -> [IpNet; 4] {
         let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
@@ -194,7 +194,7 @@ impl NodeConfig {
 
     /// The addresses of a slot's inbound or outbound link: of each slot four in a row, the second on the node and the
     /// third in ztunnel's namespace (for IPv4 that makes a /30, as Istio's).
-    pub(super) fn ends(&self, inbound: bool, slot: ZtunnelSlot, family: Family) -> LinkEnds {
+    pub(super) fn link_ends(&self, inbound: bool, slot: ZtunnelSlot, family: Family) -> LinkEnds {
         let LinkNetworks { inbound_v4, outbound_v4, inbound_v6, outbound_v6 } = self.nets;
         let offset = slot.number() * 4;
         match family {
@@ -221,6 +221,6 @@ fn v6_net(ip: std::net::Ipv6Addr) -> IpNet {
 }
 
 /// The network of one address.
-pub(super) fn host(ip: IpAddr) -> IpNet {
+pub(super) fn host_net(ip: IpAddr) -> IpNet {
     IpNet::from(ip)
 }

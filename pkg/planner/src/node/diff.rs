@@ -3,18 +3,18 @@
 use super::state::PathRoute;
 
 /// Returns the elements of `these` that are not among `those`.
-pub(super) fn missing<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
+pub(super) fn missing_elements<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
     these.iter().filter(|this| !those.contains(this)).cloned().collect()
 }
 
 /// Routes of `observed` whose place no route of `wanted` takes.
-pub(super) fn stale(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
+pub(super) fn stale_routes(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
     let keys: std::collections::BTreeSet<_> = wanted.iter().map(PathRoute::key).collect();
     observed.iter().filter(|route| !keys.contains(&route.key())).cloned().collect()
 }
 
 /// Routes of `wanted` that are not as wanted in `observed`.
-pub(super) fn changed(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
+pub(super) fn changed_routes(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
     let there: std::collections::BTreeSet<_> = observed.iter().collect();
     wanted.iter().filter(|route| !there.contains(route)).cloned().collect()
 }

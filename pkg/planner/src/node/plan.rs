@@ -25,20 +25,24 @@ use super::{
     want::{self, LinkPair},
 };
 use firewall::{firewall_step, rules_of_slots};
-use removal::{remove, tidy_steps};
+use removal::{removal_steps, tidy_steps};
 
 pub(super) use firewall::{inside_rules, node_rules};
 
 /// The steps from what is observed to what is desired; to nothing of ours, if nothing is desired.
 #[must_use]
-pub fn plan(config: &NodeConfig, desired: Option<&DesiredState>, observed: &ObservedState) -> Vec<Operation> {
+pub fn plan_operations(
+    config: &NodeConfig,
+    desired: Option<&DesiredState>,
+    observed: &ObservedState,
+) -> Vec<Operation> {
     match desired {
-        Some(desired) => build(config, desired, observed),
-        None => remove(observed),
+        Some(desired) => build_steps(config, desired, observed),
+        None => removal_steps(observed),
     }
 }
 
-fn build(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
+fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> Vec<Operation> {
     let mut steps = Vec::new();
     let missing = desired.families().into_iter().filter(|family| !observed.sets.contains_key(family));
     steps.extend(missing.map(Operation::CreateSet));
@@ -46,11 +50,11 @@ fn build(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) 
     steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Put));
     // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
     let rules: Vec<PathRule> =
-        desired.families().into_iter().flat_map(|family| want::rules(config, family)).collect();
+        desired.families().into_iter().flat_map(|family| want::policy_rules(config, family)).collect();
     let added = |rule| Operation::AddRule(NetnsPlace::Node, rule);
-    steps.extend(diff::missing(&rules, &observed.rules).into_iter().map(added));
+    steps.extend(diff::missing_elements(&rules, &observed.rules).into_iter().map(added));
     for slot in ZtunnelSlot::BOTH {
-        if let Some(ztunnel) = desired.slot(slot) {
+        if let Some(ztunnel) = desired.ztunnel_in(slot) {
             steps.extend(slot_steps(config, slot, ztunnel, observed));
         }
     }
@@ -79,7 +83,7 @@ fn slot_steps(
         fresh.extend([pair.node.clone(), pair.ztunnel.clone()]);
         steps.push(Operation::CreatePair(pair));
     }
-    let wanted = want::addresses(config, slot, ztunnel, false);
+    let wanted = want::link_addresses(config, slot, ztunnel, false);
     steps.extend(address_steps(place, &wanted, &inside.addresses, &fresh));
     // A new link has the settings that all new links have.
     let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
@@ -89,21 +93,22 @@ fn slot_steps(
         settings.collect::<Vec<_>>()
     };
     steps.extend(sysctl_step(place, differ(want::inside_sysctls(slot), &inside.sysctls)));
-    let (rules, routes) = want::inside(config, ztunnel);
-    steps
-        .extend(diff::missing(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)));
-    steps.extend(route_step(place, diff::changed(&routes, &inside.routes), RouteEdit::Put));
+    let (rules, routes) = want::inside_routing(config, ztunnel);
+    steps.extend(
+        diff::missing_elements(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)),
+    );
+    steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Put));
     let wanted = |family| inside_rules(config, ztunnel, family);
     // What a ztunnel does not take for its own goes out again: without all this it is everything.
     steps.extend(firewall_step(place, wanted, &inside.firewall, true));
-    for pair in want::pairs(slot) {
+    for pair in want::link_pairs(slot) {
         if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
             steps.push(Operation::SetUp(place, pair.ztunnel));
         }
     }
-    let wanted = want::addresses(config, slot, ztunnel, true);
+    let wanted = want::link_addresses(config, slot, ztunnel, true);
     steps.extend(address_steps(NetnsPlace::Node, &wanted, &observed.addresses, &fresh));
-    for pair in want::pairs(slot) {
+    for pair in want::link_pairs(slot) {
         let up = observed.links.get(&pair.node).is_some_and(|link| link.up);
         if fresh.contains(&pair.node) || !up {
             steps.push(Operation::SetUp(NetnsPlace::Node, pair.node));
@@ -138,7 +143,8 @@ fn route_changes(
     observed: &ObservedState,
 ) -> (Vec<PathRoute>, Vec<PathRoute>) {
     // A route over a link that this plan makes anew is gone with the old one.
-    let changed = diff::changed(&want::routes(config, desired), &surviving(desired, observed));
+    let changed =
+        diff::changed_routes(&want::node_routes(config, desired), &surviving_routes(desired, observed));
     let enrolled = |net: IpNet| {
         observed.sets.get(&Family::of_ip(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
     };
@@ -202,12 +208,12 @@ fn missing_pairs(slot: ZtunnelSlot, observed: &ObservedState) -> Vec<LinkPair> {
         observed.links.get(&pair.node).is_some_and(|link| link.right)
             && inside.is_some_and(|inside| inside.links.contains_key(&pair.ztunnel))
     };
-    want::pairs(slot).into_iter().filter(|pair| !stands(pair)).collect()
+    want::link_pairs(slot).into_iter().filter(|pair| !stands(pair)).collect()
 }
 
 /// The routes that will still be there when this plan's links have been made.
-fn surviving(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute> {
-    let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| desired.slot(*slot).is_some());
+fn surviving_routes(desired: &DesiredState, observed: &ObservedState) -> Vec<PathRoute> {
+    let slots = ZtunnelSlot::BOTH.into_iter().filter(|slot| desired.ztunnel_in(*slot).is_some());
     let gone: BTreeSet<String> =
         slots.flat_map(|slot| missing_pairs(slot, observed)).map(|pair| pair.node).collect();
     let stays = |route: &&PathRoute| !matches!(&route.to, RouteTo::Via(_, link) if gone.contains(link));

@@ -54,7 +54,11 @@ pub struct SlotAssignment {
 /// one that is not used for new connections loses its own, and its connections with it: a third ztunnel on one node
 /// means that the first should have ended long ago.
 #[must_use]
-pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&PodUid>) -> SlotAssignment {
+pub fn assign_slots(
+    known: &KernelSlots,
+    living: &[ZtunnelInstance],
+    active: Option<&PodUid>,
+) -> SlotAssignment {
     let kept = |slot: ZtunnelSlot| {
         let ips = slot.select_from(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
@@ -81,7 +85,7 @@ pub fn assign(known: &KernelSlots, living: &[ZtunnelInstance], active: Option<&P
 /// Gives a slot that nobody has to the ztunnel that is coming: all that it needs is made before it is ready, and a
 /// switch has only to lead new connections there.
 #[must_use]
-pub fn prepare(
+pub fn prepare_slot(
     mut assigned: SlotAssignment,
     living: &[ZtunnelInstance],
     coming: Option<&PodUid>,
@@ -140,7 +144,7 @@ mod tests {
         for (number, Case { known: (ips, at), living, active, wanted }) in table.into_iter().enumerate() {
             let living: Vec<ZtunnelInstance> = living.iter().copied().map(ztunnel).collect();
             let active = active.map(|number| format!("z{number}").into());
-            let assigned = assign(&known(ips[0], ips[1], at), &living, active.as_ref());
+            let assigned = assign_slots(&known(ips[0], ips[1], at), &living, active.as_ref());
             let slots = wanted.0.map(|slot| slot.map(ztunnel));
             assert_eq!((assigned.slots, assigned.active), (slots, wanted.1), "case {number}");
         }
@@ -165,7 +169,7 @@ mod tests {
         ];
         for (number, (assigned, coming, wanted)) in cases.into_iter().enumerate() {
             assert_eq!(
-                prepare(assigned, &living, coming.map(PodUid::from).as_ref()),
+                prepare_slot(assigned, &living, coming.map(PodUid::from).as_ref()),
                 wanted,
                 "case {number}"
             );

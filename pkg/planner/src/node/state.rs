@@ -114,21 +114,21 @@ impl DesiredState {
 
     /// The generation of a slot.
     #[must_use]
-    pub fn slot(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
+    pub fn ztunnel_in(&self, slot: ZtunnelSlot) -> Option<&ZtunnelInstance> {
         slot.select_from(&self.slots).as_ref()
     }
 
     /// Where new connections go.
     #[must_use]
     pub fn active_ztunnel(&self) -> Option<&ZtunnelInstance> {
-        self.active.and_then(|slot| self.slot(slot))
+        self.active.and_then(|slot| self.ztunnel_in(slot))
     }
 
     /// The active slot, if it serves a family.
     #[must_use]
     pub fn active_for(&self, family: Family) -> Option<(ZtunnelSlot, &ZtunnelInstance)> {
         let slot = self.active?;
-        let generation = self.slot(slot)?;
+        let generation = self.ztunnel_in(slot)?;
         generation.ip(family).map(|_| (slot, generation))
     }
 }

@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use model::{Family, IpNet, Mark, TableId};
 
 use super::{
-    config::{LinkKind, NodeConfig, RouteTables, ZtunnelFallback, host},
+    config::{LinkKind, NodeConfig, RouteTables, ZtunnelFallback, host_net},
     state::{DesiredState, PathRoute, PathRule, RouteTo, ZtunnelInstance, ZtunnelSlot},
 };
 
-pub use links::{Direction, LinkPair, pairs};
-pub(super) use links::{addresses, node_link};
+pub use links::{Direction, LinkPair, link_pairs};
+pub(super) use links::{link_addresses, node_link};
 pub(super) use sysctls::{inside_sysctls, node_sysctls};
 pub use sysctls::{watched_inside_sysctls, watched_sysctls};
 
@@ -25,26 +25,26 @@ const FALLBACK_METRIC: u32 = 4096;
 const DELIVER: [u32; 2] = [20000, 20003];
 const DELIVER_TABLE: TableId = TableId(100);
 
-fn via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, family: Family) -> RouteTo {
-    let ends = config.ends(direction == Direction::Inbound, slot, family);
+fn route_via(config: &NodeConfig, direction: Direction, slot: ZtunnelSlot, family: Family) -> RouteTo {
+    let ends = config.link_ends(direction == Direction::Inbound, slot, family);
     RouteTo::Via(ends.ztunnel.addr(), node_link(direction, slot))
 }
 
 /// All routes of our tables on the node. What comes first must be there first.
-pub(super) fn routes(config: &NodeConfig, desired: &DesiredState) -> Vec<PathRoute> {
+pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<PathRoute> {
     let mut routes = Vec::new();
     for family in desired.families() {
-        routes.extend(fallback(config.tables.outbound, family, None, desired.fallback));
+        routes.extend(fallback_route(config.tables.outbound, family, None, desired.fallback));
         for slot in ZtunnelSlot::BOTH {
             let answers = config.tables.slot_return + slot.number();
-            routes.extend(fallback(answers, family, None, desired.fallback));
-            if let Some(ztunnel) = desired.slot(slot) {
+            routes.extend(fallback_route(answers, family, None, desired.fallback));
+            if let Some(ztunnel) = desired.ztunnel_in(slot) {
                 routes.extend(carrier_routes(config, slot, ztunnel, family));
                 routes.extend(slot_routes(config, slot, ztunnel, family));
             }
         }
         if let Some((slot, _)) = desired.active_for(family) {
-            let to = via(config, Direction::Outbound, slot, family);
+            let to = route_via(config, Direction::Outbound, slot, family);
             let table = TableId(config.tables.outbound);
             routes.push(PathRoute { family, table, dst: None, metric: METRIC, to });
         }
@@ -64,18 +64,23 @@ pub fn member_routes(
     active: Option<ZtunnelSlot>,
     policy: ZtunnelFallback,
 ) -> Vec<PathRoute> {
-    let (family, dst, table) = (Family::of_ip(ip), Some(host(ip)), TableId(config.tables.inbound));
+    let (family, dst, table) = (Family::of_ip(ip), Some(host_net(ip)), TableId(config.tables.inbound));
     let mut routes: Vec<PathRoute> =
-        fallback(config.tables.inbound, family, dst, policy).into_iter().collect();
+        fallback_route(config.tables.inbound, family, dst, policy).into_iter().collect();
     if let Some(slot) = active {
-        let to = via(config, Direction::Inbound, slot, family);
+        let to = route_via(config, Direction::Inbound, slot, family);
         routes.push(PathRoute { family, table, dst, metric: METRIC, to });
     }
     routes
 }
 
 /// The route that catches what has no ztunnel.
-fn fallback(table: u32, family: Family, dst: Option<IpNet>, policy: ZtunnelFallback) -> Option<PathRoute> {
+fn fallback_route(
+    table: u32,
+    family: Family,
+    dst: Option<IpNet>,
+    policy: ZtunnelFallback,
+) -> Option<PathRoute> {
     let to = match policy {
         ZtunnelFallback::Hold => RouteTo::Blackhole,
         ZtunnelFallback::Reject => RouteTo::Unreachable,
@@ -98,7 +103,7 @@ fn carrier_routes(
     let tables = [outbound, slot_inbound + slot.number(), slot_outbound + slot.number()];
     let to = |table| {
         let to = RouteTo::Via(ip, ztunnel.veth.clone());
-        PathRoute { family, table: TableId(table), dst: Some(host(ip)), metric: METRIC, to }
+        PathRoute { family, table: TableId(table), dst: Some(host_net(ip)), metric: METRIC, to }
     };
     tables.into_iter().map(to).collect()
 }
@@ -116,8 +121,8 @@ fn slot_routes(
     let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
     let tables = config.tables;
     let ways = [
-        (tables.slot_inbound, via(config, Direction::Inbound, slot, family)),
-        (tables.slot_outbound, via(config, Direction::Outbound, slot, family)),
+        (tables.slot_inbound, route_via(config, Direction::Inbound, slot, family)),
+        (tables.slot_outbound, route_via(config, Direction::Outbound, slot, family)),
         (tables.slot_return, RouteTo::Via(ip, ztunnel.veth.clone())),
     ];
     ways.into_iter()
@@ -131,7 +136,7 @@ fn slot_routes(
 /// The policy rules of a family on the node, in order. They are the same whatever slots are in use. Each needs a mark: a
 /// packet that is none of our business, one of this host's own, and the kernel's question which way a source is reached
 /// (`rp_filter`) have none, and are routed as if we were not there.
-pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
+pub(super) fn policy_rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
     let marks = &config.rules.marks;
     let RouteTables { inbound, outbound, slot_inbound, slot_outbound, slot_return } = config.tables;
     let both = |mark: Mark, base: u32| {
@@ -164,7 +169,10 @@ pub(super) fn rules(config: &NodeConfig, family: Family) -> Vec<PathRule> {
 pub(super) const RULES: u32 = 10;
 
 /// Rules and routes in a ztunnel's namespace: what TPROXY and the return path mark is delivered there.
-pub(super) fn inside(config: &NodeConfig, ztunnel: &ZtunnelInstance) -> (Vec<PathRule>, Vec<PathRoute>) {
+pub(super) fn inside_routing(
+    config: &NodeConfig,
+    ztunnel: &ZtunnelInstance,
+) -> (Vec<PathRule>, Vec<PathRoute>) {
     let (mut rules, mut routes) = (Vec::new(), Vec::new());
     for family in Family::BOTH.into_iter().filter(|family| ztunnel.ip(*family).is_some()) {
         let marks = [config.rules.marks.tproxy, config.rules.marks.original_source];
@@ -185,7 +193,7 @@ pub(super) fn inside(config: &NodeConfig, ztunnel: &ZtunnelInstance) -> (Vec<Pat
 pub fn is_our_rule(config: &NodeConfig, rule: &PathRule) -> bool {
     let first = config.priorities.first;
     let place = (first..first + RULES).contains(&rule.priority);
-    place && (config.all_tables().contains(&rule.table) || rules(config, rule.family).contains(rule))
+    place && (config.all_tables().contains(&rule.table) || policy_rules(config, rule.family).contains(rule))
 }
 
 /// Whether a policy rule inside a ztunnel's namespace is one of ours. Istio's own agent uses the same priorities there.

@@ -49,19 +49,21 @@ pub struct WantedInside {
     pub firewall: BTreeMap<Family, RuleSet>,
 }
 
-/// Lists what [`super::plan`] works towards. Which kernel settings that are depends on those of others, so it looks at what
+/// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on those of others, so it looks at what
 /// is observed.
 #[must_use]
-pub fn wanted(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> WantedNode {
+pub fn wanted_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> WantedNode {
     let families = desired.families();
-    let slots = || ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
-    let inside =
-        ZtunnelSlot::BOTH.map(|slot| desired.slot(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
+    let slots = || ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
+    let inside = ZtunnelSlot::BOTH
+        .map(|slot| desired.ztunnel_in(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
     WantedNode {
-        rules: families.iter().flat_map(|family| want::rules(config, *family)).collect(),
-        routes: want::routes(config, desired),
-        pairs: slots().flat_map(|(slot, _)| want::pairs(slot)).collect(),
-        addresses: slots().flat_map(|(slot, ztunnel)| want::addresses(config, slot, ztunnel, true)).collect(),
+        rules: families.iter().flat_map(|family| want::policy_rules(config, *family)).collect(),
+        routes: want::node_routes(config, desired),
+        pairs: slots().flat_map(|(slot, _)| want::link_pairs(slot)).collect(),
+        addresses: slots()
+            .flat_map(|(slot, ztunnel)| want::link_addresses(config, slot, ztunnel, true))
+            .collect(),
         sysctls: node_sysctls(desired, observed),
         firewall: families.iter().map(|family| (*family, node_rules(config, desired, *family))).collect(),
         families,
@@ -71,7 +73,7 @@ pub fn wanted(config: &NodeConfig, desired: &DesiredState, observed: &ObservedSt
 
 /// Returns the node's kernel settings. Those that were changed before, and suit as they are, are ours as well.
 fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
-    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.slot(slot)?)));
+    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
     let mut wanted: BTreeMap<String, String> =
         slots.flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls)).collect();
     for (name, value) in observed.sysctls.iter().filter(|(name, _)| observed.journal.contains_key(*name)) {
@@ -81,11 +83,11 @@ fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<St
 }
 
 fn wanted_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> WantedInside {
-    let (rules, routes) = want::inside(config, ztunnel);
+    let (rules, routes) = want::inside_routing(config, ztunnel);
     WantedInside {
         rules,
         routes,
-        addresses: want::addresses(config, slot, ztunnel, false),
+        addresses: want::link_addresses(config, slot, ztunnel, false),
         sysctls: want::inside_sysctls(slot),
         firewall: Family::BOTH.map(|family| (family, inside_rules(config, ztunnel, family))).into(),
     }

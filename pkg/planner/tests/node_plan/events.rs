@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use model::{Family, Mark, TableId};
 use planner::node::{
     DesiredState, KernelSlots, MemberAddresses, PathRoute, PathRule, RouteTo, SlotAssignment,
-    ZtunnelFallback, ZtunnelSlot, assign,
+    ZtunnelFallback, ZtunnelSlot, assign_slots,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -109,7 +109,7 @@ impl Aim {
         let living: Vec<_> = self.living.iter().filter(|number| alive(number)).map(|n| ztunnel(*n)).collect();
         let known = KernelSlots::from(&world.config.clone(), &world.observe(&[None, None]));
         let active = self.active.map(|number| ztunnel(number).uid);
-        let SlotAssignment { slots, active } = assign(&known, &living, active.as_ref());
+        let SlotAssignment { slots, active } = assign_slots(&known, &living, active.as_ref());
         (slots.map(|slot| ZTUNNELS.into_iter().find(|n| Some(ztunnel(*n)) == slot)), active)
     }
 
@@ -210,7 +210,7 @@ fn forget<T>(list: &mut Vec<T>, which: usize, ours: impl Fn(&T) -> bool) {
 
 fn stale_route(which: usize, family: Family) -> Option<(PathRoute, bool)> {
     let tables = [100, 101, 110, 121, 130];
-    let to = [RouteTo::Blackhole, RouteTo::Via(family.unspecified(), "eth0".to_owned())];
+    let to = [RouteTo::Blackhole, RouteTo::Via(family.unspecified_address(), "eth0".to_owned())];
     let dst = (!which.is_multiple_of(3))
         .then(|| model::IpNet::from(member_ip(if family == Family::V4 { 3 } else { 7 })));
     let (table, to) = (TableId(tables[which % tables.len()]), to[which % 2].clone());

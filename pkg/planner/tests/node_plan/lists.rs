@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use planner::node::{DesiredState, PathRoute, PathRule, wanted};
+use planner::node::{DesiredState, PathRoute, PathRule, wanted_node};
 use rules::{ChainSet, RuleLine, RuleSet, SavedTables};
 
 use crate::world::World;
@@ -24,7 +24,7 @@ struct Objects<'a> {
 /// Everything that is listed is there, and everything of ours that is there is listed.
 pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
     let seen = world.observe(&world.slots.clone());
-    let listed = wanted(&world.config, desired, &seen);
+    let listed = wanted_node(&world.config, desired, &seen);
     assert_eq!(listed.families, seen.sets.keys().copied().collect(), "families");
     let all_right = seen.links.values().all(|link| link.up && link.right);
     assert!(all_right, "{:?}", seen.links);
@@ -93,12 +93,13 @@ fn sorted<T: Ord + Clone + Debug>(all: &[T]) -> Vec<T> {
 }
 
 fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<RuleLine>> {
-    let of = |(family, set): (&Family, &RuleSet)| (*family, in_chains(set.lines()));
+    let of = |(family, set): (&Family, &RuleSet)| (*family, in_chains(set.rule_lines()));
     sets.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
 fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> BTreeMap<Family, Vec<RuleLine>> {
-    let lines = |saved: &SavedTables| ChainSet::NODE.lines(saved).into_iter().map(|seen| seen.line).collect();
+    let lines =
+        |saved: &SavedTables| ChainSet::NODE.owned_lines(saved).into_iter().map(|seen| seen.line).collect();
     let of = |(family, saved): (&Family, &SavedTables)| (*family, in_chains(lines(saved)));
     saved.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }

@@ -148,7 +148,7 @@ impl World {
     }
 
     fn destroy_set(&mut self, family: Family) -> Done {
-        let name = self.config.set(family).to_owned();
+        let name = self.config.set_name(family).to_owned();
         let mut words = self.node.firewall[&family].kernel.tables.values().flat_map(|chains| chains.values());
         if words.any(|rules| rules.iter().flatten().any(|word| *word == name)) {
             return Err("the set is in use".to_owned());
@@ -160,7 +160,7 @@ impl World {
     fn refuse_unknown_sets(&self, text: &str) -> Done {
         let named = text.lines().filter_map(|line| line.split_once("--match-set ")?.1.split(' ').next());
         for name in named {
-            if !self.sets.keys().any(|family| self.config.set(*family) == name) {
+            if !self.sets.keys().any(|family| self.config.set_name(*family) == name) {
                 return Err(format!("no set {name}"));
             }
         }

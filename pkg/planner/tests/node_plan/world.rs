@@ -9,8 +9,8 @@ use std::{
 use model::{Family, IpNet, PodUid, TableId};
 use planner::node::{
     DesiredState, NodeConfig, ObservedInside, ObservedLink, ObservedState, Operation, PathRoute, PathRule,
-    RouteTo, ZtunnelInstance, ZtunnelSlot, inside_table, is_our_inside_rule, is_our_rule, pairs, plan,
-    watched_inside_sysctls, watched_sysctls,
+    RouteTo, ZtunnelInstance, ZtunnelSlot, inside_table, is_our_inside_rule, is_our_rule, link_pairs,
+    plan_operations, watched_inside_sysctls, watched_sysctls,
 };
 use rules::SavedTables;
 
@@ -217,7 +217,7 @@ impl World {
 
     /// Where the links of a slot lead.
     pub(crate) fn leads_to(&self, slot: ZtunnelSlot) -> [Option<u8>; 2] {
-        pairs(slot).map(|pair| match self.node.links.get(&pair.node)?.peer {
+        link_pairs(slot).map(|pair| match self.node.links.get(&pair.node)?.peer {
             Some((Ns::Pod(number), _)) => Some(number),
             _ => None,
         })
@@ -225,7 +225,7 @@ impl World {
 
     pub(crate) fn plan(&mut self, desired: Option<&DesiredState>, slots: &[Option<u8>; 2]) -> Vec<Operation> {
         let observed = self.observe(slots);
-        plan(&self.config, desired, &observed)
+        plan_operations(&self.config, desired, &observed)
     }
 
     /// What `NodePath` observes for these slots.
@@ -248,7 +248,7 @@ impl World {
         for slot in ZtunnelSlot::BOTH {
             let Some(number) = *slot.select_from(slots) else { continue };
             seen.sysctls.extend(self.node.settings(&watched_sysctls(slot, &ztunnel(number).veth)));
-            for pair in pairs(slot) {
+            for pair in link_pairs(slot) {
                 let leads_there = |link: &Link| matches!(&link.peer, Some((ns, _)) if *ns == Ns::Pod(number));
                 if let Some(link) = seen.links.get_mut(&pair.node) {
                     link.right = leads_there(&self.node.links[&pair.node]);
@@ -261,11 +261,11 @@ impl World {
 }
 
 pub(crate) fn node_links() -> BTreeSet<String> {
-    ZtunnelSlot::BOTH.into_iter().flat_map(pairs).map(|pair| pair.node).collect()
+    ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect()
 }
 
 pub(crate) fn far_links() -> BTreeSet<String> {
-    pairs(ZtunnelSlot::Zero).into_iter().map(|pair| pair.ztunnel).collect()
+    link_pairs(ZtunnelSlot::Zero).into_iter().map(|pair| pair.ztunnel).collect()
 }
 
 /// Which ports connections choose from.

@@ -136,9 +136,9 @@ proptest! {
 #[test]
 fn names_in_json_are_the_words_of_the_states() {
     for state in CaptureState::ALL {
-        assert_eq!(serde_json::to_value(state).unwrap(), state.word());
+        assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
     }
     for mode in [RedirectionMode::Sidecar, RedirectionMode::Node, RedirectionMode::InPod] {
-        assert_eq!(serde_json::to_value(mode).unwrap(), mode.word());
+        assert_eq!(serde_json::to_value(mode).unwrap(), mode.as_str());
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Stability {
 
 impl Stability {
     /// Records an observation of the pod's rules. `repaired`: something was missing, and was restored.
-    pub(super) fn observed(&mut self, repaired: bool, now: AgentTime) {
+    pub(super) fn record_observation(&mut self, repaired: bool, now: AgentTime) {
         if !repaired {
             // Others that follow at once, because of any change in the namespace, prove nothing.
             if now.saturating_sub(self.observed) < FIRST_RECHECK {
@@ -49,13 +49,13 @@ impl Stability {
     }
 
     /// Records that the pod's rules could not be observed, or not be kept in place.
-    pub(super) fn failed(&mut self) {
+    pub(super) fn record_failure(&mut self) {
         self.whole = 0;
     }
 
     /// How soon its rules are to be observed again; `None`: as usual.
-    pub(super) fn recheck(&self) -> Option<Duration> {
-        (self.repairs > 0 && self.whole < ENOUGH).then(|| RECHECK.after(self.repairs))
+    pub(super) fn recheck_delay(&self) -> Option<Duration> {
+        (self.repairs > 0 && self.whole < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
     }
 
     /// They were removed repeatedly, and have not been found in place often enough since.
@@ -64,7 +64,7 @@ impl Stability {
     }
 
     /// Repairs of the last series.
-    pub(super) fn repairs(&self) -> u32 {
+    pub(super) fn repair_count(&self) -> u32 {
         self.repairs
     }
 }
@@ -83,8 +83,8 @@ mod tests {
             removed |= now % period == 0;
             if now >= due {
                 let repaired = std::mem::take(&mut removed);
-                pod.observed(repaired, Duration::from_secs(now));
-                due = now + pod.recheck().map_or(40, |recheck| recheck.as_secs());
+                pod.record_observation(repaired, Duration::from_secs(now));
+                due = now + pod.recheck_delay().map_or(40, |recheck| recheck.as_secs());
                 observations += 1;
                 repairs += u32::from(repaired);
                 unstable += u32::from(pod.is_unstable());
@@ -111,13 +111,13 @@ mod tests {
     #[test]
     fn a_pod_is_stable_when_it_was_found_in_place_twice_in_a_row() {
         let mut pod = Stability::default();
-        assert_eq!(pod.recheck(), None);
+        assert_eq!(pod.recheck_delay(), None);
         let mut now = Duration::from_secs(100);
         let mut found = |repaired| {
             now += FIRST_RECHECK;
-            pod.observed(repaired, now);
-            pod.observed(false, now + FIRST_RECHECK / 2); // too soon to count
-            (pod.is_unstable(), pod.recheck().map(|recheck| recheck.as_secs()))
+            pod.record_observation(repaired, now);
+            pod.record_observation(false, now + FIRST_RECHECK / 2); // too soon to count
+            (pod.is_unstable(), pod.recheck_delay().map(|recheck| recheck.as_secs()))
         };
         let observations = [true, true, false, true, false, false, false];
         let expected = [
@@ -130,7 +130,7 @@ mod tests {
             (false, None),
         ];
         assert_eq!(observations.map(&mut found), expected);
-        pod.failed();
-        assert_eq!(pod.recheck(), Some(Duration::from_secs(4)), "a failure is no such observation");
+        pod.record_failure();
+        assert_eq!(pod.recheck_delay(), Some(Duration::from_secs(4)), "a failure is no such observation");
     }
 }

@@ -28,13 +28,13 @@ fn after(events: &[PodEvent<u8>]) -> (Pod, Vec<PodAction>) {
     let (mut actions, mut now) = (Vec::new(), AgentTime::ZERO);
     for event in events {
         now += FIRST_RECHECK;
-        actions = pod.handle(event.clone(), now);
+        actions = pod.apply_event(event.clone(), now);
     }
     (pod, actions)
 }
 
 fn state(pod: &Pod) -> CaptureState {
-    pod.evidence(PodLife::Running, true, false).classify().state
+    pod.capture_evidence(PodLife::Running, true, false).classify().state
 }
 
 #[test]
@@ -211,14 +211,14 @@ fn each_event_leads_to_its_actions_and_its_state() {
 #[test]
 fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
     let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
-    let _ = pod.handle(PodEvent::Observed(HERE, Ok(false)), seconds(20));
+    let _ = pod.apply_event(PodEvent::Observed(HERE, Ok(false)), seconds(20));
     let (mut now, mut repairs) = (seconds(30), 0);
     while now < seconds(90) {
         now += Duration::from_millis(5);
-        let works = pod.work(now).filter(|_| pod.next(now, now).is_some_and(|due| due <= now));
+        let works = pod.due_action(now).filter(|_| pod.next_wakeup(now, now).is_some_and(|due| due <= now));
         works.iter().for_each(|action| pod.begin_action(action, now + OBSERVE));
-        if works.or_else(|| pod.handle(PodEvent::Changed(HERE), now).pop()) == Some(PodAction::Observe) {
-            let _ = pod.handle(PodEvent::Observed(HERE, Ok(true)), now);
+        if works.or_else(|| pod.apply_event(PodEvent::Changed(HERE), now).pop()) == Some(PodAction::Observe) {
+            let _ = pod.apply_event(PodEvent::Observed(HERE, Ok(true)), now);
             repairs += 1;
         }
     }
@@ -229,11 +229,11 @@ fn a_namespace_that_changes_all_the_time_is_observed_at_a_bounded_rate() {
 #[test]
 fn a_pod_that_comes_back_during_its_release_is_captured_again() {
     let (mut pod, _) = after(&[added(HERE), PodEvent::Captured(HERE, Ok(true)), PodEvent::Accepted(HERE)]);
-    let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
-    assert_eq!(pod.work(seconds(1)), Some(PodAction::Release));
+    let _ = pod.apply_event(PodEvent::Left("its label".into()), seconds(1));
+    assert_eq!(pod.due_action(seconds(1)), Some(PodAction::Release));
     pod.begin_action(&PodAction::Release, AgentTime::ZERO);
-    assert_eq!(pod.handle(PodEvent::Joined { changed: false }, seconds(1)), []);
-    assert_eq!(pod.handle(PodEvent::Released(Ok(())), seconds(2)), [PodAction::Capture]);
+    assert_eq!(pod.apply_event(PodEvent::Joined { changed: false }, seconds(1)), []);
+    assert_eq!(pod.apply_event(PodEvent::Released(Ok(())), seconds(2)), [PodAction::Capture]);
     assert_eq!(state(&pod), CaptureState::Bypassing, "its rules were removed");
 }
 
@@ -243,19 +243,19 @@ fn a_pod_that_comes_back_is_not_captured_by_what_a_failed_release_left() {
     let verified = [&verified[..], &[PodEvent::Observed(HERE, Ok(false))]].concat();
     for returns_first in [true, false] {
         let (mut pod, _) = after(&verified);
-        let _ = pod.handle(PodEvent::Left("its label".into()), seconds(1));
+        let _ = pod.apply_event(PodEvent::Left("its label".into()), seconds(1));
         pod.begin_action(&PodAction::Release, AgentTime::ZERO);
         let (returns, fails) = (PodEvent::Joined { changed: false }, PodEvent::Released(Err(failure())));
         if returns_first {
-            assert_eq!(pod.handle(returns, seconds(1)), []);
-            assert_eq!(pod.handle(fails, seconds(1)), [PodAction::Capture]);
+            assert_eq!(pod.apply_event(returns, seconds(1)), []);
+            assert_eq!(pod.apply_event(fails, seconds(1)), [PodAction::Capture]);
         } else {
-            assert_eq!(pod.handle(fails, seconds(1)), []);
-            assert_eq!(pod.handle(returns, seconds(1)), []);
-            assert_eq!(pod.work(seconds(1)), Some(PodAction::Capture));
+            assert_eq!(pod.apply_event(fails, seconds(1)), []);
+            assert_eq!(pod.apply_event(returns, seconds(1)), []);
+            assert_eq!(pod.due_action(seconds(1)), Some(PodAction::Capture));
         }
         assert_eq!(state(&pod), CaptureState::Bypassing, "some of its rules may be gone");
-        let _ = pod.handle(PodEvent::Captured(HERE, Ok(true)), seconds(1));
+        let _ = pod.apply_event(PodEvent::Captured(HERE, Ok(true)), seconds(1));
         assert_eq!(state(&pod), CaptureState::Captured);
     }
 }
@@ -266,18 +266,18 @@ fn attempts_that_fail_are_made_less_and_less_often() {
     let mut now = AgentTime::ZERO;
     let mut pauses = Vec::new();
     for _ in 0..10 {
-        assert_eq!(pod.work(now), Some(PodAction::Capture));
+        assert_eq!(pod.due_action(now), Some(PodAction::Capture));
         pod.begin_action(&PodAction::Capture, AgentTime::ZERO);
-        assert_eq!(pod.next(now, now), None, "busy");
-        let _ = pod.handle(PodEvent::Captured(HERE, Err(failure())), now);
-        let next = pod.next(now, now).unwrap();
+        assert_eq!(pod.next_wakeup(now, now), None, "busy");
+        let _ = pod.apply_event(PodEvent::Captured(HERE, Err(failure())), now);
+        let next = pod.next_wakeup(now, now).unwrap();
         pauses.push((next - now).as_millis());
-        assert_eq!(pod.work(next - Duration::from_millis(1)), None);
+        assert_eq!(pod.due_action(next - Duration::from_millis(1)), None);
         now = next;
     }
     assert_eq!(pauses, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);
     assert_eq!(state(&pod), CaptureState::Bypassing);
-    let annotation = pod.evidence(PodLife::Running, true, false).classify().annotation;
+    let annotation = pod.capture_evidence(PodLife::Running, true, false).classify().annotation;
     assert_eq!(annotation, Some(Redirection::Pending), "clients must not use HBONE");
 }
 
@@ -287,12 +287,12 @@ fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
     for (round, expected) in
         [(1, CaptureState::Captured), (2, CaptureState::Unknown), (3, CaptureState::Unknown)]
     {
-        let _ = pod.handle(PodEvent::Observed(HERE, Err(failure())), seconds(round));
-        let _ = pod.handle(PodEvent::Captured(HERE, Ok(true)), seconds(round));
+        let _ = pod.apply_event(PodEvent::Observed(HERE, Err(failure())), seconds(round));
+        let _ = pod.apply_event(PodEvent::Captured(HERE, Ok(true)), seconds(round));
         assert_eq!(state(&pod), expected, "{round}");
     }
-    assert!(pod.work(seconds(3)).is_none(), "the next attempt is not made at once");
-    let _ = pod.handle(PodEvent::Observed(HERE, Ok(false)), seconds(4));
+    assert!(pod.due_action(seconds(3)).is_none(), "the next attempt is not made at once");
+    let _ = pod.apply_event(PodEvent::Observed(HERE, Ok(false)), seconds(4));
     assert_eq!(state(&pod), CaptureState::Captured);
 }
 
@@ -300,12 +300,12 @@ fn rules_that_can_be_made_and_not_be_observed_leave_it_unknown() {
 fn options_change_no_more_often_than_allowed() {
     let (mut pod, _) = after(&[added(HERE)]);
     assert!(pod.may_change(AgentTime::ZERO));
-    let _ = pod.handle(PodEvent::Joined { changed: true }, seconds(10));
+    let _ = pod.apply_event(PodEvent::Joined { changed: true }, seconds(10));
     let soon = seconds(10) + OPTIONS;
     assert!(!pod.may_change(soon - Duration::from_millis(1)) && pod.may_change(soon));
-    assert_eq!(pod.next(seconds(10), seconds(10)), Some(seconds(7)), "its ADD comes first");
-    let _ = pod.handle(PodEvent::Expired(failure()), seconds(10));
-    assert_eq!(pod.next(seconds(10), seconds(10)), Some(soon));
+    assert_eq!(pod.next_wakeup(seconds(10), seconds(10)), Some(seconds(7)), "its ADD comes first");
+    let _ = pod.apply_event(PodEvent::Expired(failure()), seconds(10));
+    assert_eq!(pod.next_wakeup(seconds(10), seconds(10)), Some(soon));
 }
 
 #[test]
@@ -318,13 +318,13 @@ fn an_annotation_of_an_agent_before_this_one_is_kept_until_ztunnel_is_heard() {
     ] {
         let mut pod = Pod::new(annotation, AgentTime::ZERO);
         assert_eq!(pod.is_inherited(), inherited, "{annotation:?}");
-        let _ = pod.handle(PodEvent::Found { netns: HERE, captured: true }, AgentTime::ZERO);
-        let _ = pod.handle(PodEvent::Captured(HERE, Ok(false)), AgentTime::ZERO);
-        let status = pod.evidence(PodLife::Running, false, false).classify();
+        let _ = pod.apply_event(PodEvent::Found { netns: HERE, captured: true }, AgentTime::ZERO);
+        let _ = pod.apply_event(PodEvent::Captured(HERE, Ok(false)), AgentTime::ZERO);
+        let status = pod.capture_evidence(PodLife::Running, false, false).classify();
         let expected = if announced { None } else { Some(Redirection::Pending) };
         assert_eq!(status.annotation, expected, "{annotation:?}");
-        let _ = pod.handle(PodEvent::Refused(HERE, failure()), AgentTime::ZERO);
-        let status = pod.evidence(PodLife::Running, true, false).classify();
+        let _ = pod.apply_event(PodEvent::Refused(HERE, failure()), AgentTime::ZERO);
+        let status = pod.capture_evidence(PodLife::Running, true, false).classify();
         assert_eq!(status.annotation, Some(Redirection::Pending), "{annotation:?}");
     }
 }
@@ -378,7 +378,7 @@ impl World {
         if matches!(event, PodEvent::Added { .. }) {
             self.waiting += 1;
         }
-        for action in pod.handle(event, now) {
+        for action in pod.apply_event(event, now) {
             self.act(pod, action);
         }
     }
@@ -432,7 +432,7 @@ impl World {
 
     /// A pass of the reconciler.
     fn pass(&mut self, pod: &mut Pod, now: AgentTime) {
-        if let Some(action) = pod.work(now) {
+        if let Some(action) = pod.due_action(now) {
             pod.begin_action(&action, now + OBSERVE);
             self.act(pod, action);
         }

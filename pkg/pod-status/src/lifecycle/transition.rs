@@ -8,7 +8,7 @@ use super::{AgentTime, BACKOFF, Lifecycle, OBSERVE, PodAction, PodEvent, RulesSt
 impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Applies an event, and returns the actions that follow from it, in the order in which they are to be carried out.
     #[must_use]
-    pub fn handle(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
+    pub fn apply_event(&mut self, event: PodEvent<N>, now: AgentTime) -> Vec<PodAction> {
         match event {
             PodEvent::Added { netns, deadline } => {
                 self.leaving = false;
@@ -17,7 +17,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 if let Some(netns) = netns {
                     self.settle_in(netns);
                 }
-                self.capture().into_iter().chain(self.answer_served()).collect()
+                self.begin_capture().into_iter().chain(self.answer_served()).collect()
             }
             PodEvent::Joined { changed } => {
                 if changed {
@@ -27,16 +27,16 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 if returns {
                     self.due = now; // a release that failed puts off the next one, not this
                 }
-                if (changed || returns) && self.is_ruled() { self.capture() } else { Vec::new() }
+                if (changed || returns) && self.is_ruled() { self.begin_capture() } else { Vec::new() }
             }
             PodEvent::Opened(open) => {
                 if std::mem::replace(&mut self.open, open) == open {
                     return Vec::new();
                 }
                 self.rules = RulesState::Absent; // those that are there are the other ones
-                if self.leaving { Vec::new() } else { self.capture() }
+                if self.leaving { Vec::new() } else { self.begin_capture() }
             }
-            PodEvent::Left(why) => self.left(why.as_str(), now),
+            PodEvent::Left(why) => self.leave_mesh(why.as_str(), now),
             PodEvent::LeftMeanwhile => {
                 self.leaving = true;
                 Vec::new()
@@ -51,10 +51,10 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.empty = self.empty.or(Some(now)).filter(|_| !there);
                 Vec::new()
             }
-            PodEvent::Captured(netns, result) => self.captured(netns, result, now),
-            PodEvent::Observed(netns, result) => self.observed(netns, result, now),
+            PodEvent::Captured(netns, result) => self.finish_capture(netns, result, now),
+            PodEvent::Observed(netns, result) => self.finish_observation(netns, result, now),
             PodEvent::Changed(netns) => self.netns_changed(netns, now),
-            PodEvent::Released(result) => self.released(result, now),
+            PodEvent::Released(result) => self.finish_release(result, now),
             PodEvent::Accepted(netns) => {
                 self.served = Some(netns);
                 self.announced = false;
@@ -62,16 +62,16 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                     return Vec::new();
                 }
                 self.refused = None;
-                self.announce().into_iter().chain(self.answer_served()).collect()
+                self.announce_pod().into_iter().chain(self.answer_served()).collect()
             }
             PodEvent::Refused(netns, why) if self.netns == Some(netns) => {
                 self.served = None;
                 self.announced = false;
                 self.refused = Some(why.clone());
-                if self.is_awaited() { self.abandon(why, now) } else { Vec::new() }
+                if self.is_awaited() { self.abandon_add(why, now) } else { Vec::new() }
             }
             PodEvent::Refused(..) => Vec::new(), // it is somewhere else by now
-            PodEvent::Expired(why) => self.abandon(why, now),
+            PodEvent::Expired(why) => self.abandon_add(why, now),
         }
     }
 
@@ -88,12 +88,12 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         true
     }
 
-    fn left(&mut self, why: &str, now: AgentTime) -> Vec<PodAction> {
+    fn leave_mesh(&mut self, why: &str, now: AgentTime) -> Vec<PodAction> {
         if std::mem::replace(&mut self.leaving, true) {
             return Vec::new();
         }
         self.due = now;
-        let mut actions = self.answer(Err(format!("it does not belong to the mesh: {why}").into()));
+        let mut actions = self.answer_add(Err(format!("it does not belong to the mesh: {why}").into()));
         // Nothing was ever made in a namespace that was not found, unless an agent before this one did.
         if self.netns.is_none() && !self.marked {
             actions.push(PodAction::Forget(why.into()));
@@ -101,47 +101,52 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         actions
     }
 
-    fn captured(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.overtaken(netns) {
+    fn finish_capture(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
+        if let Some(actions) = self.end_outdated_step(netns) {
             return actions;
         }
         match result {
             Ok(changed) => {
                 // What was observed before is not what was made just now.
                 self.rules = if changed { RulesState::Applied } else { self.rules.max(RulesState::Applied) };
-                self.succeeded();
+                self.record_success();
                 [PodAction::Serve].into_iter().chain(self.answer_served()).collect()
             }
-            Err(why) if self.is_awaited() => self.abandon(why, now),
+            Err(why) if self.is_awaited() => self.abandon_add(why, now),
             Err(why) => {
-                self.failed(why, now);
+                self.record_failure(why, now);
                 Vec::new()
             }
         }
     }
 
-    fn observed(&mut self, netns: N, result: Result<bool, Reason>, now: AgentTime) -> Vec<PodAction> {
-        if let Some(actions) = self.overtaken(netns) {
+    fn finish_observation(
+        &mut self,
+        netns: N,
+        result: Result<bool, Reason>,
+        now: AgentTime,
+    ) -> Vec<PodAction> {
+        if let Some(actions) = self.end_outdated_step(netns) {
             return actions;
         }
         match result {
             Ok(repaired) => {
                 self.rules = RulesState::Verified;
                 self.doubts = 0;
-                self.succeeded();
-                self.stability.observed(repaired, now);
-                if let Some(recheck) = self.stability.recheck() {
+                self.record_success();
+                self.stability.record_observation(repaired, now);
+                if let Some(recheck) = self.stability.recheck_delay() {
                     self.observe = self.observe.min(now + recheck);
                 }
-                self.announce()
+                self.announce_pod()
             }
             // That they can be made does not end a doubt.
             Err(why) => {
                 self.rules = RulesState::Absent;
-                self.failed(why, now);
-                self.stability.failed();
+                self.record_failure(why, now);
+                self.stability.record_failure();
                 self.doubts = self.doubts.saturating_add(1);
-                self.due = self.due.max(now + BACKOFF.after(self.doubts));
+                self.due = self.due.max(now + BACKOFF.delay_after(self.doubts));
                 Vec::new()
             }
         }
@@ -155,7 +160,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         if self.netns != Some(netns) || !is_observed || self.changing {
             return Vec::new();
         }
-        let begins = self.pace.next(now).max(self.due);
+        let begins = self.pace.next_observation(now).max(self.due);
         if begins > now {
             (self.observe, self.changing) = (self.observe.min(begins), true);
             return Vec::new();
@@ -166,30 +171,30 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// Returns the actions that follow if the step that has ended is out of date: the pod is leaving, or its namespace or
     /// options are others by now.
-    fn overtaken(&mut self, netns: N) -> Option<Vec<PodAction>> {
+    fn end_outdated_step(&mut self, netns: N) -> Option<Vec<PodAction>> {
         self.busy = false;
         let again = std::mem::take(&mut self.again);
         if self.leaving {
             return Some(Vec::new()); // its release is what there is to do next
         }
-        (again || self.netns != Some(netns)).then(|| self.capture())
+        (again || self.netns != Some(netns)).then(|| self.begin_capture())
     }
 
-    fn released(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
+    fn finish_release(&mut self, result: Result<(), Reason>, now: AgentTime) -> Vec<PodAction> {
         self.busy = false;
         self.again = false;
         // Of one that failed, some steps may have succeeded.
         self.rules = RulesState::Absent;
         let is_released = result.is_ok();
-        result.err().into_iter().for_each(|why| self.failed(why, now));
+        result.err().into_iter().for_each(|why| self.record_failure(why, now));
         match self.leaving {
-            false => self.capture(), // it came back meanwhile
+            false => self.begin_capture(), // it came back meanwhile
             true if is_released => vec![PodAction::Forget("it has left the mesh".into())],
             true => Vec::new(),
         }
     }
 
-    fn capture(&mut self) -> Vec<PodAction> {
+    fn begin_capture(&mut self) -> Vec<PodAction> {
         if self.netns.is_none() {
             return Vec::new();
         }
@@ -201,16 +206,16 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         vec![PodAction::Capture]
     }
 
-    fn answer(&mut self, result: Result<(), Reason>) -> Vec<PodAction> {
+    fn answer_add(&mut self, result: Result<(), Reason>) -> Vec<PodAction> {
         self.deadline.take().map(|_| PodAction::Answer(result)).into_iter().collect()
     }
 
     fn answer_served(&mut self) -> Vec<PodAction> {
         let is_done = self.is_ruled() && (self.is_served() || self.open);
-        if is_done { self.answer(Ok(())) } else { Vec::new() }
+        if is_done { self.answer_add(Ok(())) } else { Vec::new() }
     }
 
-    fn announce(&mut self) -> Vec<PodAction> {
+    fn announce_pod(&mut self) -> Vec<PodAction> {
         let is_certain = self.rules == RulesState::Verified && !self.is_unstable();
         let captured = is_certain && self.is_served() && !self.leaving && !self.open;
         if captured && !std::mem::replace(&mut self.announce, true) {
@@ -222,22 +227,22 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     /// An ADD that failed: what it began ends with its sandbox. The pod's rules stay, so that nothing of it bypasses the
     /// mesh; should it run nevertheless, it is found, and captured, as any running pod.
-    fn abandon(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
-        let mut actions = self.answer(Err(why.clone()));
-        self.failed(why.clone(), now);
+    fn abandon_add(&mut self, why: Reason, now: AgentTime) -> Vec<PodAction> {
+        let mut actions = self.answer_add(Err(why.clone()));
+        self.record_failure(why.clone(), now);
         if !self.is_served() {
             actions.push(PodAction::Forget(why));
         }
         actions
     }
 
-    fn failed(&mut self, why: Reason, now: AgentTime) {
-        self.due = now + self.attempts.failed();
+    fn record_failure(&mut self, why: Reason, now: AgentTime) {
+        self.due = now + self.attempts.record_failure();
         self.trouble = Some(why);
     }
 
-    fn succeeded(&mut self) {
-        self.attempts.succeeded();
+    fn record_success(&mut self) {
+        self.attempts.record_success();
         self.trouble = None;
     }
 }

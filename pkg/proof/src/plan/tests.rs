@@ -20,7 +20,7 @@ fn planned(rules: RuleSet, proxy: ProxyIdentity) -> Vec<(String, String, u16)> {
             (row.name, row.destination, 0)
         }
     };
-    plan(&spec, |_| None).into_iter().map(row).collect()
+    plan_paths(&spec, |_| None).into_iter().map(row).collect()
 }
 
 fn rows(expected: &[(&str, &str, u16)]) -> Vec<(String, String, u16)> {
@@ -47,7 +47,7 @@ fn an_in_pod_rule_set_is_tested_with_and_without_the_proxys_mark() {
 }
 
 fn in_pod(config: &InPodRulesConfig, options: &PodOptions) -> RuleSet {
-    rules::inpod::pod(config, options, Family::V4)
+    rules::inpod::pod_rules(config, options, Family::V4)
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_selected_group_is_that_of_the_packet() {
         ..SidecarConfig::default()
     };
     let rules = vec![(Family::V4, rule_set(&config, Family::V4))];
-    let found = plan(&ProofSpec { rules, proxy: OWNER, inbound: SIDECAR }, |_| None);
+    let found = plan_paths(&ProofSpec { rules, proxy: OWNER, inbound: SIDECAR }, |_| None);
     let owners: Vec<_> = found.into_iter().map(|path| path.map(|path| path.sender)).collect();
     assert_eq!(owners, [Ok((0, 3000)), Ok((1337, 1337))]);
 }
@@ -115,7 +115,7 @@ fn a_proxy_in_a_user_namespace_sends_as_its_user_on_the_node() {
     let rules = vec![(Family::V4, rule_set(&config, Family::V4))];
     for (on_node, expected) in [(Some((101_337, 101_338)), Some((101_337, 101_338))), (None, None)] {
         let proxy = ProxyIdentity::Owner { uid: 1337, gid: 1337, on_node };
-        let found = plan(&ProofSpec { rules: rules.clone(), proxy, inbound: SIDECAR }, |_| None);
+        let found = plan_paths(&ProofSpec { rules: rules.clone(), proxy, inbound: SIDECAR }, |_| None);
         let senders: Vec<_> = found.into_iter().map(|path| path.ok().map(|path| path.sender)).collect();
         assert_eq!(senders, [Some((0, 0)), expected]);
     }

@@ -34,15 +34,15 @@ pub(super) enum Attempt {
 }
 
 impl RepairController {
-    pub(super) async fn attempt(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
+    pub(super) async fn attempt_repair(&self, task: &RepairTask, pods: &SidecarPods) -> Attempt {
         match &self.options.mode {
-            RepairMode::Label { key, value } => self.label(task, key, value).await,
-            RepairMode::Delete => self.delete(task).await,
+            RepairMode::Label { key, value } => self.label_pod(task, key, value).await,
+            RepairMode::Delete => self.delete_pod(task).await,
             RepairMode::InPlace => self.repair_in_place(task, pods).await,
         }
     }
 
-    async fn label(&self, task: &RepairTask, key: &str, value: &str) -> Attempt {
+    async fn label_pod(&self, task: &RepairTask, key: &str, value: &str) -> Attempt {
         let ObservedPod { name, uid, version, labels, .. } = &task.pod;
         if labels.iter().any(|label| label == key) {
             return Attempt::Unchanged;
@@ -53,11 +53,11 @@ impl RepairController {
                 reason: LABELLED,
                 message: format!("{}; labelled {key}={value}", task.breakage),
             },
-            Err(error) => failed(&error),
+            Err(error) => failed_attempt(&error),
         }
     }
 
-    async fn delete(&self, task: &RepairTask) -> Attempt {
+    async fn delete_pod(&self, task: &RepairTask) -> Attempt {
         let ObservedPod { name, uid, version, .. } = &task.pod;
         if task.pod.is_finished && !task.pod.has_controller {
             let message = format!("{}; it has ended, and nothing would replace it", task.breakage);
@@ -69,7 +69,7 @@ impl RepairController {
                 reason: DELETED,
                 message: format!("{}; deleted, so that its controller replaces it", task.breakage),
             },
-            Err(error) => failed(&error),
+            Err(error) => failed_attempt(&error),
         }
     }
 
@@ -83,10 +83,10 @@ impl RepairController {
         let pod = match self.client.get::<Pod>(&format!("pod {name}"), &path, LIMIT).await {
             Ok(pod) if pod.metadata.uid == *uid => pod,
             Ok(_) => return Attempt::Gone, // another pod has its name
-            Err(error) => return failed(&error),
+            Err(error) => return failed_attempt(&error),
         };
         let (in_place, pods) = (self.in_place.clone(), pods.known_pods());
-        let done = tokio::task::spawn_blocking(move || in_place.repair(&pod, &pods)).await;
+        let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, &pods)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
                 is_warning: false,
@@ -107,7 +107,7 @@ impl RepairController {
     }
 }
 
-fn failed(error: &kubeio::Error) -> Attempt {
+fn failed_attempt(error: &kubeio::Error) -> Attempt {
     match error.kind() {
         ApiErrorKind::NotFound => Attempt::Gone,
         _ => Attempt::Failed { message: error.to_string() },

@@ -18,15 +18,15 @@ pub(super) const RESTORED: &str = "SidecarRulesRestored";
 impl RepairController {
     /// Restores what is missing of the rules of running pods.
     pub(super) async fn keep_rules(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
-        let (all, pods) = (pods.known_pods(), pods.all().clone());
+        let (all, pods) = (pods.known_pods(), pods.all_pods().clone());
         let keeper = self.take_keeper(watcher);
-        self.run_pass(keeper, move |keeper| keeper.pass(&all, &pods).map_err(|error| error.to_string()))
+        self.run_pass(keeper, move |keeper| keeper.pass_all(&all, &pods).map_err(|error| error.to_string()))
             .await;
     }
 
     /// Finds pods that have just started, so that changes of their rules are noticed from now on, and restores what is missing there.
     pub(super) async fn keep_new(&mut self, pods: &SidecarPods, watcher: Option<ChangeWatcher<PodUid>>) {
-        let (all, pods) = (pods.known_pods(), pods.all().clone());
+        let (all, pods) = (pods.known_pods(), pods.all_pods().clone());
         let keeper = self.take_keeper(watcher);
         self.run_pass(keeper, move |keeper| keeper.pass_new(&all, &pods).map_err(|error| error.to_string()))
             .await;
@@ -43,7 +43,7 @@ impl RepairController {
         changed: BTreeMap<PodUid, NetnsDisturbance>,
         pods: &SidecarPods,
     ) {
-        let pods = pods.all().clone();
+        let pods = pods.all_pods().clone();
         if let Some(keeper) = self.keeper.take() {
             self.run_pass(keeper, move |keeper| Ok(keeper.pass_changed(changed, &pods))).await;
         }
@@ -81,7 +81,7 @@ impl RepairController {
 
     async fn report_rules(&self, report: RulesReport) {
         let RulesReport { name, uid, result, disturbance } = report;
-        let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer);
+        let writer = disturbance.as_ref().and_then(NetnsDisturbance::writer_name);
         let took = disturbance.as_ref().map_or(Duration::ZERO, |changes| changes.noticed.elapsed());
         let (PodName { namespace, name: pod }, dry_run) = (&name, self.options.dry_run);
         let (code, reason, message) = match result {
@@ -100,7 +100,7 @@ impl RepairController {
                     message.push_str(&format!("; changed by {writer}"));
                 }
                 if let Some(changes) = &disturbance {
-                    self.metrics.drift_repaired(changes.label(), took);
+                    self.metrics.drift_repaired(changes.metric_label(), took);
                 }
                 ("success", RESTORED, message)
             }
@@ -109,7 +109,7 @@ impl RepairController {
                 ("fail", "RepairFailed", format!("its rules cannot be compared and restored: {error}"))
             }
         };
-        self.metrics.rules(code);
-        self.publish(RepairEvent { name, uid, is_warning: true, reason, message, took }).await;
+        self.metrics.count_restored(code);
+        self.send_event(RepairEvent { name, uid, is_warning: true, reason, message, took }).await;
     }
 }

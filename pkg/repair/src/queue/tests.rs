@@ -41,7 +41,7 @@ impl Fixture {
 
     fn see(&mut self, seconds: f64, event: ListEvent<ObservedPod>) {
         let now = self.at(seconds);
-        self.queue.observe(event, now);
+        self.queue.apply_event(event, now);
     }
 
     fn take(&mut self, seconds: f64) -> Option<RepairTask> {
@@ -51,11 +51,11 @@ impl Fixture {
 
     fn finish(&mut self, seconds: f64, task: &RepairTask, outcome: RepairOutcome) {
         let now = self.at(seconds);
-        self.queue.finish(task, outcome, now);
+        self.queue.finish_task(task, outcome, now);
     }
 
     fn due(&self) -> Option<f64> {
-        self.queue.due().map(|due| (due - self.start).as_secs_f64())
+        self.queue.next_due().map(|due| (due - self.start).as_secs_f64())
     }
 }
 

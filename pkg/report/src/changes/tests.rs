@@ -39,9 +39,9 @@ fn change(what: &str, error: Option<&str>) -> ChangeRecord {
 
 fn lines(before: Option<&StateReport>, now: &StateReport) -> Vec<String> {
     let mut now = now.clone();
-    now.conclude();
-    let all = changes(before, &now);
-    all.iter().map(|event| event.line("T").split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    now.fill_conclusions();
+    let all = state_changes(before, &now);
+    all.iter().map(|event| event.to_line("T").split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[test]

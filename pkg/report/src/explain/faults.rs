@@ -4,12 +4,12 @@ use pod_status::RedirectionMode;
 
 use super::{
     finding::Finding,
-    known::{repairs, where_to_ask},
+    known::{repair_advice, where_to_ask},
 };
 use crate::{
     pod::PodState,
     state::{InstalledFile, Observer, PartHealth, StatePart, StateReport},
-    text::{clause, clean, count},
+    text::{format_count, sanitize_text, to_clause},
 };
 
 /// Something that is wrong with the node.
@@ -20,7 +20,7 @@ pub(super) struct NodeFault {
 }
 
 impl NodeFault {
-    pub(super) fn concerns(&self, pod: &PodState) -> bool {
+    pub(super) fn concerns_pod(&self, pod: &PodState) -> bool {
         !(self.ambient_only && pod.mode == Some(RedirectionMode::Sidecar))
     }
 }
@@ -31,18 +31,18 @@ pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     let ambient = |finding| NodeFault { finding, ambient_only: true };
     let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();
     faults.extend(not_synced(state).map(ambient));
-    faults.extend(trouble(state).map(ambient));
+    faults.extend(node_degraded(state).map(ambient));
     faults.extend(state.installation.iter().filter(|file| !file.correct).map(|file| every(of_file(file))));
-    faults.extend(drift(state).map(ambient));
+    faults.extend(node_drift(state).map(ambient));
     let is_news = |part: &&PartHealth| !part.healthy && state.node.problem.as_ref() != Some(&part.message);
-    faults.extend(state.health.iter().filter(is_news).filter_map(unwell).map(every));
-    faults.extend(foreign(state).map(ambient));
+    faults.extend(state.health.iter().filter(is_news).filter_map(unhealthy_component).map(every));
+    faults.extend(foreign_objects(state).map(ambient));
     faults
 }
 
 fn agent_down(state: &StateReport) -> Option<Finding> {
     if let Some(blind) = state.observation.unobserved.iter().find(|blind| blind.part == StatePart::Agent) {
-        let says = format!("The agent of this node could not be queried: {}.", clause(&blind.message));
+        let says = format!("The agent of this node could not be queried: {}.", to_clause(&blind.message));
         return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
     }
     let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
@@ -67,18 +67,18 @@ fn not_synced(state: &StateReport) -> Option<Finding> {
     Some(Finding::wrong("not-synced", says, &advice))
 }
 
-fn trouble(state: &StateReport) -> Option<Finding> {
+fn node_degraded(state: &StateReport) -> Option<Finding> {
     let trouble = state.node.problem.as_ref()?;
-    let says = format!("The node is degraded: {}.", clause(trouble));
+    let says = format!("The node is degraded: {}.", to_clause(trouble));
     Some(Finding::wrong("node-degraded", says, &["Fix what the message names; the agent goes on by itself."]))
 }
 
 /// Objects of ours that are not as they should be; of files there is more to say.
-fn drift(state: &StateReport) -> Option<Finding> {
+fn node_drift(state: &StateReport) -> Option<Finding> {
     let all: Vec<String> = state
         .network
         .differences()
-        .map(|(kind, found)| format!("{kind}, {}", clean(&found.to_string())))
+        .map(|(kind, found)| format!("{kind}, {}", sanitize_text(&found.to_string())))
         .collect();
     let first = all.first()?;
     let more = match all.len() - 1 {
@@ -87,24 +87,24 @@ fn drift(state: &StateReport) -> Option<Finding> {
     };
     let says = format!(
         "The node's network differs from the desired state in {} ({first}{more}).",
-        count(all.len(), "place")
+        format_count(all.len(), "place")
     );
-    Some(Finding::wrong("node-drift", says, repairs(state)))
+    Some(Finding::wrong("node-drift", says, repair_advice(state)))
 }
 
-fn foreign(state: &StateReport) -> Option<Finding> {
+fn foreign_objects(state: &StateReport) -> Option<Finding> {
     let first = state.network.foreign.first()?;
     let more = match state.network.foreign.len() - 1 {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let says = format!("Another program uses what the agent needs: {}{more}.", clause(first));
+    let says = format!("Another program uses what the agent needs: {}{more}.", to_clause(first));
     let advice = ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
     Some(Finding::wrong("foreign", says, &advice))
 }
 
-fn unwell(part: &PartHealth) -> Option<Finding> {
-    let (part_, why) = (clean(&part.component), clause(&part.message));
+fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
+    let (part_, why) = (sanitize_text(&part.component), to_clause(&part.message));
     let (code, says) = match part.component.as_str() {
         "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),
         _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
@@ -150,5 +150,9 @@ fn of_file(file: &InstalledFile) -> Finding {
         ),
         _ => ("installation", "A file of ours on the node is missing or damaged", &[]),
     };
-    Finding::wrong(code, format!("{then} ({}: {}).", clean(&file.path), clause(&file.message)), advice)
+    Finding::wrong(
+        code,
+        format!("{then} ({}: {}).", sanitize_text(&file.path), to_clause(&file.message)),
+        advice,
+    )
 }

@@ -1,10 +1,10 @@
 //! Text about a pod that fits others, too.
 
-use crate::{pod::PodState, text::clean};
+use crate::{pod::PodState, text::sanitize_text};
 
 /// Returns text about a pod without its name and its addresses, so that the text is the same for all pods it fits.
-pub(crate) fn impersonal(pod: &PodState, text: &str) -> String {
-    let title = clean(&pod.title());
+pub(crate) fn strip_pod_identity(pod: &PodState, text: &str) -> String {
+    let title = sanitize_text(&pod.title());
     let ips: Vec<_> = pod.ips.iter().map(ToString::to_string).collect();
     let mut result = String::with_capacity(text.len());
     for word in text.split(' ') {
@@ -45,7 +45,7 @@ mod tests {
             ("the pod shop/web-1", "the pod shop/web-1"),
             ("", ""),
         ] {
-            assert_eq!(impersonal(&pod, text), expected);
+            assert_eq!(strip_pod_identity(&pod, text), expected);
         }
     }
 }

@@ -5,15 +5,15 @@ mod ztunnel;
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use kernel::{drifted, no_namespace, not_in_set, overruled, unseen, unstable};
+use kernel::{no_namespace, not_in_set, rules_drifted, rules_overruled, rules_unstable, unobserved_pod};
 pub(super) use ztunnel::node_without_ztunnel;
-use ztunnel::{no_ztunnel, not_connected, refused};
+use ztunnel::{no_ztunnel, not_connected, refused_by_ztunnel};
 
 use super::{finding::Finding, outside};
 use crate::{
     pod::PodState,
     state::{Observer, StatePart, StateReport},
-    text::{clause, clean},
+    text::{sanitize_text, to_clause},
 };
 
 /// Advice that fits whenever a pod can be started anew.
@@ -33,46 +33,46 @@ const LOG: &str =
     "Read the agent's log of the last minutes: kubectl logs, or the container runtime's log on the node.";
 
 /// Returns advice for a fault that an agent repairs by itself; empty if no agent runs.
-pub(super) fn repairs(state: &StateReport) -> &'static [&'static str] {
+pub(super) fn repair_advice(state: &StateReport) -> &'static [&'static str] {
     if state.observation.observer == Observer::Agent { &[WAIT, RECURS] } else { &[] }
 }
 
-pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
+pub(super) fn pod_finding(state: &StateReport, pod: &PodState) -> Finding {
     match pod.capture {
-        CaptureState::Outside => outside::pod(state, pod),
-        CaptureState::Leaving => leaving(pod),
-        CaptureState::Unknown => unseen(state, pod),
+        CaptureState::Outside => outside::outside_finding(state, pod),
+        CaptureState::Leaving => leaving_finding(pod),
+        CaptureState::Unknown => unobserved_pod(state, pod),
         CaptureState::Captured | CaptureState::Pending | CaptureState::Bypassing | CaptureState::Held => {
-            member(state, pod)
+            mesh_pod_finding(state, pod)
         }
     }
 }
 
 /// A pod that should be captured: the first that fits.
-fn member(state: &StateReport, pod: &PodState) -> Finding {
+fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
     let looks = [
-        refused,
+        refused_by_ztunnel,
         no_ztunnel,
         not_connected,
         not_started,
         no_address,
         not_in_set,
         no_namespace,
-        overruled,
-        drifted,
-        unstable,
-        failed,
-        unannounced,
+        rules_overruled,
+        rules_drifted,
+        rules_unstable,
+        last_attempt_failed,
+        annotation_missing,
     ];
-    looks.iter().find_map(|look| look(state, pod)).unwrap_or_else(|| plain(state, pod))
+    looks.iter().find_map(|look| look(state, pod)).unwrap_or_else(|| capture_state_finding(state, pod))
 }
 
-fn title(pod: &PodState) -> String {
-    clean(&pod.title())
+fn pod_title(pod: &PodState) -> String {
+    sanitize_text(&pod.title())
 }
 
 /// Describes the consequence for the pod's traffic.
-fn traffic(pod: &PodState) -> &'static str {
+fn traffic_consequence(pod: &PodState) -> &'static str {
     match pod.capture {
         CaptureState::Bypassing => "All or some of its traffic bypasses the mesh.",
         CaptureState::Held => "Its traffic is held back until that changes.",
@@ -83,30 +83,31 @@ fn traffic(pod: &PodState) -> &'static str {
 
 /// A start that failed is why it has no address, or no rules.
 fn not_started(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    if pod.capture == CaptureState::Pending { failed(state, pod) } else { None }
+    if pod.capture == CaptureState::Pending { last_attempt_failed(state, pod) } else { None }
 }
 
 fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     if !pod.ips.is_empty() || pod.capture != CaptureState::Pending {
         return None;
     }
-    let says = format!("The pod {} has no address yet, so there is nothing to capture.", title(pod));
+    let says = format!("The pod {} has no address yet, so there is nothing to capture.", pod_title(pod));
     let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
     Some(Finding::wrong("no-address", says, &advice))
 }
 
 /// The last try failed.
-fn failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
+fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let trouble = pod.problem.as_ref()?;
     let what = if pod.mode.is_some() { "could not be enrolled" } else { "could not start" };
-    let says = format!("The pod {} {what}: {}. {}", title(pod), clause(trouble), traffic(pod));
+    let says =
+        format!("The pod {} {what}: {}. {}", pod_title(pod), to_clause(trouble), traffic_consequence(pod));
     let advice =
         ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
     Some(Finding::wrong("failed", says, &advice))
 }
 
 /// Finds a pod that is captured, but whose annotation does not show this to the control plane.
-fn unannounced(state: &StateReport, pod: &PodState) -> Option<Finding> {
+fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
     let is_told = pod.redirection_annotation.as_deref() == Some("enabled");
     if !is_ambient || is_told || pod.capture != CaptureState::Captured || has_no_api(state) {
@@ -115,7 +116,7 @@ fn unannounced(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let says = format!(
         "The pod {} is captured, but the API does not show its annotation ambient.istio.io/redirection yet: istiod does not \
          know, and others do not reach it through the mesh.",
-        title(pod)
+        pod_title(pod)
     );
     let advice = [
         "Wait some seconds and ask again.",
@@ -144,8 +145,8 @@ pub(super) fn by_way(way: Option<RedirectionMode>) -> &'static str {
 }
 
 /// Nothing special: what the word says.
-fn plain(_: &StateReport, pod: &PodState) -> Finding {
-    let title = title(pod);
+fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
+    let title = pod_title(pod);
     match pod.capture {
         CaptureState::Captured => {
             let code =
@@ -172,15 +173,15 @@ fn plain(_: &StateReport, pod: &PodState) -> Finding {
 }
 
 /// Describes a pod that should not be captured, but for which something is left.
-fn leaving(pod: &PodState) -> Finding {
+fn leaving_finding(pod: &PodState) -> Finding {
     let left = match pod.kernel.differences.first().or(pod.kernel.observed.first()) {
-        Some(first) => format!(" ({})", clause(first)),
+        Some(first) => format!(" ({})", to_clause(first)),
         None => String::new(),
     };
     let says = format!(
         "The pod {} should not be captured, and rules or addresses of ours are still there for it{left}: {}.",
-        title(pod),
-        outside::because(pod)
+        pod_title(pod),
+        outside::reason_clause(pod)
     );
     let advice = [
         "Wait a minute and ask again: the agent removes them by itself.",

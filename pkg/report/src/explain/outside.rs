@@ -4,33 +4,33 @@ use super::finding::Finding;
 use crate::{
     pod::PodState,
     state::StateReport,
-    text::{clause, clean},
+    text::{sanitize_text, to_clause},
 };
 
 /// Why it is outside, as a clause.
-pub(super) fn because(pod: &PodState) -> String {
+pub(super) fn reason_clause(pod: &PodState) -> String {
     match pod.reason.message.as_str() {
         "" => "nobody says why".to_owned(),
-        words => clause(words),
+        words => to_clause(words),
     }
 }
 
-pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
-    let title = clean(&pod.title());
+pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
+    let title = sanitize_text(&pod.title());
     if pod.reason.code == "namespace-unknown" {
         let says = format!(
             "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh cannot \
              be said.",
-            clean(&pod.namespace)
+            sanitize_text(&pod.namespace)
         );
         let advice = [
             "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
         ];
         return Finding::unknown("namespace-unknown", says, &advice);
     }
-    let advice: Vec<String> = advice(pod, state).into_iter().map(str::to_owned).collect();
-    let Some(then) = then(&pod.reason.code) else {
-        let says = format!("The pod {title} is not captured, and should not be: {}.", because(pod));
+    let advice: Vec<String> = capture_advice(pod, state).into_iter().map(str::to_owned).collect();
+    let Some(then) = reason_text(&pod.reason.code) else {
+        let says = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
         let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };
         return Finding { advice, ..Finding::well(code, says, &[]) };
     };
@@ -39,7 +39,7 @@ pub(super) fn pod(state: &StateReport, pod: &PodState) -> Finding {
 }
 
 /// Returns the meaning of a code, for a tired reader; `None` for a code that is not known here.
-fn then(code: &str) -> Option<&'static str> {
+fn reason_text(code: &str) -> Option<&'static str> {
     Some(match code {
         "pod-label-none" => {
             "it carries the label istio.io/dataplane-mode=none, which keeps it out of ambient mode"
@@ -81,7 +81,7 @@ fn then(code: &str) -> Option<&'static str> {
 }
 
 /// Returns advice for the case that the pod should be captured after all.
-fn advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
+fn capture_advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
     let ambient = state.node.ambient_enabled;
     match pod.reason.code.as_str() {
         "pod-label-none" => vec!["To capture it, remove that label from the pod's template."],
@@ -135,7 +135,7 @@ mod tests {
         let is_shown =
             |reason: &SkipReason| !matches!(reason, SkipReason::NamespaceUnknown | SkipReason::NoPod);
         for code in ALL_SKIPPED.into_iter().filter(is_shown).map(SkipReason::code) {
-            assert!(then(code).is_some(), "{code}");
+            assert!(reason_text(code).is_some(), "{code}");
         }
     }
 }

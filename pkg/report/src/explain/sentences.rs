@@ -6,7 +6,7 @@ use super::known::has_no_api;
 use crate::{
     pod::{OutsideView, PodState, ZtunnelView},
     state::{ChangeRecord, ChangeStatus, StateReport},
-    text::{clause, sentence},
+    text::{to_clause, to_sentence},
 };
 
 /// So many of a pod's changes are listed.
@@ -14,24 +14,24 @@ const MOST_CHANGES: usize = 3;
 
 /// `answer`: what has been said already, and is not said twice.
 pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<String> {
-    let is_new = |text: &&String| !answer.contains(&clause(text));
-    let mut all = vec![since(state, pod)];
-    all.extend(why(pod));
-    all.extend(kernel(pod, answer));
+    let is_new = |text: &&String| !answer.contains(&to_clause(text));
+    let mut all = vec![since_sentence(state, pod)];
+    all.extend(reason_sentence(pod));
+    all.extend(kernel_sentences(pod, answer));
     all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
-    all.extend(annotation(state, pod));
-    all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", clause(doubt))));
-    all.extend(privilege(pod));
-    all.extend(exceptions(pod));
+    all.extend(annotation_sentence(state, pod));
+    all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", to_clause(doubt))));
+    all.extend(privilege_sentence(pod));
+    all.extend(exception_sentences(pod));
     let trouble = pod.problem.as_ref().filter(is_new);
-    all.extend(trouble.map(|trouble| format!("What failed last: {}.", clause(trouble))));
+    all.extend(trouble.map(|trouble| format!("What failed last: {}.", to_clause(trouble))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
     all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| change_sentence(which, change)));
-    all.iter().map(|text| sentence(text)).collect()
+    all.iter().map(|text| to_sentence(text)).collect()
 }
 
-fn since(state: &StateReport, pod: &PodState) -> String {
+fn since_sentence(state: &StateReport, pod: &PodState) -> String {
     // That a ztunnel serves the pod is entered anew at each start of the agent.
     let is_change = |change: &&ChangeRecord| {
         change.pod.as_deref() == Some(&pod.title())
@@ -55,11 +55,11 @@ fn since(state: &StateReport, pod: &PodState) -> String {
 }
 
 /// Returns why the pod should be captured, or why not; `None` where the answer is the reason.
-fn why(pod: &PodState) -> Option<String> {
+fn reason_sentence(pod: &PodState) -> Option<String> {
     if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
     }
-    let words = match clause(&pod.reason.message) {
+    let words = match to_clause(&pod.reason.message) {
         words if words.is_empty() => {
             return Some("Why it should be captured, or why not, is not known.".to_owned());
         }
@@ -80,7 +80,7 @@ fn mode_clause(way: Option<RedirectionMode>) -> &'static str {
     }
 }
 
-fn outside(outside: &OutsideView) -> Option<String> {
+fn bypass_sentence(outside: &OutsideView) -> Option<String> {
     let (count, listed) = (outside.count, outside.connections.join(", "));
     let more = count.saturating_sub(outside.connections.len());
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
@@ -95,25 +95,25 @@ fn outside(outside: &OutsideView) -> Option<String> {
     }
 }
 
-fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
-    let list = |all: &[String]| all.iter().map(|clause_| clause(clause_)).collect::<Vec<_>>().join("; ");
+fn kernel_sentences(pod: &PodState, answer: &str) -> Vec<String> {
+    let list = |all: &[String]| all.iter().map(|clause_| to_clause(clause_)).collect::<Vec<_>>().join("; ");
     let kernel = &pod.kernel;
     let mut all = Vec::new();
     if let (Some(netns), Some(witness)) = (&kernel.netns, &kernel.netns_witness) {
-        all.push(format!("Its network namespace is net:[{}]: {}.", netns.inode, clause(witness)));
+        all.push(format!("Its network namespace is net:[{}]: {}.", netns.inode, to_clause(witness)));
     }
     let when = kernel.observed_at.as_ref().map_or_else(String::new, |at| format!(" at {at}"));
     if !kernel.observed.is_empty() {
         all.push(format!("The kernel showed{when}: {}.", list(&kernel.observed)));
     }
-    let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&clause(one)));
+    let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&to_clause(one)));
     if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
         all.push(format!("Differences from the desired state{when}: {}.", list(&kernel.differences)));
     }
-    all.extend(outside(&kernel.bypassing_connections));
+    all.extend(bypass_sentence(&kernel.bypassing_connections));
     match (&kernel.unobserved, &kernel.observed_at) {
-        (Some(why), _) if answer.contains(&clause(why)) => {}
-        (Some(why), _) => all.push(format!("What the kernel has for it is unknown: {}.", clause(why))),
+        (Some(why), _) if answer.contains(&to_clause(why)) => {}
+        (Some(why), _) => all.push(format!("What the kernel has for it is unknown: {}.", to_clause(why))),
         (None, None) if pod.capture != CaptureState::Outside => {
             all.push("The kernel has not been queried for it yet.".to_owned());
         }
@@ -127,8 +127,8 @@ fn kernel(pod: &PodState, answer: &str) -> Vec<String> {
 
 fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
     Some(match (&ztunnel.error, ztunnel.acknowledged) {
-        (Some(why), _) if answer.contains(&clause(why)) => return None,
-        (Some(why), _) => format!("ztunnel reported: {}.", clause(why)),
+        (Some(why), _) if answer.contains(&to_clause(why)) => return None,
+        (Some(why), _) => format!("ztunnel reported: {}.", to_clause(why)),
         (None, true) => "The pod is served by ztunnel, which has acknowledged it.".to_owned(),
         (None, false) if capture == CaptureState::Leaving => {
             "The pod is not served by ztunnel any more.".to_owned()
@@ -138,7 +138,7 @@ fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> O
 }
 
 /// Nobody could keep such a pod in the mesh.
-fn privilege(pod: &PodState) -> Option<String> {
+fn privilege_sentence(pod: &PodState) -> Option<String> {
     let may = match pod.privilege.as_deref()? {
         "privileged" => "One of its containers is privileged",
         "net-admin" => "One of its containers has NET_ADMIN",
@@ -148,14 +148,15 @@ fn privilege(pod: &PodState) -> Option<String> {
     Some(format!("{may}: with that, it can bypass the mesh."))
 }
 
-fn exceptions(pod: &PodState) -> Vec<String> {
+fn exception_sentences(pod: &PodState) -> Vec<String> {
     let applied = (!pod.exceptions.is_empty())
         .then(|| format!("Outside by intent, as annotations ask for it: {}.", pod.exceptions.join("; ")));
-    let refused = pod.refused_exceptions.iter().map(|refused| format!("Not applied: {}.", clause(refused)));
+    let refused =
+        pod.refused_exceptions.iter().map(|refused| format!("Not applied: {}.", to_clause(refused)));
     applied.into_iter().chain(refused).collect()
 }
 
-fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
+fn annotation_sentence(state: &StateReport, pod: &PodState) -> Option<String> {
     let ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
     match &pod.redirection_annotation {
         _ if pod.reason.code == "opted-out" => None, // that is the answer
@@ -168,12 +169,12 @@ fn annotation(state: &StateReport, pod: &PodState) -> Option<String> {
 }
 
 fn change_sentence(which: &str, change: &ChangeRecord) -> String {
-    let what = format!("{}, because of: {}", clause(&change.action), clause(&change.cause));
+    let what = format!("{}, because of: {}", to_clause(&change.action), to_clause(&change.cause));
     let took =
         if change.duration_ms < 0.05 { String::new() } else { format!(" ({:.1} ms)", change.duration_ms) };
     match (&change.error, change.outcome) {
         (Some(error), _) => {
-            format!("{which}, at {}: {what}; it failed: {}.", change.started_at, clause(error))
+            format!("{which}, at {}: {what}; it failed: {}.", change.started_at, to_clause(error))
         }
         (None, ChangeStatus::Failed) => format!("{which}, at {}: {what}; it failed.", change.started_at),
         (None, ChangeStatus::Succeeded) => format!("{which}, at {}: {what}{took}.", change.started_at),
@@ -185,7 +186,11 @@ pub(crate) fn of_unobserved(state: &StateReport) -> Vec<String> {
     let blind = state.observation.unobserved.iter();
     blind
         .map(|blind| {
-            sentence(&format!("Unknown: {}, because: {}", clause(&blind.description), clause(&blind.message)))
+            to_sentence(&format!(
+                "Unknown: {}, because: {}",
+                to_clause(&blind.description),
+                to_clause(&blind.message)
+            ))
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 
 mod faults;
 
-use super::{Explanation, PodVerdict, explain};
+use super::{Explanation, PodVerdict, explain_pod};
 use crate::{
     CaptureState, ChangeRecord, ChangeStatus, Comparison, EffectiveSetting, NetnsRef, Observer, PodState,
     RedirectionMode, SCHEMA, SetMember, StatePart, StateReason, StateReport, Unobserved, ZtunnelState,
@@ -30,7 +30,7 @@ pub(crate) fn node(way: RedirectionMode) -> StateReport {
         connected: (way == RedirectionMode::InPod).then_some(true),
         ..ZtunnelState::default()
     }];
-    state.network.ipsets = Comparison::compare(vec![member.clone()], vec![member]);
+    state.network.ipsets = Comparison::compare_sets(vec![member.clone()], vec![member]);
     let mut pod = PodState {
         message: String::new(),
         namespace: "shop".into(),
@@ -68,7 +68,7 @@ fn is_sentence(text: &str) -> bool {
 
 /// Asks about `shop/web`, and checks what must hold of every answer.
 fn asked(state: &StateReport) -> Explanation {
-    checked(explain(state, "shop", "web"))
+    checked(explain_pod(state, "shop", "web"))
 }
 
 fn checked(answer: Explanation) -> Explanation {
@@ -349,7 +349,7 @@ fn pods_that_nobody_knows() {
     for (way, change, code, verdict, words) in cases {
         let mut state = node(*way);
         change(&mut state);
-        let answer = checked(explain(&state, "shop", "we"));
+        let answer = checked(explain_pod(&state, "shop", "we"));
         assert_eq!(
             (answer.code.as_str(), answer.verdict, answer.found),
             (*code, *verdict, false),
@@ -358,9 +358,9 @@ fn pods_that_nobody_knows() {
         assert!(answer.message.contains(words), "{words}: {answer}");
         assert!(answer.details.contains(&"Similar names: shop/web.".to_owned()), "{answer}");
     }
-    let answer = checked(explain(&node(RedirectionMode::Node), "store", "web"));
+    let answer = checked(explain_pod(&node(RedirectionMode::Node), "store", "web"));
     assert_eq!(answer.details, ["Similar names: shop/web."]);
-    assert_eq!(PodVerdict::NotFound.status(), 3);
+    assert_eq!(PodVerdict::NotFound.exit_status(), 3);
 }
 
 #[test]

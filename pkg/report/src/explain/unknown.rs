@@ -3,17 +3,21 @@
 use super::finding::{Finding, PodVerdict};
 use crate::{
     state::{Observer, StateReport},
-    text::clean,
+    text::sanitize_text,
 };
 
 /// How many others are named that it might have been.
 const NAMED: usize = 5;
 
-pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
-    let (namespace, name) = (clean(namespace), clean(name));
-    let on = if state.node.name.is_empty() { String::new() } else { format!(" {}", clean(&state.node.name)) };
+pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &str) -> Finding {
+    let (namespace, name) = (sanitize_text(namespace), sanitize_text(name));
+    let on = if state.node.name.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", sanitize_text(&state.node.name))
+    };
     let title = format!("{namespace}/{name}");
-    if excluded(state, &namespace) {
+    if is_namespace_excluded(state, &namespace) {
         let says = format!(
             "Nothing is known of the pod {title}, and nothing would be done for it: the namespace {namespace} is excluded \
              by the setting exclude-namespaces."
@@ -56,18 +60,18 @@ pub(super) fn pod(state: &StateReport, namespace: &str, name: &str) -> Finding {
 }
 
 /// The settings keep its namespace out.
-fn excluded(state: &StateReport, namespace: &str) -> bool {
+fn is_namespace_excluded(state: &StateReport, namespace: &str) -> bool {
     let setting = state.config.iter().find(|setting| setting.name == "exclude-namespaces");
     setting.is_some_and(|setting| model::list_elements(&setting.value).any(|name| name == namespace))
 }
 
 /// Pods that might be meant.
-pub(super) fn others(state: &StateReport, namespace: &str, name: &str) -> Vec<String> {
+pub(super) fn similar_names(state: &StateReport, namespace: &str, name: &str) -> Vec<String> {
     let elsewhere = state.pods.iter().filter(|pod| pod.name == name);
     let similar = state.pods.iter().filter(|pod| {
         pod.namespace == namespace && (pod.name.starts_with(name) || name.starts_with(&pod.name))
     });
-    let titles: Vec<String> = elsewhere.chain(similar).map(|pod| clean(&pod.title())).collect();
+    let titles: Vec<String> = elsewhere.chain(similar).map(|pod| sanitize_text(&pod.title())).collect();
     if titles.is_empty() || name.is_empty() {
         return Vec::new();
     }

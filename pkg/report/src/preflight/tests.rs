@@ -163,7 +163,8 @@ fn exit_status_readiness_and_findings_follow_from_the_worst() {
         let findings: Vec<_> = findings_of(&checks).map(|finding| finding.code).collect();
         let error = preflight_error(&checks);
         let all = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
-        let statuses = [Severity::Warning, Severity::Unknown, Severity::Error].map(|least| all.status(least));
+        let statuses =
+            [Severity::Warning, Severity::Unknown, Severity::Error].map(|least| all.exit_status(least));
         (statuses, error, findings.len())
     };
     let (warning, not_known) = (PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Memory(unknown()));
@@ -182,7 +183,7 @@ fn the_table_has_a_line_for_each_check_and_hints_for_what_was_found() {
         judge_preflight(&[PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Files(None), clock(0, 1, 0)]);
     let preflight = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
     assert_eq!(
-        preflight.text(false),
+        preflight.render_table(false),
         "CODE        SEVERITY  FOUND\n\
          port-taken  warning   another process listens on TCP port 8000\n\
          few-files   ok        any number\n\
@@ -194,7 +195,7 @@ fn the_table_has_a_line_for_each_check_and_hints_for_what_was_found() {
     );
     let suite =
         "<testsuite name=\"install-cni check\" tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"0\">";
-    assert_eq!(preflight.junit(Severity::Warning).lines().nth(1), Some(suite));
+    assert_eq!(preflight.to_junit(Severity::Warning).lines().nth(1), Some(suite));
 }
 
 #[test]

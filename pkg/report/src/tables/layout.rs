@@ -1,6 +1,6 @@
 //! Columns.
 
-use crate::{findings::Severity, text::clean};
+use crate::{findings::Severity, text::sanitize_text};
 
 /// Colours that a terminal of any background shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Cell {
     /// With a colour.
     #[must_use]
     pub fn coloured(text: &str, colour: Colour) -> Cell {
-        Cell { text: clean(text), colour }
+        Cell { text: sanitize_text(text), colour }
     }
 
     fn width(&self) -> usize {
@@ -71,7 +71,7 @@ pub fn paint(text: &str, colour: Colour, wanted: bool) -> String {
 
 /// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.
 #[must_use]
-pub fn table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
+pub fn render_table(titles: &[&str], rows: &[Vec<Cell>], colour: bool) -> String {
     let head: Vec<Cell> = titles.iter().map(|title| Cell::coloured(title, Colour::Bold)).collect();
     let all = || std::iter::once(&head).chain(rows).filter(|row| !row.is_empty());
     let columns = all().map(Vec::len).max().unwrap_or(0);

@@ -2,47 +2,52 @@
 
 use pod_status::CaptureState;
 
-use super::{Cell, Colour, not_known, seconds, table};
+use super::{Cell, Colour, not_known, render_table, whole_seconds};
 use crate::{
     pod::PodState,
     state::{Observer, StateReport},
-    text::{clean, count},
+    text::{format_count, sanitize_text},
 };
 
 /// The node at one glance.
 #[must_use]
-pub fn summary(state: &StateReport, colour: bool) -> String {
+pub fn render_summary(state: &StateReport, colour: bool) -> String {
     let rows = [of_node(state), of_pods(state), of_agent(state), of_files(state)];
-    table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
+    render_table(&[], &rows.into_iter().flatten().collect::<Vec<_>>(), colour)
 }
 
-fn row(of: &str, cell: Cell) -> Vec<Cell> {
+fn summary_row(of: &str, cell: Cell) -> Vec<Cell> {
     vec![Cell::plain(of), cell]
 }
 
-fn judged(is_well: bool) -> Colour {
+fn health_color(is_well: bool) -> Colour {
     if is_well { Colour::Green } else { Colour::Red }
 }
 
 fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let by = match state.observation.observer {
-        Observer::Agent => format!("the agent ({})", clean(&state.version)),
+        Observer::Agent => format!("the agent ({})", sanitize_text(&state.version)),
         Observer::Command => "this command: the agent does not run".to_owned(),
     };
     let way = match (node.mode, node.ambient_enabled) {
-        (Some(way), _) => format!("captures {way} (configured: {})", clean(&node.configured_mode)),
+        (Some(way), _) => format!("captures {way} (configured: {})", sanitize_text(&node.configured_mode)),
         (None, true) => "no mode in use".to_owned(),
         (None, false) => "off".to_owned(),
     };
     let mut rows = vec![
-        row("Node", Cell::plain(&node.name)),
-        row("Observed", Cell::plain(&format!("{} by {by}", seconds(&state.observation.observed_at)))),
+        summary_row("Node", Cell::plain(&node.name)),
+        summary_row(
+            "Observed",
+            Cell::plain(&format!("{} by {by}", whole_seconds(&state.observation.observed_at))),
+        ),
     ];
     rows.extend(
-        node.agent_started_at.iter().map(|started| row("Agent since", Cell::plain(&seconds(started)))),
+        node.agent_started_at
+            .iter()
+            .map(|started| summary_row("Agent since", Cell::plain(&whole_seconds(started)))),
     );
-    rows.push(row("Ambient mode", Cell::plain(&way)));
+    rows.push(summary_row("Ambient mode", Cell::plain(&way)));
     rows
 }
 
@@ -51,10 +56,10 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
     let has_ztunnel = state.ztunnels.iter().any(|ztunnel| ztunnel.ready) || !state.node.ambient_enabled;
     let differences = state.differences().len();
     vec![
-        row("Pods", Cell::coloured(&counts(state.pods.iter()), judged(are_well))),
-        row("Ztunnel", Cell::coloured(&ztunnels(state), judged(has_ztunnel))),
-        row("Differences", Cell::coloured(&differences.to_string(), judged(differences == 0))),
-        row("To be done", Cell::plain(&count(state.plan.len(), "step"))),
+        summary_row("Pods", Cell::coloured(&state_counts(state.pods.iter()), health_color(are_well))),
+        summary_row("Ztunnel", Cell::coloured(&ztunnel_states(state), health_color(has_ztunnel))),
+        summary_row("Differences", Cell::coloured(&differences.to_string(), health_color(differences == 0))),
+        summary_row("To be done", Cell::plain(&format_count(state.plan.len(), "step"))),
     ]
 }
 
@@ -62,11 +67,11 @@ fn of_pods(state: &StateReport) -> Vec<Vec<Cell>> {
 fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
     let node = &state.node;
     let facts = (node.ambient_enabled && !node.synced)
-        .then(|| row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
-    let problem = node.problem.iter().map(|why| row("Problem", Cell::coloured(why, Colour::Red)));
+        .then(|| summary_row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
+    let problem = node.problem.iter().map(|why| summary_row("Problem", Cell::coloured(why, Colour::Red)));
     let health = state.health.iter().map(|part| {
         let words = if part.healthy { "healthy" } else { part.message.as_str() };
-        row(&format!("Health, {}", part.component), Cell::coloured(words, judged(part.healthy)))
+        summary_row(&format!("Health, {}", part.component), Cell::coloured(words, health_color(part.healthy)))
     });
     facts.into_iter().chain(problem).chain(health).collect()
 }
@@ -75,17 +80,17 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
 fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     let files = state.installation.iter().map(|file| {
         let words = format!("{}: {}", file.path, file.message);
-        row(&format!("File, {}", file.kind), Cell::coloured(&words, judged(file.correct)))
+        summary_row(&format!("File, {}", file.kind), Cell::coloured(&words, health_color(file.correct)))
     });
     let foreign = state.network.foreign.iter();
-    let foreign = foreign.map(|what| row("Foreign", Cell::coloured(what, Colour::Red)));
+    let foreign = foreign.map(|what| summary_row("Foreign", Cell::coloured(what, Colour::Red)));
     let unknown = not_known(state);
-    let unknown = unknown.iter().map(|what| row("Not known", Cell::coloured(what, Colour::Yellow)));
+    let unknown = unknown.iter().map(|what| summary_row("Not known", Cell::coloured(what, Colour::Yellow)));
     files.chain(foreign).chain(unknown).collect()
 }
 
 /// How many pods are in each state, the worst first.
-fn counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
+fn state_counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
     let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
     let number = |capture| states.iter().filter(|state| **state == capture).count();
     let counts = CaptureState::ALL.map(|capture| (number(capture), capture));
@@ -94,7 +99,7 @@ fn counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
-fn ztunnels(state: &StateReport) -> String {
+fn ztunnel_states(state: &StateReport) -> String {
     let all = state.ztunnels.iter().map(|ztunnel| {
         let words = [
             (ztunnel.active, "active"),

@@ -50,7 +50,7 @@ fn node() -> StateReport {
         ],
         ..StateReport::default()
     };
-    state.conclude();
+    state.fill_conclusions();
     state
 }
 
@@ -64,22 +64,22 @@ shop/bad  bypassing  node  2026-11-21T01:00:00Z  a rule is missing; é\\u{1b}
 shop/a    captured   node  2026-11-21T01:00:00Z  its namespace is labelled
 shop/b    outside    -     -                     its namespace is labelled
 ";
-    assert_eq!(pods(&state, &all, false, false), expected);
-    let wide = pods(&state, &all, true, false);
+    assert_eq!(pods_table(&state, &all, false, false), expected);
+    let wide = pods_table(&state, &all, true, false);
     let titles: Vec<&str> = wide.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(titles, ["POD", "CAPTURE", "MODE", "SINCE", "IPS", "NETNS", "UID", "WHY"]);
-    let coloured = pods(&state, &all, false, true);
+    let coloured = pods_table(&state, &all, false, true);
     assert!(
         coloured.contains("\x1b[31mbypassing\x1b[0m  node")
             && coloured.contains("\x1b[32mcaptured\x1b[0m   node")
     );
-    assert_eq!(pods(&StateReport::default(), &[], false, true), "No pods.\n");
+    assert_eq!(pods_table(&StateReport::default(), &[], false, true), "No pods.\n");
 }
 
 #[test]
 fn the_summary_has_all_that_is_wrong() {
     let mut state = node();
-    assert!(!summary(&state, false).contains('\x1b'));
+    assert!(!render_summary(&state, false).contains('\x1b'));
     state.node.problem = Some("no ipset".into());
     state.node.synced = false;
     state.installation = vec![InstalledFile {
@@ -89,7 +89,7 @@ fn the_summary_has_all_that_is_wrong() {
         message: "gone".into(),
     }];
     state.network.foreign = vec!["table 100 is another's".into()];
-    let text = summary(&state, false);
+    let text = render_summary(&state, false);
     for part in [
         "1 bypassing, 1 captured, 1 outside",
         "zt (active, ready)",
@@ -106,9 +106,9 @@ fn the_summary_has_all_that_is_wrong() {
 #[test]
 fn differences_and_what_is_not_known_are_told_apart() {
     let mut state = StateReport::default();
-    assert_eq!(differences(&state, false), "The kernel and the files are as they should be.\n");
+    assert_eq!(differences_table(&state, false), "The kernel and the files are as they should be.\n");
     state.observation.unobserved = vec![Unobserved::new(StatePart::Firewall, "no iptables-save.")];
-    let text = differences(&state, false);
+    let text = differences_table(&state, false);
     assert!(
         text.contains("not everything could be seen.\nNot known: The node's firewall: no iptables-save.\n"),
         "{text}"
@@ -116,7 +116,7 @@ fn differences_and_what_is_not_known_are_told_apart() {
     state.network.links.differences =
         vec![StateDifference { kind: DifferenceKind::Missing, family: None, object: "link x".into() }];
     state.pods = node().pods;
-    let text = differences(&state, false);
+    let text = differences_table(&state, false);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "missing     links     link x");
     assert_eq!(lines[2], "pod         shop/bad  a rule is missing.");
@@ -128,12 +128,12 @@ fn differences_and_what_is_not_known_are_told_apart() {
 fn a_pod_that_is_held_without_a_difference_is_no_success() {
     let mut state = node();
     state.pods.retain(|pod| pod.kernel.differences.is_empty() && !pod.capture.is_wrong());
-    assert_eq!((verified(&state), state.differences()), (vec![], vec![]));
+    assert_eq!((verification_findings(&state), state.differences()), (vec![], vec![]));
     let held = state.pods.first_mut().unwrap();
     (held.capture, held.mode) = (CaptureState::Held, Some(RedirectionMode::InPod));
-    let (title, text) = (held.title(), differences(&state, false));
+    let (title, text) = (held.title(), differences_table(&state, false));
     assert!(text.lines().any(|line| line.starts_with("held") && line.contains(&title)), "{text}");
-    let found = verified(&state);
+    let found = verification_findings(&state);
     assert!(found.len() == 1 && found[0].starts_with(&format!("pod {title}: held: ")), "{found:?}");
 }
 
@@ -155,12 +155,12 @@ fn errors_of_agent_and_node_are_no_success() {
     };
     state.health = vec![part("live", true, "")];
     state.preflight = vec![check("few-files", Some(Severity::Warning)), check("clock", None)];
-    assert_eq!(verified(&state), Vec::<String>::new());
+    assert_eq!(verification_findings(&state), Vec::<String>::new());
     state.health.push(part("ready", false, "it starts"));
     state.preflight.push(check("pod-rules", Some(Severity::Error)));
     let expected = ["error: ready: it starts", "error: pod-rules: it is so, see docs/preflight.md#pod-rules"];
-    assert_eq!(verified(&state), expected);
-    let text = differences(&state, false);
+    assert_eq!(verification_findings(&state), expected);
+    let text = differences_table(&state, false);
     let lines: Vec<&str> = text.lines().skip(1).collect();
     let expected = [
         "error       ready      it starts",
@@ -173,7 +173,7 @@ fn errors_of_agent_and_node_are_no_success() {
 fn what_was_wanted_and_not_looked_at_is_not_known() {
     let mut state = StateReport::default();
     assert_eq!(not_known(&state), Vec::<String>::new());
-    state.network.sysctls = Comparison::unseen(vec![crate::SysctlState {
+    state.network.sysctls = Comparison::without_observation(vec![crate::SysctlState {
         netns: "node".into(),
         name: "n".into(),
         value: "1".into(),
@@ -192,11 +192,11 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
 #[test]
 fn a_plan_is_told_in_words_and_operations() {
     let mut state = StateReport::default();
-    assert_eq!(plan(&state, true), "Nothing is to be done.\n");
+    assert_eq!(render_plan(&state, true), "Nothing is to be done.\n");
     let operations = vec!["ipset add s 10.0.0.7".into(), "*nat\n-A X".into()];
     state.plan = vec![PlanStep { kind: "members".into(), message: "adds 10.0.0.7".into(), operations }];
     assert_eq!(
-        plan(&state, false),
+        render_plan(&state, false),
         "1. adds 10.0.0.7 [members]\n     ipset add s 10.0.0.7\n     *nat\n     -A X\n"
     );
 }

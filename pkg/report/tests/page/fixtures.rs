@@ -102,8 +102,8 @@ pub(crate) fn bypassing() -> StateReport {
     let network = &mut state.network;
     let members: Vec<_> =
         network.ipsets.desired.iter().filter(|it| !gone.contains(&it.ip)).cloned().collect();
-    network.ipsets = Comparison::compare(network.ipsets.desired.clone(), members);
-    network.routes = Comparison::compare(network.routes.desired.clone(), vec![]);
+    network.ipsets = Comparison::compare_sets(network.ipsets.desired.clone(), members);
+    network.routes = Comparison::compare_sets(network.routes.desired.clone(), vec![]);
     network.foreign = vec!["a bridge br0 of somebody else has 10.244.3.20's link".into()];
     state.plan = vec![PlanStep {
         kind: "members".into(),
@@ -132,7 +132,7 @@ pub(crate) fn rollout() -> StateReport {
     state.ztunnels[0].terminating = true;
     state.ztunnels.push(ztunnel("ztunnel-m9p4d", 1, true));
     state.node.active_slot = Some(1);
-    state.network.links = Comparison::compare(links(2), links(2));
+    state.network.links = Comparison::compare_sets(links(2), links(2));
     state.pods[2].capture = CaptureState::Pending;
     state.pods[5].capture = CaptureState::Leaving;
     state.pods[5].reason = reason("not-labelled", "neither it nor its namespace is labelled ambient");
@@ -181,7 +181,7 @@ pub(crate) fn no_agent() -> StateReport {
     }];
     state.node.agent_started_at = None;
     state.node.synced = false;
-    state.network.firewall = Comparison::unseen(state.network.firewall.desired);
+    state.network.firewall = Comparison::without_observation(state.network.firewall.desired);
     state.health.clear();
     state.history.clear();
     for pod in &mut state.pods[8..11] {
@@ -295,7 +295,7 @@ fn links(slots: u32) -> Vec<LinkState> {
 }
 
 fn same<T: Clone>(objects: Vec<T>) -> Comparison<T> {
-    Comparison::judged(objects.clone(), objects, Vec::new())
+    Comparison::with_differences(objects.clone(), objects, Vec::new())
 }
 
 /// All in order, for these pods.

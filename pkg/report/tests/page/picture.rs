@@ -26,7 +26,7 @@ pub(crate) fn digest_path() -> PathBuf {
 /// A digest of the page and of what it shows (FNV-1a): it must tell versions apart, and guards against nothing.
 pub(crate) fn digest() -> String {
     let mut state = pictured();
-    state.conclude();
+    state.fill_conclusions();
     let shown = report::PAGE.to_owned() + &serde_json::to_string(&state).unwrap();
     let hash = shown.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

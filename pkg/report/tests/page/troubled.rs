@@ -53,7 +53,7 @@ pub(crate) fn no_ztunnel_in_pod() -> StateReport {
 pub(crate) fn two_causes() -> StateReport {
     let mut state = well();
     let desired = state.network.ipsets.desired.clone();
-    state.network.ipsets = Comparison::compare(desired.clone(), desired[4..].to_vec());
+    state.network.ipsets = Comparison::compare_sets(desired.clone(), desired[4..].to_vec());
     for pod in &mut state.pods[..4] {
         pod.capture = CaptureState::Bypassing;
         pod.kernel.differences = vec![format!("{} is not in the set of enrolled addresses", pod.ips[0])];

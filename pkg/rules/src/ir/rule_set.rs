@@ -57,7 +57,7 @@ impl TableRules {
 
     /// The rules of `chain`; none when there is no such chain.
     #[must_use]
-    pub fn chain(&self, chain: &Chain) -> &[Rule] {
+    pub fn rules_of(&self, chain: &Chain) -> &[Rule] {
         self.chains.iter().find(|(name, _)| name == chain).map_or(&[], |(_, rules)| rules)
     }
 }
@@ -82,7 +82,7 @@ impl RuleSet {
     }
 
     /// The rules of `table`, created empty when it is new.
-    pub fn table(&mut self, table: Table) -> &mut TableRules {
+    pub fn table_mut(&mut self, table: Table) -> &mut TableRules {
         self.tables.entry(table).or_default()
     }
 }

@@ -6,7 +6,7 @@ use model::{IfName, Mark};
 
 use super::{
     DNS, FIRST, FORWARD, KNOWN, NodeMarks, NodeParameters, NodeRulesConfig, OUTPUT, POSTROUTING, PREROUTING,
-    RETURNED, SENT, ZtunnelEndpoint, both, marked, set_mark,
+    RETURNED, SENT, ZtunnelEndpoint, combine_marks, mark_is, set_mark,
 };
 use crate::ir::{
     AddressSide, Chain, CtStates, Hook, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net,
@@ -14,24 +14,24 @@ use crate::ir::{
 
 /// The rule set of one family in the node's namespace.
 #[must_use]
-pub fn host(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSet {
+pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSet {
     let mut rules = RuleSet::default();
-    arriving(config, host, &mut rules);
+    add_prerouting_rules(config, host, &mut rules);
     made_here(&config.marks, host, &mut rules);
-    passing(config, &mut rules);
+    add_forward_rules(config, &mut rules);
     kept_whole(config, host, &mut rules);
     rules
 }
 
 /// Where an arriving packet goes. The order is from what is common, of a slot's connections and of others', to what is
 /// to be decided.
-fn arriving(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
+fn add_prerouting_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let marks = &config.marks;
-    rules.lead(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
-    let mangle = rules.table(Table::Mangle);
+    rules.add_first_jump(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    let mangle = rules.table_mut(Table::Mangle);
     // Its slot's, a first packet that is sent once more among them, also when the other slot has become the active one.
     mangle.push(&PREROUTING, Rule::new(Target::Goto(KNOWN)).when(has_slot(marks)));
-    known(config, host, mangle);
+    add_known_rules(config, host, mangle);
     // Seen before we came, or none of ours: decided at the first packet, and left at that.
     let established = Match::CtState(CtStates::RelatedEstablished);
     mangle.push(&PREROUTING, Rule::new(Target::Return).when(established));
@@ -44,13 +44,16 @@ fn arriving(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut Rul
     if host.capture {
         // A service's address becomes that of a pod only later: which pods are captured is for routes to say.
         mangle.push(&PREROUTING, set_mark(marks.any_slot).tcp());
-        mangle.push(&PREROUTING, set_mark(marks.outbound).tcp().when(member(host, AddressSide::Source)));
+        mangle.push(
+            &PREROUTING,
+            set_mark(marks.outbound).tcp().when(match_captured_pod(host, AddressSide::Source)),
+        );
     }
 }
 
 /// A packet of a connection that has a slot: what comes from a ztunnel, which the link tells, goes its ordinary way, as
 /// an answer to a captured pod, or under the address of a client. All others go to the ztunnel.
-fn known(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: &mut TableRules) {
+fn add_known_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: &mut TableRules) {
     let veths = host.slots.iter().flatten().map(|slot| &slot.veth);
     for link in std::iter::once(&config.links.any).chain(veths) {
         mangle.push(&KNOWN, Rule::new(Target::Goto(RETURNED)).input(link));
@@ -63,10 +66,10 @@ fn known(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: &mut Table
 fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rule; 3] {
     let net = host_net(slot.ztunnel_ip);
     let as_client = |target| Rule::new(target).not_source(net);
-    let answered = both(both(mark, marks.proxy), marks.proxy_return);
+    let answered = combine_marks(combine_marks(mark, marks.proxy), marks.proxy_return);
     [
-        set_mark(both(mark, marks.connection_skip)).source(net),
-        as_client(Target::SetMark(both(mark, marks.proxy))),
+        set_mark(combine_marks(mark, marks.connection_skip)).source(net),
+        as_client(Target::SetMark(combine_marks(mark, marks.proxy))),
         as_client(Target::SetConnMark(answered)),
     ]
 }
@@ -74,8 +77,8 @@ fn from_the_proxy(marks: &NodeMarks, slot: &ZtunnelEndpoint, mark: Mark) -> [Rul
 /// IPVS forwards from here, not from FORWARD: without a socket, to the address of a captured pod. Only a connection's
 /// beginning counts: the last packets of the kubelet's probes have no socket any more either.
 fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) {
-    rules.lead(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
-    let mut push = |rule| rules.table(Table::Mangle).push(&OUTPUT, rule);
+    rules.add_first_jump(Table::Mangle, Hook::Output, &OUTPUT, &Rule::new(Target::Return).tcp());
+    let mut push = |rule| rules.table_mut(Table::Mangle).push(&OUTPUT, rule);
     push(Rule::new(Target::RestoreMark(marks.slot_mask())).when(has_slot(marks)));
     push(Rule::new(Target::Return).when(is_marked(marks)));
     if !host.capture {
@@ -85,7 +88,7 @@ fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) 
         set_mark(marks.any_slot)
             .when(Match::CtState(CtStates::New))
             .when(Match::SocketExists { negated: true })
-            .when(member(host, AddressSide::Dest)),
+            .when(match_captured_pod(host, AddressSide::Dest)),
     );
 }
 
@@ -97,7 +100,7 @@ fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rule
     let NodeRulesConfig { links, marks, .. } = config;
     let mut push = |link: &IfName, value: u32| {
         let mark = Mark { value, mask: marks.way_mask() };
-        rules.table(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
+        rules.table_mut(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
     };
     for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
         push(inbound, slot.value);
@@ -107,11 +110,16 @@ fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rule
 
 /// On its way to a ztunnel a packet is dropped by nobody, and its connection gets a slot: another one, if what was the
 /// slot's is gone before it has answered. Marks are asked for before links: names are dearer to compare.
-fn passing(config: &NodeRulesConfig, rules: &mut RuleSet) {
+fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
-    rules.lead(Table::Filter, Hook::Forward, &FORWARD, &Rule::new(Target::Return).when(is_marked(marks)));
-    let filter = rules.table(Table::Filter);
-    filter.push(&FORWARD, Rule::jump(FIRST).when(Match::CtState(CtStates::New)));
+    rules.add_first_jump(
+        Table::Filter,
+        Hook::Forward,
+        &FORWARD,
+        &Rule::new(Target::Return).when(is_marked(marks)),
+    );
+    let filter = rules.table_mut(Table::Filter);
+    filter.push(&FORWARD, Rule::jump_to(FIRST).when(Match::CtState(CtStates::New)));
     filter.push(&FORWARD, Rule::new(Target::Accept).output(&links.any_outbound));
     belongs_to_a_slot(config, Table::Filter, &FIRST, rules);
 }
@@ -120,18 +128,18 @@ fn passing(config: &NodeRulesConfig, rules: &mut RuleSet) {
 /// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
 /// under the address that it sees, and answers to the node's own would never come back.
 fn kept_whole(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
-    let outbound = Rule::new(Target::Accept).when(marked(config.marks.outbound));
-    rules.lead(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
-    rules.table(Table::Nat).push(&PREROUTING, outbound);
+    let outbound = Rule::new(Target::Accept).when(mark_is(config.marks.outbound));
+    rules.add_first_jump(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    rules.table_mut(Table::Nat).push(&PREROUTING, outbound);
     if let Some(ip) = host.dns {
         let to_the_proxy = Rule::new(Target::Dnat { ip, port: config.ports.dns });
-        let dns = to_the_proxy.udp().when(member(host, AddressSide::Source)).dport(DNS);
-        rules.table(Table::Nat).push(&PREROUTING, dns);
+        let dns = to_the_proxy.udp().when(match_captured_pod(host, AddressSide::Source)).dport(DNS);
+        rules.table_mut(Table::Nat).push(&PREROUTING, dns);
     }
     let to_a_slot = Rule::new(Target::Return).output(&config.links.any);
-    rules.lead(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
+    rules.add_first_jump(Table::Nat, Hook::Postrouting, &POSTROUTING, &to_a_slot);
     belongs_to_a_slot(config, Table::Nat, &POSTROUTING, rules);
-    rules.table(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
+    rules.table_mut(Table::Nat).push(&POSTROUTING, Rule::new(Target::Accept));
 }
 
 /// The packet's connection has a slot.
@@ -149,6 +157,6 @@ fn no_slot(marks: &NodeMarks) -> Mark {
 }
 
 /// An address of a captured pod.
-fn member(host: &NodeParameters<'_>, side: AddressSide) -> Match {
+fn match_captured_pod(host: &NodeParameters<'_>, side: AddressSide) -> Match {
     Match::Set { name: Cow::Owned(host.set.to_owned()), side, negated: false }
 }

@@ -9,11 +9,11 @@ use crate::ir::{Hook, Rule, RuleSet, Table, Target, host_net};
 /// it, whatever its address; what arrives by the pod's own interface for somebody else's address is an answer to a
 /// connection that was opened under it. What captured pods send, and what is answered to it, meets the fewest rules.
 #[must_use]
-pub fn ztunnel(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) -> RuleSet {
+pub fn ztunnel_rules(config: &NodeRulesConfig, ztunnel: &ZtunnelParameters<'_>) -> RuleSet {
     let NodeRulesConfig { marks, links, ports } = config;
     let mut rules = RuleSet::default();
-    rules.lead(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
-    let mangle = rules.table(Table::Mangle);
+    rules.add_first_jump(Table::Mangle, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
+    let mangle = rules.table_mut(Table::Mangle);
     let mut push = |rule| mangle.push(&PREROUTING, rule);
     let from =
         |link: &IfName, port: Port| Rule::new(Target::Tproxy { port, mark: marks.tproxy }).input(link).tcp();

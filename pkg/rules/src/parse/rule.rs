@@ -18,23 +18,23 @@ pub(super) fn parse(words: &[String]) -> Option<Rule> {
     let mut reader = RuleWords { rest: words.iter() };
     let mut rule = Rule::new(Target::Return);
     let mut negated = false;
-    while let Some(word) = reader.next() {
+    while let Some(word) = reader.next_word() {
         match word {
             "!" if !negated => {
                 negated = true;
                 continue;
             }
             "-j" if !negated => {
-                rule.target = target(&mut reader)?;
-                return reader.next().is_none().then_some(rule);
+                rule.target = read_target(&mut reader)?;
+                return reader.next_word().is_none().then_some(rule);
             }
             "-g" if !negated => {
-                let chain = reader.next().filter(|chain| is_plain(chain))?.to_owned();
+                let chain = reader.next_word().filter(|chain| is_plain(chain))?.to_owned();
                 rule.target = Target::Goto(Chain(Cow::Owned(chain)));
-                return reader.next().is_none().then_some(rule);
+                return reader.next_word().is_none().then_some(rule);
             }
-            "-m" if !negated => rule.matches.push(condition(&mut reader, rule.proto.as_ref())?),
-            option => endpoint(&mut rule, option, negated, &mut reader)?,
+            "-m" if !negated => rule.matches.push(read_match(&mut reader, rule.proto.as_ref())?),
+            option => read_endpoint(&mut rule, option, negated, &mut reader)?,
         }
         negated = false;
     }
@@ -46,21 +46,21 @@ struct RuleWords<'a> {
 }
 
 impl<'a> RuleWords<'a> {
-    fn next(&mut self) -> Option<&'a str> {
+    fn next_word(&mut self) -> Option<&'a str> {
         self.rest.next().map(String::as_str)
     }
 
-    fn peek(&self) -> Option<&'a str> {
+    fn peek_word(&self) -> Option<&'a str> {
         self.rest.as_slice().first().map(String::as_str)
     }
 
-    fn parse<T: FromStr>(&mut self) -> Option<T> {
-        self.next()?.parse().ok()
+    fn parse_next<T: FromStr>(&mut self) -> Option<T> {
+        self.next_word()?.parse().ok()
     }
 
     /// Consumes `word` when it is next.
-    fn accept(&mut self, word: &str) -> bool {
-        let found = self.peek() == Some(word);
+    fn accept_word(&mut self, word: &str) -> bool {
+        let found = self.peek_word() == Some(word);
         if found {
             self.rest.next();
         }
@@ -68,28 +68,28 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Consumes `word`, which has to be next.
-    fn expect(&mut self, word: &str) -> Option<()> {
-        self.accept(word).then_some(())
+    fn expect_word(&mut self, word: &str) -> Option<()> {
+        self.accept_word(word).then_some(())
     }
 }
 
-fn endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut RuleWords<'_>) -> Option<()> {
+fn read_endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut RuleWords<'_>) -> Option<()> {
     match option {
-        "-s" => once(&mut rule.source, negated, net(words.next()?)?),
-        "-d" => once(&mut rule.dest, negated, net(words.next()?)?),
-        "-i" => once(&mut rule.input, negated, IfName::new(words.next()?).ok()?),
-        "-o" => once(&mut rule.output, negated, IfName::new(words.next()?).ok()?),
-        "-p" => once(&mut rule.proto, negated, proto(words.next()?)?),
+        "-s" => set_once(&mut rule.source, negated, parse_net(words.next_word()?)?),
+        "-d" => set_once(&mut rule.dest, negated, parse_net(words.next_word()?)?),
+        "-i" => set_once(&mut rule.input, negated, IfName::new(words.next_word()?).ok()?),
+        "-o" => set_once(&mut rule.output, negated, IfName::new(words.next_word()?).ok()?),
+        "-p" => set_once(&mut rule.proto, negated, parse_proto(words.next_word()?)?),
         _ => None,
     }
 }
 
-fn once<T>(slot: &mut Option<MatchValue<T>>, negated: bool, value: T) -> Option<()> {
+fn set_once<T>(slot: &mut Option<MatchValue<T>>, negated: bool, value: T) -> Option<()> {
     slot.replace(MatchValue { negated, value }).is_none().then_some(())
 }
 
 /// A network as the tools print it: host bits cleared, the length present (a bare address counts as a host).
-fn net(text: &str) -> Option<IpNet> {
+fn parse_net(text: &str) -> Option<IpNet> {
     let net = match text.parse::<IpNet>() {
         Ok(net) => net,
         Err(_) => host_net(text.parse::<IpAddr>().ok()?),
@@ -97,7 +97,7 @@ fn net(text: &str) -> Option<IpNet> {
     (net.trunc() == net).then_some(net)
 }
 
-fn proto(text: &str) -> Option<TransportProtocol> {
+fn parse_proto(text: &str) -> Option<TransportProtocol> {
     match text {
         "tcp" | "6" => Some(TransportProtocol::Tcp),
         "udp" | "17" => Some(TransportProtocol::Udp),
@@ -105,14 +105,17 @@ fn proto(text: &str) -> Option<TransportProtocol> {
     }
 }
 
-fn condition(words: &mut RuleWords<'_>, rule_proto: Option<&MatchValue<TransportProtocol>>) -> Option<Match> {
-    let module = words.next()?;
-    let negated = words.accept("!");
-    let option = words.next()?;
+fn read_match(
+    words: &mut RuleWords<'_>,
+    rule_proto: Option<&MatchValue<TransportProtocol>>,
+) -> Option<Match> {
+    let module = words.next_word()?;
+    let negated = words.accept_word("!");
+    let option = words.next_word()?;
     match (module, option) {
         ("tcp" | "udp", "--dport" | "--sport") => {
             let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
-            let value = words.next()?;
+            let value = words.next_word()?;
             let condition = match (option, value.split_once(':')) {
                 ("--dport", Some((first, last))) if !negated => {
                     let [first, last] = [first, last].map(|port| port.parse().ok().map(Port));
@@ -125,71 +128,75 @@ fn condition(words: &mut RuleWords<'_>, rule_proto: Option<&MatchValue<Transport
         }
         ("multiport", "--dports") => {
             let ports = words
-                .next()?
+                .next_word()?
                 .split(',')
                 .map(|port| port.parse().ok().map(Port))
                 .collect::<Option<Vec<_>>>()?;
             Some(Match::DestPorts(MatchValue { negated, value: ports }))
         }
-        ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: words.parse()? })),
-        ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: words.parse()? })),
-        ("mark", "--mark") => Some(Match::Mark(MatchValue { negated, value: mark(words.next()?)? })),
-        ("connmark", "--mark") => Some(Match::ConnMark(MatchValue { negated, value: mark(words.next()?)? })),
+        ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: words.parse_next()? })),
+        ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: words.parse_next()? })),
+        ("mark", "--mark") => {
+            Some(Match::Mark(MatchValue { negated, value: parse_mark(words.next_word()?)? }))
+        }
+        ("connmark", "--mark") => {
+            Some(Match::ConnMark(MatchValue { negated, value: parse_mark(words.next_word()?)? }))
+        }
         ("conntrack", "--ctstate") if !negated => {
-            let states = words.next()?;
+            let states = words.next_word()?;
             CtStates::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
         }
         ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
-        ("set", "--match-set") => set(words, negated),
+        ("set", "--match-set") => read_set_match(words, negated),
         _ => None,
     }
 }
 
-fn set(words: &mut RuleWords<'_>, negated: bool) -> Option<Match> {
-    let name = words.next().filter(|name| is_plain(name))?;
-    let side = words.next()?;
+fn read_set_match(words: &mut RuleWords<'_>, negated: bool) -> Option<Match> {
+    let name = words.next_word().filter(|name| is_plain(name))?;
+    let side = words.next_word()?;
     let side = AddressSide::ALL.into_iter().find(|known| known.name() == side)?;
     Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
 }
 
 /// `0x539`, `1337` or `0x200/0x200`.
-fn mark(text: &str) -> Option<Mark> {
+fn parse_mark(text: &str) -> Option<Mark> {
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
-    Some(Mark { value: number(value)?, mask: number(mask)? })
+    Some(Mark { value: parse_number(value)?, mask: parse_number(mask)? })
 }
 
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
         None => text.parse().ok(),
     }
 }
 
-fn target(words: &mut RuleWords<'_>) -> Option<Target> {
-    match words.next()? {
+fn read_target(words: &mut RuleWords<'_>) -> Option<Target> {
+    match words.next_word()? {
         "RETURN" => Some(Target::Return),
         "ACCEPT" => Some(Target::Accept),
         "DROP" => Some(Target::Drop),
         "REDIRECT" => {
-            words.expect("--to-ports")?;
-            Some(Target::Redirect(Port(words.parse()?)))
+            words.expect_word("--to-ports")?;
+            Some(Target::Redirect(Port(words.parse_next()?)))
         }
-        "DNAT" => dnat(words),
+        "DNAT" => read_dnat(words),
         "SNAT" => {
-            words.expect("--to-source")?;
-            Some(Target::Snat(words.parse()?))
+            words.expect_word("--to-source")?;
+            Some(Target::Snat(words.parse_next()?))
         }
-        "TPROXY" => tproxy(words),
+        "TPROXY" => read_tproxy(words),
         "MARK" => {
-            words.expect("--set-xmark")?;
-            Some(Target::SetMark(mark(words.next()?)?))
+            words.expect_word("--set-xmark")?;
+            Some(Target::SetMark(parse_mark(words.next_word()?)?))
         }
-        "CONNMARK" => connmark(words),
+        "CONNMARK" => read_connmark(words),
         "CT" => {
-            words.expect("--zone")?;
-            Some(Target::CtZone(words.parse()?))
+            words.expect_word("--zone")?;
+            Some(Target::CtZone(words.parse_next()?))
         }
-        "NFLOG" => nflog(words),
+        "NFLOG" => read_nflog(words),
         chain if KNOWN_TARGETS.contains(&chain) || !is_plain(chain) => None,
         chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
     }
@@ -227,31 +234,31 @@ const KNOWN_TARGETS: [&str; 20] = [
 ];
 
 /// `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
-fn dnat(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect("--to-destination")?;
-    let to: SocketAddr = words.parse()?;
+fn read_dnat(words: &mut RuleWords<'_>) -> Option<Target> {
+    words.expect_word("--to-destination")?;
+    let to: SocketAddr = words.parse_next()?;
     let plain = SocketAddr::new(to.ip(), to.port()) == to;
     plain.then_some(Target::Dnat { ip: to.ip(), port: Port(to.port()) })
 }
 
-fn tproxy(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect("--on-port")?;
-    let port = Port(words.parse()?);
-    if words.accept("--on-ip") && !words.parse::<IpAddr>()?.is_unspecified() {
+fn read_tproxy(words: &mut RuleWords<'_>) -> Option<Target> {
+    words.expect_word("--on-port")?;
+    let port = Port(words.parse_next()?);
+    if words.accept_word("--on-ip") && !words.parse_next::<IpAddr>()?.is_unspecified() {
         return None;
     }
-    words.expect("--tproxy-mark")?;
-    Some(Target::Tproxy { port, mark: mark(words.next()?)? })
+    words.expect_word("--tproxy-mark")?;
+    Some(Target::Tproxy { port, mark: parse_mark(words.next_word()?)? })
 }
 
 /// A copy is understood when it takes the same bits on both sides; saving, when it takes all.
-fn connmark(words: &mut RuleWords<'_>) -> Option<Target> {
-    let verb = words.next()?;
+fn read_connmark(words: &mut RuleWords<'_>) -> Option<Target> {
+    let verb = words.next_word()?;
     if verb == "--set-xmark" {
-        return Some(Target::SetConnMark(mark(words.next()?)?));
+        return Some(Target::SetConnMark(parse_mark(words.next_word()?)?));
     }
-    let nfmask = mask(words, "--nfmask")?;
-    let ctmask = mask(words, "--ctmask")?;
+    let nfmask = read_mask(words, "--nfmask")?;
+    let ctmask = read_mask(words, "--ctmask")?;
     match verb {
         "--save-mark" => (nfmask == u32::MAX && ctmask == u32::MAX).then_some(Target::SaveMark),
         "--restore-mark" => (nfmask == ctmask).then_some(Target::RestoreMark(nfmask)),
@@ -260,15 +267,15 @@ fn connmark(words: &mut RuleWords<'_>) -> Option<Target> {
 }
 
 /// All bits, unless the option says otherwise.
-fn mask(words: &mut RuleWords<'_>, option: &str) -> Option<u32> {
-    if words.accept(option) { number(words.next()?) } else { Some(u32::MAX) }
+fn read_mask(words: &mut RuleWords<'_>, option: &str) -> Option<u32> {
+    if words.accept_word(option) { parse_number(words.next_word()?) } else { Some(u32::MAX) }
 }
 
-fn nflog(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect("--nflog-prefix")?;
-    let prefix = Cow::Owned(words.next()?.to_owned());
-    words.expect("--nflog-group")?;
-    let group = words.parse()?;
-    words.expect("--nflog-size")?;
-    Some(Target::Nflog { prefix, group, size: words.parse()? })
+fn read_nflog(words: &mut RuleWords<'_>) -> Option<Target> {
+    words.expect_word("--nflog-prefix")?;
+    let prefix = Cow::Owned(words.next_word()?.to_owned());
+    words.expect_word("--nflog-group")?;
+    let group = words.parse_next()?;
+    words.expect_word("--nflog-size")?;
+    Some(Target::Nflog { prefix, group, size: words.parse_next()? })
 }

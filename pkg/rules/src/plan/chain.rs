@@ -31,7 +31,7 @@ pub(super) struct ChainDifference {
 }
 
 /// Compares a chain with its wanted rules; none if it has just these.
-pub(super) fn difference(
+pub(super) fn chain_difference(
     table: Table,
     chain: &Chain,
     wanted: &[Rule],
@@ -47,11 +47,11 @@ pub(super) fn difference(
     }
     let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
     let what = first_difference(&found, wanted)?;
-    of(true, insertions(&found, wanted).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
+    of(true, missing_rules(&found, wanted).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
 }
 
 /// The rules that are missing among these, with their places, if nothing else is wrong.
-fn insertions(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
+fn missing_rules(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
     let mut rest = found.iter().peekable();
     let mut missing = Vec::new();
     for (number, rule) in (1..).zip(wanted) {

@@ -38,7 +38,7 @@ pub enum RulePlace {
 impl AddedRule {
     /// The line that adds the rule. One with very many owners is written in fewer words, which mean the same: the usual
     /// form has five for each, so that Istio's limit of 64 groups would be out of reach.
-    fn command(&self) -> String {
+    fn restore_line(&self) -> String {
         let line = match self.place {
             RulePlace::End => format!("-A {} {}", self.chain, self.rule),
             RulePlace::Before { number, .. } => format!("-I {} {number} {}", self.chain, self.rule),
@@ -78,7 +78,7 @@ impl TableEdit {
         for (chain, _) in &self.declare {
             text.push_str(&format!(":{chain} - [0:0]\n"));
         }
-        for command in self.commands() {
+        for command in self.restore_lines() {
             text.push_str(&command);
             text.push('\n');
         }
@@ -87,17 +87,17 @@ impl TableEdit {
     }
 
     /// Each as the arguments of an `iptables` call behind `-t TABLE`.
-    fn commands(&self) -> impl Iterator<Item = String> {
+    fn restore_lines(&self) -> impl Iterator<Item = String> {
         let deletes = self.deletes.iter().map(|rule| format!("-D {} {}", rule.chain, rule.text));
-        let adds = self.adds.iter().map(AddedRule::command);
-        let jumps = self.jumps.iter().map(HookJump::command);
+        let adds = self.adds.iter().map(AddedRule::restore_line);
+        let jumps = self.jumps.iter().map(HookJump::restore_line);
         let flushes = self.removals.iter().map(|chain| format!("-F {chain}"));
         let removals = self.removals.iter().map(|chain| format!("-X {chain}"));
         deletes.chain(adds).chain(jumps).chain(flushes).chain(removals)
     }
 
     /// The part that no packet comes to before the jumps are there, and the rest.
-    fn split(&self) -> (TableEdit, TableEdit) {
+    fn split_before_jumps(&self) -> (TableEdit, TableEdit) {
         let mut lead = self.clone();
         let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
         (TableEdit { declare, adds, ..TableEdit::without_change(self.table) }, lead)
@@ -117,18 +117,18 @@ impl TableEdit {
     }
 
     fn is_empty(&self) -> bool {
-        self.declare.is_empty() && self.commands().next().is_none()
+        self.declare.is_empty() && self.restore_lines().next().is_none()
     }
 
     /// Returns the edit as single `iptables` calls, each split into its arguments.
-    fn calls(&self) -> impl Iterator<Item = Vec<String>> {
+    fn iptables_calls(&self) -> impl Iterator<Item = Vec<String>> {
         let declare = self
             .declare
             .iter()
             .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
         let table = self.table.name();
         declare
-            .chain(self.commands())
+            .chain(self.restore_lines())
             .filter_map(move |command| parse::split_words(&format!("-t {table} {command}")))
     }
 }
@@ -155,8 +155,8 @@ impl RuleChange {
 
     /// Returns this change as single `iptables` calls, in order, each split into its arguments. They are not atomic.
     #[must_use]
-    pub fn calls(&self) -> Vec<Vec<String>> {
-        self.edits.iter().flat_map(TableEdit::calls).collect()
+    pub fn iptables_calls(&self) -> Vec<Vec<String>> {
+        self.edits.iter().flat_map(TableEdit::iptables_calls).collect()
     }
 
     /// Takes out the deletions of rules that a tool cannot be told, because they are not understood; they have handles. Returns
@@ -181,7 +181,7 @@ impl RuleChange {
         if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
             return None;
         }
-        let (fill, lead): (Vec<_>, Vec<_>) = self.edits.iter().map(TableEdit::split).unzip();
+        let (fill, lead): (Vec<_>, Vec<_>) = self.edits.iter().map(TableEdit::split_before_jumps).unzip();
         let of = |edits: Vec<TableEdit>| RuleChange {
             edits: edits.into_iter().filter(|edit| !edit.is_empty()).collect(),
         };
@@ -196,7 +196,7 @@ impl RuleChange {
 
 impl HookJump {
     /// The restore line (or command arguments) that puts the jump in place.
-    fn command(&self) -> String {
+    fn restore_line(&self) -> String {
         match self.place {
             JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
             JumpPlace::Last => format!("-A {} {}", self.hook.name(), self.rule),

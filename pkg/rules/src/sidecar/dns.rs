@@ -3,7 +3,7 @@
 
 use model::Family;
 
-use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig, jump};
+use super::{DNS, DNS_PORT, OUTPUT_DNS, PRERT, SidecarConfig, add_jump};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target};
 
 /// Questions of the proxy to the servers.
@@ -11,16 +11,16 @@ const UPSTREAM_ZONE: u16 = 1;
 /// Questions of the applications to the proxy.
 const CAPTURED_ZONE: u16 = 2;
 
-pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
+pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let servers = config.dns_destinations(family);
     if config.dns == super::DnsCapture::Off {
         return;
     }
     let question = Rule::new(Target::Return).udp().dport(DNS);
-    let nat = rules.table(Table::Nat);
+    let nat = rules.table_mut(Table::Nat);
     nat.chain_mut(&OUTPUT_DNS); // jumped to in any case, also when no server is of this family
-    for owner in config.owners() {
-        nat.push(&OUTPUT_DNS, question.clone().when(owner.is()));
+    for owner in config.proxy_owners() {
+        nat.push(&OUTPUT_DNS, question.clone().when(owner.to_match()));
     }
     for rule in config.owner_group_returns(&question) {
         nat.push(&OUTPUT_DNS, rule);
@@ -29,24 +29,24 @@ pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSe
         let rule = question.with_target(Target::Redirect(DNS_PORT));
         nat.push(&OUTPUT_DNS, Rule { dest: server.map(MatchValue::eq), ..rule });
     }
-    zones(config, &servers, rules);
+    add_zone_rules(config, &servers, rules);
 }
 
-fn zones(config: &SidecarConfig, servers: &[Option<model::IpNet>], rules: &mut RuleSet) {
-    let raw = rules.table(Table::Raw);
+fn add_zone_rules(config: &SidecarConfig, servers: &[Option<model::IpNet>], rules: &mut RuleSet) {
+    let raw = rules.table_mut(Table::Raw);
     let zone = |zone| Rule::new(Target::CtZone(zone)).udp();
-    for owner in config.owners() {
-        raw.push(&OUTPUT_DNS, zone(UPSTREAM_ZONE).dport(DNS).when(owner.is()));
+    for owner in config.proxy_owners() {
+        raw.push(&OUTPUT_DNS, zone(UPSTREAM_ZONE).dport(DNS).when(owner.to_match()));
         let answer = zone(CAPTURED_ZONE).when(Match::SourcePort(MatchValue::eq(DNS_PORT)));
-        raw.push(&OUTPUT_DNS, answer.when(owner.is()));
+        raw.push(&OUTPUT_DNS, answer.when(owner.to_match()));
     }
     for server in servers {
         raw.push(&OUTPUT_DNS, Rule { dest: server.map(MatchValue::eq), ..zone(CAPTURED_ZONE).dport(DNS) });
         let answer = zone(UPSTREAM_ZONE).when(Match::SourcePort(MatchValue::eq(DNS)));
         raw.push(&PRERT, Rule { source: server.map(MatchValue::eq), ..answer });
     }
-    jump(rules, Table::Raw, Hook::Output, Rule::jump(OUTPUT_DNS).udp(), JumpPlace::Last);
+    add_jump(rules, Table::Raw, Hook::Output, Rule::jump_to(OUTPUT_DNS).udp(), JumpPlace::Last);
     if !servers.is_empty() {
-        jump(rules, Table::Raw, Hook::Prerouting, Rule::jump(PRERT).udp(), JumpPlace::Last);
+        add_jump(rules, Table::Raw, Hook::Prerouting, Rule::jump_to(PRERT).udp(), JumpPlace::Last);
     }
 }

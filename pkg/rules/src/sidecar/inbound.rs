@@ -6,19 +6,19 @@ use super::{
     DIVERT, IN_REDIRECT, INBOUND, InboundMode, NetworkSelection, OUTPUT, PRERT, PortSelection, REDIRECT,
     SidecarConfig, TPROXY,
 };
-use super::{jump, passthrough_source, port_matches, trace};
+use super::{add_jump, passthrough_source, port_matches, trace};
 use crate::ir::{CtStates, Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, Target, host_net};
 
 /// Added to the TPROXY mark, for what the proxy sends to the pod's own address over loopback: of all traffic on `lo`, only
 /// that is inbound.
 const LOOPED: u32 = 1;
 
-pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
+pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     virtual_machines(config, family, rules);
     match config.inbound_mode {
-        InboundMode::Redirect => redirect(config, rules),
+        InboundMode::Redirect => add_redirect_rules(config, rules),
         InboundMode::Tproxy { mark, .. } if !config.include_inbound.is_none() => {
-            tproxy(config, family, mark, rules);
+            add_tproxy_rules(config, family, mark, rules);
         }
         InboundMode::Tproxy { .. } => {}
     }
@@ -28,9 +28,9 @@ pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSe
 
 /// Adds the rules for virtual machines behind this pod: their traffic is its outbound traffic, and never inbound.
 fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
-    let nat = rules.table(Table::Nat);
+    let nat = rules.table_mut(Table::Nat);
     for interface in &config.kubevirt_interfaces {
-        let from_vm = Rule::jump(REDIRECT).input(interface);
+        let from_vm = Rule::jump_to(REDIRECT).input(interface);
         let captured: Vec<Rule> = match &config.include_networks {
             NetworkSelection::All => vec![from_vm.clone()],
             NetworkSelection::List(nets) => nets
@@ -40,31 +40,37 @@ fn virtual_machines(config: &SidecarConfig, family: Family, rules: &mut RuleSet)
                 .collect(),
         };
         for rule in captured.into_iter().chain([from_vm.with_target(Target::Return)]) {
-            trace::push(config, nat, &INBOUND, "KubevirtCommand", rule);
+            trace::push_traced_rule(config, nat, &INBOUND, "KubevirtCommand", rule);
         }
     }
 }
 
-fn redirect(config: &SidecarConfig, rules: &mut RuleSet) {
-    let nat = rules.table(Table::Nat);
+fn add_redirect_rules(config: &SidecarConfig, rules: &mut RuleSet) {
+    let nat = rules.table_mut(Table::Nat);
     skip_interfaces(config, nat, &config.exclude_interfaces);
     if !config.include_inbound.is_none() {
-        trace::note(config, nat, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
+        trace::push_log_rule(config, nat, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     }
     skip_tunnel(config, nat);
     match &config.include_inbound {
         PortSelection::All => {
             skip_ports(config, nat);
-            trace::push(config, nat, &INBOUND, "InboundCapture", Rule::jump(IN_REDIRECT).tcp());
+            trace::push_traced_rule(
+                config,
+                nat,
+                &INBOUND,
+                "InboundCapture",
+                Rule::jump_to(IN_REDIRECT).tcp(),
+            );
         }
         PortSelection::List(ports) => {
             for port in port_matches(ports) {
-                trace::push(
+                trace::push_traced_rule(
                     config,
                     nat,
                     &INBOUND,
                     "IncludeInboundPort",
-                    Rule::jump(IN_REDIRECT).tcp().when(port),
+                    Rule::jump_to(IN_REDIRECT).tcp().when(port),
                 );
             }
         }
@@ -76,7 +82,7 @@ type InboundChains = crate::ir::TableRules;
 fn skip_interfaces(config: &SidecarConfig, table: &mut InboundChains, interfaces: &[IfName]) {
     for interface in interfaces {
         let rule = Rule::new(Target::Return).input(interface);
-        trace::push(config, table, &INBOUND, "ExcludeInterfaceCommand", rule);
+        trace::push_traced_rule(config, table, &INBOUND, "ExcludeInterfaceCommand", rule);
     }
 }
 
@@ -85,7 +91,7 @@ fn skip_tunnel(config: &SidecarConfig, table: &mut InboundChains) {
 }
 
 fn skip_ports(config: &SidecarConfig, table: &mut InboundChains) {
-    let mut skip = |rule: Rule| trace::push(config, table, &INBOUND, "ExcludeInboundPort", rule);
+    let mut skip = |rule: Rule| trace::push_traced_rule(config, table, &INBOUND, "ExcludeInboundPort", rule);
     match &config.exclude_inbound {
         PortSelection::All => skip(Rule::new(Target::Return).tcp()),
         PortSelection::List(ports) => {
@@ -96,18 +102,18 @@ fn skip_ports(config: &SidecarConfig, table: &mut InboundChains) {
     }
 }
 
-fn tproxy(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
-    let mangle = rules.table(Table::Mangle);
+fn add_tproxy_rules(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
+    let mangle = rules.table_mut(Table::Mangle);
     mangle.push(&DIVERT, Rule::new(Target::SetMark(mark)));
     mangle.push(&DIVERT, Rule::new(Target::Accept));
     let to_proxy = Target::Tproxy { port: config.inbound_port, mark };
-    mangle.push(&TPROXY, Rule::new(to_proxy).not_dest(config.localhost(family)).tcp());
+    mangle.push(&TPROXY, Rule::new(to_proxy).not_dest(config.loopback_net(family)).tcp());
 
     skip_own_loop(mangle, family, mark);
     for interface in &config.kubevirt_interfaces {
         mangle.push(&INBOUND, Rule::new(Target::Return).input(interface));
     }
-    trace::note(config, mangle, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
+    trace::push_log_rule(config, mangle, &INBOUND, "JumpInbound", &Rule::new(Target::Return).tcp());
     skip_tunnel(config, mangle);
     match &config.include_inbound {
         PortSelection::All => {
@@ -142,32 +148,32 @@ fn divert_or_tproxy(
     let known =
         conditions.with_target(Target::Jump(DIVERT)).when(Match::CtState(CtStates::RelatedEstablished));
     mangle.push(&INBOUND, known);
-    trace::push(config, mangle, &INBOUND, tag, conditions.with_target(Target::Jump(TPROXY)));
+    trace::push_traced_rule(config, mangle, &INBOUND, tag, conditions.with_target(Target::Jump(TPROXY)));
 }
 
 /// The mark survives on the connection, so that the application's answers find the proxy.
 fn remember_mark(config: &SidecarConfig, family: Family, mark: Mark, rules: &mut RuleSet) {
     let looped = Mark { value: mark.value.wrapping_add(LOOPED), ..mark };
-    let mangle = rules.table(Table::Mangle);
+    let mangle = rules.table_mut(Table::Mangle);
     // As in nat: what leaves through an excluded interface keeps the mark that it has, and so its route.
     for interface in &config.exclude_interfaces {
         mangle.push(&OUTPUT, Rule::new(Target::Return).output(interface));
     }
     let lo = IfName::lo();
     mangle.push(&OUTPUT, Rule::new(Target::Return).output(&lo).tcp().when(Match::Mark(MatchValue::eq(mark))));
-    for owner in config.owners() {
+    for owner in config.proxy_owners() {
         let rule = Rule::new(Target::SetMark(looped))
-            .not_dest(config.localhost(family))
+            .not_dest(config.loopback_net(family))
             .output(&lo)
             .tcp()
-            .when(owner.is());
+            .when(owner.to_match());
         mangle.push(&OUTPUT, rule);
     }
     mangle.push(
         &OUTPUT,
         Rule::new(Target::RestoreMark(u32::MAX)).tcp().when(Match::ConnMark(MatchValue::eq(mark))),
     );
-    jump(rules, Table::Mangle, Hook::Output, Rule::jump(OUTPUT).tcp(), JumpPlace::Last);
+    add_jump(rules, Table::Mangle, Hook::Output, Rule::jump_to(OUTPUT).tcp(), JumpPlace::Last);
 }
 
 /// mangle PREROUTING: excluded interfaces first, then invalid packets, then inbound capture, then the mark.
@@ -179,7 +185,7 @@ fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
     if tproxy_mark.is_none() && !config.drop_invalid {
         return;
     }
-    let mangle = rules.table(Table::Mangle);
+    let mangle = rules.table_mut(Table::Mangle);
     for interface in &config.exclude_interfaces {
         mangle.push(&PRERT, Rule::new(Target::Return).input(interface));
     }
@@ -187,10 +193,10 @@ fn early_packets(config: &SidecarConfig, rules: &mut RuleSet) {
         mangle.push(&PRERT, Rule::new(Target::Drop).when(Match::CtState(CtStates::Invalid)));
     }
     if let Some(mark) = tproxy_mark {
-        mangle.push(&PRERT, Rule::jump(INBOUND).tcp());
+        mangle.push(&PRERT, Rule::jump_to(INBOUND).tcp());
         mangle.push(&PRERT, Rule::new(Target::SaveMark).tcp().when(Match::Mark(MatchValue::eq(mark))));
     }
-    jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump(PRERT), JumpPlace::Last);
+    add_jump(rules, Table::Mangle, Hook::Prerouting, Rule::jump_to(PRERT), JumpPlace::Last);
 }
 
 /// nat PREROUTING jumps only where something inbound is decided in nat. Virtual machines come first: KubeVirt
@@ -200,6 +206,6 @@ fn nat_jump(config: &SidecarConfig, rules: &mut RuleSet) {
     let has_vms = !config.kubevirt_interfaces.is_empty();
     if redirects || has_vms {
         let place = if has_vms { JumpPlace::First } else { JumpPlace::Last };
-        jump(rules, Table::Nat, Hook::Prerouting, Rule::jump(INBOUND).tcp(), place);
+        add_jump(rules, Table::Nat, Hook::Prerouting, Rule::jump_to(INBOUND).tcp(), place);
     }
 }

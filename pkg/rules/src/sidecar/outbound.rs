@@ -6,39 +6,39 @@ use super::{
     DNS, DNS_PORT, DnsCapture, IN_REDIRECT, NetworkSelection, OUTPUT, OUTPUT_DNS, PortSelection, REDIRECT,
     SidecarConfig, SocketOwner,
 };
-use super::{jump, passthrough_source, port_matches, trace};
+use super::{add_jump, passthrough_source, port_matches, trace};
 use crate::ir::{Hook, JumpPlace, Match, MatchValue, Rule, RuleSet, Table, TableRules, Target, host_net};
 
-pub(super) fn capture(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
+pub(super) fn add_rules(config: &SidecarConfig, family: Family, rules: &mut RuleSet) {
     let dns = config.dns != DnsCapture::Off;
-    let nat = rules.table(Table::Nat);
+    let nat = rules.table_mut(Table::Nat);
     skip_interfaces(config, nat);
     if dns {
         // The jump from OUTPUT takes every protocol then: datagrams for port 53 turn off here, and only TCP goes on.
-        nat.push(&OUTPUT, Rule::jump(OUTPUT_DNS).udp().dport(DNS));
+        nat.push(&OUTPUT, Rule::jump_to(OUTPUT_DNS).udp().dport(DNS));
         nat.push(&OUTPUT, Rule::new(Target::Return).not_tcp());
     }
-    trace::note(config, nat, &OUTPUT, "JumpOutbound", &Rule::new(Target::Return).tcp());
+    trace::push_log_rule(config, nat, &OUTPUT, "JumpOutbound", &Rule::new(Target::Return).tcp());
     skip_ports(config, nat);
     let lo = IfName::lo();
     nat.push(&OUTPUT, Rule::new(Target::Return).source(host_net(passthrough_source(family))).output(&lo));
-    for owner in config.owners() {
+    for owner in config.proxy_owners() {
         own_traffic(config, family, owner, nat);
     }
     for rule in config.owner_group_returns(&Rule::new(Target::Return)) {
         nat.push(&OUTPUT, rule);
     }
     dns_over_tcp(config, family, nat);
-    nat.push(&OUTPUT, Rule::new(Target::Return).dest(config.localhost(family)));
-    networks(config, family, nat);
-    let rule = Rule::jump(OUTPUT);
-    jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
+    nat.push(&OUTPUT, Rule::new(Target::Return).dest(config.loopback_net(family)));
+    add_network_rules(config, family, nat);
+    let rule = Rule::jump_to(OUTPUT);
+    add_jump(rules, Table::Nat, Hook::Output, if dns { rule } else { rule.tcp() }, JumpPlace::Last);
 }
 
 fn skip_interfaces(config: &SidecarConfig, nat: &mut TableRules) {
     for interface in &config.exclude_interfaces {
         let rule = Rule::new(Target::Return).output(interface);
-        trace::push(config, nat, &OUTPUT, "ExcludeInterfaceCommand", rule);
+        trace::push_traced_rule(config, nat, &OUTPUT, "ExcludeInterfaceCommand", rule);
     }
 }
 
@@ -58,18 +58,18 @@ fn skip_ports(config: &SidecarConfig, nat: &mut TableRules) {
 fn own_traffic(config: &SidecarConfig, family: Family, owner: SocketOwner, nat: &mut TableRules) {
     let lo = IfName::lo();
     let dns = config.dns != DnsCapture::Off;
-    let to_self = Rule::jump(IN_REDIRECT).not_dest(config.localhost(family)).output(&lo).tcp();
+    let to_self = Rule::jump_to(IN_REDIRECT).not_dest(config.loopback_net(family)).output(&lo).tcp();
     let not_tunnel = match owner {
         SocketOwner::User(_) if dns => Match::DestPorts(MatchValue::ne(vec![DNS, config.tunnel_port])),
         _ => Match::DestPort(MatchValue::ne(config.tunnel_port)),
     };
-    nat.push(&OUTPUT, to_self.when(not_tunnel).when(owner.is()));
+    nat.push(&OUTPUT, to_self.when(not_tunnel).when(owner.to_match()));
     if !captures_loopback(config) {
         let local = Rule::new(Target::Return).output(&lo);
         let local = if dns { local.tcp().when(Match::DestPort(MatchValue::ne(DNS))) } else { local };
-        nat.push(&OUTPUT, local.when(owner.is_not()));
+        nat.push(&OUTPUT, local.when(owner.to_negated_match()));
     }
-    nat.push(&OUTPUT, Rule::new(Target::Return).when(owner.is()));
+    nat.push(&OUTPUT, Rule::new(Target::Return).when(owner.to_match()));
 }
 
 /// True when a captured network is a loopback one: calls from one process of the pod to another then go through
@@ -88,26 +88,26 @@ fn dns_over_tcp(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
     }
 }
 
-fn networks(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
+fn add_network_rules(config: &SidecarConfig, family: Family, nat: &mut TableRules) {
     let of_family = |net: &&model::IpNet| Family::of_ip(net.addr()) == family;
     for net in config.exclude_networks.iter().filter(of_family) {
         nat.push(&OUTPUT, Rule::new(Target::Return).dest(net.trunc()));
     }
     match &config.include_outbound {
-        PortSelection::All => nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp()),
+        PortSelection::All => nat.push(&OUTPUT, Rule::jump_to(REDIRECT).tcp()),
         PortSelection::List(ports) => {
             for port in port_matches(ports) {
-                nat.push(&OUTPUT, Rule::jump(REDIRECT).tcp().when(port));
+                nat.push(&OUTPUT, Rule::jump_to(REDIRECT).tcp().when(port));
             }
         }
     }
     match &config.include_networks {
-        NetworkSelection::All => nat.push(&OUTPUT, Rule::jump(REDIRECT)),
+        NetworkSelection::All => nat.push(&OUTPUT, Rule::jump_to(REDIRECT)),
         NetworkSelection::List(nets) => {
             let mut nets = nets.iter().filter(of_family).peekable();
             let any = nets.peek().is_some();
             for net in nets {
-                nat.push(&OUTPUT, Rule::jump(REDIRECT).dest(net.trunc()));
+                nat.push(&OUTPUT, Rule::jump_to(REDIRECT).dest(net.trunc()));
             }
             if any {
                 nat.push(&OUTPUT, Rule::new(Target::Return));

@@ -11,19 +11,19 @@ const GROUP: u16 = 1337;
 const SIZE: u32 = 20;
 
 /// Appends `rule`, and in front of it, when tracing, a rule with the same conditions that logs.
-pub(super) fn push(
+pub(super) fn push_traced_rule(
     config: &SidecarConfig,
     table: &mut TableRules,
     chain: &Chain,
     tag: &'static str,
     rule: Rule,
 ) {
-    note(config, table, chain, tag, &rule);
+    push_log_rule(config, table, chain, tag, &rule);
     table.push(chain, rule);
 }
 
 /// When tracing, a rule that logs packets that meet the conditions of `rule`.
-pub(super) fn note(
+pub(super) fn push_log_rule(
     config: &SidecarConfig,
     table: &mut TableRules,
     chain: &Chain,

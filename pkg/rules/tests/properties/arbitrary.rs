@@ -66,7 +66,7 @@ pub(crate) fn interface() -> impl Strategy<Value = IfName> {
 
 fn mark() -> impl Strategy<Value = Mark> {
     prop_oneof![
-        any::<u32>().prop_map(Mark::exact),
+        any::<u32>().prop_map(Mark::with_full_mask),
         (any::<u32>(), any::<u32>()).prop_map(|(value, mask)| Mark { value, mask }),
     ]
 }
@@ -178,7 +178,7 @@ fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRule
             chains: names.into_iter().zip(rules).collect(),
             jumps: (hooks.into_iter().zip(jumps))
                 .map(|(hook, (rule, goal, place, bare))| {
-                    let rule = if bare { Rule::jump(goal) } else { rule.with_target(Target::Jump(goal)) };
+                    let rule = if bare { Rule::jump_to(goal) } else { rule.with_target(Target::Jump(goal)) };
                     HookJump { hook, rule, place }
                 })
                 .collect(),
@@ -203,7 +203,8 @@ pub(crate) fn config() -> impl Strategy<Value = SidecarConfig> {
     let ids = || vec(prop_oneof![Just(1337), any::<u32>()], 0..3);
     let mode = prop_oneof![
         Just(InboundMode::Redirect),
-        any::<u32>().prop_map(|mark| InboundMode::Tproxy { mark: Mark::exact(mark), table: TableId(133) }),
+        any::<u32>()
+            .prop_map(|mark| InboundMode::Tproxy { mark: Mark::with_full_mask(mark), table: TableId(133) }),
     ];
     let networks =
         prop_oneof![Just(NetworkSelection::All), vec(net(0), 0..4).prop_map(NetworkSelection::List)];

@@ -73,7 +73,7 @@ impl ConnectionTable {
     }
 
     /// Closes one connection that is not being answered, if there is one.
-    pub(super) fn evict(&mut self) {
+    pub(super) fn evict_idle(&mut self) {
         let count = |address| self.0.iter().filter(|place| place.address == address).count();
         let idle = self.0.iter().enumerate().filter(|(_, place)| place.in_flight.is_idle());
         // Of several that are equal, the first: the oldest.

@@ -33,7 +33,7 @@ pub(crate) struct Server {
 
 impl Server {
     fn start(router: Router, most: usize) -> Server {
-        Self::within(router, ConnectionLimits::of(most))
+        Self::within(router, ConnectionLimits::with_maximum(most))
     }
 
     pub(crate) fn within(router: Router, limits: ConnectionLimits) -> Server {
@@ -114,7 +114,7 @@ async fn one_who_asks_and_never_reads_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn one_who_takes_nothing_for_a_while_is_cut_off_and_one_who_is_slow_is_not() {
-    let limits = ConnectionLimits { stall: Duration::from_secs(5), ..ConnectionLimits::of(8) };
+    let limits = ConnectionLimits { stall: Duration::from_secs(5), ..ConnectionLimits::with_maximum(8) };
     let server = Server::within(Router::new().route("/", any(|| async { vec![b'x'; 20 * 1024] })), limits);
     let mut stuck = server.client().await;
     let start = Instant::now();

@@ -21,7 +21,11 @@ impl<S> WriteTimeout<S> {
         WriteTimeout { stream, limit, waiting: None }
     }
 
-    fn bounded(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn poll_within_limit(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.waiting = None;
             return written;
@@ -47,7 +51,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.bounded(cx, written)
+        this.poll_within_limit(cx, written)
     }
 
     fn poll_write_vectored(
@@ -57,7 +61,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
-        this.bounded(cx, written)
+        this.poll_within_limit(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

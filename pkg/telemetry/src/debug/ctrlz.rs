@@ -5,11 +5,11 @@ use axum::extract::State;
 use axum::routing::get;
 use serde::Serialize;
 
-use super::{BuildInfo, DebugHandler, both, compact};
+use super::{BuildInfo, DebugHandler, compact_json, route_with_slash};
 
-pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
-    let version = get(async |State(desk): State<DebugHandler>| compact(&version(desk.0.build)));
-    both(router, "/versionj", version)
+pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
+    let version = get(async |State(desk): State<DebugHandler>| compact_json(&version_info(desk.0.build)));
+    route_with_slash(router, "/versionj", version)
 }
 
 #[derive(Serialize)]
@@ -22,7 +22,7 @@ struct VersionInfo {
     date: &'static str,
 }
 
-fn version(build: BuildInfo) -> VersionInfo {
+fn version_info(build: BuildInfo) -> VersionInfo {
     let BuildInfo { version, revision, status, tag, date } = build;
     VersionInfo { version, revision, golang_version: "", status, tag, date }
 }

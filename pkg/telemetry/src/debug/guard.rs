@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tokio::time::timeout;
 
-use super::{ConnectionPeer, DEADLINE, refuse};
+use super::{ConnectionPeer, DEADLINE, error_response};
 
 /// The page has its style and script in it; nothing comes from elsewhere, and nothing goes there.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
@@ -24,12 +24,12 @@ const HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// Around everything.
-pub(super) async fn guard(request: Request, next: Next) -> Response {
+pub(super) async fn check_request(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectionPeer>().copied();
-    let mut response = match refusal(peer, &request) {
+    let mut response = match find_refusal(peer, &request) {
         Some(Refusal::Change) => refuse_change(),
-        Some(Refusal::Reader(why)) => refuse(StatusCode::FORBIDDEN, why),
-        None => timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_| late()),
+        Some(Refusal::Reader(why)) => error_response(StatusCode::FORBIDDEN, why),
+        None => timeout(DEADLINE, next.run(request)).await.unwrap_or_else(|_| timeout_response()),
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -37,9 +37,9 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-fn late() -> Response {
+fn timeout_response() -> Response {
     let why = format!("there was no answer within {} seconds", DEADLINE.as_secs());
-    refuse(StatusCode::SERVICE_UNAVAILABLE, &why)
+    error_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
 /// Why a request is not handled.
@@ -53,7 +53,7 @@ enum Refusal {
 /// `None`: it is handled. A request whose peer is not known counts as one of another machine.
 ///
 /// Over TCP nothing is ever changed: user 0 at the other end of a loopback connection is any container with hostNetwork.
-fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
+fn find_refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
     match peer {
         // No browser gets there, and its clients name no host.
         Some(ConnectionPeer::Socket) => return None,
@@ -74,7 +74,7 @@ fn refusal(peer: Option<ConnectionPeer>, request: &Request) -> Option<Refusal> {
 fn refuse_change() -> Response {
     let why = "over TCP nothing is changed: run install-cni log-level or install-cni prove in the agent's container (kubectl exec), \
                or send the request to the agent's Unix socket debug.sock as root";
-    let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, why);
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, why);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }

@@ -9,28 +9,28 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::query::parameter;
-use super::{DebugHandler, MAX_BODY, both, compact, pretty, refuse};
+use super::query::query_parameter;
+use super::{DebugHandler, MAX_BODY, compact_json, error_response, pretty_json, route_with_slash};
 use crate::logging::{ALL_SCOPES, LevelError, LogScope, Logger, OutputLevel};
 
 pub(super) const ABOUT: &str = "log levels; over the Unix socket, PUT ?scope=SCOPE&level=LEVEL, or JSON with these members, changes one; \
                                 /debug/log/SCOPE is one alone";
 
-pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
-    let router = both(router, "/debug/log", get(list).put(change));
-    let router = router.route("/debug/log/{scope}", get(one).put(change_one));
-    let router = both(router, "/debug/lines", get(lines));
-    let router = both(router, "/scopej", get(ctrlz_list));
+pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
+    let router = route_with_slash(router, "/debug/log", get(list_scopes).put(change_level));
+    let router = router.route("/debug/log/{scope}", get(show_scope).put(change_one));
+    let router = route_with_slash(router, "/debug/lines", get(show_lines));
+    let router = route_with_slash(router, "/scopej", get(ctrlz_list));
     router.route("/scopej/{scope}", get(ctrlz_one).put(ctrlz_change))
 }
 
 pub(super) const ABOUT_LINES: &str = "the agent's last log lines";
 
-async fn lines(State(desk): State<DebugHandler>) -> Response {
-    super::answer(
+async fn show_lines(State(desk): State<DebugHandler>) -> Response {
+    super::build_response(
         StatusCode::OK,
         HeaderValue::from_static("text/plain; charset=utf-8"),
-        desk.0.logger.recent(),
+        desk.0.logger.recent_lines(),
     )
 }
 
@@ -88,16 +88,16 @@ struct CtrlzWanted {
     output_level: Option<String>,
 }
 
-async fn list(State(desk): State<DebugHandler>) -> Response {
-    all(&desk.0.logger)
+async fn list_scopes(State(desk): State<DebugHandler>) -> Response {
+    render_scopes(&desk.0.logger)
 }
 
-async fn one(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
-    show(&desk.0.logger, &name).unwrap_or_else(answer)
+async fn show_scope(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
+    render_scope(&desk.0.logger, &name).unwrap_or_else(rejection_response)
 }
 
-async fn change(State(desk): State<DebugHandler>, uri: Uri, body: Body) -> Response {
-    changed(&desk, None, &uri, body).await.unwrap_or_else(answer)
+async fn change_level(State(desk): State<DebugHandler>, uri: Uri, body: Body) -> Response {
+    apply_change(&desk, None, &uri, body).await.unwrap_or_else(rejection_response)
 }
 
 async fn change_one(
@@ -106,73 +106,73 @@ async fn change_one(
     uri: Uri,
     body: Body,
 ) -> Response {
-    changed(&desk, Some(name), &uri, body).await.unwrap_or_else(answer)
+    apply_change(&desk, Some(name), &uri, body).await.unwrap_or_else(rejection_response)
 }
 
 /// The path names the scope, or the query, or the body.
-async fn changed(
+async fn apply_change(
     desk: &DebugHandler,
     named: Option<String>,
     uri: &Uri,
     body: Body,
 ) -> Result<Response, LevelRejection> {
-    let sent: LevelRequest = read(body).await?;
-    let scope = named.or_else(|| parameter(uri, "scope")).or(sent.scope);
-    let level = parameter(uri, "level").or(sent.level);
+    let sent: LevelRequest = read_json(body).await?;
+    let scope = named.or_else(|| query_parameter(uri, "scope")).or(sent.scope);
+    let level = query_parameter(uri, "level").or(sent.level);
     let Some((scope, level)) = scope.zip(level) else {
         return Err((StatusCode::BAD_REQUEST, "say which scope, and which level".to_owned()));
     };
-    set(&desk.0.logger, &scope, &level)?;
-    if scope == ALL_SCOPES { Ok(all(&desk.0.logger)) } else { show(&desk.0.logger, &scope) }
+    set_scope_level(&desk.0.logger, &scope, &level)?;
+    if scope == ALL_SCOPES { Ok(render_scopes(&desk.0.logger)) } else { render_scope(&desk.0.logger, &scope) }
 }
 
 async fn ctrlz_list(State(desk): State<DebugHandler>) -> Response {
     let scopes: Vec<CtrlzScope> = desk.0.logger.scopes().into_iter().map(CtrlzScope::from).collect();
-    compact(&scopes)
+    compact_json(&scopes)
 }
 
 async fn ctrlz_one(State(desk): State<DebugHandler>, Path(name): Path<String>) -> Response {
-    let scope = desk.0.logger.scope(&name).map_err(mistake);
-    scope.map_or_else(answer, |scope| compact(&CtrlzScope::from(scope)))
+    let scope = desk.0.logger.find_scope(&name).map_err(bad_request);
+    scope.map_or_else(rejection_response, |scope| compact_json(&CtrlzScope::from(scope)))
 }
 
 async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>, body: Body) -> Response {
     let change = async {
-        let sent: CtrlzWanted = read(body).await?;
+        let sent: CtrlzWanted = read_json(body).await?;
         match sent.output_level.filter(|level| !level.is_empty()) {
-            Some(level) => set(&desk.0.logger, &name, &level),
+            Some(level) => set_scope_level(&desk.0.logger, &name, &level),
             // What else there is cannot be changed; ControlZ answers the same to a request that changes nothing.
-            None => desk.0.logger.scope(&name).map(drop).map_err(mistake),
+            None => desk.0.logger.find_scope(&name).map(drop).map_err(bad_request),
         }
     };
-    change.await.map_or_else(answer, |()| StatusCode::ACCEPTED.into_response())
+    change.await.map_or_else(rejection_response, |()| StatusCode::ACCEPTED.into_response())
 }
 
-fn all(logger: &Logger) -> Response {
+fn render_scopes(logger: &Logger) -> Response {
     let scopes: Vec<ShownScope> = logger.scopes().into_iter().map(ShownScope::from).collect();
-    pretty(&json!({"levels": OutputLevel::ALL.map(OutputLevel::as_str), "scopes": scopes}))
+    pretty_json(&json!({"levels": OutputLevel::ALL.map(OutputLevel::as_str), "scopes": scopes}))
 }
 
-fn show(logger: &Logger, name: &str) -> Result<Response, LevelRejection> {
-    Ok(pretty(&ShownScope::from(logger.scope(name).map_err(mistake)?)))
+fn render_scope(logger: &Logger, name: &str) -> Result<Response, LevelRejection> {
+    Ok(pretty_json(&ShownScope::from(logger.find_scope(name).map_err(bad_request)?)))
 }
 
-fn set(logger: &Logger, scope: &str, level: &str) -> Result<(), LevelRejection> {
-    logger.change_level(scope, level).map(drop).map_err(mistake)
+fn set_scope_level(logger: &Logger, scope: &str, level: &str) -> Result<(), LevelRejection> {
+    logger.change_level(scope, level).map(drop).map_err(bad_request)
 }
 
 /// ControlZ answers 400 to both.
 #[expect(clippy::needless_pass_by_value, reason = "where it stands, it takes over what failed")]
-fn mistake(error: LevelError) -> LevelRejection {
+fn bad_request(error: LevelError) -> LevelRejection {
     (StatusCode::BAD_REQUEST, error.to_string())
 }
 
-fn answer((status, why): LevelRejection) -> Response {
-    refuse(status, &why)
+fn rejection_response((status, why): LevelRejection) -> Response {
+    error_response(status, &why)
 }
 
 /// No body is as good as an empty object.
-async fn read<T: Default + for<'a> Deserialize<'a>>(body: Body) -> Result<T, LevelRejection> {
+async fn read_json<T: Default + for<'a> Deserialize<'a>>(body: Body) -> Result<T, LevelRejection> {
     let too_long =
         |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body is cut off, or longer than {MAX_BODY} bytes"));
     let bytes = to_bytes(body, MAX_BODY).await.map_err(too_long)?;

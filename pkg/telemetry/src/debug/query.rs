@@ -3,20 +3,22 @@
 use axum::http::Uri;
 
 /// The first value of that name; `None`: it is not there. What is no percent-encoding stays as it is.
-pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+pub(super) fn query_parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs
-        .map(|(key, value)| (decode(key), value))
+        .map(|(key, value)| (percent_decode(key), value))
         .find(|(key, _)| key == name)
-        .map(|(_, value)| decode(value))
+        .map(|(_, value)| percent_decode(value))
 }
 
-fn decode(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, behind)) = rest.split_first() {
         let escaped = match (first, behind) {
-            (b'%', [high, low, behind @ ..]) => digit(*high).zip(digit(*low)).map(|digits| (digits, behind)),
+            (b'%', [high, low, behind @ ..]) => {
+                hex_digit(*high).zip(hex_digit(*low)).map(|digits| (digits, behind))
+            }
             _ => None,
         };
         let (byte, next) = match (escaped, first) {
@@ -30,7 +32,7 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn digit(byte: u8) -> Option<u8> {
+fn hex_digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
@@ -40,7 +42,7 @@ mod tests {
 
     #[test]
     fn values_are_found_and_decoded() {
-        let ask = |query: &str, name| parameter(&format!("/x?{query}").parse().unwrap(), name);
+        let ask = |query: &str, name| query_parameter(&format!("/x?{query}").parse().unwrap(), name);
         for (query, expected) in [
             ("pod=shop/web", Some("shop/web")),
             ("pod=shop%2Fweb", Some("shop/web")),
@@ -58,6 +60,6 @@ mod tests {
         ] {
             assert_eq!(ask(query, "pod").as_deref(), expected, "{query}");
         }
-        assert_eq!(parameter(&"/x".parse().unwrap(), "pod"), None);
+        assert_eq!(query_parameter(&"/x".parse().unwrap(), "pod"), None);
     }
 }

@@ -13,46 +13,52 @@ use report::{LabelChange, is_object_name};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use super::query::parameter;
-use super::{DebugHandler, HTML, JSON, answer, both, levels, pretty, refuse};
+use super::query::query_parameter;
+use super::{
+    DebugHandler, HTML, JSON, build_response, error_response, levels, pretty_json, route_with_slash,
+};
 
 /// A part of the state as text.
 type RenderFn = fn(&report::StateReport) -> serde_json::Result<String>;
 
 /// Path, what it has, and how it is made.
 const VIEWS: [(&str, &str, RenderFn); 13] = [
-    ("state", "everything", |state| text(state)),
-    ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| text(&state.pods)),
-    ("ztunnel", "the node's ztunnel pods", |state| text(&state.ztunnels)),
-    ("routes", "routes: desired, observed, difference", |state| text(&state.network.routes)),
-    ("rules", "policy rules: desired, observed, difference", |state| text(&state.network.rules)),
-    ("links", "links: desired, observed, difference", |state| text(&state.network.links)),
-    ("ipsets", "members of sets: desired, observed, difference", |state| text(&state.network.ipsets)),
-    ("firewall", "rules of the firewall: desired, observed, difference", |state| {
-        text(&state.network.firewall)
+    ("state", "everything", |state| pretty_text(state)),
+    ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| {
+        pretty_text(&state.pods)
     }),
-    ("sysctls", "kernel settings: desired, observed, difference", |state| text(&state.network.sysctls)),
-    ("installation", "files of ours on the node", |state| text(&state.installation)),
-    ("plan", "what would be done now", |state| text(&state.plan)),
-    ("history", "the last changes, newest first", |state| text(&state.history)),
-    ("config", "effective settings, and where each came from", |state| text(&state.config)),
+    ("ztunnel", "the node's ztunnel pods", |state| pretty_text(&state.ztunnels)),
+    ("routes", "routes: desired, observed, difference", |state| pretty_text(&state.network.routes)),
+    ("rules", "policy rules: desired, observed, difference", |state| pretty_text(&state.network.rules)),
+    ("links", "links: desired, observed, difference", |state| pretty_text(&state.network.links)),
+    ("ipsets", "members of sets: desired, observed, difference", |state| pretty_text(&state.network.ipsets)),
+    ("firewall", "rules of the firewall: desired, observed, difference", |state| {
+        pretty_text(&state.network.firewall)
+    }),
+    ("sysctls", "kernel settings: desired, observed, difference", |state| {
+        pretty_text(&state.network.sysctls)
+    }),
+    ("installation", "files of ours on the node", |state| pretty_text(&state.installation)),
+    ("plan", "what would be done now", |state| pretty_text(&state.plan)),
+    ("history", "the last changes, newest first", |state| pretty_text(&state.history)),
+    ("config", "effective settings, and where each came from", |state| pretty_text(&state.config)),
 ];
 
-pub(super) fn routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
+pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
     let router = VIEWS.into_iter().fold(router, |router, (name, _, render)| {
-        let handler = get(move |State(desk): State<DebugHandler>| json(desk, render));
-        both(router, &format!("/debug/{name}"), handler)
+        let handler = get(move |State(desk): State<DebugHandler>| render_view(desk, render));
+        route_with_slash(router, &format!("/debug/{name}"), handler)
     });
-    let router = both(router, "/debug", get(async || pretty(&index())));
-    let router = both(router, "/debug/explain", get(explain));
-    let router = both(router, "/debug/prove", put(prove));
-    let router = both(router, "/debug/simulate", get(simulate));
-    let page = get(async || answer(StatusCode::OK, HTML, report::PAGE.to_owned()));
+    let router = route_with_slash(router, "/debug", get(async || pretty_json(&list_paths())));
+    let router = route_with_slash(router, "/debug/explain", get(explain_pod));
+    let router = route_with_slash(router, "/debug/prove", put(prove_pod));
+    let router = route_with_slash(router, "/debug/simulate", get(simulate_change));
+    let page = get(async || build_response(StatusCode::OK, HTML, report::PAGE.to_owned()));
     router.route("/", page.clone()).route("/index.html", page)
 }
 
 /// Each path that can be read, with what it has.
-fn index() -> BTreeMap<String, &'static str> {
+fn list_paths() -> BTreeMap<String, &'static str> {
     let others = [
         ("explain?pod=NAMESPACE/NAME", "why a pod is captured, or why not, and what to do about it"),
         (
@@ -66,48 +72,50 @@ fn index() -> BTreeMap<String, &'static str> {
     views.chain(others).map(|(name, about)| (format!("/debug/{name}"), about)).collect()
 }
 
-fn text(value: &impl Serialize) -> serde_json::Result<String> {
+fn pretty_text(value: &impl Serialize) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(|text| text + "\n")
 }
 
-async fn json(desk: DebugHandler, render: RenderFn) -> Response {
-    let state: Arc<report::StateReport> = match desk.0.inspect.state().await {
+async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
+    let state: Arc<report::StateReport> = match desk.0.inspect.observe_state().await {
         Ok(state) => state,
-        Err(why) => return refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+        Err(why) => return error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
     // A megabyte takes a while to write down, and probes are answered by this thread.
     match spawn_blocking(move || render(&state)).await {
-        Ok(Ok(text)) => answer(StatusCode::OK, JSON, text),
-        Ok(Err(error)) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        Err(_) => refuse(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more"),
+        Ok(Ok(text)) => build_response(StatusCode::OK, JSON, text),
+        Ok(Err(error)) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Err(_) => {
+            error_response(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more")
+        }
     }
 }
 
-async fn explain(State(desk): State<DebugHandler>, uri: Uri) -> Response {
+async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => about_pod(desk.0.inspect.explain(namespace, name).await),
-        Err(why) => refuse(StatusCode::BAD_REQUEST, why),
+        Ok((namespace, name)) => about_pod(desk.0.inspect.explain_pod(namespace, name).await),
+        Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
 
 /// A PUT, because it sends packets: the guard refuses it over TCP.
-async fn prove(State(desk): State<DebugHandler>, uri: Uri) -> Response {
+async fn prove_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => about_pod(desk.0.inspect.prove(namespace, name).await),
-        Err(why) => refuse(StatusCode::BAD_REQUEST, why),
+        Ok((namespace, name)) => about_pod(desk.0.inspect.prove_pod(namespace, name).await),
+        Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
 
 fn about_pod(found: Result<serde_json::Value, Reason>) -> Response {
     match found {
-        Ok(value) => pretty(&value),
-        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+        Ok(value) => pretty_json(&value),
+        Err(why) => error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
 }
 
 /// Namespace and name of the pod that is asked for.
 fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
-    let asked = parameter(uri, "pod").unwrap_or_default();
+    let asked = query_parameter(uri, "pod").unwrap_or_default();
     let Some((namespace, name)) = asked.split_once('/').filter(|(_, name)| !name.contains('/')) else {
         return Err("ask for ?pod=NAMESPACE/NAME");
     };
@@ -118,15 +126,15 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
     }
 }
 
-async fn simulate(State(desk): State<DebugHandler>, uri: Uri) -> Response {
-    let [namespace, pod, labels] = ["namespace", "pod", "labels"].map(|name| parameter(&uri, name));
+async fn simulate_change(State(desk): State<DebugHandler>, uri: Uri) -> Response {
+    let [namespace, pod, labels] = ["namespace", "pod", "labels"].map(|name| query_parameter(&uri, name));
     let [namespace, labels] = [namespace, labels].map(Option::unwrap_or_default);
     let change = match LabelChange::parse(&namespace, pod.as_deref(), labels.split(',')) {
         Ok(change) => change,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => return error_response(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    match desk.0.inspect.simulate(change).await {
-        Ok(simulation) => pretty(&simulation),
-        Err(why) => refuse(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+    match desk.0.inspect.simulate_change(change).await {
+        Ok(simulation) => pretty_json(&simulation),
+        Err(why) => error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
 }

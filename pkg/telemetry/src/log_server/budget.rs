@@ -54,11 +54,11 @@ impl TokenBucket {
         self.seen = now;
     }
 
-    fn has(&self, bytes: f64) -> bool {
+    fn has_tokens(&self, bytes: f64) -> bool {
         self.lines >= 1.0 && self.bytes >= bytes
     }
 
-    fn consume(&mut self, bytes: f64) {
+    fn take_tokens(&mut self, bytes: f64) {
         self.lines -= 1.0;
         self.bytes -= bytes;
     }
@@ -79,7 +79,7 @@ impl LogBudget {
     }
 
     /// Whether a line of so many bytes about this pod may be printed; if so, it counts.
-    pub(super) fn admits(&mut self, pod: &str, bytes: usize, now: Instant) -> bool {
+    pub(super) fn try_admit(&mut self, pod: &str, bytes: usize, now: Instant) -> bool {
         let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
         self.all.refill(now);
         let key = self.hasher.hash_one(pod);
@@ -94,10 +94,10 @@ impl LogBudget {
             &mut self.others
         };
         own.refill(now);
-        let admitted = own.has(bytes) && self.all.has(bytes);
+        let admitted = own.has_tokens(bytes) && self.all.has_tokens(bytes);
         if admitted {
-            own.consume(bytes);
-            self.all.consume(bytes);
+            own.take_tokens(bytes);
+            self.all.take_tokens(bytes);
         }
         admitted
     }
@@ -111,7 +111,7 @@ mod tests {
 
     /// Lines of 100 bytes that pass, of so many.
     fn passed(budget: &mut LogBudget, pod: impl Fn(usize) -> String, lines: usize, now: Instant) -> usize {
-        (0..lines).filter(|number| budget.admits(&pod(*number), 100, now)).count()
+        (0..lines).filter(|number| budget.try_admit(&pod(*number), 100, now)).count()
     }
 
     #[test]
@@ -119,10 +119,10 @@ mod tests {
         let now = Instant::now();
         let mut budget = LogBudget::new(now);
         assert_eq!(passed(&mut budget, |_| "mad".to_owned(), 100_000, now), 1000);
-        assert!(budget.admits("other", 100, now));
+        assert!(budget.try_admit("other", 100, now));
         let later = now + Duration::from_secs(10);
         assert_eq!(passed(&mut budget, |_| "mad".to_owned(), 100_000, later), 500);
-        assert!(!budget.admits("other", 1024 * 1024, later), "a line of a mebibyte");
+        assert!(!budget.try_admit("other", 1024 * 1024, later), "a line of a mebibyte");
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(passed(&mut budget, |number| number.to_string(), 100_000, now), 1024 + 1000);
         assert_eq!(budget.pods.len(), MAX_PODS);
         let later = now + Duration::from_secs(3600);
-        assert!(budget.admits("new", 100, later));
+        assert!(budget.try_admit("new", 100, later));
         assert_eq!(budget.pods.len(), 1, "those who are silent are forgotten");
         let all = passed(&mut budget, |number| (number % 100).to_string(), 1_000_000, later);
         assert_eq!(all, 10_000 - 1, "the share of all");

@@ -49,10 +49,11 @@ impl LogMetrics {
     #[must_use]
     pub fn register(registry: &mut Registry) -> LogMetrics {
         let metrics = LogMetrics {
-            records: registry.metric("istio_cni_log_records", "Log records received from CNI plugins"),
+            records: registry
+                .register_metric("istio_cni_log_records", "Log records received from CNI plugins"),
             requests: registry
-                .metric("istio_cni_log_requests", "Requests to the log socket of the CNI plugins"),
-            dropped: registry.metric(
+                .register_metric("istio_cni_log_requests", "Requests to the log socket of the CNI plugins"),
+            dropped: registry.register_metric(
                 "istio_cni_log_records_dropped",
                 "Log records of CNI plugins that were not printed because there were too many",
             ),
@@ -66,15 +67,15 @@ impl LogMetrics {
         metrics
     }
 
-    pub(super) fn record(&self, level: LogLevel) {
+    pub(super) fn count_record(&self, level: LogLevel) {
         self.records.get_or_create(&[("level", level.as_str())]).inc();
     }
 
-    pub(super) fn dropped(&self) {
+    pub(super) fn count_dropped(&self) {
         self.dropped.inc();
     }
 
-    pub(super) fn request(&self, outcome: RequestOutcome) {
+    pub(super) fn count_request(&self, outcome: RequestOutcome) {
         self.requests.get_or_create(&[("result", outcome.as_str())]).inc();
     }
 }

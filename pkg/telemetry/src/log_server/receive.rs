@@ -33,12 +33,15 @@ const SCOPE: &str = "cni";
 /// Lines that were dropped are told of so often.
 const SUMMARY: Duration = Duration::from_secs(10);
 
-pub(super) fn router(logger: Logger, metrics: LogMetrics) -> Router {
+pub(super) fn build_router(logger: Logger, metrics: LogMetrics) -> Router {
     let quota =
         Arc::new(Mutex::new(LogQuota { budget: LogBudget::new(Instant::now()), dropped: 0, bytes: 0 }));
     let receiver = LogReceiver { logger, metrics, room: Semaphore::new(MAX_BODIES), quota };
     Router::new()
-        .route("/log", any(|State(receiver): State<Arc<LogReceiver>>, body: Body| receiver.receive(body)))
+        .route(
+            "/log",
+            any(|State(receiver): State<Arc<LogReceiver>>, body: Body| receiver.receive_lines(body)),
+        )
         .with_state(Arc::new(receiver))
 }
 
@@ -58,13 +61,13 @@ struct LogQuota {
 }
 
 impl LogReceiver {
-    async fn receive(self: Arc<Self>, body: Body) -> StatusCode {
-        let outcome = match timeout(DEADLINE, self.read(body)).await {
-            Ok(Ok(body)) => self.print(body),
+    async fn receive_lines(self: Arc<Self>, body: Body) -> StatusCode {
+        let outcome = match timeout(DEADLINE, self.read_body(body)).await {
+            Ok(Ok(body)) => self.print_lines(body),
             Ok(Err(outcome)) => outcome,
             Err(_) => RequestOutcome::Timeout,
         };
-        self.metrics.request(outcome);
+        self.metrics.count_request(outcome);
         match outcome {
             RequestOutcome::Ok | RequestOutcome::Malformed => StatusCode::OK,
             RequestOutcome::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -73,7 +76,7 @@ impl LogReceiver {
         }
     }
 
-    async fn read(&self, mut body: Body) -> Result<ReceivedBody<'_>, RequestOutcome> {
+    async fn read_body(&self, mut body: Body) -> Result<ReceivedBody<'_>, RequestOutcome> {
         let refusal = match self.read_within_bounds(&mut body).await {
             Err(refusal @ (RequestOutcome::TooLarge | RequestOutcome::Busy)) => refusal,
             result => return result,
@@ -100,14 +103,14 @@ impl LogReceiver {
             if received.bytes.len() + data.len() > MAX_BODY {
                 return Err(RequestOutcome::TooLarge);
             }
-            received.add(data, &self.room)?;
+            received.append_data(data, &self.room)?;
         }
         Ok(received)
     }
 
     /// One request's lines stay together.
-    fn print(&self, received: ReceivedBody<'_>) -> RequestOutcome {
-        if quotes(&received.bytes) > 2 * MAX_LINES {
+    fn print_lines(&self, received: ReceivedBody<'_>) -> RequestOutcome {
+        if count_quotes(&received.bytes) > 2 * MAX_LINES {
             return RequestOutcome::TooLarge;
         }
         let lines = wire::parse_post_body(&received.bytes);
@@ -116,13 +119,16 @@ impl LogReceiver {
             Ok(lines) => {
                 let now = Instant::now();
                 self.logger.emit_all(
-                    lines.into_iter().filter_map(|line| self.admit(self.record(&line), line.len(), now)),
+                    lines
+                        .into_iter()
+                        .filter_map(|line| self.admit_record(self.parse_line(&line), line.len(), now)),
                 );
                 RequestOutcome::Ok
             }
             Err(error) => {
                 let msg = format!("a request to the log socket is no list of lines: {error}");
-                if let Some(record) = self.admit(own_record(LogLevel::Warn, msg), 100, Instant::now()) {
+                if let Some(record) = self.admit_record(own_record(LogLevel::Warn, msg), 100, Instant::now())
+                {
                     self.logger.emit(&record);
                 }
                 RequestOutcome::Malformed
@@ -131,18 +137,18 @@ impl LogReceiver {
     }
 
     /// The record, if it may be printed: what its level keeps back costs nothing.
-    fn admit(&self, record: LogRecord, bytes: usize, now: Instant) -> Option<LogRecord> {
-        if !self.logger.level(SCOPE).passes(record.level) {
+    fn admit_record(&self, record: LogRecord, bytes: usize, now: Instant) -> Option<LogRecord> {
+        if !self.logger.level_of(SCOPE).passes(record.level) {
             return None;
         }
         let about = ["container", "pod"].into_iter().find_map(|label| record.labels.get(label));
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        if quota.budget.admits(about.map_or("", String::as_str), bytes, now) {
+        if quota.budget.try_admit(about.map_or("", String::as_str), bytes, now) {
             return Some(record);
         }
-        self.metrics.dropped();
+        self.metrics.count_dropped();
         if quota.dropped == 0 {
-            tokio::spawn(summarise(self.logger.clone(), Arc::clone(&self.quota)));
+            tokio::spawn(report_dropped(self.logger.clone(), Arc::clone(&self.quota)));
         }
         quota.dropped += 1;
         quota.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -150,11 +156,11 @@ impl LogReceiver {
     }
 
     /// The line as it is printed; for one that cannot be read, a line that says so to those who search.
-    fn record(&self, line: &str) -> LogRecord {
+    fn parse_line(&self, line: &str) -> LogRecord {
         match LogRecord::parse(line) {
             Ok(record) => {
-                self.metrics.record(record.level);
-                reprint(record)
+                self.metrics.count_record(record.level);
+                relabel_record(record)
             }
             Err(error) => own_record(LogLevel::Debug, format!("dropped a line of a plugin: {error}")),
         }
@@ -162,7 +168,7 @@ impl LogReceiver {
 }
 
 /// One line for all that were dropped.
-async fn summarise(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
+async fn report_dropped(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
     sleep(SUMMARY).await;
     let (dropped, bytes) = {
         let mut quota = quota.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,12 +181,12 @@ async fn summarise(logger: Logger, quota: Arc<Mutex<LogQuota>>) {
 }
 
 /// Quotes that no backslash precedes: two for each string of a list, or at least one, when it ends with a backslash.
-fn quotes(json: &[u8]) -> usize {
+fn count_quotes(json: &[u8]) -> usize {
     json.windows(2).filter(|pair| matches!(pair, [before, b'"'] if *before != b'\\')).count()
 }
 
 /// The plugin's record as one of ours. Its time and scope are kept as labels.
-fn reprint(record: LogRecord) -> LogRecord {
+fn relabel_record(record: LogRecord) -> LogRecord {
     let LogRecord { level, time, scope, msg, mut labels } = record;
     for (name, value) in [("plugin_time", time), ("plugin_scope", scope)] {
         if !value.is_empty() {
@@ -202,7 +208,7 @@ struct ReceivedBody<'a> {
 }
 
 impl<'a> ReceivedBody<'a> {
-    fn add(&mut self, data: &[u8], room: &'a Semaphore) -> Result<(), RequestOutcome> {
+    fn append_data(&mut self, data: &[u8], room: &'a Semaphore) -> Result<(), RequestOutcome> {
         let length = u32::try_from(data.len()).map_err(|_| RequestOutcome::TooLarge)?;
         let more = room.try_acquire_many(length).map_err(|_| RequestOutcome::Busy)?;
         match &mut self.held {

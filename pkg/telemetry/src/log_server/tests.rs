@@ -32,7 +32,7 @@ impl Desk {
         let flags = LogFlags { log_target: path.to_str().unwrap(), ..LogFlags::default() };
         let logger = Logger::open(LogOptions::parse(&flags).unwrap()).unwrap();
         let mut registry = Registry::default();
-        let router = receive::router(logger, LogMetrics::register(&mut registry));
+        let router = receive::build_router(logger, LogMetrics::register(&mut registry));
         Desk { router, registry, directory }
     }
 

@@ -10,11 +10,11 @@ pub(super) fn text_line(record: &LogRecord) -> String {
     let mut line = String::with_capacity(64 + record.msg.len());
     for column in [&record.time, record.level.as_str(), &record.scope] {
         if !column.is_empty() {
-            escape(&mut line, column, "");
+            push_escaped(&mut line, column, "");
             line.push('\t');
         }
     }
-    escape(&mut line, &record.msg, "");
+    push_escaped(&mut line, &record.msg, "");
     let mut separator = '\t';
     for (name, value) in &record.labels {
         line.push(separator);
@@ -34,12 +34,12 @@ fn label_part(line: &mut String, text: &str) {
         line.push_str(text);
     } else {
         line.push('"');
-        escape(line, text, "\"\\");
+        push_escaped(line, text, "\"\\");
         line.push('"');
     }
 }
 
-fn escape(line: &mut String, text: &str, special: &str) {
+fn push_escaped(line: &mut String, text: &str, special: &str) {
     for c in text.chars() {
         match c {
             '\n' => line.push_str("\\n"),

@@ -101,12 +101,12 @@ impl ScopeLevels {
         for part in model::list_elements(text) {
             match scope_and_level(part) {
                 Ok((ALL_SCOPES, level)) => overall = Some(level),
-                Ok((scope, level)) => levels.set(scope, level),
+                Ok((scope, level)) => levels.set_level(scope, level),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
         if let Some(level) = overall {
-            levels.set(ALL_SCOPES, level);
+            levels.set_level(ALL_SCOPES, level);
         }
         if mistakes.is_empty() { Ok(levels) } else { Err(mistakes) }
     }
@@ -115,31 +115,31 @@ impl ScopeLevels {
         self.own.get(scope).copied().unwrap_or(self.default)
     }
 
-    pub(super) fn set(&mut self, scope: &str, level: OutputLevel) {
+    pub(super) fn set_level(&mut self, scope: &str, level: OutputLevel) {
         match scope {
             "" | DEFAULT_SCOPE => self.default = level,
             ALL_SCOPES => *self = ScopeLevels { default: level, own: BTreeMap::new() },
             scope => {
-                for scope in names(&scope) {
+                for scope in scope_names(&scope) {
                     self.own.insert((*scope).to_owned(), level);
                 }
             }
         }
     }
 
-    pub(super) fn all(&self) -> BTreeMap<String, OutputLevel> {
+    pub(super) fn all_levels(&self) -> BTreeMap<String, OutputLevel> {
         let mut all = self.own.clone();
         all.insert(DEFAULT_SCOPE.to_owned(), self.default);
         all
     }
 
-    pub(super) fn most(&self) -> OutputLevel {
+    pub(super) fn max_level(&self) -> OutputLevel {
         self.own.values().copied().fold(self.default, OutputLevel::max)
     }
 }
 
 /// Our scopes for one that newer versions of Istio have.
-pub(super) fn names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
+pub(super) fn scope_names<'a>(scope: &'a &'a str) -> &'a [&'a str] {
     match *scope {
         "cni-plugin" => &["cni"],
         "cni-agent" => &["install", "ambient", "repair", "zds"],

@@ -64,18 +64,18 @@ impl LogOptions {
     pub fn parse(flags: &LogFlags<'_>) -> Result<LogOptions, Vec<String>> {
         let mut mistakes = OptionErrors::default();
         let options = LogOptions {
-            targets: targets(flags),
-            json: mistakes.one("log_as_json", boolean(flags.log_as_json)),
-            levels: mistakes.many("log_output_level", ScopeLevels::parse(flags.log_output_level)),
-            callers: CallerScopes(list(flags.log_caller).collect()),
+            targets: log_targets(flags),
+            json: mistakes.collect_error("log_as_json", parse_boolean(flags.log_as_json)),
+            levels: mistakes.collect_errors("log_output_level", ScopeLevels::parse(flags.log_output_level)),
+            callers: CallerScopes(owned_elements(flags.log_caller).collect()),
         };
-        mistakes.many("log_stacktrace_level", ScopeLevels::parse(flags.log_stacktrace_level));
+        mistakes.collect_errors("log_stacktrace_level", ScopeLevels::parse(flags.log_stacktrace_level));
         if mistakes.0.is_empty() { Ok(options) } else { Err(mistakes.0) }
     }
 
     /// The level of a scope: its own, else that of `default`.
     #[must_use]
-    pub fn level(&self, scope: &str) -> super::OutputLevel {
+    pub fn level_of(&self, scope: &str) -> super::OutputLevel {
         self.levels.level_of(scope)
     }
 }
@@ -84,11 +84,11 @@ impl LogOptions {
 struct OptionErrors(Vec<String>);
 
 impl OptionErrors {
-    fn one<T: Default>(&mut self, flag: &str, value: Result<T, String>) -> T {
-        self.many(flag, value.map_err(|mistake| vec![mistake]))
+    fn collect_error<T: Default>(&mut self, flag: &str, value: Result<T, String>) -> T {
+        self.collect_errors(flag, value.map_err(|mistake| vec![mistake]))
     }
 
-    fn many<T: Default>(&mut self, flag: &str, value: Result<T, Vec<String>>) -> T {
+    fn collect_errors<T: Default>(&mut self, flag: &str, value: Result<T, Vec<String>>) -> T {
         value.unwrap_or_else(|mistakes| {
             self.0.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
             T::default()
@@ -96,19 +96,19 @@ impl OptionErrors {
     }
 }
 
-fn list(text: &str) -> impl Iterator<Item = String> {
+fn owned_elements(text: &str) -> impl Iterator<Item = String> {
     model::list_elements(text).map(ToOwned::to_owned)
 }
 
 /// Lines always go somewhere.
-fn targets(flags: &LogFlags<'_>) -> Vec<String> {
+fn log_targets(flags: &LogFlags<'_>) -> Vec<String> {
     let file = Some(flags.log_rotate.to_owned()).filter(|path| !path.is_empty());
-    let named: Vec<String> = list(flags.log_target).chain(file).collect();
+    let named: Vec<String> = owned_elements(flags.log_target).chain(file).collect();
     if named.is_empty() { vec!["stdout".to_owned()] } else { named }
 }
 
 /// As Go reads them. Empty is false.
-fn boolean(text: &str) -> Result<bool, String> {
+fn parse_boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

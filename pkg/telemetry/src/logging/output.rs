@@ -27,13 +27,13 @@ impl LogOutput {
     /// `stdout`, `stderr`, or a file, which is appended to.
     pub(super) fn open(name: &str) -> io::Result<LogOutput> {
         match name {
-            "stdout" => Self::standard(io::stdout().as_fd()),
-            "stderr" => Self::standard(io::stderr().as_fd()),
-            path => Self::append(Path::new(path)),
+            "stdout" => Self::open_standard(io::stdout().as_fd()),
+            "stderr" => Self::open_standard(io::stderr().as_fd()),
+            path => Self::open_file(Path::new(path)),
         }
     }
 
-    pub(super) fn append(path: &Path) -> io::Result<LogOutput> {
+    pub(super) fn open_file(path: &Path) -> io::Result<LogOutput> {
         OpenOptions::new().create(true).append(true).mode(0o644).open(path).map(Self::new)
     }
 
@@ -43,7 +43,7 @@ impl LogOutput {
 
     /// A pipe is opened a second time: not to block is a property of the open file, which we share with others. Where
     /// that is forbidden, and for all other kinds, the file itself is used.
-    pub(super) fn standard(fd: BorrowedFd<'_>) -> io::Result<LogOutput> {
+    pub(super) fn open_standard(fd: BorrowedFd<'_>) -> io::Result<LogOutput> {
         if FileType::from_raw_mode(fstat(fd)?.st_mode) == FileType::Fifo {
             let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -55,7 +55,7 @@ impl LogOutput {
     }
 
     /// Writes the line with one call, as long as the system takes it whole. Whether it was written.
-    pub(super) fn write(&mut self, line: &[u8]) -> bool {
+    pub(super) fn write_line(&mut self, line: &[u8]) -> bool {
         let line = if self.torn { Cow::Owned([b"\n", line].concat()) } else { Cow::Borrowed(line) };
         let deadline = Instant::now() + if self.stalled { Duration::ZERO } else { PATIENCE };
         let mut rest = &*line;

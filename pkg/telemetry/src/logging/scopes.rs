@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wire::{LogLevel, LogRecord};
 
-use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, names};
+use super::level::{ALL_SCOPES, DEFAULT_SCOPE, LIBRARY_SCOPE, scope_names};
 use super::{Logger, OutputLevel};
 
 /// Scopes that lines are printed under, and the names that newer versions of Istio have for them, each with its description.
@@ -58,16 +58,16 @@ impl Logger {
     /// All scopes, by name.
     #[must_use]
     pub fn scopes(&self) -> Vec<LogScope> {
-        let mut names = self.levels();
+        let mut names = self.scope_levels();
         names.extend(SCOPES.map(|(name, _)| (name.to_owned(), OutputLevel::None)));
-        names.into_keys().map(|name| self.describe(name)).collect()
+        names.into_keys().map(|name| self.describe_scope(name)).collect()
     }
 
     /// One scope.
     ///
     /// # Errors
     /// There is none of this name.
-    pub fn scope(&self, name: &str) -> Result<LogScope, LevelError> {
+    pub fn find_scope(&self, name: &str) -> Result<LogScope, LevelError> {
         let known = self.scopes();
         known.iter().find(|scope| scope.name == name).cloned().ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(|scope| scope.name.as_str()).collect();
@@ -82,13 +82,13 @@ impl Logger {
     /// There is no such scope, or no such level. Nothing is changed then.
     pub fn change_level(&self, scope: &str, level: &str) -> Result<OutputLevel, LevelError> {
         if scope != ALL_SCOPES {
-            self.scope(scope)?;
+            self.find_scope(scope)?;
         }
         let level = OutputLevel::from_name(level).ok_or_else(|| LevelError::UnknownLevel {
             name: level.to_owned(),
             known: OutputLevel::ALL.map(OutputLevel::as_str).join(", "),
         })?;
-        self.announce(&LogRecord {
+        self.emit_unfiltered(&LogRecord {
             level: LogLevel::Warn,
             time: String::new(),
             scope: "install".to_owned(),
@@ -99,11 +99,11 @@ impl Logger {
         Ok(level)
     }
 
-    fn describe(&self, name: String) -> LogScope {
+    fn describe_scope(&self, name: String) -> LogScope {
         let described = SCOPES.into_iter().find(|(known, _)| *known == name);
         let text = name.as_str();
-        let stands_for = names(&text);
-        let level = stands_for.iter().map(|scope| self.level(scope)).max().unwrap_or(OutputLevel::None);
+        let stands_for = scope_names(&text);
+        let level = stands_for.iter().map(|scope| self.level_of(scope)).max().unwrap_or(OutputLevel::None);
         let callers = stands_for.iter().any(|scope| self.0.callers.contains(scope));
         LogScope { description: described.map_or("", |(_, text)| text), level, callers, name }
     }

@@ -28,11 +28,12 @@ impl Subscriber for LogSubscriber {
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event()
-            && level(metadata).is_some_and(|level| self.0.passes(scope(metadata.target()), level))
+            && event_level(metadata)
+                .is_some_and(|level| self.0.is_enabled(event_scope(metadata.target()), level))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match self.0.most() {
+        Some(match self.0.max_level() {
             OutputLevel::None | OutputLevel::Fatal => LevelFilter::OFF,
             OutputLevel::Error => LevelFilter::ERROR,
             OutputLevel::Warn => LevelFilter::WARN,
@@ -43,12 +44,12 @@ impl Subscriber for LogSubscriber {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let Some(level) = level(metadata) else { return };
-        let scope = scope(metadata.target());
+        let Some(level) = event_level(metadata) else { return };
+        let scope = event_scope(metadata.target());
         let mut fields = EventFields::default();
         event.record(&mut fields);
         if self.0.0.callers.contains(scope) {
-            fields.labels.extend(caller(metadata).map(|caller| ("caller".to_owned(), caller)));
+            fields.labels.extend(caller_location(metadata).map(|caller| ("caller".to_owned(), caller)));
         }
         let EventFields { msg, labels } = fields;
         self.0.emit(&LogRecord { level, time: String::new(), scope: scope.to_owned(), msg, labels });
@@ -68,7 +69,7 @@ impl Subscriber for LogSubscriber {
 }
 
 /// Returns the level of an event. `None` for trace, which Istio does not have: libraries trace every byte.
-fn level(metadata: &Metadata<'_>) -> Option<LogLevel> {
+fn event_level(metadata: &Metadata<'_>) -> Option<LogLevel> {
     match *metadata.level() {
         tracing::Level::ERROR => Some(LogLevel::Error),
         tracing::Level::WARN => Some(LogLevel::Warn),
@@ -79,7 +80,7 @@ fn level(metadata: &Metadata<'_>) -> Option<LogLevel> {
 }
 
 /// Our crates name a scope as target. A path of modules is what an event has that names none: a library's.
-pub(super) fn scope(target: &str) -> &str {
+pub(super) fn event_scope(target: &str) -> &str {
     if target.contains("::") || LIBRARIES.iter().any(|library| target.starts_with(library)) {
         LIBRARY_SCOPE
     } else if target == DEFAULT_SCOPE {
@@ -90,7 +91,7 @@ pub(super) fn scope(target: &str) -> &str {
 }
 
 /// `file:line`, the file with two directories at most: where the source lay when it was built is nobody's business.
-fn caller(metadata: &Metadata<'_>) -> Option<String> {
+fn caller_location(metadata: &Metadata<'_>) -> Option<String> {
     let (file, line) = (metadata.file()?, metadata.line()?);
     let start = file.rmatch_indices('/').nth(2).map_or(0, |(at, _)| at + 1);
     Some(format!("{}:{line}", file.get(start..)?))
@@ -103,7 +104,7 @@ struct EventFields {
 }
 
 impl EventFields {
-    fn add(&mut self, field: &Field, text: String) {
+    fn add_field(&mut self, field: &Field, text: String) {
         if field.name() == "message" {
             self.msg = text;
         } else {
@@ -114,14 +115,14 @@ impl EventFields {
 
 impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, value.to_owned());
+        self.add_field(field, value.to_owned());
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.add(field, value.to_string());
+        self.add_field(field, value.to_string());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.add(field, format!("{value:?}"));
+        self.add_field(field, format!("{value:?}"));
     }
 }

@@ -218,7 +218,7 @@ fn libraries_share_a_scope_that_is_silent_below_warn() {
         ("cni", "cni"),
         ("cni-repair", "cni-repair"),
     ] {
-        assert_eq!(subscriber::scope(target), scope);
+        assert_eq!(subscriber::event_scope(target), scope);
     }
     let logged = Logged::with(|flags| flags.log_output_level = "debug,kube:warn");
     with_default(logged.logger.subscriber(), || {
@@ -250,8 +250,8 @@ fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
         say();
     });
     assert_eq!((made.get(), logged.text().lines().count()), (2, 2));
-    assert_eq!(logged.logger.levels(), [("default".to_owned(), OutputLevel::None)].into());
-    let levels = Logged::with(|flags| flags.log_output_level = "cni:error").logger.levels();
+    assert_eq!(logged.logger.scope_levels(), [("default".to_owned(), OutputLevel::None)].into());
+    let levels = Logged::with(|flags| flags.log_output_level = "cni:error").logger.scope_levels();
     let expected = [("cni", OutputLevel::Error), ("default", OutputLevel::Info), ("kube", OutputLevel::None)];
     assert_eq!(levels, BTreeMap::from(expected.map(|(scope, level)| (scope.to_owned(), level))));
 }
@@ -330,7 +330,7 @@ fn the_last_lines_are_kept_and_no_more_than_fits() {
         record(LogLevel::Info, "default", &text, &[])
     };
     (0..300).for_each(|number| logged.logger.emit(&line(number)));
-    let recent = logged.logger.recent();
+    let recent = logged.logger.recent_lines();
     assert!(recent.len() <= MAX_RECENT && recent.len() > MAX_RECENT - 2000, "{}", recent.len());
     assert!(recent.lines().last().unwrap().contains("line 299 ") && !recent.contains("line 0 "));
 }

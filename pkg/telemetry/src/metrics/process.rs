@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Adds `process_cpu_seconds_total`, `process_resident_memory_bytes` and so on. What cannot be read is left out.
 pub fn register_process(registry: &mut Registry) {
-    registry.register_collector(Box::new(ProcessCollector { started: started() }));
+    registry.register_collector(Box::new(ProcessCollector { started: start_time() }));
 }
 
 #[derive(Debug)]
@@ -55,14 +55,14 @@ impl ProcStat {
 }
 
 #[expect(clippy::cast_precision_loss)] // ticks of a process's life
-fn seconds(ticks: u64) -> f64 {
+fn ticks_to_seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-fn started() -> Option<f64> {
+fn start_time() -> Option<f64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
     let since_boot = Duration::try_from(clock_gettime(ClockId::Boottime)).ok()?;
-    Some(now.as_secs_f64() - since_boot.as_secs_f64() + seconds(ProcStat::read()?.start_ticks))
+    Some(now.as_secs_f64() - since_boot.as_secs_f64() + ticks_to_seconds(ProcStat::read()?.start_ticks))
 }
 
 /// Without the one that is open for counting.
@@ -75,21 +75,25 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut out = MetricsEncoder(&mut encoder);
         if let Some(stat) = ProcStat::read() {
-            out.counter(
+            out.encode_counter(
                 "process_cpu_seconds",
                 "User and system CPU time spent in seconds.",
-                seconds(stat.cpu_ticks),
+                ticks_to_seconds(stat.cpu_ticks),
             )?;
             let resident = stat.resident_pages.saturating_mul(page_size() as u64);
-            out.gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident)?;
-            out.gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", stat.virtual_bytes)?;
-            out.gauge("process_threads", "Number of threads.", stat.threads)?;
+            out.encode_gauge("process_resident_memory_bytes", "Resident memory size in bytes.", resident)?;
+            out.encode_gauge(
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                stat.virtual_bytes,
+            )?;
+            out.encode_gauge("process_threads", "Number of threads.", stat.threads)?;
         }
         if let Some(open) = open_fds() {
-            out.gauge("process_open_fds", "Number of open file descriptors.", open)?;
+            out.encode_gauge("process_open_fds", "Number of open file descriptors.", open)?;
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            out.gauge("process_max_fds", "Maximum number of open file descriptors.", most)?;
+            out.encode_gauge("process_max_fds", "Maximum number of open file descriptors.", most)?;
         }
         if let Some(started) = self.started {
             let help = "Start time of the process since unix epoch in seconds.";
@@ -102,19 +106,24 @@ impl Collector for ProcessCollector {
 struct MetricsEncoder<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl MetricsEncoder<'_, '_> {
-    fn counter(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
-        self.metric(name, help, &ConstCounter::new(value))
+    fn encode_counter(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
+        self.encode_metric(name, help, &ConstCounter::new(value))
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
-        self.metric(name, help, &ConstGauge::new(value))
+    fn encode_gauge(&mut self, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+        self.encode_metric(name, help, &ConstGauge::new(value))
     }
 
     fn gauge_f64(&mut self, name: &str, help: &str, value: f64) -> Result<(), fmt::Error> {
-        self.metric(name, help, &ConstGauge::new(value))
+        self.encode_metric(name, help, &ConstGauge::new(value))
     }
 
-    fn metric(&mut self, name: &str, help: &str, metric: &impl EncodeMetric) -> Result<(), fmt::Error> {
+    fn encode_metric(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric: &impl EncodeMetric,
+    ) -> Result<(), fmt::Error> {
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
     }
 }

@@ -145,14 +145,14 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Put(uid, number) => {
-                self.agent.hub.put(workload(&uid, number));
+                self.agent.hub.put_workload(workload(&uid, number));
                 self.wanted.insert(uid, number);
             }
             Op::Remove(uid) => {
-                self.agent.hub.remove(&uid.as_str().into());
+                self.agent.hub.remove_workload(&uid.as_str().into());
                 self.wanted.remove(&uid);
             }
-            Op::Open => self.agent.hub.open(),
+            Op::Open => self.agent.hub.start_snapshots(),
             Op::Connect(slot) => self.connect(slot),
             Op::Disconnect(slot) => self.disconnect(slot),
             Op::Refuse(uid) => drop(self.refuses.lock().unwrap().insert(uid)),

@@ -11,7 +11,7 @@ use std::{
 use bundle::redact;
 use cni_types::run_dir;
 use daemon_settings::DaemonSettings;
-use report::{Comparison, FirewallRule, StateReport, explain, tables};
+use report::{Comparison, FirewallRule, StateReport, explain_pod, tables};
 
 /// The end of a log that is long.
 const MAX_LOG: u64 = 4 * 1024 * 1024;
@@ -33,34 +33,38 @@ versions.txt      of the programs and the kernel
 ";
 
 /// Names and contents; each has been cleaned of credentials.
-pub(super) fn files(state: &StateReport, settings: &DaemonSettings, time: &str) -> Vec<(String, String)> {
+pub(super) fn archive_files(
+    state: &StateReport,
+    settings: &DaemonSettings,
+    time: &str,
+) -> Vec<(String, String)> {
     let pods: Vec<_> = state.pods.iter().collect();
     let explanations: String =
-        pods.iter().map(|pod| format!("{}\n", explain(state, &pod.namespace, &pod.name))).collect();
+        pods.iter().map(|pod| format!("{}\n", explain_pod(state, &pod.namespace, &pod.name))).collect();
     let mut files = vec![
         ("README.txt".to_owned(), README.to_owned()),
-        ("versions.txt".to_owned(), versions(state, time)),
-        ("summary.txt".to_owned(), tables::summary(state, false)),
-        ("pods.txt".to_owned(), tables::pods(state, &pods, true, false)),
+        ("versions.txt".to_owned(), versions_text(state, time)),
+        ("summary.txt".to_owned(), tables::render_summary(state, false)),
+        ("pods.txt".to_owned(), tables::pods_table(state, &pods, true, false)),
         ("explanations.txt".to_owned(), explanations),
-        ("differences.txt".to_owned(), tables::differences(state, false)),
-        ("plan.txt".to_owned(), tables::plan(state, false)),
-        ("history.txt".to_owned(), history(state)),
-        ("config.txt".to_owned(), config(state)),
+        ("differences.txt".to_owned(), tables::differences_table(state, false)),
+        ("plan.txt".to_owned(), tables::render_plan(state, false)),
+        ("history.txt".to_owned(), history_text(state)),
+        ("config.txt".to_owned(), config_text(state)),
     ];
-    files.extend(network(state));
-    files.extend(saves(&state.network.firewall));
+    files.extend(network_files(state));
+    files.extend(iptables_saves(&state.network.firewall));
     files.push(("logs/agent.log".to_owned(), agent_log(settings)));
-    files.extend(logs(settings));
+    files.extend(plugin_log_files(settings));
     for (_, text) in &mut files {
         *text = redact::text(text);
     }
-    files.push(("state.json".to_owned(), document(state)));
+    files.push(("state.json".to_owned(), redacted_state(state)));
     files
 }
 
 /// Cleaned text by text, so that it is still JSON.
-fn document(state: &StateReport) -> String {
+fn redacted_state(state: &StateReport) -> String {
     let mut value = match serde_json::to_value(state) {
         Ok(value) => value,
         Err(error) => return format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
@@ -69,7 +73,7 @@ fn document(state: &StateReport) -> String {
     format!("{value:#}\n")
 }
 
-fn versions(state: &StateReport, time: &str) -> String {
+fn versions_text(state: &StateReport, time: &str) -> String {
     let kernel = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}"));
         text.map_or_else(|error| format!("not known: {error}"), |text| text.trim().to_owned())
@@ -87,18 +91,20 @@ fn versions(state: &StateReport, time: &str) -> String {
     )
 }
 
-fn history(state: &StateReport) -> String {
+fn history_text(state: &StateReport) -> String {
     let line = |change: &report::ChangeRecord| {
         let pod = change.pod.as_deref().unwrap_or("-");
         let error = change.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
         let (at, cause, what, took) = (&change.started_at, &change.cause, &change.action, change.duration_ms);
-        report::clean(&format!("{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}", change.outcome))
-            + "\n"
+        report::sanitize_text(&format!(
+            "{at}  {took:.1} ms  {:?}  {pod}  [{cause}] {what}{error}",
+            change.outcome
+        )) + "\n"
     };
     state.history.iter().map(line).collect()
 }
 
-fn config(state: &StateReport) -> String {
+fn config_text(state: &StateReport) -> String {
     state
         .config
         .iter()
@@ -106,34 +112,38 @@ fn config(state: &StateReport) -> String {
         .collect()
 }
 
-fn network(state: &StateReport) -> Vec<(String, String)> {
+fn network_files(state: &StateReport) -> Vec<(String, String)> {
     let network = &state.network;
-    let foreign = lines(&network.foreign);
+    let foreign = join_lines(&network.foreign);
     vec![
-        ("network/ipsets.txt".to_owned(), listing(&network.ipsets)),
-        ("network/rules.txt".to_owned(), listing(&network.rules)),
-        ("network/routes.txt".to_owned(), listing(&network.routes)),
-        ("network/links.txt".to_owned(), listing(&network.links)),
-        ("network/sysctls.txt".to_owned(), listing(&network.sysctls)),
-        ("network/firewall.txt".to_owned(), listing(&network.firewall)),
+        ("network/ipsets.txt".to_owned(), comparison_text(&network.ipsets)),
+        ("network/rules.txt".to_owned(), comparison_text(&network.rules)),
+        ("network/routes.txt".to_owned(), comparison_text(&network.routes)),
+        ("network/links.txt".to_owned(), comparison_text(&network.links)),
+        ("network/sysctls.txt".to_owned(), comparison_text(&network.sysctls)),
+        ("network/firewall.txt".to_owned(), comparison_text(&network.firewall)),
         ("network/foreign.txt".to_owned(), foreign),
     ]
 }
 
-fn listing<T: Display>(compared: &Comparison<T>) -> String {
+fn comparison_text<T: Display>(compared: &Comparison<T>) -> String {
     let observed = match &compared.observed {
-        Some(observed) => format!("# observed\n{}", lines(observed)),
+        Some(observed) => format!("# observed\n{}", join_lines(observed)),
         None => "# observed: not known\n".to_owned(),
     };
-    format!("# desired\n{}{observed}# difference\n{}", lines(&compared.desired), lines(&compared.differences))
+    format!(
+        "# desired\n{}{observed}# difference\n{}",
+        join_lines(&compared.desired),
+        join_lines(&compared.differences)
+    )
 }
 
-fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+fn join_lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().map(|one| format!("{one}\n")).collect()
 }
 
 /// One file for each place and family, in the form of `iptables-save`.
-fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
+fn iptables_saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
     let mut saves: BTreeMap<String, BTreeMap<&str, Vec<&FirewallRule>>> = BTreeMap::new();
     for rule in firewall.observed.iter().flatten() {
         let place: String =
@@ -143,7 +153,7 @@ fn saves(firewall: &Comparison<FirewallRule>) -> Vec<(String, String)> {
     }
     let rule = |rule: &FirewallRule| format!("-A {} {}", rule.chain, rule.rule);
     let table = |(table, rules): (&str, Vec<&FirewallRule>)| {
-        format!("*{table}\n{}COMMIT\n", lines(rules.into_iter().map(rule)))
+        format!("*{table}\n{}COMMIT\n", join_lines(rules.into_iter().map(rule)))
     };
     let save = |tables: BTreeMap<&str, Vec<&FirewallRule>>| tables.into_iter().map(table).collect();
     saves.into_iter().map(|(name, tables)| (name, save(tables))).collect()
@@ -161,7 +171,7 @@ fn agent_log(settings: &DaemonSettings) -> String {
 }
 
 /// The plugin's own file, and the one before.
-fn logs(settings: &DaemonSettings) -> Vec<(String, String)> {
+fn plugin_log_files(settings: &DaemonSettings) -> Vec<(String, String)> {
     let file = settings.debug_socket.with_file_name(run_dir::LOG_FILE);
     let mut before = file.clone().into_os_string();
     before.push(".1");

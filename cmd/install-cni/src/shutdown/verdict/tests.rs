@@ -60,7 +60,7 @@ fn a_daemon_set_that_can_be_read_decides() {
         (selects, failed(), Short::Keep),
     ] {
         let round = ApiAnswers { daemon_set: read(daemon_set), node, ..ApiAnswers::default() };
-        let observation = judge(&known(DaemonSetPresence::Present, true, true), &round);
+        let observation = judge_round(&known(DaemonSetPresence::Present, true, true), &round);
         assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
     }
 }
@@ -78,7 +78,7 @@ fn what_was_seen_before_decides_when_the_daemon_set_cannot_be_read() {
         (failed(), DaemonSetPresence::Present, true, Short::Undecided),
     ] {
         let round = ApiAnswers { daemon_set: answer, pod: ApiAnswer::NotAsked, ..ApiAnswers::default() };
-        let observation = judge(&known(presence, watched, true), &round);
+        let observation = judge_round(&known(presence, watched, true), &round);
         assert_eq!(short(&observation), expected, "{presence:?} {round:?}: {observation:?}");
     }
 }
@@ -105,7 +105,7 @@ fn else_our_own_pod_and_our_permissions_decide() {
         for daemon_set in [refused(), failed(), ApiAnswer::NotFound] {
             let (pod, namespace) = (pod.clone(), namespace.clone());
             let round = ApiAnswers { daemon_set, node: ApiAnswer::NotAsked, pod, namespace, server_is_ready };
-            let observation = judge(&known(DaemonSetPresence::Unknown, false, could_read), &round);
+            let observation = judge_round(&known(DaemonSetPresence::Unknown, false, could_read), &round);
             assert_eq!(short(&observation), expected, "{round:?}: {observation:?}");
         }
     }
@@ -113,9 +113,9 @@ fn else_our_own_pod_and_our_permissions_decide() {
 
 #[test]
 fn nothing_is_known_of_a_daemon_set_before_it_was_determined() {
-    let observation = judge(&ShutdownFacts::default(), &ApiAnswers::default());
+    let observation = judge_round(&ShutdownFacts::default(), &ApiAnswers::default());
     assert_eq!(short(&observation), Short::Undecided, "{observation:?}");
     let round = ApiAnswers { pod: refused(), server_is_ready: true, ..ApiAnswers::default() };
     let known = ShutdownFacts { could_read_pod: true, ..ShutdownFacts::default() };
-    assert_eq!(short(&judge(&known, &round)), Short::Refused);
+    assert_eq!(short(&judge_round(&known, &round)), Short::Refused);
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn what_an_agent_before_was_told_counts_least() {
-    let inherit = |node: &mut Node| node.ledger.inherited(&"c1".into(), attached("u1", &[X, Y]));
+    let inherit = |node: &mut Node| node.ledger.record_inherited(&"c1".into(), attached("u1", &[X, Y]));
     let node = || Node::new(vec![shown("u1", &[])]);
     // Until its end, which may tell of no address.
     let mut alone = node();

@@ -74,7 +74,7 @@ pub(super) type JobFallback = Box<dyn FnOnce(Reason) -> JobResult>;
 
 impl CaptureJob {
     /// `None`: the result is only for the requester, who notices that there is none.
-    pub(super) fn otherwise(&self) -> Option<JobFallback> {
+    pub(super) fn job_fallback(&self) -> Option<JobFallback> {
         Some(match self {
             CaptureJob::Capture { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
@@ -85,7 +85,7 @@ impl CaptureJob {
                 Box::new(move |why| JobResult::Looked { uid, netns, watch: None, result: Err(why) })
             }
             CaptureJob::Glance(pods) => {
-                let results = pods.iter().map(|order| order.result(None)).collect();
+                let results = pods.iter().map(|order| order.to_result(None)).collect();
                 Box::new(move |_| JobResult::Glanced { pods: results, changes: Vec::new() })
             }
             CaptureJob::Release { uid, .. } => {
@@ -131,7 +131,7 @@ pub(crate) enum JobResult {
 
 impl JobResult {
     /// The pod that it is about, if it is about one.
-    pub(in crate::in_pod) fn uid(&self) -> Option<&PodUid> {
+    pub(in crate::in_pod) fn pod_uid(&self) -> Option<&PodUid> {
         match self {
             JobResult::Captured { uid, .. }
             | JobResult::Looked { uid, .. }
@@ -184,7 +184,7 @@ pub(crate) struct GlanceResult {
 
 impl GlanceOrder {
     /// Returns the result for this pod.
-    pub(in crate::in_pod) fn result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
+    pub(in crate::in_pod) fn to_result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
         GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), whole }
     }
 }

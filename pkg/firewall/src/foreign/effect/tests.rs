@@ -25,12 +25,16 @@ fn only_what_can_become_one_of_our_marks_counts() {
         ((u32::MAX, 0x539), Some(RuleEffect::AnyMark)),
     ];
     for ((mask, xor), expected) in cases {
-        assert_eq!(MarkRegister::UNTOUCHED.bitwise(mask, xor).effect(&OURS), expected, "{mask:#x} {xor:#x}");
+        assert_eq!(
+            MarkRegister::UNTOUCHED.apply_bitwise(mask, xor).mark_effect(&OURS),
+            expected,
+            "{mask:#x} {xor:#x}"
+        );
     }
-    let twice = MarkRegister::UNTOUCHED.bitwise(!0x500, 0x500).bitwise(!0xff, 0x39);
-    assert_eq!(twice.effect(&OURS), Some(RuleEffect::Marks(0x539)));
-    assert_eq!(MarkRegister::Unknown.effect(&OURS), Some(RuleEffect::AnyMark));
-    assert_eq!(MarkRegister::Unknown.bitwise(0, 7).effect(&OURS), None);
+    let twice = MarkRegister::UNTOUCHED.apply_bitwise(!0x500, 0x500).apply_bitwise(!0xff, 0x39);
+    assert_eq!(twice.mark_effect(&OURS), Some(RuleEffect::Marks(0x539)));
+    assert_eq!(MarkRegister::Unknown.mark_effect(&OURS), Some(RuleEffect::AnyMark));
+    assert_eq!(MarkRegister::Unknown.apply_bitwise(0, 7).mark_effect(&OURS), None);
 }
 
 #[test]

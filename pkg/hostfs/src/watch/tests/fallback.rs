@@ -29,13 +29,13 @@ fn what_changes_while_inotify_is_got_is_seen() {
 fn a_path_that_is_no_directory_is_polled_until_it_is_one() {
     let [mut fixture, _] = Fixture::both();
     let file = fixture.path("old");
-    fixture.watcher.watch(std::slice::from_ref(&file));
-    assert!(fixture.watcher.wait(LONG).unwrap().changed);
+    fixture.watcher.set_directories(std::slice::from_ref(&file));
+    assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
     assert!(fixture.watcher.polled()[0].1.starts_with("Not a directory"), "{:?}", fixture.watcher.polled());
-    assert_eq!(fixture.watcher.wait(fixture.short()).unwrap(), WakeReason::default());
+    assert_eq!(fixture.watcher.wait_for_change(fixture.short()).unwrap(), WakeReason::default());
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    assert!(fixture.watcher.wait(LONG).unwrap().changed);
+    assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
     assert_eq!(fixture.watcher.polled(), []);
 }
 

@@ -19,8 +19,8 @@ fn a_burst_is_one_or_two_wakes() {
             start.elapsed()
         });
         let mut wakes = 0;
-        assert!(fixture.watcher.wait(LONG).unwrap().changed);
-        while fixture.watcher.wait(POLL * 2).unwrap().changed {
+        assert!(fixture.watcher.wait_for_change(LONG).unwrap().changed);
+        while fixture.watcher.wait_for_change(POLL * 2).unwrap().changed {
             wakes += 1;
         }
         // Two, unless the machine is so busy that it is not one burst.
@@ -48,11 +48,11 @@ impl Fixture {
             let directory = self.path("");
             self.watcher.next_poll = Instant::now() + QUIET;
             let writer = thread::spawn(move || drip(&directory, burst));
-            assert!(self.watcher.wait(LONG).unwrap().changed);
+            assert!(self.watcher.wait_for_change(LONG).unwrap().changed);
             let over = writer.is_finished();
-            let again = self.watcher.wait(self.short()).unwrap().changed;
+            let again = self.watcher.wait_for_change(self.short()).unwrap().changed;
             let longest = writer.join().unwrap();
-            while self.watcher.wait(self.short()).unwrap().changed {}
+            while self.watcher.wait_for_change(self.short()).unwrap().changed {}
             (longest < PAUSE / 2).then_some((over, again))
         });
         counted.expect("no burst without a break in 20")
@@ -75,14 +75,17 @@ fn drip(directory: &Path, burst: Duration) -> Duration {
 fn timeouts_are_kept_and_nothing_runs_meanwhile() {
     for mut fixture in Fixture::both() {
         let (before, start) = (activity(), Instant::now());
-        assert_eq!(fixture.watcher.wait(Duration::from_secs(1)).unwrap(), WakeReason::default());
+        assert_eq!(fixture.watcher.wait_for_change(Duration::from_secs(1)).unwrap(), WakeReason::default());
         let (after, took) = (activity(), start.elapsed());
         assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
         let (slept, ran) = (after.0 - before.0, after.1 - before.1);
         assert!(slept <= 8 && ran <= 10, "in one quiet second {slept} sleeps and {ran} ticks");
-        assert_eq!(fixture.watcher.wait(Duration::ZERO).unwrap(), WakeReason::default());
+        assert_eq!(fixture.watcher.wait_for_change(Duration::ZERO).unwrap(), WakeReason::default());
         fixture.watcher.waker().wake();
-        assert!(fixture.watcher.wait(Duration::MAX).unwrap().woken, "a time beyond the clock is for ever");
+        assert!(
+            fixture.watcher.wait_for_change(Duration::MAX).unwrap().woken,
+            "a time beyond the clock is for ever"
+        );
     }
 }
 

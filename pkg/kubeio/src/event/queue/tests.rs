@@ -51,7 +51,7 @@ impl Desk {
 
     /// Everything that the budgets allow now.
     fn published(&mut self) -> Vec<WaitingEvent> {
-        std::iter::from_fn(|| match self.queue.next(self.now) {
+        std::iter::from_fn(|| match self.queue.next_event(self.now) {
             NextEvent::Publish(waiting) => Some(waiting),
             NextEvent::At(when) => {
                 assert!(when > self.now, "a publisher that waits would never end");
@@ -71,7 +71,7 @@ impl Desk {
     fn wait_for(&mut self, is_it: impl Fn(&WaitingEvent) -> bool) -> Option<Duration> {
         let began = self.now;
         loop {
-            match self.queue.next(self.now) {
+            match self.queue.next_event(self.now) {
                 NextEvent::Publish(waiting) if is_it(&waiting) => return Some(self.now - began),
                 NextEvent::Publish(_) => {}
                 NextEvent::At(when) => self.now = when,
@@ -82,7 +82,7 @@ impl Desk {
 }
 
 fn is_of(namespace: &str) -> impl Fn(&WaitingEvent) -> bool {
-    move |waiting| waiting.share() == namespace
+    move |waiting| waiting.share_name() == namespace
 }
 
 /// Numbers that look random, and are the same in each run.
@@ -148,7 +148,7 @@ fn the_newest_state_of_a_subject_is_published_and_repetitions_are_counted() {
     assert_eq!(desk.texts(), ["shop/web CaptureFailed another reason*1"], "the reason that was not yet");
     desk.at(30_000);
     assert_eq!(desk.texts(), ["shop/db BypassesMesh same*2"]);
-    assert_eq!(desk.queue.next(desk.now), NextEvent::Idle);
+    assert_eq!(desk.queue.next_event(desk.now), NextEvent::Idle);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn what_could_not_be_published_is_tried_again_unless_there_is_news_or_it_is_too_
     desk.add(subject("shop", "web"), event("BypassesMesh", true, "c"));
     fail(&mut desk);
     desk.at(3_600_000);
-    assert_eq!(desk.queue.next(desk.now), NextEvent::Idle);
+    assert_eq!(desk.queue.next_event(desk.now), NextEvent::Idle);
 }
 
 /// S 2.5: a pod author makes Events all the time, of any kind, for any pods.
@@ -279,14 +279,14 @@ fn memory_is_bounded_and_the_namespace_with_the_most_events_gives_way() {
         for number in 0..2_000 {
             let pod = subject(&format!("evil-{}", numbers.below(3)), &number.to_string());
             let dropped = desk.add(pod, event("JoinedMesh", false, &"x".repeat(1024)));
-            assert!(dropped.is_none_or(|dropped| dropped.share().starts_with("evil")));
+            assert!(dropped.is_none_or(|dropped| dropped.share_name().starts_with("evil")));
         }
         for number in 0..9 {
             desk.pod("last", &number.to_string(), "JoinedMesh");
         }
         assert_eq!(desk.queue.classes[&EventClass::Pod].waiting.len(), WAITING);
         let theirs = desk.queue.classes[&EventClass::Pod].waiting.iter();
-        let theirs = theirs.filter(|waiting| !waiting.share().starts_with("evil")).count();
+        let theirs = theirs.filter(|waiting| !waiting.share_name().starts_with("evil")).count();
         assert_eq!(theirs, 18, "all of both");
     }
     // Many namespaces of which each has one.

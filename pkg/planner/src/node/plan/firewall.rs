@@ -54,7 +54,7 @@ pub(super) fn rules_of_slots(
     these: [bool; 2],
 ) -> RuleSet {
     let slot = |slot: ZtunnelSlot| {
-        let ztunnel = desired.slot(slot).filter(|_| *slot.select_from(&these))?;
+        let ztunnel = desired.ztunnel_in(slot).filter(|_| *slot.select_from(&these))?;
         let veth = IfName::new(&ztunnel.veth).ok()?;
         Some(rule_sets::ZtunnelEndpoint { veth, ztunnel_ip: ztunnel.ip(family)? })
     };
@@ -62,8 +62,8 @@ pub(super) fn rules_of_slots(
     let dns = active.filter(|(_, ztunnel)| ztunnel.dns).and_then(|(_, ztunnel)| ztunnel.ip(family));
     let capture = active.is_some() || desired.fallback != ZtunnelFallback::Open;
     let slots = ZtunnelSlot::BOTH.map(slot);
-    let host = rule_sets::NodeParameters { family, slots, set: config.set(family), dns, capture };
-    rule_sets::host(&config.rules, &host)
+    let host = rule_sets::NodeParameters { family, slots, set: config.set_name(family), dns, capture };
+    rule_sets::host_rules(&config.rules, &host)
 }
 
 pub(in crate::node) fn inside_rules(
@@ -75,5 +75,5 @@ pub(in crate::node) fn inside_rules(
         return RuleSet::default();
     };
     let inside = rule_sets::ZtunnelParameters { family, uplink: &uplink, ip, dns: ztunnel.dns };
-    rule_sets::ztunnel(&config.rules, &inside)
+    rule_sets::ztunnel_rules(&config.rules, &inside)
 }

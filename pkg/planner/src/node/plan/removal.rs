@@ -27,19 +27,19 @@ pub(super) fn tidy_steps(
     }
     // Before the routes, which they may still lead to.
     steps.extend(
-        diff::missing(&observed.rules, rules)
+        diff::missing_elements(&observed.rules, rules)
             .into_iter()
             .map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)),
     );
-    let stale = diff::stale(&want::routes(config, desired), &observed.routes);
+    let stale = diff::stale_routes(&want::node_routes(config, desired), &observed.routes);
     // What a link that goes takes along is deleted all the same: that it is gone already is fine.
     steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
     for slot in ZtunnelSlot::BOTH {
-        if desired.slot(slot).is_some() {
+        if desired.ztunnel_in(slot).is_some() {
             steps.extend(tidy_inside(config, slot, desired, observed));
             continue;
         }
-        let links = want::pairs(slot).into_iter().map(|pair| pair.node);
+        let links = want::link_pairs(slot).into_iter().map(|pair| pair.node);
         steps.extend(
             links
                 .filter(|link| observed.links.contains_key(link))
@@ -57,21 +57,21 @@ fn tidy_inside(
     desired: &DesiredState,
     observed: &ObservedState,
 ) -> Vec<Operation> {
-    let (Some(ztunnel), Some(inside)) = (desired.slot(slot), slot.select_from(&observed.inside)) else {
+    let (Some(ztunnel), Some(inside)) = (desired.ztunnel_in(slot), slot.select_from(&observed.inside)) else {
         return Vec::new();
     };
     let place = NetnsPlace::Ztunnel(slot);
-    let (rules, routes) = want::inside(config, ztunnel);
-    let mut steps: Vec<Operation> = diff::missing(&inside.rules, &rules)
+    let (rules, routes) = want::inside_routing(config, ztunnel);
+    let mut steps: Vec<Operation> = diff::missing_elements(&inside.rules, &rules)
         .into_iter()
         .map(|rule| Operation::DeleteRule(place, rule))
         .collect();
-    steps.extend(route_step(place, diff::stale(&routes, &inside.routes), RouteEdit::Delete));
+    steps.extend(route_step(place, diff::stale_routes(&routes, &inside.routes), RouteEdit::Delete));
     steps
 }
 
 /// Everything of ours, in the opposite order.
-pub(super) fn remove(observed: &ObservedState) -> Vec<Operation> {
+pub(super) fn removal_steps(observed: &ObservedState) -> Vec<Operation> {
     let mut steps = firewall_removal(NetnsPlace::Node, &observed.firewall, observed.chains_noted);
     steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
     steps.extend(route_step(NetnsPlace::Node, observed.routes.clone(), RouteEdit::Delete));

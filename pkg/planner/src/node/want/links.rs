@@ -22,7 +22,7 @@ impl Direction {
     /// Both.
     pub const BOTH: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
 
-    pub(super) const fn name(self) -> &'static str {
+    pub(super) const fn link_prefix(self) -> &'static str {
         match self {
             Direction::Inbound => "istioin",
             Direction::Outbound => "istioout",
@@ -45,30 +45,30 @@ pub struct LinkPair {
 
 /// The pairs of a slot.
 #[must_use]
-pub fn pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
+pub fn link_pairs(slot: ZtunnelSlot) -> [LinkPair; 2] {
     Direction::BOTH.map(|direction| LinkPair {
         slot,
         direction,
         node: node_link(direction, slot),
-        ztunnel: format!("p{}", direction.name()),
+        ztunnel: format!("p{}", direction.link_prefix()),
     })
 }
 
 pub(in crate::node) fn node_link(direction: Direction, slot: ZtunnelSlot) -> String {
-    format!("{}{slot}", direction.name())
+    format!("{}{slot}", direction.link_prefix())
 }
 
 /// Addresses of one end of all pairs of a slot.
-pub(in crate::node) fn addresses(
+pub(in crate::node) fn link_addresses(
     config: &NodeConfig,
     slot: ZtunnelSlot,
     generation: &ZtunnelInstance,
     on_node: bool,
 ) -> BTreeSet<(String, IpNet)> {
     let of = |pair: LinkPair, family| {
-        let ends = config.ends(pair.direction == Direction::Inbound, slot, family);
+        let ends = config.link_ends(pair.direction == Direction::Inbound, slot, family);
         if on_node { (pair.node, ends.node) } else { (pair.ztunnel, ends.ztunnel) }
     };
     let families = Family::BOTH.into_iter().filter(|family| generation.ip(*family).is_some());
-    families.flat_map(|family| pairs(slot).map(|pair| of(pair, family))).collect()
+    families.flat_map(|family| link_pairs(slot).map(|pair| of(pair, family))).collect()
 }

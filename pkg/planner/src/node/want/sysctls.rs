@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::links::{Direction, pairs};
+use super::links::{Direction, link_pairs};
 use crate::node::state::{ZtunnelInstance, ZtunnelSlot};
 
 /// Settings of the node that a slot needs. With the strict check of source addresses, which counts if either the link
@@ -21,7 +21,7 @@ pub(in crate::node) fn node_sysctls(
     if value(&check).max(value(&key("all", "rp_filter"))) == 1 {
         wanted.insert(check, "2".to_owned());
     }
-    wanted.extend(pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
+    wanted.extend(link_pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
     wanted
 }
 
@@ -30,7 +30,8 @@ pub(in crate::node) fn node_sysctls(
 /// node would take both connections for one. So ztunnels choose theirs from below the range that pods have, and the two
 /// slots from different halves.
 pub(in crate::node) fn inside_sysctls(slot: ZtunnelSlot) -> BTreeMap<String, String> {
-    let names = Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.name()));
+    let names =
+        Direction::BOTH.map(|direction| format!("net/ipv4/conf/p{}/rp_filter", direction.link_prefix()));
     let ports = match slot {
         ZtunnelSlot::Zero => "16384\t24575",
         ZtunnelSlot::One => "24576\t32767",
@@ -47,7 +48,7 @@ const PORTS: &str = "net/ipv4/ip_local_port_range";
 pub fn watched_sysctls(slot: ZtunnelSlot, veth: &str) -> Vec<String> {
     let of_veth = [(veth.to_owned(), "rp_filter"), (veth.to_owned(), "accept_local")];
     let of_all = [("all".to_owned(), "rp_filter")];
-    let of_ours = pairs(slot).map(|pair| (pair.node, "rp_filter"));
+    let of_ours = link_pairs(slot).map(|pair| (pair.node, "rp_filter"));
     let every = of_veth.into_iter().chain(of_all).chain(of_ours);
     every.map(|(link, name)| format!("net/ipv4/conf/{link}/{name}")).collect()
 }

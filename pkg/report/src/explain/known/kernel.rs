@@ -3,14 +3,14 @@
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use super::{RESTART, repairs, title, traffic, where_to_ask};
+use super::{RESTART, pod_title, repair_advice, traffic_consequence, where_to_ask};
 use crate::{
     compare::Comparison,
     explain::finding::Finding,
     network::SetMember,
     pod::PodState,
     state::{Observer, StateReport},
-    text::{clause, count},
+    text::{format_count, to_clause},
 };
 
 pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding> {
@@ -24,7 +24,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
         return None;
     }
     let out = outside_the_set(&state.network.ipsets, pod)?;
-    let title = title(pod);
+    let title = pod_title(pod);
     let (code, says) = match pod.mode {
         Some(RedirectionMode::InPod) => (
             "probe-address-missing",
@@ -39,7 +39,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
             ),
         ),
     };
-    Some(Finding::wrong(code, says, repairs(state)))
+    Some(Finding::wrong(code, says, repair_advice(state)))
 }
 
 /// The first of its addresses that should be in a set and is in none.
@@ -59,9 +59,13 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
     {
         return None;
     }
-    let why = pod.kernel.unobserved.as_deref().map_or_else(String::new, |why| format!(" ({})", clause(why)));
-    let says =
-        format!("The network namespace of the pod {} was not found{why}. {}", title(pod), traffic(pod));
+    let why =
+        pod.kernel.unobserved.as_deref().map_or_else(String::new, |why| format!(" ({})", to_clause(why)));
+    let says = format!(
+        "The network namespace of the pod {} was not found{why}. {}",
+        pod_title(pod),
+        traffic_consequence(pod)
+    );
     let advice = [
         "Check whether the pod's containers run on this node, for instance with crictl ps.",
         "Check whether the agent sees the processes of the whole node (setting host-proc).",
@@ -71,14 +75,14 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
 }
 
 /// Finds a pod whose rules are in place, but preceded by rules of other components.
-pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let first = clause(pod.kernel.preceding_rules.first()?);
+pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
+    let first = to_clause(pod.kernel.preceding_rules.first()?);
     let number = pod.kernel.preceding_rules.len();
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     let says = format!(
         "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
          some of its traffic bypasses the mesh ({first}{more}).",
-        title(pod)
+        pod_title(pod)
     );
     let advice = [
         "Find out which container of the pod made these rules, and remove them: the agent leaves rules of other components \
@@ -89,12 +93,12 @@ pub(super) fn overruled(_: &StateReport, pod: &PodState) -> Option<Finding> {
 }
 
 /// Finds a pod whose rules are in place only for the moment.
-pub(super) fn unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
+pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0)?;
     let says = format!(
         "The rules of the pod {} are removed repeatedly, and were restored {repairs} times in a row: all or some of its traffic \
          bypasses the mesh in between. It is pending until its rules stay in place.",
-        title(pod)
+        pod_title(pod)
     );
     let advice = [
         "Find out which container of the pod, or which program of the node, removes them; the Event CaptureUnstable lists which.",
@@ -103,15 +107,15 @@ pub(super) fn unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
     Some(Finding::wrong("unstable", says, &advice))
 }
 
-pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let first = clause(pod.kernel.differences.first()?);
-    let (title, number) = (title(pod), pod.kernel.differences.len());
+pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
+    let first = to_clause(pod.kernel.differences.first()?);
+    let (title, number) = (pod_title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     if pod.mode == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
         let says = format!(
             "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
              {}",
-            traffic(pod)
+            traffic_consequence(pod)
         );
         let advice = [
             "Delete the pod: its owner starts another one, which goes through the plugin.",
@@ -121,18 +125,18 @@ pub(super) fn drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
     }
     let says = format!(
         "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
-        count(number, "place"),
-        traffic(pod)
+        format_count(number, "place"),
+        traffic_consequence(pod)
     );
-    let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repairs(state) };
+    let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repair_advice(state) };
     Some(Finding::wrong("drifted", says, advice))
 }
 
 /// The kernel could not be asked.
-pub(super) fn unseen(state: &StateReport, pod: &PodState) -> Finding {
-    let title = title(pod);
+pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
+    let title = pod_title(pod);
     let why = match &pod.kernel.unobserved {
-        Some(why) => clause(why),
+        Some(why) => to_clause(why),
         None if state.observation.observer == Observer::Command => "the agent does not run".to_owned(),
         None => "it has not been observed yet".to_owned(),
     };

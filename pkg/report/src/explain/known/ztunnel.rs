@@ -2,17 +2,22 @@
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use super::{RESTART, title, traffic};
+use super::{RESTART, pod_title, traffic_consequence};
 use crate::{
     explain::finding::Finding,
     pod::PodState,
     state::{Observer, StateReport},
-    text::clause,
+    text::to_clause,
 };
 
-pub(super) fn refused(_: &StateReport, pod: &PodState) -> Option<Finding> {
+pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let why = pod.ztunnel.as_ref()?.error.as_ref()?;
-    let says = format!("ztunnel refused the pod {}: {}. {}", title(pod), clause(why), traffic(pod));
+    let says = format!(
+        "ztunnel refused the pod {}: {}. {}",
+        pod_title(pod),
+        to_clause(why),
+        traffic_consequence(pod)
+    );
     let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
     Some(Finding::wrong("ztunnel-refused", says, &advice))
 }
@@ -78,7 +83,7 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
-    let says = format!("{there}, so the pod {} has no proxy: {then}.", title(pod));
+    let says = format!("{there}, so the pod {} has no proxy: {then}.", pod_title(pod));
     Some(Finding::wrong(code, says, advice))
 }
 
@@ -87,6 +92,10 @@ pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Findi
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.acknowledged);
     let way = pod.mode.filter(|way| *way == RedirectionMode::InPod && !serves)?;
     let (there, advice) = missing_ztunnel(state, way)?;
-    let says = format!("{there}, so ztunnel does not serve the pod {}. {}", title(pod), traffic(pod));
+    let says = format!(
+        "{there}, so ztunnel does not serve the pod {}. {}",
+        pod_title(pod),
+        traffic_consequence(pod)
+    );
     Some(Finding::wrong("ztunnel-not-connected", says, advice))
 }

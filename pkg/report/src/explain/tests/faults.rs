@@ -1,6 +1,6 @@
 //! What is wrong with the node, and what it means for a pod.
 
-use super::{NodeCase, asked, explain, node};
+use super::{NodeCase, asked, explain_pod, node};
 use crate::{
     CaptureState, Comparison, DifferenceKind, InstalledFile, Observer, PartHealth, PodVerdict,
     RedirectionMode, StateDifference, StatePart, StateReport, Unobserved, ZtunnelView,
@@ -197,7 +197,7 @@ fn no_ztunnel(state: &mut StateReport) {
 
 fn out_of_set(state: &mut StateReport) {
     let desired = state.network.ipsets.desired.clone();
-    state.network.ipsets = Comparison::compare(desired, Vec::new());
+    state.network.ipsets = Comparison::compare_sets(desired, Vec::new());
 }
 
 fn missing(what: &str) -> StateDifference {
@@ -212,7 +212,7 @@ fn the_agents_container_is_advised_only_from_elsewhere() {
     state.pods[0].capture = CaptureState::Unknown;
     state.pods[0].kernel.unobserved = Some("Operation not permitted".into());
     let advised = |state: &StateReport| {
-        let answer = explain(state, &state.pods[0].namespace, &state.pods[0].name);
+        let answer = explain_pod(state, &state.pods[0].namespace, &state.pods[0].name);
         answer.advice.iter().any(|advice| advice.contains("in the agent's container"))
     };
     assert!(!advised(&state));

@@ -39,7 +39,7 @@ impl Drop for Within<'_> {
 }
 
 impl StateInspector for Fake {
-    fn state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
+    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
         Box::pin(async {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -52,7 +52,7 @@ impl StateInspector for Fake {
         })
     }
 
-    fn explain(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move {
             let broken = self.broken.load(Ordering::SeqCst);
             let answer = || json!({"pod": format!("{namespace}/{name}")});
@@ -60,12 +60,12 @@ impl StateInspector for Fake {
         })
     }
 
-    fn prove(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
         Box::pin(async move { Ok(json!({"proven": format!("{namespace}/{name}")})) })
     }
 
     /// Returns the change in the place of an answer.
-    fn simulate(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
         let problem = Some(change.to_string());
         Box::pin(async { Ok(NodeSimulation { problem, ..NodeSimulation::default() }) })
     }
@@ -111,7 +111,7 @@ pub(super) fn state(pods: usize) -> Arc<StateReport> {
         device: Some("istioin".to_owned()),
         metric,
     };
-    state.network.routes = Comparison::compare(vec![route(1)], vec![route(2)]);
+    state.network.routes = Comparison::compare_sets(vec![route(1)], vec![route(2)]);
     Arc::new(state)
 }
 

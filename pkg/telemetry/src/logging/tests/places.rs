@@ -24,17 +24,17 @@ fn a_full_disk_loses_lines_and_nothing_else() {
     let logger = logger(&LogFlags { log_target: &targets, ..LogFlags::default() });
     logger.emit(&record(LogLevel::Info, "", "one", &[]));
     logger.emit(&record(LogLevel::Info, "", "two", &[]));
-    assert_eq!(logger.dropped(), 2);
+    assert_eq!(logger.dropped_lines(), 2);
     assert_eq!(fs::read_to_string(good).unwrap().lines().count(), 2, "the other target has them");
 }
 
 #[test]
 fn a_closed_pipe_loses_lines_and_nothing_else() {
     let (reader, writer) = io::pipe().unwrap();
-    let mut output = LogOutput::standard(writer.as_fd()).unwrap();
-    assert!(output.write(b"read\n"));
+    let mut output = LogOutput::open_standard(writer.as_fd()).unwrap();
+    assert!(output.write_line(b"read\n"));
     drop(reader);
-    assert!(!output.write(b"lost\n"));
+    assert!(!output.write_line(b"lost\n"));
 }
 
 /// Both ways in which a pipe is held: opened anew without blocking, and as it is.
@@ -43,7 +43,7 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
     for anew in [true, false] {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut output = if anew {
-            let output = LogOutput::standard(writer.as_fd()).unwrap();
+            let output = LogOutput::open_standard(writer.as_fd()).unwrap();
             drop(writer);
             output
         } else {
@@ -53,11 +53,11 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
         let fitting = fill(&mut output, &line);
         assert!((60..66).contains(&fitting), "a pipe takes 64 kB: {fitting}");
         let start = Instant::now();
-        assert!((0..100).all(|_| !output.write(&line)));
+        assert!((0..100).all(|_| !output.write_line(&line)));
         assert!(start.elapsed() < Duration::from_millis(500), "waited again: {:?}", start.elapsed());
         let mut text = vec![0; fitting * line.len()];
         reader.read_exact(&mut text).unwrap();
-        assert!(output.write(b"back\n"));
+        assert!(output.write_line(b"back\n"));
         let mut back = [0; 5];
         reader.read_exact(&mut back).unwrap();
         assert_eq!(back, *b"back\n");
@@ -68,7 +68,7 @@ fn a_reader_that_stalls_delays_once_and_gets_whole_lines_later() {
 /// How many lines fit, which ends after the time that a reader is given.
 fn fill(output: &mut LogOutput, line: &[u8]) -> usize {
     let start = Instant::now();
-    let fitting = (0..1000).take_while(|_| output.write(line)).count();
+    let fitting = (0..1000).take_while(|_| output.write_line(line)).count();
     let waited = start.elapsed();
     assert!(waited > Duration::from_millis(900) && waited < Duration::from_secs(5), "{waited:?}");
     fitting
@@ -77,13 +77,13 @@ fn fill(output: &mut LogOutput, line: &[u8]) -> usize {
 #[test]
 fn a_line_that_was_cut_is_ended_before_the_next() {
     let (mut reader, writer) = io::pipe().unwrap();
-    let mut output = LogOutput::standard(writer.as_fd()).unwrap();
+    let mut output = LogOutput::open_standard(writer.as_fd()).unwrap();
     drop(writer);
-    assert!(!output.write(&b"x".repeat(100_000)));
-    assert!(!output.write(b"lost\n"));
+    assert!(!output.write_line(&b"x".repeat(100_000)));
+    assert!(!output.write_line(b"lost\n"));
     let mut part = vec![0; 65_536];
     reader.read_exact(&mut part).unwrap();
-    assert!(output.write(b"next\n") && output.write(b"last\n"));
+    assert!(output.write_line(b"next\n") && output.write_line(b"last\n"));
     drop(output);
     let mut rest = String::new();
     reader.read_to_string(&mut rest).unwrap();

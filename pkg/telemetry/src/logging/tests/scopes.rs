@@ -29,9 +29,9 @@ fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
     let logged = Logged::with(|_| ());
     let logger = &logged.logger;
     assert_eq!(logger.change_level("cni-agent", "debug"), Ok(Debug));
-    let levels = ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.level(scope).as_str());
+    let levels = ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.level_of(scope).as_str());
     assert_eq!(levels, ["debug", "debug", "debug", "debug", "info"]);
-    let before = logger.levels();
+    let before = logger.scope_levels();
     for (scope, level, mistake) in [
         (
             "nothing",
@@ -43,7 +43,7 @@ fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
     ] {
         assert_eq!(logger.change_level(scope, level).unwrap_err().to_string(), mistake);
     }
-    assert_eq!(logger.levels(), before);
+    assert_eq!(logger.scope_levels(), before);
     assert_eq!(logger.change_level("all", "error"), Ok(Error));
     assert!(logger.scopes().iter().all(|scope| scope.level == Error));
 }
