@@ -42,6 +42,8 @@ const FLUX: Run = ClusterOnly("Flux, which no test runs; a test renders the mani
 const CILIUM: Run = ClusterOnly("Cilium, which no test installs; docs/cilium.md says so");
 /// That function runs every command of its page as it is written there.
 const FIRST: Run = Test("tests/e2e/tour.rs", "label_first_namespace");
+/// That function runs every command of its page as it is written there.
+const CANARY: Run = Test("tests/e2e/canary.rs", "follow_page");
 const LABEL: Run = ClusterOnly("kubectl; hack/demo and hack/demo --in-pod set the same label");
 
 /// Commands as they are in the documentation, without prompt and comment.
@@ -171,14 +173,24 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl -n istio-system delete pod -l k8s-app=istio-cni-node --field-selector spec.nodeName=node-7",
         ClusterOnly("kubectl; tests of shutdowns delete the agent's pod while its DaemonSet stays"),
     ),
+    // A second release on some nodes.
+    ("kubectl create namespace istio-cni-canary", CANARY),
+    ("kubectl label namespace istio-cni-canary pod-security.kubernetes.io/enforce=privileged", CANARY),
+    ("kubectl apply -f canary-bindings.yaml", CANARY),
     (
         "helm upgrade --install istio-cni-canary ./deploy/charts/istio-cni -n istio-cni-canary -f my-istio-values.yaml -f canary-values.yaml",
-        ClusterOnly("a registry and a cluster; hack/render compares the objects of two such releases"),
+        CANARY,
     ),
     (
-        "kubectl label node node-7 example.com/istio-cni=canary",
-        ClusterOnly("kubectl, and two releases of the chart"),
+        "helm upgrade istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml -f beside-canary.yaml",
+        CANARY,
     ),
+    ("kubectl label node node-2 example.com/istio-cni=canary", CANARY),
+    ("kubectl rollout status -n istio-cni-canary daemonset/istio-cni-node", CANARY),
+    ("kubectl label node node-2 example.com/istio-cni-", CANARY),
+    ("helm uninstall istio-cni-canary -n istio-cni-canary", CANARY),
+    ("kubectl delete -f canary-bindings.yaml", CANARY),
+    ("helm upgrade istio-cni ./deploy/charts/istio-cni -n istio-system -f my-istio-values.yaml", CANARY),
     (
         "helm template istio-cni ./deploy/charts/istio-cni --set millrace.strict=true --set repiar.enabled=false",
         Test(

@@ -25,6 +25,8 @@ pub(crate) const START_LIMIT: Duration = Duration::from_secs(40);
 pub(crate) struct Fixture {
     pub(crate) checks: Checks,
     pub(crate) machine: Machine,
+    /// A second node, in the part that is about two.
+    pub(crate) second: Option<Machine>,
     pub(crate) control: ControlPlane,
     _outside: Running,
 }
@@ -34,8 +36,8 @@ impl Fixture {
         let start = Instant::now();
         let outside = serve_outside();
         let control = ControlPlane::start(places);
-        let machine = Machine::start(places, &control, runtime, network);
-        let fixture = Self { checks, control, machine, _outside: outside };
+        let machine = Machine::start(1, places, &control, runtime, network);
+        let fixture = Self { checks, control, machine, second: None, _outside: outside };
         let version = fixture
             .control
             .find(&format!("/api/v1/nodes/{}", crate::machine::NAME))
@@ -49,6 +51,23 @@ impl Fixture {
             start.elapsed().as_secs_f32()
         ));
         fixture
+    }
+
+    /// Boots a second node like the first, and returns when it is ready.
+    pub(crate) fn add_node(&mut self, places: &Places) {
+        let (runtime, network) = (self.machine.runtime, self.machine.network);
+        self.second = Some(Machine::start(2, places, &self.control, runtime, network));
+    }
+
+    /// All nodes.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &Machine> {
+        std::iter::once(&self.machine).chain(&self.second)
+    }
+
+    /// The node that a pod runs on.
+    fn machine_of(&self, pod: &Value) -> &Machine {
+        let is_its = |machine: &&Machine| pod["spec"]["nodeName"] == machine.name();
+        self.machines().find(is_its).unwrap_or(&self.machine)
     }
 
     /// Creates a namespace whose pods can start.
@@ -133,12 +152,12 @@ impl Fixture {
 
     /// What the first process of a container did until somebody answered: each line of its log.
     pub(crate) fn attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
-        lines_of_json(&self.machine.container_log(pod, container))
+        lines_of_json(&self.machine_of(pod).container_log(pod, container))
     }
 
     /// Lines of JSON that a container wrote since it last started.
     pub(crate) fn last_attempts(&self, pod: &Value, container: &str) -> Vec<Value> {
-        lines_of_json(&self.machine.last_container_log(pod, container))
+        lines_of_json(&self.machine_of(pod).last_container_log(pod, container))
     }
 
     /// The same for the application, when it has had an answer.

@@ -13,9 +13,9 @@ use crate::network::Network;
 use crate::running::Running;
 use crate::runtime::Runtime;
 
-/// Where the node reaches all that is not on it.
+/// Where nodes reach all that is not on them.
 pub(crate) const OUTSIDE: &str = "10.99.0.254";
-/// Its name.
+/// Name of the first node.
 pub(crate) const NAME: &str = "node-1";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// The image that pods of the test are made of, and their sandboxes.
@@ -26,29 +26,47 @@ pub(crate) struct Machine {
     pub(crate) disk: PathBuf,
     pub(crate) runtime: Runtime,
     pub(crate) network: Network,
+    number: u8,
     programs: PathBuf,
     process: Running,
     init: u32,
 }
 
+/// Name of a node, which is also that of its link.
+fn name_of(number: u8) -> String {
+    format!("node-{number}")
+}
+
 impl Machine {
-    /// Boots a new node, and returns when it is ready.
-    pub(crate) fn start(places: &Places, control: &ControlPlane, runtime: Runtime, network: Network) -> Self {
-        let disk = places.work.join("disk");
-        fill(&disk, places, runtime, network);
-        let (process, init) = boot(&disk, &places.programs, runtime, network);
-        let machine = Self { disk, runtime, network, programs: places.programs.clone(), process, init };
+    /// Boots a new node, and returns when it is ready. The cluster's first has the number 1.
+    pub(crate) fn start(
+        number: u8,
+        places: &Places,
+        control: &ControlPlane,
+        runtime: Runtime,
+        network: Network,
+    ) -> Self {
+        let disk = places.work.join(format!("disk-{number}"));
+        fill(number, &disk, places, runtime, network);
+        let (process, init) = boot(number, &disk, &places.programs, runtime, network);
+        let programs = places.programs.clone();
+        let machine = Self { disk, runtime, network, number, programs, process, init };
         let ready = machine.wait_until_ready(control, READY_LIMIT);
         assert!(ready, "the node does not get ready:\n{}", machine.logs());
         machine
     }
 
     pub(crate) fn wait_until_ready(&self, control: &ControlPlane, limit: Duration) -> bool {
-        let node = format!("/api/v1/nodes/{NAME}");
+        let node = format!("/api/v1/nodes/{}", self.name());
         kit::found_within(limit, || {
             control.find(&node).filter(|node| is_ready(node) && node["spec"]["taints"].is_null())
         })
         .is_some()
+    }
+
+    /// Name of the node.
+    pub(crate) fn name(&self) -> String {
+        name_of(self.number)
     }
 
     /// The node's power fails: all of its processes and namespaces, and what was in memory, are gone.
@@ -59,15 +77,15 @@ impl Machine {
 
     /// It starts again from its disks.
     pub(crate) fn boot(&mut self) {
-        (self.process, self.init) = boot(&self.disk, &self.programs, self.runtime, self.network);
+        (self.process, self.init) = boot(self.number, &self.disk, &self.programs, self.runtime, self.network);
     }
 
     /// Another node of the same name in its place, as new.
     pub(crate) fn replace(&mut self, places: &Places, control: &ControlPlane) {
         self.crash();
-        control.delete(&format!("/api/v1/nodes/{NAME}"));
+        control.delete(&format!("/api/v1/nodes/{}", self.name()));
         fs::remove_dir_all(&self.disk).expect("nobody uses it any more");
-        fill(&self.disk, places, self.runtime, self.network);
+        fill(self.number, &self.disk, places, self.runtime, self.network);
         self.boot();
         assert!(self.wait_until_ready(control, READY_LIMIT), "the node does not get ready:\n{}", self.logs());
     }
@@ -195,7 +213,7 @@ fn is_ready(node: &Value) -> bool {
 }
 
 /// Installs the node: its settings, its images, and the network's own plugins.
-fn fill(disk: &Path, places: &Places, runtime: Runtime, network: Network) {
+fn fill(number: u8, disk: &Path, places: &Places, runtime: Runtime, network: Network) {
     for directory in ["etc/cni/net.d", "etc/kubernetes/manifests", "opt/cni/bin", "lib/images", "log"] {
         fs::create_dir_all(disk.join(directory)).expect("cannot make a directory");
     }
@@ -206,14 +224,15 @@ fn fill(disk: &Path, places: &Places, runtime: Runtime, network: Network) {
         let from = network.directory(plugin).unwrap_or_else(|| runtime.cni(&places.programs));
         copy_program(&from.join(plugin), &disk.join("opt/cni/bin").join(plugin));
     }
-    let auth = Auth::ClientCert { user: format!("system:node:{NAME}"), group: "system:nodes".into() };
+    let auth =
+        Auth::ClientCert { user: format!("system:node:{}", name_of(number)), group: "system:nodes".into() };
     let mut files = vec![
         ("kubernetes/client-ca.pem", Pki::shared().client_ca_pem().to_owned()),
         ("kubernetes/kubelet.kubeconfig", kubeconfig(&url(), &auth)),
         ("kubernetes/kubelet.json", kubelet(runtime).to_string()),
     ];
     files.extend(runtime.settings());
-    files.extend(network.files(runtime.cni_version()));
+    files.extend(network.files(number, runtime.cni_version()));
     for (name, text) in files {
         let file = disk.join("etc").join(name);
         fs::create_dir_all(file.parent().expect("it is below etc")).expect("cannot make a directory");
@@ -240,13 +259,14 @@ fn kubelet(runtime: Runtime) -> Value {
 }
 
 /// Starts the first process of the node, and gives it a network: returns that process' parent, and its own number.
-fn boot(disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Running, u32) {
+fn boot(number: u8, disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Running, u32) {
     let script = std::env::current_dir().expect("a directory").join("hack/e2e.d/node");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     // The sandbox's directory for temporary files is not on the node.
     command.env_remove("TMPDIR");
-    command.arg(script).args([disk, programs, Path::new(runtime.process()), &runtime.directory(programs)]);
+    command.arg(script).arg(number.to_string());
+    command.args([disk, programs, Path::new(runtime.process()), &runtime.directory(programs)]);
     let log = fs::File::options()
         .create(true)
         .append(true)
@@ -257,18 +277,19 @@ fn boot(disk: &Path, programs: &Path, runtime: Runtime, network: Network) -> (Ru
     let children = format!("/proc/{0}/task/{0}/children", process.0.id());
     let first = || fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse().ok();
     let init = kit::found_within(Duration::from_secs(10), first).expect("unshare forks");
-    connect(init, network);
+    connect(number, init, network);
     (process, init)
 }
 
 /// A link from the node to the sandbox's own network, as to a switch.
-fn connect(init: u32, network: Network) {
+fn connect(number: u8, init: u32, network: Network) {
+    let link = name_of(number);
     // The kernel removes the namespaces of a node that has crashed some time later, and this link with them.
-    drop(Command::new("ip").args(["link", "delete", "node-1"]).output());
-    ip(None, &format!("link add node-1 type veth peer name eth0 netns {init}"));
-    ip(None, &format!("address add {OUTSIDE}/24 dev node-1"));
-    ip(None, "link set node-1 up");
-    network.outside().iter().for_each(|line| ip(None, line));
+    drop(Command::new("ip").args(["link", "delete", &link]).output());
+    ip(None, &format!("link add {link} type veth peer name eth0 netns {init}"));
+    ip(None, &format!("address add 10.99.{}.254/24 dev {link}", number - 1));
+    ip(None, &format!("link set {link} up"));
+    network.outside(number).iter().for_each(|line| ip(None, line));
     network.inside().iter().for_each(|line| ip(Some(init), line));
 }
 

@@ -11,6 +11,7 @@
 )]
 
 mod agent;
+mod canary;
 mod chains;
 mod checks;
 mod cluster_command;
@@ -19,9 +20,11 @@ mod fixture;
 mod footprint;
 mod helm;
 mod kinds;
+mod live;
 mod machine;
 mod multus;
 mod network;
+mod page;
 mod pods;
 mod registry;
 mod running;
@@ -79,6 +82,7 @@ fn part(word: &str) -> Part {
         "tour" => Part::Tour,
         "multus" => Part::Multus,
         "registry" => Part::Registry,
+        "canary" => Part::Canary,
         "chains" => Part::Chains,
         other => panic!("no part {other} here: see hack/e2e"),
     }

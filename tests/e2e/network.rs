@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::control::url;
 
-/// Addresses of the node's pods.
-pub(crate) const PODS: &str = "10.244.1.0/24";
+/// Addresses of the first node's pods.
+const PODS: &str = "10.244.1.0/24";
 /// Where pods reach the server beyond the node over a second interface.
 pub(crate) const OUTSIDE_OF_SECOND: &str = "10.98.0.254";
 /// File of the network's list, where the runtime reads it.
@@ -70,17 +70,17 @@ impl Network {
         (plugin == "multus").then(multus)
     }
 
-    /// Files below `/etc`, with their content.
-    pub(crate) fn files(self, version: &str) -> Vec<(&'static str, String)> {
+    /// Files below `/etc` of the node with this number, with their content.
+    pub(crate) fn files(self, number: u8, version: &str) -> Vec<(&'static str, String)> {
         let list = |version: &str, plugins| {
             json!({"cniVersion": version, "name": "e2e", "plugins": plugins}).to_string()
         };
         match self {
-            Self::Ptp => vec![("cni/net.d/10-e2e.conflist", list(version, ptp()))],
+            Self::Ptp => vec![("cni/net.d/10-e2e.conflist", list(version, ptp(number)))],
             Self::Bridge => vec![("cni/net.d/10-e2e.conflist", list(version, bridge()))],
             Self::Macvlan => vec![("cni/net.d/10-e2e.conflist", list(version, macvlan()))],
             Self::MultusApart => vec![
-                ("cni/multus/primary/10-e2e.conflist", list(version, ptp())),
+                ("cni/multus/primary/10-e2e.conflist", list(version, ptp(number))),
                 (
                     "cni/net.d/00-multus.conf",
                     multus("0.3.1", "/etc/cni/multus/primary", "/etc/cni/multus/net.d"),
@@ -89,17 +89,17 @@ impl Network {
             ],
             // Of 1.1, containerd would ask STATUS, at which Multus 4.2.2 crashes where it knows its delegate by name.
             Self::MultusBeside => vec![
-                ("cni/net.d/10-e2e.conflist", list("1.0.0", ptp())),
+                ("cni/net.d/10-e2e.conflist", list("1.0.0", ptp(number))),
                 ("cni/net.d/00-multus.conf", multus("1.0.0", "e2e", "/etc/cni/net.d")),
                 ("cni/net.d/multus.d/multus.kubeconfig", multus_kubeconfig()),
             ],
         }
     }
 
-    /// Arguments of `ip` for the other end of the node's link, beyond the node.
-    pub(crate) fn outside(self) -> Vec<String> {
+    /// Arguments of `ip` for the other end of a node's link, beyond the node.
+    pub(crate) fn outside(self, number: u8) -> Vec<String> {
         let second = format!("address add {OUTSIDE_OF_SECOND}/24 dev node-1");
-        let route = format!("route add {PODS} via 10.99.0.1");
+        let route = format!("route add {} via 10.99.{}.1", pods_of(number), number - 1);
         match self {
             Self::Macvlan => vec!["address add 10.244.1.254/24 dev node-1".into()],
             Self::MultusApart | Self::MultusBeside => vec![route, second],
@@ -122,9 +122,14 @@ impl Network {
     }
 }
 
-fn ptp() -> Value {
+/// Addresses of a node's pods. Only behind `ptp` there can be a second node.
+fn pods_of(number: u8) -> String {
+    format!("10.244.{number}.0/24")
+}
+
+fn ptp(number: u8) -> Value {
     json!([
-        {"type": "ptp", "ipMasq": false, "ipam": addresses(&json!({"subnet": PODS}))},
+        {"type": "ptp", "ipMasq": false, "ipam": addresses(&json!({"subnet": pods_of(number)}))},
         {"type": "portmap", "capabilities": {"portMappings": true}},
     ])
 }

@@ -2,20 +2,20 @@
 //! traffic, and left for Istio's agent. `hack/e2e.d/releases` makes what is published.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use kit::{Live, LiveConnections, Netns};
 use serde_json::Value;
 
 use crate::agent::{AGENT_IMAGE, Agent};
 use crate::control::Places;
-use crate::fixture::{Fixture, place_of};
+use crate::fixture::Fixture;
 use crate::kinds::{self, Expected};
-use crate::machine::OUTSIDE;
-use crate::pods::{PORT, injected, plain};
+use crate::live::OpenConnections;
+use crate::page;
+use crate::pods::{injected, plain};
 use crate::running::Running;
 use crate::runs::{MESH, SHOP};
 use crate::scenarios::{self, Pods};
@@ -46,7 +46,7 @@ pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, agent: &Agent)
     let pods = kinds::check(fixture, &applications("first"));
     let checked = reader.follow_section(fixture, "Check");
     fixture.checks.check(checked.is_ok(), "the commands that check it succeed");
-    let mut connections = open_connections(&pods);
+    let mut connections = OpenConnections::start(&pods);
     let istio = path_of("MILLRACE_ISTIO_AGENT");
     for (title, image, programs) in [
         ("Upgrade", format!("mesh/millrace/install-cni:{next}"), Path::new("dist")),
@@ -58,7 +58,7 @@ pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, agent: &Agent)
         let plugin = fs::read(fixture.machine.path("/opt/cni/bin/istio-cni")).ok();
         let is_theirs = plugin.is_some() && plugin == fs::read(programs.join("istio-cni")).ok();
         fixture.checks.check(is_theirs, format!("{title}: the plugin on the node is that of {image}"));
-        check_connections(fixture, title, &mut connections);
+        connections.check(fixture, title);
         let later = kinds::check(fixture, &applications(&image.replace(['/', ':', '.'], "-")));
         scenarios::delete_all(fixture, &later);
     }
@@ -72,40 +72,6 @@ fn applications(name: &str) -> Pods {
         (plain(SHOP, &format!("plain-{name}")), Expected::Direct),
         (plain(MESH, &format!("mesh-{name}")), Expected::Ztunnel),
     ]
-}
-
-/// Connections from each pod to the server beyond the node, and from there to each pod.
-fn open_connections(pods: &Pods) -> Vec<(String, LiveConnections)> {
-    let mut connections = Vec::new();
-    for (pod, _) in pods {
-        let (net, ip) = (Fixture::net_of(pod).expect("the pod runs"), pod["status"]["podIP"].as_str());
-        let net = net.trim_start_matches("--net=");
-        let (from, to) =
-            (open_in(net, OUTSIDE), open_in("/proc/self/ns/net", ip.expect("the pod has an address")));
-        connections.push((format!("from {}", place_of(pod)), from));
-        connections.push((format!("to {}", place_of(pod)), to));
-    }
-    connections
-}
-
-/// Three connections from a network namespace to an address.
-fn open_in(net: &str, ip: &str) -> LiveConnections {
-    let live = Live { stall: Duration::from_secs(10), ..Live::default() };
-    let mut connections = LiveConnections::start(&Netns::at(net), live);
-    connections.open(SocketAddr::new(ip.parse().expect("an address"), PORT), 3);
-    connections
-}
-
-fn check_connections(fixture: &mut Fixture, title: &str, all: &mut [(String, LiveConnections)]) {
-    for (what, connections) in all {
-        connections.wait_round();
-        let now = connections.report();
-        let claim = format!(
-            "{title}: {} connections {what} go on, the slowest of {} exchanges took {:?} {:?}",
-            now.connections, now.exchanges, now.slowest, now.broken
-        );
-        fixture.checks.check(now.broken.is_empty(), claim);
-    }
 }
 
 /// Somebody who follows the page.
@@ -138,12 +104,8 @@ impl Reader {
         let contents = fixture.machine.sh(&format!("{ctr} content ls --quiet"));
         let is_gone = digest.starts_with("sha256:") && !contents.contains(digest);
         fixture.checks.check(is_gone, format!("the node has no image of an agent any more: {digest}"));
-        let page = fs::read_to_string(PAGE).expect("documentation").replace("\\\n", "");
-        Self {
-            workplace,
-            sections: page.split("\n## ").filter_map(parse_section).collect(),
-            _registry: registry,
-        }
+        let page = fs::read_to_string(PAGE).expect("documentation");
+        Self { workplace, sections: page::sections(&page), _registry: registry }
     }
 
     /// Publishes a release; returns its version.
@@ -235,13 +197,6 @@ impl Reader {
         assert!(succeeds, "{script}: {text}");
         text
     }
-}
-
-/// A section of the page by its title, with its commands, if it has some.
-fn parse_section(text: &str) -> Option<(String, Vec<String>)> {
-    let commands = text.lines().filter_map(|line| line.strip_prefix("$ ").map(str::to_owned));
-    Some((text.lines().next()?.to_owned(), commands.collect()))
-        .filter(|(_, commands): &(_, Vec<_>)| !commands.is_empty())
 }
 
 /// The path in a variable that `hack/e2e` sets.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use crate::agent::Agent;
+use crate::canary;
 use crate::chains;
 use crate::checks::Checks;
 use crate::cluster_command;
@@ -39,6 +40,8 @@ pub(crate) enum Part {
     Tour,
     /// Two releases from a registry, by the commands of the documentation.
     Registry,
+    /// Two releases of the chart on two nodes, by the commands of the documentation.
+    Canary,
     /// Multus gives pods their networks.
     Multus,
     /// Plugins of other networks before ours.
@@ -47,17 +50,18 @@ pub(crate) enum Part {
 
 impl Part {
     /// Parts that the shortest path through everything takes.
-    pub(crate) const SHORT: [Self; 7] = [
+    pub(crate) const SHORT: [Self; 8] = [
         Self::Runtime(Runtime::Containerd1),
         Self::Runtime(Runtime::Containerd2),
         Self::Charts,
         Self::Restart(Runtime::Crio),
         Self::Multus,
         Self::Registry,
+        Self::Canary,
         Self::Chains,
     ];
     /// All parts but the tour.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Runtime(Runtime::Containerd1),
         Self::Runtime(Runtime::Containerd2),
         Self::Charts,
@@ -66,6 +70,7 @@ impl Part {
         Self::Restart(Runtime::Crio),
         Self::Multus,
         Self::Registry,
+        Self::Canary,
         Self::Chains,
     ];
 }
@@ -118,6 +123,7 @@ impl Part {
             ],
             Self::Tour => vec![entry(Agent::ours(&["profile=ambient"]), tour)],
             Self::Registry => vec![entry(Agent::ours(&["profile=ambient"]), registry::follow_page)],
+            Self::Canary => vec![entry(Agent::ours(&["profile=ambient"]), canary::follow_page)],
             Self::Charts => Agent::distinct_charts()
                 .into_iter()
                 .map(|(version, case)| {
@@ -133,6 +139,7 @@ impl Part {
             Self::Runtime(runtime) | Self::Restart(runtime) => (runtime.name(), runtime),
             Self::Tour => ("a cluster to try things on", Runtime::Containerd2),
             Self::Registry => ("from a registry", Runtime::Containerd2),
+            Self::Canary => ("two releases on two nodes", Runtime::Containerd2),
             _ => ("DaemonSet of a chart", Runtime::Containerd2),
         };
         Entry {

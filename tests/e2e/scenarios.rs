@@ -381,7 +381,8 @@ pub(crate) fn kills(fixture: &mut Fixture, agent: &Agent, pods: &Pods, make: Mak
     fixture.checks.check(restarted.is_empty(), format!("no pod was restarted {restarted:?}"));
 }
 
-fn restarts(fixture: &Fixture, pod: &Value) -> u64 {
+/// Restarts of a pod's containers.
+pub(crate) fn restarts(fixture: &Fixture, pod: &Value) -> u64 {
     let pod = fixture.control.find(&path(pod)).unwrap_or_default();
     pod["status"]["containerStatuses"]
         .as_array()

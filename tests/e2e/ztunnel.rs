@@ -70,7 +70,8 @@ fn relayed(fixture: &Fixture, of: &Value, via: &str, lines: usize) -> usize {
 
 /// What it says of itself, in all that its container has run.
 pub(crate) fn log(fixture: &Fixture) -> Vec<Value> {
-    let text = fixture.machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy");
+    let text: String =
+        fixture.machines().map(|machine| machine.logs_of(NAMESPACE, "ztunnel-", "istio-proxy")).collect();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
