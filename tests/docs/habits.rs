@@ -1,4 +1,4 @@
-//! Habits of tests that are counted, so that they do not come back.
+//! Habits of tests, and of names, that are counted, so that they do not come back.
 
 use std::path::Path;
 
@@ -8,6 +8,11 @@ use crate::repository;
 /// --include='*.rs' --exclude-dir=bench` counts them. Such a test fails when a message is worded better, and passes when another
 /// message has these words. Codes, kinds, fields, whole lines and parsed documents do not. Lower it when there are fewer.
 const MOST_PARTS_OF_TEXT: usize = 91;
+
+/// Functions of the product with a name of one word (`new`, `parse`), of a hundred: more of them say nothing where they are called.
+const MOST_ONE_WORD_NAMES: usize = 25;
+/// Characters that names of functions have on the average.
+const LEAST_MEAN_LENGTH: usize = 9;
 
 fn sources(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -48,4 +53,54 @@ fn only_written_texts_count() {
     let source = r#"a.contains("b") || a.contains(&format!("{b}")) && a.contains(b) || c.contains(&d) && has_contains("e")
         || a.contains(format!("f").as_str()) || a.contains('g')"#;
     assert_eq!(count_parts_of_text(source), 3);
+}
+
+/// Names of the functions that a source defines, without those of the tests at its end.
+fn function_names(source: &str) -> Vec<&str> {
+    let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.filter_map(|line| {
+        let (before, rest) = line.split_once("fn ")?;
+        let is_definition = before.chars().all(|c| c.is_ascii_alphabetic() || " ():\"_".contains(c));
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+        (is_definition && end > 0).then(|| &rest[..end])
+    })
+    .collect()
+}
+
+/// Sources of the product in a directory.
+fn product_sources(directory: &Path) -> Vec<String> {
+    let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let sources = entries.flat_map(|path| match path.file_name().and_then(|name| name.to_str()) {
+        Some("tests" | "tests.rs" | "target") => Vec::new(),
+        _ if path.is_dir() => product_sources(&path),
+        Some(name) if name.ends_with(".rs") => vec![std::fs::read_to_string(&path).unwrap()],
+        _ => Vec::new(),
+    });
+    sources.collect()
+}
+
+#[test]
+fn functions_are_named_by_more_than_a_word() {
+    let sources: Vec<_> = ["pkg", "cmd", "cni-plugin"]
+        .iter()
+        .flat_map(|part| product_sources(&repository().join(part)))
+        .collect();
+    let names: Vec<_> = sources.iter().flat_map(|source| function_names(source)).collect();
+    let one_word = names.iter().filter(|name| !name.trim_matches('_').contains('_')).count();
+    let length: usize = names.iter().map(|name| name.len()).sum();
+    assert!(names.len() > 4000, "{} functions found", names.len());
+    assert!(
+        one_word * 100 <= names.len() * MOST_ONE_WORD_NAMES && length >= names.len() * LEAST_MEAN_LENGTH,
+        "{one_word} of {} functions have a name of one word; mean length {}",
+        names.len(),
+        length / names.len()
+    );
+}
+
+#[test]
+fn only_definitions_of_the_product_have_names() {
+    let source = "pub(crate) const fn one(f: fn(u8)) {}\n// fn none\n    async fn two_words<T>() {}\nlet f: fn(u8) = g;\n\
+                  unsafe extern \"C\" fn three() {}\n#[cfg(test)]\nmod tests {\nfn four() {}\n}";
+    assert_eq!(function_names(source), ["one", "two_words", "three"]);
 }
