@@ -237,6 +237,13 @@ fn a_pod_that_is_not_known_yet_is_waited_for_or_asked_for() {
     let redirect = "-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001";
     assert!(kit::has_line(&rules, redirect), "{rules}\n{}", daemon.log());
     assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
+    // Nor does it become a member by a pass over all pods, while the watch has not shown it.
+    let later = cluster.started(cluster.create("later", true, |_| {}));
+    assert!(cluster.is_enrolled(&later));
+    let leaves = json!({"metadata": {"labels": {MODE: "none"}}});
+    cluster.fixture.api.admin().patch(&cluster.path("later"), &leaves);
+    kit::until("it leaves", || !cluster.is_enrolled(&later));
+    assert!(!cluster.is_enrolled(&sidecar), "{}", daemon.log());
     // Known to nobody.
     let error = cluster.add(Pod::new(cluster.fixture.name, "nobody")).unwrap_err();
     assert_eq!(error.code(), Some(11), "{error}");

@@ -30,6 +30,8 @@ struct AttachmentRecord {
     order: u64,
     /// The API has shown the pod since.
     seen: bool,
+    /// The pod was to be enrolled. One that was not, as with a sidecar, has addresses that are no other pod's.
+    is_enrolled: bool,
 }
 
 /// An address that a pod released. The API may still show the pod with it, or only begin to.
@@ -77,9 +79,19 @@ pub struct AttachmentLedger {
 }
 
 impl AttachmentLedger {
-    /// A container has these addresses from now on. Another pod that had one of them no longer has it, although its own end
-    /// may be reported later, or never.
+    /// A container of a pod that is to be enrolled has these addresses from now on. Another pod that had one of them no longer
+    /// has it, although its own end may be reported later, or never.
     pub fn record_add(&mut self, container: &ContainerId, attachment: PodAttachment) {
+        self.record_attachment(container, attachment, true);
+    }
+
+    /// Like [`Self::record_add`], for a pod that is not to be enrolled, as far as its ADD could tell: the API decides once it
+    /// shows the pod.
+    pub fn record_skip(&mut self, container: &ContainerId, attachment: PodAttachment) {
+        self.record_attachment(container, attachment, false);
+    }
+
+    fn record_attachment(&mut self, container: &ContainerId, attachment: PodAttachment, is_enrolled: bool) {
         self.last += 1;
         let PodAttachment { uid, ips, .. } = &attachment;
         for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
@@ -93,7 +105,7 @@ impl AttachmentLedger {
             self.released.remove(&(uid.clone(), *ip));
         }
         self.records.remove(&unnamed_container(uid));
-        let record = AttachmentRecord { attachment, order: self.last, seen: false };
+        let record = AttachmentRecord { attachment, order: self.last, seen: false, is_enrolled };
         self.records.insert(container.clone(), record);
     }
 
@@ -115,6 +127,7 @@ impl AttachmentLedger {
                 attachment: PodAttachment { uid, ips: ips.clone() },
                 order: 0,
                 seen: true,
+                is_enrolled: true,
             };
             self.records.insert(container.clone(), record);
         }
@@ -239,13 +252,20 @@ impl AttachmentLedger {
             inherited.iter().for_each(|(ip, uid)| owned.entry(uid).or_default().push(*ip));
             owned
         });
-        let (mut out, mut gone) = (BTreeSet::new(), BTreeSet::new());
+        let (mut joined, mut out, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for pod in pods {
             let meta = &pod.metadata;
             let ips = match standing(pod) {
-                AmbientStanding::Member { ips, .. } => ips,
+                AmbientStanding::Member { ips, .. } => {
+                    joined.insert(&meta.uid);
+                    ips
+                }
+                AmbientStanding::Pending(_) => {
+                    joined.insert(&meta.uid);
+                    by_owner.get(&meta.uid).cloned().unwrap_or_default()
+                }
                 // Its namespace comes from another source, and may arrive later.
-                AmbientStanding::Pending(_) | AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
+                AmbientStanding::Out(SkipReason::NamespaceUnknown) => {
                     by_owner.get(&meta.uid).cloned().unwrap_or_default()
                 }
                 AmbientStanding::Out(SkipReason::HostNetwork | SkipReason::Terminated) => {
@@ -263,8 +283,12 @@ impl AttachmentLedger {
             }
         }
         for record in self.records.values().filter(|record| !gone.contains(&record.attachment.uid)) {
-            for ip in &record.attachment.ips {
-                claim(*ip, record.order, "", &record.attachment.uid);
+            let PodAttachment { uid, ips } = &record.attachment;
+            if !record.is_enrolled && !joined.contains(uid) {
+                out.insert(uid);
+            }
+            for ip in ips {
+                claim(*ip, record.order, "", uid);
             }
         }
         let enrolled = claims.into_iter().filter(|(_, claim)| !out.contains(&claim.uid));

@@ -314,7 +314,7 @@ impl CaptureMode for InPodCapture {
     ) {
         // The set of probes follows in the next pass; nothing else identifies pods by their addresses.
         let uid = attachment.uid.clone();
-        state.ledger.record_add(container, attachment);
+        state.ledger.record_skip(container, attachment);
         state.mark_pod(&uid, &[]);
         drop(reply.send(Ok(())));
     }

@@ -76,6 +76,11 @@ impl Node {
         self.ledger.record_add(&container.into(), attached(uid, ips));
     }
 
+    fn skip(&mut self, container: &str, uid: &str, ips: &[IpAddr]) {
+        self.changes(uid, &[]);
+        self.ledger.record_skip(&container.into(), attached(uid, ips));
+    }
+
     fn del(&mut self, container: &str, uid: &str, ips: &[IpAddr]) -> Vec<IpAddr> {
         let freed = self.ledger.record_delete(&container.into(), attached(uid, ips)).ips;
         self.changes(uid, &freed);
@@ -228,6 +233,23 @@ fn a_pod_is_enrolled_before_the_api_knows_it_and_until_the_api_forgets_it() {
     node.api(shown("u1", &[]));
     node.are(&[(X, "u1")]);
     node.gone("u1");
+    node.are(&[]);
+}
+
+#[test]
+fn a_pod_that_is_not_to_be_enrolled_is_no_member_before_the_api_shows_it_as_one() {
+    let mut node = Node::new(vec![shown("u0", &[X])]);
+    node.add("c0", "u0", &[X]);
+    node.skip("c1", "u1", &[X, Y]);
+    node.are(&[]);
+    assert!(node.ledger.has_released(&"u0".into(), X), "the address is that of the pod that came last");
+    node.index.apply(Fact::Namespaces(vec![]));
+    node.api(shown("u1", &[]));
+    node.are(&[]);
+    node.index.apply(Fact::Namespaces(vec![namespace()]));
+    node.changes("u1", &[]);
+    node.are(&[(X, "u1"), (Y, "u1")]);
+    assert_eq!(node.del("c1", "u1", &[X, Y]), [X, Y]);
     node.are(&[]);
 }
 

@@ -88,7 +88,7 @@ impl CaptureMode for NodeCapture {
         } else {
             drop(reply.send(Ok(())));
         }
-        state.ledger.record_add(container, attachment);
+        state.ledger.record_skip(container, attachment);
     }
 
     fn release_pod(
