@@ -54,6 +54,8 @@ struct AddressClaim {
     held: bool,
     created: String,
     uid: PodUid,
+    /// The pod is enrolled with the address if it gets it.
+    is_member: bool,
 }
 
 /// No runtime's container ID begins so.
@@ -234,13 +236,13 @@ impl AttachmentLedger {
         is_meant: impl Fn(&IpAddr) -> bool,
     ) -> MemberAddresses {
         let mut claims: BTreeMap<IpAddr, AddressClaim> = BTreeMap::new();
-        let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid| {
+        let mut claim = |ip: IpAddr, order: u64, created: &str, uid: &PodUid, is_member: bool| {
             if !is_meant(&ip) {
                 return;
             }
             // The kernel has it from the plugin, in order: that takes precedence over the API.
             let held = inherited.get(&ip).is_some_and(|owner| owner == uid);
-            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone() };
+            let new = AddressClaim { order, held, created: created.to_owned(), uid: uid.clone(), is_member };
             match claims.entry(ip) {
                 Entry::Vacant(entry) => drop(entry.insert(new)),
                 Entry::Occupied(mut entry) if *entry.get() < new => drop(entry.insert(new)),
@@ -279,19 +281,16 @@ impl AttachmentLedger {
                 }
             };
             for ip in ips.into_iter().filter(|ip| !self.has_released(&meta.uid, *ip)) {
-                claim(ip, 0, &meta.created, &meta.uid);
+                claim(ip, 0, &meta.created, &meta.uid, true);
             }
         }
         for record in self.records.values().filter(|record| !gone.contains(&record.attachment.uid)) {
             let PodAttachment { uid, ips } = &record.attachment;
-            if !record.is_enrolled && !joined.contains(uid) {
-                out.insert(uid);
-            }
             for ip in ips {
-                claim(*ip, record.order, "", uid);
+                claim(*ip, record.order, "", uid, record.is_enrolled || joined.contains(uid));
             }
         }
-        let enrolled = claims.into_iter().filter(|(_, claim)| !out.contains(&claim.uid));
+        let enrolled = claims.into_iter().filter(|(_, claim)| claim.is_member && !out.contains(&claim.uid));
         enrolled.map(|(ip, claim)| (ip, claim.uid)).collect()
     }
 

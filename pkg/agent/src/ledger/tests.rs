@@ -319,8 +319,8 @@ fn of_two_that_the_api_shows_with_an_address_the_one_counts_that_runs_and_is_new
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A pod gets a sandbox with an address.
-    Add(usize, usize),
+    /// A pod gets a sandbox with an address, and is to be enrolled, or not, as far as the ADD can tell.
+    Add(usize, usize, bool),
     /// The end of the sandbox of this number is told, once more or for the first time.
     Del(usize),
     /// The API shows a pod with one more of the addresses that it got, in their order.
@@ -331,7 +331,7 @@ enum Event {
 
 fn told() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (0..3usize, 0..3usize).prop_map(|(pod, ip)| Event::Add(pod, ip)),
+        4 => (0..3usize, 0..3usize, any::<bool>()).prop_map(|(pod, ip, enrols)| Event::Add(pod, ip, enrols)),
         4 => (0..12usize).prop_map(Event::Del),
         4 => (0..3usize).prop_map(Event::Tell),
         1 => (0..3usize).prop_map(Event::Forget),
@@ -344,8 +344,8 @@ const UIDS: [&str; 3] = ["u1", "u2", "u3"];
 /// What happened, told in the simplest way.
 #[derive(Default)]
 struct Truth {
-    /// Pod, address, whether it has ended or lost the address to another pod.
-    sandboxes: Vec<(usize, IpAddr, bool)>,
+    /// Pod, address, whether it has ended or lost the address to another pod, whether it was to be enrolled.
+    sandboxes: Vec<(usize, IpAddr, bool, bool)>,
     told: [usize; 3],
     forgotten: [bool; 3],
 }
@@ -353,22 +353,28 @@ struct Truth {
 impl Truth {
     fn happens(&mut self, event: Event, node: &mut Node) {
         match event {
-            Event::Add(pod, _) | Event::Tell(pod) | Event::Forget(pod) if self.forgotten[pod] => {}
-            Event::Add(pod, ip) => {
+            Event::Add(pod, ..) | Event::Tell(pod) | Event::Forget(pod) if self.forgotten[pod] => {}
+            Event::Add(pod, ip, enrols) => {
                 let ip = IpAddr::from([10, 1, 0, u8::try_from(ip).unwrap()]);
-                node.add(&format!("c{}", self.sandboxes.len()), UIDS[pod], &[ip]);
-                let lost = self.sandboxes.iter_mut().filter(|(other, had, _)| *other != pod && *had == ip);
-                lost.for_each(|(.., ended)| *ended = true);
-                self.sandboxes.push((pod, ip, false));
+                let container = format!("c{}", self.sandboxes.len());
+                if enrols {
+                    node.add(&container, UIDS[pod], &[ip]);
+                } else {
+                    node.skip(&container, UIDS[pod], &[ip]);
+                }
+                let lost = self.sandboxes.iter_mut().filter(|(other, had, ..)| *other != pod && *had == ip);
+                lost.for_each(|(_, _, ended, _)| *ended = true);
+                self.sandboxes.push((pod, ip, false, enrols));
             }
             Event::Del(number) => {
-                if let Some((pod, ip, ended)) = self.sandboxes.get_mut(number) {
+                if let Some((pod, ip, ended, _)) = self.sandboxes.get_mut(number) {
                     *ended = true;
                     node.del(&format!("c{number}"), UIDS[*pod], &[*ip]);
                 }
             }
             Event::Tell(pod) => {
-                let mut ips = self.sandboxes.iter().filter(|(owner, ..)| *owner == pod).map(|(_, ip, _)| *ip);
+                let mut ips =
+                    self.sandboxes.iter().filter(|(owner, ..)| *owner == pod).map(|(_, ip, ..)| *ip);
                 let ip = ips.by_ref().nth(self.told[pod]);
                 self.told[pod] += usize::from(ip.is_some());
                 node.api(shown(UIDS[pod], ip.as_slice()));
@@ -383,11 +389,18 @@ impl Truth {
         }
     }
 
-    fn agrees(&self, members: &MemberAddresses) {
-        let has = |pod: usize, ip| self.sandboxes.contains(&(pod, ip, false));
-        let newest: BTreeMap<IpAddr, usize> = self.sandboxes.iter().map(|(pod, ip, _)| (*ip, *pod)).collect();
+    /// `is_shown`: the API shows the pod with this UID, as one of ambient mode.
+    fn agrees(&self, members: &MemberAddresses, is_shown: impl Fn(&str) -> bool) {
+        let newest: BTreeMap<IpAddr, usize> =
+            self.sandboxes.iter().map(|(pod, ip, ..)| (*ip, *pod)).collect();
         for (ip, pod) in newest {
-            let wanted = (has(pod, ip) && !self.forgotten[pod]).then_some(UIDS[pod]);
+            let own = self
+                .sandboxes
+                .iter()
+                .filter(|(owner, had, ended, _)| (*owner, *had, *ended) == (pod, ip, false));
+            // Of several sandboxes of a pod with one address, the last ADD counts.
+            let enrols = own.last().is_some_and(|(.., enrols)| *enrols || is_shown(UIDS[pod]));
+            let wanted = (enrols && !self.forgotten[pod]).then_some(UIDS[pod]);
             assert_eq!(members.get(&ip).map(PodUid::as_str), wanted, "{ip}");
         }
     }
@@ -436,7 +449,8 @@ proptest! {
         let mut truth = Truth::default();
         for event in events {
             truth.happens(event, &mut node);
-            truth.agrees(&node.members());
+            let members = node.members();
+            truth.agrees(&members, |uid| node.index.pod(&name(uid)).is_some());
         }
     }
 
