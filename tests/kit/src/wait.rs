@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// How long anything here may take that only depends on this machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two looks: as long as the last one took, so that looking costs half of a processor at most, within these bounds.
-const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+/// Between two looks, within these bounds: see [`pause_after`].
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// An answer to the question whether something holds yet: yes or no, or what was found.
 pub trait Condition {
@@ -68,7 +68,13 @@ pub fn found_within<C: Condition>(limit: Duration, mut ask: impl FnMut() -> C) -
         if began.elapsed() >= limit {
             return None;
         }
-        let [shortest, longest] = PAUSES;
-        thread::sleep(asked.elapsed().clamp(shortest, longest)); // between two looks: nothing notifies
+        thread::sleep(pause_after(began.elapsed(), asked.elapsed())); // between two looks: nothing notifies
     }
+}
+
+/// Pause after a look, `waited` since the first one and `took` for the last: a sixteenth of the wait, so that no test takes longer by
+/// more than that, and three times the look, so that those who wait leave the processors to those whom they wait for.
+fn pause_after(waited: Duration, took: Duration) -> Duration {
+    let [shortest, longest] = PAUSES;
+    (waited / 16).max(took * 3).clamp(shortest, longest)
 }
