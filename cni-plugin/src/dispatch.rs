@@ -45,7 +45,12 @@ pub fn answer_call(lookup: impl Fn(&str) -> Option<OsString>, stdin: &mut impl R
 fn about_output() -> PluginOutput {
     let versions: Vec<&str> = cni_types::SUPPORTED.iter().map(|version| version.as_str()).collect();
     let versions = format!("CNI protocol versions supported: {}\n", versions.join(", "));
-    success_output(String::new(), format!("{ABOUT}{versions}"))
+    let provider = format!(
+        "TLS provider: {}
+",
+        apiclient::describe_tls_provider()
+    );
+    success_output(String::new(), format!("{ABOUT}{versions}{provider}"))
 }
 
 fn success_output(stdout: String, stderr: String) -> PluginOutput {

@@ -29,6 +29,11 @@ const APPLY: Run = ClusterOnly(
 const PUSH: Run = ClusterOnly("Docker and a registry; hack/image makes the image for hack/e2e");
 const RELEASE: Run =
     ByHand("needs a tag, and builds everything again; CI runs hack/build, hack/sbom and --check");
+const FIPS: Run =
+    ByHand("compiles the module for minutes; .github/workflows/fips.yml runs hack/test-fips, which runs it");
+const CERTIFIED: Run = ByHand(
+    "another Cargo.lock than the one that is tested; docs/releases.md says that no workflow builds it",
+);
 /// That script runs every command of the section as it is written there.
 const VERIFY: Run = Script("hack/test-registry", "docs/releases.md");
 /// That function runs every command of its page as it is written there.
@@ -218,6 +223,13 @@ const COMMANDS: &[(&str, Run)] = &[
     ("./hack/release --check", Script(".ci/run", "hack/release --check")),
     ("git checkout v0.1.0 && ./hack/release v0.1.0", RELEASE),
     ("./hack/release --twice v0.1.0", RELEASE),
+    ("./hack/build --fips", FIPS),
+    ("./hack/image --fips", FIPS),
+    ("./hack/sbom --fips", FIPS),
+    ("cargo update ureq --precise 3.4.2", CERTIFIED),
+    ("cargo update rustls --precise 0.23.43", CERTIFIED),
+    ("cargo update rustls-webpki --precise 0.103.13", CERTIFIED),
+    ("cargo update aws-lc-rs --precise 1.17.4", CERTIFIED),
     ("openssl dgst -sha256 -verify millrace.pub -signature SHA256SUMS.sig SHA256SUMS", VERIFY),
     ("sha256sum --check --ignore-missing SHA256SUMS", VERIFY),
     (

@@ -56,7 +56,8 @@ fn the_version_comes_in_the_shapes_of_istio() {
     let json: Value = serde_json::from_str(&said(&["version", "-o", "json"])).unwrap();
     assert_eq!(json["clientVersion"]["version"], version);
     let keys: Vec<_> = json["clientVersion"].as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["date", "golang_version", "revision", "status", "tag", "version"]);
+    assert_eq!(keys, ["date", "golang_version", "revision", "status", "tag", "tls_provider", "version"]);
+    assert_eq!(json["clientVersion"]["tls_provider"], "ring");
     assert_eq!(said(&["version", "--output=json"]), said(&["version", "-ojson"]));
     let yaml = said(&["version", "-o", "yaml"]);
     let expected = keys.iter().map(|key| format!("  {key}: {}\n", json["clientVersion"][key.as_str()]));

@@ -65,7 +65,9 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let logger = logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
-    info!(target: "install", version = env!("CARGO_PKG_VERSION"), node = settings.identity.node, "install-cni (Millrace) starts");
+    kubeio::confirm_tls_provider()?;
+    let tls_provider = kubeio::describe_tls_provider();
+    info!(target: "install", version = env!("CARGO_PKG_VERSION"), tls_provider, node = settings.identity.node, "install-cni (Millrace) starts");
     if !settings.chosen.is_empty() {
         info!(target: "install", settings = settings.chosen.join(", "), "settings that differ from the defaults");
     }
@@ -270,7 +272,7 @@ impl Daemon {
     /// Serves the debug state: over HTTP, and to root on a socket.
     fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &VitalTasks) {
         let shared = Arc::new(state_collector::SharedCollector(collector));
-        let router = debug::debug_router(shared, self.logger.clone(), version::BUILD);
+        let router = debug::debug_router(shared, self.logger.clone(), version::build_info());
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run =

@@ -160,9 +160,11 @@ fn is_object_name(text: &str) -> bool {
 fn start_controller(settings: TaintSettings, log: LogOptions) -> Result<()> {
     logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
+    kubeio::confirm_tls_provider()?;
     info!(
         target: "taint",
         version = env!("CARGO_PKG_VERSION"),
+        tls_provider = kubeio::describe_tls_provider(),
         configmap = format!("{}/{}", settings.options.config_namespace, settings.options.config_name),
         "istio-cni-taint (Millrace) starts"
     );

@@ -39,6 +39,7 @@ pub(crate) const DATE: &str = match option_env!("MILLRACE_DATE") {
 /// # Errors
 /// There is no such form.
 pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
+    let provider = kubeio::describe_tls_provider();
     let members = [
         ("version", VERSION),
         ("revision", REVISION),
@@ -46,6 +47,7 @@ pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
         ("status", STATUS),
         ("tag", VERSION),
         ("date", DATE),
+        ("tls_provider", &provider),
     ];
     match (values.flag_text(&OUTPUT), values.flag_text(&SHORT)) {
         ("json", _) => {
@@ -60,12 +62,14 @@ pub(crate) fn render_text(values: &FlagValues) -> Result<String, String> {
         ("", "true") => Ok(format!("{VERSION}-{REVISION}-{STATUS}\n")),
         ("", _) => Ok(format!(
             "version.BuildInfo{{Version:\"{VERSION}\", GitRevision:\"{REVISION}\", GolangVersion:\"\", \
-             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\", CommitDate:\"{DATE}\"}}\n"
+             BuildStatus:\"{STATUS}\", GitTag:\"{VERSION}\", CommitDate:\"{DATE}\", TLSProvider:\"{provider}\"}}\n"
         )),
         (other, _) => Err(format!("--output: {other:?} is neither json nor yaml")),
     }
 }
 
 /// Build information for scripts that ask ControlZ.
-pub(crate) const BUILD: BuildInfo =
-    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION, date: DATE };
+pub(crate) fn build_info() -> BuildInfo {
+    let tls_provider = kubeio::describe_tls_provider();
+    BuildInfo { version: VERSION, revision: REVISION, status: STATUS, tag: VERSION, date: DATE, tls_provider }
+}

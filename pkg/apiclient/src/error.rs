@@ -44,6 +44,9 @@ pub enum FailureReason {
     /// The kubeconfig or a file that it names cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Config(String),
+    /// The cryptography of TLS is not what this build requires.
+    #[error("TLS is refused: {0}")]
+    Provider(String),
     /// No connection, or it broke.
     #[error("no connection: {0}")]
     Unreachable(String),

@@ -1,6 +1,6 @@
 //! A small blocking client for `GET` at the Kubernetes API: what the CNI plugin asks itself when no agent answers.
 //!
-//! It is small because it runs at every pod start: no async runtime, no HTTP library, TLS by rustls with ring, the
+//! It is small because it runs at every pod start: no async runtime, no HTTP library, TLS by rustls, the
 //! kubeconfig read by an event parser. It trusts only the kubeconfig's authority, follows no redirect, uses no proxy, and
 //! honours one deadline over everything it does, name look-ups included. It must not ask the C library for names (a
 //! static binary has no NSS) and must not show a token, key or password to anyone.
@@ -13,6 +13,7 @@ mod error;
 pub mod fuzzing;
 mod kubeconfig;
 mod names;
+mod provider;
 mod retry;
 mod secret;
 mod server;
@@ -23,6 +24,7 @@ pub use client::{ApiClient, Freshness, MAX_BODY, RetryDecision};
 pub use error::{Error, FailureReason};
 pub use kubeconfig::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
 pub use names::Resolver;
+pub use provider::{confirm_tls_provider, describe_tls_provider};
 pub use retry::RetryPolicy;
 pub use secret::Secret;
 pub use server::{ServerHost, ServerUrl};

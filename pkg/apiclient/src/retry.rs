@@ -57,7 +57,10 @@ impl RetrySeries {
         random: f64,
     ) -> Option<Duration> {
         let end = match reason {
-            FailureReason::Config(_) | FailureReason::Redirected { .. } | FailureReason::Malformed(_) => {
+            FailureReason::Config(_)
+            | FailureReason::Provider(_)
+            | FailureReason::Redirected { .. }
+            | FailureReason::Malformed(_) => {
                 return None;
             }
             FailureReason::Server { status, .. } if *status != 429 && *status < 500 => return None,
@@ -109,6 +112,7 @@ mod tests {
         let text = String::new;
         for (reason, last) in [
             (FailureReason::Config(text()), None),
+            (FailureReason::Provider(text()), None),
             (FailureReason::Malformed(text()), None),
             (FailureReason::Redirected { status: 302, location: text() }, None),
             (server(400, None), None),

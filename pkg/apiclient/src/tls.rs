@@ -1,11 +1,11 @@
-//! TLS towards the API server: rustls with ring, chosen here and nowhere process-wide.
+//! TLS towards the API server: rustls with the cryptography that [`crate::provider`] chooses.
 
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
@@ -14,6 +14,7 @@ use rustls::{
 };
 
 use crate::kubeconfig::{LoadedKubeconfig, LoadedTrust};
+use crate::provider::choose_provider;
 use crate::transport::DeadlineStream;
 use crate::{FailureReason, Secret, ServerHost};
 
@@ -49,7 +50,7 @@ pub(crate) fn handshake_and_send(
 /// TLS towards whoever has a certificate of the authority in this PEM text; towards anybody, if there is none.
 ///
 /// # Errors
-/// The text holds no certificate that can be used.
+/// The text holds no certificate that can be used, or the TLS provider is refused ([`crate::confirm_tls_provider`]).
 pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, FailureReason> {
     Ok(trust_builder(authority)?.with_no_client_auth())
 }
@@ -57,7 +58,7 @@ pub fn tls_config(authority: Option<&[u8]>) -> Result<ClientConfig, FailureReaso
 fn trust_builder(
     authority: Option<&[u8]>,
 ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, FailureReason> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(choose_provider()?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| FailureReason::config_error(format!("TLS cannot be set up: {error}")))?;

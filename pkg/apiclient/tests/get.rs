@@ -129,6 +129,20 @@ fn trust_is_the_authoritys_and_nobody_elses() {
 }
 
 #[test]
+fn a_fips_build_offers_no_cipher_suite_that_is_not_approved() {
+    let tls = Tls::new();
+    let stub = Stub::tls(tls.chacha20_server(), |_, _| pod());
+    let dir = Dir::new(&stub.url("127.0.0.1"), &tls.ca_line(), "token: s3cret");
+    if !cfg!(feature = "fips") {
+        assert!(get(&dir).is_ok(), "the server works");
+        return;
+    }
+    let why = "the TLS handshake failed: received fatal alert: HandshakeFailure";
+    assert_eq!(failure(&dir).reason, FailureReason::Unreachable(why.to_owned()));
+    assert_eq!(stub.requests(), 0);
+}
+
+#[test]
 fn an_authority_that_rotates_is_read_again() {
     let tls = Tls::new();
     let stub = Stub::tls(tls.server(&["127.0.0.1"]), |_, _| pod());

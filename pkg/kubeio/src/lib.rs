@@ -1,8 +1,8 @@
 //! The agent's way to the Kubernetes API: watches that become facts, questions, and what goes back: Events, annotations,
 //! the node's condition.
 //!
-//! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls with ring, chosen by
-//! hand; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
+//! It is the only crate that sees kube's types, and it must not decide anything. TLS is rustls as
+//! `apiclient` sets it up; the token and the authority's certificates are read again when they change on disk. Called by the daemon.
 
 mod annotate;
 mod bounded;
@@ -29,6 +29,7 @@ mod taints;
 mod transport;
 mod watch;
 
+pub use apiclient::{confirm_tls_provider, describe_tls_provider};
 pub use client::{ApiConnection, ApiServerTrust, KubeClient, pause};
 pub use collection::{Collection, ListEvent};
 pub use condition::{ConditionStatus, NodeCondition};

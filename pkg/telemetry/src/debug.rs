@@ -74,7 +74,7 @@ pub trait StateInspector: Send + Sync + 'static {
 }
 
 /// Description of the build, in ControlZ's terms.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BuildInfo {
     /// The program's version.
     pub version: &'static str,
@@ -86,6 +86,8 @@ pub struct BuildInfo {
     pub tag: &'static str,
     /// When the commit was made, in UTC as RFC 3339 has it; `unknown` when nobody says.
     pub date: &'static str,
+    /// The implementation of cryptography that TLS uses, and whether it is in FIPS mode.
+    pub tls_provider: String,
 }
 
 /// State that the handlers share. A clone refers to the same state.

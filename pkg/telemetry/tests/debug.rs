@@ -45,8 +45,14 @@ impl StateInspector for Node {
 fn router(size: usize) -> axum::Router {
     let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
     let logger = Logger::open(options.unwrap()).unwrap();
-    let build =
-        BuildInfo { version: "1", revision: "unknown", status: "unknown", tag: "unknown", date: "unknown" };
+    let build = BuildInfo {
+        version: "1",
+        revision: "unknown",
+        status: "unknown",
+        tag: "unknown",
+        date: "unknown",
+        tls_provider: "ring".to_owned(),
+    };
     let mut state = StateReport { schema: report::SCHEMA.to_owned(), ..StateReport::default() };
     state.network.foreign = vec!["x".repeat(size)];
     debug_router(Arc::new(Node(Arc::new(state))), logger, build)

@@ -32,6 +32,7 @@ fn a_person_who_starts_the_plugin_learns_what_it_is() {
         assert!(stderr.starts_with("CNI plugin istio-cni "), "{stderr}");
         let versions = "CNI protocol versions supported: 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0";
         assert_eq!(stderr.lines().nth(1), Some(versions), "{stderr}");
+        assert_eq!(stderr.lines().nth(2), Some("TLS provider: ring"), "{stderr}");
     }
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
 };
-use rustls::crypto::ring::default_provider;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{cipher_suite, default_provider};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -149,6 +150,16 @@ impl Tls {
         config(None, &certificate, &key)
     }
 
+    /// Has only cipher suites that no FIPS module approves of.
+    pub(crate) fn chacha20_server(&self) -> ServerConfig {
+        let (certificate, key) = self.signed(&CertificateParams::new(owned(&["127.0.0.1"])).unwrap());
+        let cipher_suites = vec![
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+            cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        ];
+        config_with(CryptoProvider { cipher_suites, ..default_provider() }, None, &certificate, &key)
+    }
+
     pub(crate) fn expired_server(&self) -> ServerConfig {
         let mut params = CertificateParams::new(owned(&["127.0.0.1"])).unwrap();
         params.not_before = date_time_ymd(2019, 1, 1);
@@ -181,7 +192,16 @@ fn owned(names: &[&str]) -> Vec<String> {
 }
 
 fn config(clients: Option<&str>, certificate: &str, key: &str) -> ServerConfig {
-    let provider = Arc::new(default_provider());
+    config_with(default_provider(), clients, certificate, key)
+}
+
+fn config_with(
+    provider: CryptoProvider,
+    clients: Option<&str>,
+    certificate: &str,
+    key: &str,
+) -> ServerConfig {
+    let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .unwrap();

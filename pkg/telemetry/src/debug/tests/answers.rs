@@ -249,7 +249,7 @@ async fn controlz_clients_find_what_they_know() {
         assert!(list.json().as_array().unwrap().contains(&scope("debug")), "{list:?}");
         assert!(list.body.starts_with("[{\"name\":\"ambient\","), "compact: {list:?}");
     }
-    let version = json!({"version": "1.2.3", "revision": "abc", "golang_version": "", "status": "Clean",
+    let version = json!({"version": "1.2.3", "revision": "abc", "golang_version": "", "status": "Clean", "tls_provider": "",
                          "tag": "v1.2.3", "date": "2026-01-02T03:04:05Z"});
     for path in ["/versionj", "/versionj/"] {
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.json(), version);

@@ -121,6 +121,7 @@ pub(super) const BUILD: BuildInfo = BuildInfo {
     status: "Clean",
     tag: "v1.2.3",
     date: "2026-01-02T03:04:05Z",
+    tls_provider: String::new(),
 };
 
 /// A logger that writes nowhere that matters.
