@@ -217,6 +217,14 @@ const COMMANDS: &[(&str, Run)] = &[
         "kubectl millrace simulate label namespace shop istio.io/dataplane-mode=ambient",
         Test("tests/e2e/tour.rs", "show"),
     ),
+    (
+        "helm template istio-cni deploy/charts/istio-cni -n istio-system -f values.yaml | kubectl millrace simulate settings -f -",
+        Test(CLI, "simulate_settings"),
+    ),
+    (
+        "kubectl millrace simulate settings AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports",
+        Test(CLI, "simulate_settings"),
+    ),
     ("kubectl millrace verify", Test(CLI, "verify_and_bundle")),
     ("kubectl millrace verify --node cli-n22", Test(CLI, "verify_and_bundle")),
     // Releases.

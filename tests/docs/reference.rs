@@ -53,6 +53,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
             "explain",
             "prove",
             "simulate label",
+            "simulate settings",
             "verify",
             "bundle",
             "watch",

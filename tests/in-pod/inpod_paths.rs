@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use kit::{Echo, InpodOptions, Proto, Via};
 
-use crate::fixtures::ambient::{PLAIN, PORT};
+use crate::fixtures::ambient::{PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, RELAYED, relayed, wait_relayed};
 
 #[test]
@@ -50,11 +50,20 @@ fn a_pod_is_in_the_mesh_from_its_first_packet_on() {
         let explanation: report::Explanation = serde_json::from_slice(&output.stdout).unwrap();
         let kernel =
             explanation.details.into_iter().find(|detail| detail.starts_with("The kernel showed at "));
-        kernel.unwrap().rsplit("; ").next().unwrap().to_owned()
+        kernel.unwrap().rsplit("; ").take(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // The kernel's own word, by another program.
+    let route = |pod: &Peer, v6: bool| {
+        let shown = fixture.node.netns().sh(&format!("ip route get {}", pod.ip(v6)));
+        shown.split_whitespace().skip_while(|word| *word != "src").nth(1).unwrap().to_owned()
     };
     let sources = "169.254.7.127 or fd16:9254:7127:1337:ffff:ffff:ffff:ffff in the last two minutes";
     for (pod, probed) in [("mesh/two", "probes have come from"), ("mesh/one", "no probe has come from")] {
-        assert_eq!(explained(pod), format!("{probed} {sources}."));
+        let peer = if pod == "mesh/two" { &two } else { &one };
+        let [v4, v6] = [false, true].map(|v6| route(peer, v6));
+        let reached =
+            format!("by its routes the node reaches it from {v4} and {v6}, which it replaces for probes");
+        assert_eq!(explained(pod), [format!("{probed} {sources}."), reached]);
     }
     assert!(ztunnel.seen().iter().all(|one| one.error.is_none() && one.via != Via::Dns));
     assert_eq!(ztunnel.protocol_error(), None);

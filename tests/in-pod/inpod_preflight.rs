@@ -82,9 +82,18 @@ fn a_healthy_node_passes_before_and_with_an_agent_and_nothing_of_it_changes() {
     let before = objects(&fixture);
     let (status, found) = check(&fixture, &["--fail-on", "warning"]);
     assert_eq!((status, failed(&found)), (0, vec![]), "{found:#?}");
-    for code in
-        ["pod-rules", "policy-rules", "address-sets", "node-rules", "sidecar-rules", "tproxy", "clock"]
-    {
+    for code in [
+        "pod-rules",
+        "policy-rules",
+        "address-sets",
+        "node-rules",
+        "sidecar-rules",
+        "tproxy",
+        "clock",
+        "selinux",
+        "apparmor",
+        "user-namespace",
+    ] {
         assert!(found.contains_key(code), "{code}: {found:#?}");
     }
     assert!(found["no-network"].1.ends_with("10-kit.conflist; our entry is not in it"), "{found:#?}");
@@ -226,4 +235,19 @@ fn a_kernel_without_netfilter_and_one_that_cannot_be_asked_differ() {
         let good: Vec<_> = tried.iter().filter(|code| found[**code].0 == "ok").collect();
         assert!(good.is_empty(), "{refused}: {good:?} {found:#?}");
     }
+}
+
+/// From within a user namespace the kernel does not show that of process 1, so nobody can say more.
+#[test]
+fn a_user_namespace_of_the_agents_own_is_never_good() {
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user"])
+        .arg(kit::binary("install-cni"))
+        .args(["check", "-o", "json", "--ambient-enabled", "--host-proc=/proc"])
+        .output()
+        .unwrap();
+    let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else { panic!("{output:?}") };
+    let (severity, message) = checks_of(&answer["checks"]).remove("user-namespace").unwrap();
+    let expected = "user IDs are mapped, and /proc/1/ns/user cannot be read: Permission denied (os error 13)";
+    assert_eq!((severity.as_str(), message.as_str()), ("unknown", expected));
 }

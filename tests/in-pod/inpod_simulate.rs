@@ -1,11 +1,16 @@
 //! `install-cni simulate`: what it says is what happens.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::atomic::{AtomicU16, Ordering},
+    time::Duration,
+};
 
-use kit::{Echo, InpodOptions, Live, LiveConnections, Pod};
+use kit::{Echo, InpodOptions, Live, LiveConnections, Pod, Proto, TrafficClient};
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{Ambient, PLAIN};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, Peer};
 use crate::fixtures::inpod::InPod;
 
 const MODE: &str = "istio.io/dataplane-mode";
@@ -31,7 +36,11 @@ fn simulated(fixture: &InPod, label: &str) -> (Modes, Value) {
 }
 
 fn actual(fixture: &Ambient) -> Modes {
-    let output = fixture.container.exec(&["list", "-n", PLAIN, "-o", "json"]);
+    actual_in(fixture, PLAIN)
+}
+
+fn actual_in(fixture: &Ambient, namespace: &str) -> Modes {
+    let output = fixture.container.exec(&["list", "-n", namespace, "-o", "json"]);
     let pods: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     pods.iter().map(|pod| mode_of(pod, "mode")).collect()
 }
@@ -125,4 +134,105 @@ fn without_an_agent_or_a_label_nothing_is_simulated() {
     let expected = "install-cni: no agent runs here: nothing serves /var/run/istio-cni/debug.sock; run this in the agent's container on the \
                     pod's node, or name its directory by --cni-agent-run-dir: Connection refused (os error 111)\n";
     assert_eq!((code, error.as_str()), (Some(2), expected));
+}
+
+/// Whether the pod's connections to a server outside arrive there as they were made, in both families: ztunnel's own have other
+/// ports.
+fn is_direct(fixture: &Ambient, peer: &Peer) -> bool {
+    /// Below those that the kernel gives out by itself.
+    static PORTS: AtomicU16 = AtomicU16::new(20_000);
+    [false, true].into_iter().all(|v6| {
+        let source = SocketAddr::new(peer.ip(v6), PORTS.fetch_add(1, Ordering::Relaxed));
+        let server = SocketAddr::new(fixture.node.outside_ip(v6), OUTSIDE);
+        let client = TrafficClient::new(Proto::Tcp).from(source).within(Duration::from_secs(5));
+        client.connect(&peer.sandbox.netns, server).is_ok_and(|seen| seen.peer == source)
+    })
+}
+
+fn simulated_settings(fixture: &InPod, settings: &[&str]) -> (Value, Modes) {
+    let output = fixture.container.exec(&[&["simulate", "settings", "-o", "json"], settings].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let pods: Vec<&Value> =
+        answer["pods"].as_array().unwrap().iter().filter(|pod| pod["namespace"] == MESH).collect();
+    let web = pods.iter().find(|pod| pod["name"] == "web").unwrap();
+    ((*web).clone(), pods.iter().map(|pod| mode_of(pod, "after")).collect())
+}
+
+#[test]
+fn settings_are_simulated_as_an_agent_with_them_decides() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _outside = Echo::tcp(fixture.node.outside(), OUTSIDE);
+    let port = OUTSIDE.to_string();
+    let pod = Pod::new(MESH, "web").annotation("cni.istio.io/excludeOutboundPorts", &port);
+    let web = fixture.starting(pod);
+    fixture.manifests.put_pod(&web.sandbox.manifest());
+    fixture.processes.add(&web.sandbox.pod.uid, &web.sandbox.netns);
+    fixture.wait_captured(&web);
+    fixture.wait_served(&ztunnel, &web);
+    assert!(!is_direct(&fixture, &web), "the exception is not allowed");
+
+    let selector = "AMBIENT_ENABLEMENT_SELECTOR=\n- podSelector:\n    matchLabels: {mesh: \"in\"}\n";
+    let captured = json!("in-pod");
+    for (settings, after, changes, direct) in [
+        (
+            &["AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports"][..],
+            &captured,
+            json!([format!("newly outside: outbound TCP ports {OUTSIDE}")]),
+            true,
+        ),
+        (
+            &["AMBIENT_ALLOWED_EXCEPTIONS=none", "AMBIENT_DNS_CAPTURE=true"],
+            &captured,
+            json!([format!("no longer outside: outbound TCP ports {OUTSIDE}"), "its DNS would be captured"]),
+            false,
+        ),
+        (&["EXCLUDE_NAMESPACES=kube-system,mesh"], &Value::Null, Value::Null, true),
+        (&["EXCLUDE_NAMESPACES="], &captured, Value::Null, false),
+        (&[selector], &Value::Null, Value::Null, true),
+    ] {
+        let before = (actual_in(&fixture, MESH), is_direct(&fixture, &web));
+        let (pod, modes) = simulated_settings(&fixture, settings);
+        assert_eq!((&pod["after"], &pod["changes"]), (after, &changes), "{settings:?}: {pod}");
+        assert_eq!((actual_in(&fixture, MESH), is_direct(&fixture, &web)), before, "nothing was changed");
+        for setting in settings {
+            let (name, value) = setting.split_once('=').unwrap();
+            fixture.container.set_env(name, value);
+        }
+        fixture.restart();
+        fixture.eventually(&format!("all are as simulated: {settings:?}"), |fixture| {
+            actual_in(fixture, MESH) == modes
+        });
+        fixture.eventually(&format!("traffic is, too: {settings:?}"), |fixture| {
+            is_direct(fixture, &web) == direct
+        });
+    }
+    assert_eq!(ztunnel.protocol_error(), None);
+}
+
+#[test]
+fn settings_that_are_wrong_or_not_simulated_are_reported() {
+    let fixture = InPod::new(&[]);
+    let simulate = |change: &[&str]| {
+        let output = fixture.container.exec(&[&["simulate", "settings", "-o", "json"], change].concat());
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), answer)
+    };
+    let (status, answer) = simulate(&["AMBIENT_CAPTURE=everything"]);
+    let mistake = "AMBIENT_CAPTURE (--ambient-capture): \"everything\" is none of node, in-pod and auto";
+    assert_eq!((status, &answer["mistakes"]), (Some(1), &json!([mistake])));
+    let (status, answer) = simulate(&["NATIVE_NFTABLES=maybe", "AMBIENT_ENABLED=false"]);
+    assert_eq!(
+        (status, &answer["mode"], &answer["notSimulated"]),
+        (Some(0), &Value::Null, &json!(["NATIVE_NFTABLES"]))
+    );
+    // As kubectl millrace passes rendered manifests.
+    let complete = r#"{"variables":{"AMBIENT_ENABLED":"true","AMBIENT_CAPTURE":"node"},"complete":true}"#;
+    let (status, answer) = simulate(&[complete]);
+    assert_eq!((status, &answer["mode"]), (Some(0), &json!("node")));
+    let names: Vec<&str> =
+        answer["notSimulated"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert!(names.contains(&"POD_SOURCE") && names.contains(&"ZTUNNEL_UDS_ADDRESS"), "{names:?}");
+    assert_eq!(simulate(&["NAME"]).0, Some(2));
 }

@@ -64,6 +64,7 @@ fn a_check_of_300_nodes_and_10000_pods_finds_what_is_wrong_within_ten_seconds() 
     verify_and_bundle(&fixture);
     watch(&fixture);
     simulate(&fixture);
+    simulate_settings(&fixture);
     before_an_installation(api, &fixture);
     rights(api, &fixture);
 }
@@ -293,6 +294,39 @@ fn simulate(fixture: &Fixture) {
         [&["simulate", "label", "namespace", MESH][..], &["simulate", "label", "namespace", "nowhere", "a=b"]]
     {
         assert_eq!(fixture.millrace(wrong).status, 2, "{wrong:?}");
+    }
+}
+
+/// Single settings, and those of rendered manifests through a pipe.
+fn simulate_settings(fixture: &Fixture) {
+    let single = ["simulate", "settings", "AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports", "-o", "json"];
+    let piped = ["simulate", "settings", "-f", "-", "-o", "json"];
+    let rendered = include_str!("../../deploy/istio-cni-in-pod.yaml");
+    for (words, variable) in [(&single[..], "AMBIENT_ALLOWED_EXCEPTIONS"), (&piped[..], "AMBIENT_ENABLED")] {
+        let run = fixture.simulation_of_all(words, rendered);
+        assert_eq!(run.status, 1, "{}", run.stderr);
+        let report = run.json();
+        assert!(report["change"]["variables"][variable].is_string(), "{}", report["change"]);
+        // Other tests have pods in the same API server.
+        let own = |pod: &&Value| pod["namespace"] == MESH;
+        let of = |effect: &str| {
+            let pods = report["pods"].as_array().unwrap().iter();
+            pods.filter(own).filter(|pod| pod["effect"] == effect).count()
+        };
+        let unknown = fixture::pods_of_silent_nodes() + fixture::pods_without_settings();
+        assert_eq!([of("changes"), of("unknown")], [PODS - unknown, unknown]);
+        let found: BTreeSet<(&str, &str)> = findings_of(&report)
+            .map(|finding| (finding["code"].as_str().unwrap(), finding["message"].as_str().unwrap()))
+            .filter(|(code, _)| *code != "agent-silent")
+            .collect();
+        let expected = [
+            ("setting-not-simulated", "AMBIENT_TABLES (nodes: 290)"),
+            ("settings-refused", "a mistake (nodes: 1)"),
+        ];
+        assert_eq!(found, expected.into());
+    }
+    for wrong in [&[][..], &["x"], &["-f", "/nowhere"], &["A=b", "-f", "-"]] {
+        assert_eq!(fixture.millrace(&[&["simulate", "settings"], wrong].concat()).status, 2, "{wrong:?}");
     }
 }
 

@@ -169,17 +169,20 @@ Examples:
   install-cni history shop/web
 
 Exit status 0: shown; 2: there is no history, it cannot be read, or the call is wrong.";
-const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels would bring into ambient mode or out of
-it, and changes nothing. The agent decides as it would after the change.
+const SIMULATE: &str = "install-cni simulate shows which pods of the node a change of labels, or an agent with other settings, would
+bring into ambient mode or out of it, and changes nothing. The agent decides as it would after the change.
 
 Usage: install-cni simulate label namespace NAME KEY=VALUE|KEY- ... [flags]
        install-cni simulate label pod NAMESPACE/NAME KEY=VALUE|KEY- ... [flags]
+       install-cni simulate settings VARIABLE=VALUE ... [flags]     all other settings stay as they are
 
 Examples:
   install-cni simulate label namespace shop istio.io/dataplane-mode=ambient
   install-cni simulate label pod shop/web istio.io/dataplane-mode-
+  install-cni simulate settings AMBIENT_ALLOWED_EXCEPTIONS=outbound-ports
 
-Exit status 0: shown; 2: the agent did not answer or has not read all pods yet, or the call is wrong.";
+Exit status 0: shown; 1: an agent with these settings would not start; 2: the agent did not answer or has not read all pods yet, or
+the call is wrong.";
 const LOG_LEVEL: &str = "install-cni log-level shows the levels of the agent's log, and changes those that are given, until the
 agent restarts. It connects to the agent's Unix socket: over TCP, no level can be changed.
 
@@ -226,7 +229,9 @@ impl CliCommand {
             CliCommand::List => ("list", "show the node's pods, the worst first"),
             CliCommand::Explain => ("explain", "say whether a pod is captured, and why or why not"),
             CliCommand::Prove => ("prove", "prove by packets how a pod's traffic is redirected"),
-            CliCommand::Simulate => ("simulate", "show which pods a label would bring into ambient mode"),
+            CliCommand::Simulate => {
+                ("simulate", "show which pods a label or setting would bring into ambient mode")
+            }
             CliCommand::Verify => ("verify", "compare the desired with the observed state"),
             CliCommand::Plan => ("plan", "show what the agent would do now"),
             CliCommand::History => ("history", "show what was changed on the node and in its pods"),

@@ -18,7 +18,7 @@ use daemon_settings::{AgentIdentity, DaemonSettings};
 use model::{PodUid, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
-    CaptureState, KernelView, LabelChange, NodeSimulation, PartHealth, PodState, Proof, StateReason,
+    CaptureState, KernelView, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason,
     StateReport,
 };
 use retry::LastError;
@@ -73,7 +73,7 @@ impl StateInspector for SharedCollector {
         Box::pin(self.0.prove_pod(namespace, name))
     }
 
-    fn simulate_change(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(&self, change: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
         Box::pin(self.0.simulate_change(change))
     }
 }
@@ -189,13 +189,13 @@ impl StateCollector {
         proven.await.map_err(|error| error.to_string())?
     }
 
-    /// Returns what a change of labels would do to the node's pods.
+    /// Returns what a change of labels or settings would do to the node's pods.
     ///
     /// # Errors
     /// As [`StateCollector::collect_state`].
     async fn simulate_change(
         self: &Arc<StateCollector>,
-        change: LabelChange,
+        change: SimulatedChange,
     ) -> Result<NodeSimulation, Reason> {
         let collector = Arc::clone(self);
         let simulation = spawn_blocking(move || {

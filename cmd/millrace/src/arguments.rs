@@ -232,6 +232,21 @@ pub(crate) enum Simulated {
         #[arg(long, value_enum, default_value = "unknown")]
         fail_on: FailOn,
     },
+    /// Other settings of the agents, as rendered manifests or single variables have them
+    ///
+    /// With -f, the agents' settings are those of the DaemonSet in the manifests and of the ConfigMap that it refers to, and the
+    /// defaults of all others: `helm template ... | millrace simulate settings -f -`.
+    Settings {
+        /// Variables of the agent: NAME=VALUE; all others stay as they are
+        #[arg(required_unless_present = "file", conflicts_with = "file", value_name = "VARIABLE")]
+        variables: Vec<String>,
+        /// Rendered manifests of the agent; `-`: standard input
+        #[arg(long, short, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// What makes the exit status other than 0, with everything that is worse
+        #[arg(long, value_enum, default_value = "unknown")]
+        fail_on: FailOn,
+    },
 }
 
 /// Objects with labels that decide on the mesh.

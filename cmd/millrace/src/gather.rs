@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use report::{LabelChange, Proof, StateReport};
+use report::{Proof, SimulatedChange, StateReport};
 use serde::de::DeserializeOwned;
 
 use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuery, progress::ProgressBar};
@@ -111,34 +111,40 @@ impl<'a> ClusterSource<'a> {
         Ok(cluster)
     }
 
-    /// Returns the objects of the namespace that a change of labels concerns, without the agents' states, and each agent's answer
-    /// to what it would do, by node.
+    /// Returns the objects that a change concerns, of one namespace if labels change, without the agents' states, and each agent's
+    /// answer to what it would do, by node.
     ///
     /// # Errors
     /// As [`ClusterSource::read_cluster`].
     pub(crate) async fn query_simulation(
         &self,
-        change: &LabelChange,
+        change: &SimulatedChange,
     ) -> Result<(Cluster, BTreeMap<String, NodeReply>)> {
-        let namespace = percent_encode(&change.namespace);
+        let namespace = match change {
+            SimulatedChange::Labels(change) => Some(percent_encode(&change.namespace)),
+            SimulatedChange::Settings(_) => None,
+        };
         let agents = self.list_agents(None).await?;
         let query = self.agent_query();
         let replies = self.ask_each_node(&agents, |agent| {
             let query = query.clone();
             async move { query.simulate_change(agent, change).await.map_err(|error| error.to_string()) }
         });
-        let (pods_at, namespace_at) = (
-            format!("/api/v1/namespaces/{namespace}/pods"),
-            format!("fieldSelector=metadata.name%3D{namespace}"),
-        );
-        let policies_at = format!("/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies");
+        let inside = namespace.as_ref().map(|name| format!("/namespaces/{name}")).unwrap_or_default();
+        let namespace_at = namespace.as_ref().map(|name| format!("fieldSelector=metadata.name%3D{name}"));
+        let pods_at = format!("/api/v1{inside}/pods");
+        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
         let (replies, pods, namespaces, policies) = tokio::join!(
             replies,
             self.list_objects("pods", &pods_at, ""),
-            self.list_objects("namespaces", "/api/v1/namespaces", &namespace_at),
+            self.list_objects(
+                "namespaces",
+                "/api/v1/namespaces",
+                namespace_at.as_deref().unwrap_or_default()
+            ),
             self.list_objects("networkpolicies", &policies_at, ""),
         );
-        if let Ok([]) = namespaces.as_deref() {
+        if let (SimulatedChange::Labels(change), Ok([])) = (change, namespaces.as_deref()) {
             bail!("there is no namespace {}", change.namespace);
         }
         let mut unread = Vec::new();

@@ -6,7 +6,7 @@ use cluster_report::Pod;
 use http_response::HttpError;
 use kubeio::KubeClient;
 use report::{
-    DocumentError, Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, Proof, SCHEMA, StateReport,
+    DocumentError, Explanation, MAX_DOCUMENT, NodeSimulation, Proof, SCHEMA, SimulatedChange, StateReport,
 };
 use serde::de::DeserializeOwned;
 
@@ -118,20 +118,20 @@ impl AgentQuery {
         decode_json(&self.exec_within(ALL_PROOFS, agent, &command.concat()).await?)
     }
 
-    /// Returns what a change of labels would do to the node's pods.
+    /// Returns what a change would do to the node's pods.
     pub(crate) async fn simulate_change(
         &self,
         agent: &Pod,
-        change: &LabelChange,
+        change: &SimulatedChange,
     ) -> Result<NodeSimulation, QueryError> {
-        let name = change.pod.as_ref().map(|pod| format!("{}/{pod}", change.namespace));
-        let kind = if name.is_some() { "pod" } else { "namespace" };
-        let (name, labels) = (name.unwrap_or_else(|| change.namespace.clone()), change.labels_text());
-        let mut command = vec!["install-cni", "simulate", "-o", "json", "label", kind, &name];
-        command.extend(labels.split(','));
         let body = match self.via {
             Via::PortForward => self.get_document(agent, &change.debug_path()).await?,
-            Via::Exec => self.exec_in_agent(agent, &command).await?,
+            Via::Exec => {
+                let words = simulated_words(change);
+                let command = ["install-cni", "simulate", "-o", "json"].into_iter();
+                let command: Vec<&str> = command.chain(words.iter().map(String::as_str)).collect();
+                self.exec_in_agent(agent, &command).await?
+            }
         };
         decode_json(&body)
     }
@@ -205,6 +205,22 @@ async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> Query
         Some(reason) if reason.contains("connection refused") => QueryError::Closed(reason),
         Some(reason) => QueryError::Connection(reason),
         None => QueryError::Connection(otherwise.to_owned()),
+    }
+}
+
+/// The change on the command line of `install-cni simulate`.
+fn simulated_words(change: &SimulatedChange) -> Vec<String> {
+    match change {
+        SimulatedChange::Settings(change) => vec!["settings".to_owned(), change.text()],
+        SimulatedChange::Labels(change) => {
+            let (kind, name) = match &change.pod {
+                Some(pod) => ("pod", format!("{}/{pod}", change.namespace)),
+                None => ("namespace", change.namespace.clone()),
+            };
+            let labels = change.labels_text();
+            let words = ["label", kind, &name].into_iter().chain(labels.split(','));
+            words.map(str::to_owned).collect()
+        }
     }
 }
 

@@ -290,7 +290,7 @@ impl Reconciler {
         let done = if self.core.is_synced() {
             self.mode.reconcile(&mut self.core, scope)
         } else {
-            Err(Reason::from("pods and namespaces are not known yet"))
+            Err(Reason::from(report::NOT_SYNCED))
         };
         // Pods that belong to the mesh are enrolled, and held, also while no ztunnel can be used.
         let refused = done.as_ref().err().cloned();

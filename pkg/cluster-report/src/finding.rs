@@ -173,6 +173,12 @@ codes! {
     /// Labels of a pod contradict each other.
     PodLabels "pod-labels" Pods Warning "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
+    /// An agent would not start with the simulated settings.
+    SettingsRefused "settings-refused" Agents Error "an agent starts with the simulated settings"
+        "Correct the value: docs/install-cni.md has the allowed ones."
+    /// A setting would change, and its effect is not simulated.
+    SettingNotSimulated "setting-not-simulated" Agents Warning "every setting that would change is simulated"
+        "Read what the setting does in docs/install-cni.md: the simulation is that of all others."
     /// A kernel needs iptables tools.
     KernelOld "kernel-old" Nodes Warning "no node's kernel needs iptables tools"
         "Use the image with -ambient, which has them: docs/firewall.md."
@@ -242,7 +248,8 @@ impl Code {
 
     /// Whether it is a code of `millrace check`.
     pub(crate) fn is_of_check(self) -> bool {
-        !Code::BEFORE_INSTALLATION.contains(&self)
+        let simulated = [Code::SettingsRefused, Code::SettingNotSimulated];
+        !Code::BEFORE_INSTALLATION.contains(&self) && !simulated.contains(&self)
     }
 }
 

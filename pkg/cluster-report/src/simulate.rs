@@ -1,10 +1,11 @@
-//! `millrace simulate`: what a change of labels would do to the pods of a cluster, as their nodes' agents decide it, and what
-//! would be wrong then.
+//! `millrace simulate`: what a change of labels or of the agents' settings would do to the pods of a cluster, as their nodes' agents
+//! decide it, and what would be wrong then.
 
 use std::collections::BTreeMap;
 
 use report::{
-    LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedPod, StateReason, exit_status,
+    LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SimulatedChange, SimulatedPod,
+    StateReason, exit_status,
 };
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ pub struct SimulationReport {
     /// Name and version of this form.
     pub schema: &'static str,
     /// The change that is not made.
-    pub change: LabelChange,
+    pub change: SimulatedChange,
     /// Some nodes did not answer, or some objects could not be read.
     pub partial: bool,
     /// The pods that the change concerns: first those that would join or leave, then by name.
@@ -72,14 +73,17 @@ impl SimulationReport {
 }
 
 /// Puts together what agents answered, by node, and what would be wrong after the change. `cluster` has the objects of the
-/// namespace.
+/// namespace, or of all if settings change.
 #[must_use]
 pub fn simulate_change(
     cluster: &Cluster,
-    change: &LabelChange,
+    change: &SimulatedChange,
     replies: &BTreeMap<String, NodeReply>,
 ) -> SimulationReport {
-    let changed = changed_cluster(cluster, change);
+    let changed = match change {
+        SimulatedChange::Labels(change) => changed_cluster(cluster, change),
+        SimulatedChange::Settings(_) => live_cluster(cluster),
+    };
     let answered = replies.iter().filter_map(|(node, reply)| Some((node, reply.as_ref().ok()?)));
     let rows = answered.flat_map(|(node, simulation)| {
         let row =
@@ -87,15 +91,20 @@ pub fn simulate_change(
         simulation.pods.iter().map(row)
     });
     let mut pods: Vec<SimulatedRow> = rows.collect();
-    pods.extend(unknown_pods(&changed, change, replies));
+    pods.extend(unknown_pods(&changed, replies));
     pods.sort_by(|a, b| {
         let key = |row: &SimulatedRow| (row.effect, row.pod.namespace.clone(), row.pod.name.clone());
         key(a).cmp(&key(b))
     });
     let mut findings = node_findings(&pods, replies);
     findings.extend(pods.iter().filter_map(refused_exceptions));
-    findings.extend(label_findings(&Lookup::new(&changed)));
-    findings.extend(pods_without_agent(&changed, replies));
+    match change {
+        SimulatedChange::Labels(_) => {
+            findings.extend(label_findings(&Lookup::new(&changed)));
+            findings.extend(pods_without_agent(&changed, replies));
+        }
+        SimulatedChange::Settings(_) => findings.extend(settings_findings(replies)),
+    }
     let is_joining = |pod: &&Pod| {
         pods.iter().any(|row| {
             row.effect == MembershipEffect::Joins
@@ -140,22 +149,43 @@ fn changed_cluster(cluster: &Cluster, change: &LabelChange) -> Cluster {
     Cluster { pods, namespaces, policies, ..Cluster::default() }
 }
 
-/// Pods of nodes from which there is no answer.
+/// All pods that run, and the policies. Their labels do not change.
+fn live_cluster(cluster: &Cluster) -> Cluster {
+    let pods = cluster.pods.iter().filter(|pod| pod.is_live()).cloned().collect();
+    Cluster { pods, policies: cluster.policies.clone(), ..Cluster::default() }
+}
+
+/// Mistakes and settings that are not simulated: each once, with the number of nodes that report it.
+fn settings_findings(replies: &BTreeMap<String, NodeReply>) -> Vec<Finding> {
+    let mut reports: BTreeMap<(Code, &str), Vec<&str>> = BTreeMap::new();
+    for (node, reply) in replies {
+        let Ok(simulation) = reply else { continue };
+        let mistakes = simulation.mistakes.iter().map(|text| (Code::SettingsRefused, text.as_str()));
+        let others = simulation.not_simulated.iter().map(|text| (Code::SettingNotSimulated, text.as_str()));
+        mistakes.chain(others).for_each(|report| reports.entry(report).or_default().push(node));
+    }
+    let finding = |((code, text), nodes): ((Code, &str), Vec<&str>)| {
+        Finding::new(code, ObjectName::cluster(), format!("{text} (nodes: {})", nodes.len()))
+    };
+    reports.into_iter().map(finding).collect()
+}
+
+/// Pods of nodes whose agents say nothing of them.
 fn unknown_pods<'a>(
     changed: &'a Cluster,
-    change: &'a LabelChange,
     replies: &'a BTreeMap<String, NodeReply>,
 ) -> impl Iterator<Item = SimulatedRow> + 'a {
-    let is_unknown = |pod: &&Pod| {
-        !pod.spec.node_name.is_empty() && !matches!(replies.get(&pod.spec.node_name), Some(Ok(_)))
-    };
+    let is_known =
+        |node: &str| matches!(replies.get(node), Some(Ok(simulation)) if simulation.mistakes.is_empty());
+    let is_unknown = move |pod: &&Pod| !pod.spec.node_name.is_empty() && !is_known(&pod.spec.node_name);
     changed.pods.iter().filter(is_unknown).map(|pod| {
-        let words = match replies.contains_key(&pod.spec.node_name) {
-            true => "the agent of its node did not answer",
-            false => "no agent runs on its node",
+        let words = match replies.get(&pod.spec.node_name) {
+            Some(Ok(_)) => "an agent with these settings would not start",
+            Some(Err(_)) => "the agent of its node did not answer",
+            None => "no agent runs on its node",
         };
         let reason = StateReason { code: String::new(), message: words.to_owned() };
-        let (namespace, name) = (change.namespace.clone(), pod.metadata.name.clone());
+        let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
         let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
         SimulatedRow { node: pod.spec.node_name.clone(), effect: MembershipEffect::Unknown, pod: pod_row }
     })
@@ -192,10 +222,11 @@ fn node_findings(pods: &[SimulatedRow], replies: &BTreeMap<String, NodeReply>) -
     findings
 }
 
-/// Exceptions that a pod which would join asks for, and that would not be applied.
+/// Exceptions that a pod which would join, or be captured otherwise, asks for, and that would not be applied.
 fn refused_exceptions(row: &SimulatedRow) -> Option<Finding> {
     let SimulatedRow { node, effect, pod } = row;
-    let is_refused = *effect == MembershipEffect::Joins && !pod.refused_exceptions.is_empty();
+    let is_concerned = matches!(effect, MembershipEffect::Joins | MembershipEffect::Changes);
+    let is_refused = is_concerned && !pod.refused_exceptions.is_empty();
     let object = ObjectName::in_namespace("Pod", &pod.namespace, &pod.name);
     is_refused.then(|| {
         Finding::new(Code::ExceptionRefused, object, pod.refused_exceptions.join("; ")).on_node(node)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use report::{
-    MembershipEffect, sanitize_text,
+    MembershipEffect, format_count, sanitize_text,
     tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, whole_seconds},
 };
 
@@ -33,7 +33,7 @@ pub fn check_text(report: &CheckReport, all: bool, colour: bool) -> String {
 #[must_use]
 pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> String {
     let mut text = render_sections(&report.checks, &report.findings, all, colour);
-    let _ = writeln!(text, "{} nodes would run an agent", report.nodes);
+    let _ = writeln!(text, "{} would run an agent", format_count(report.nodes, "node"));
     text.push_str(&verdict_text(report.verdict, colour));
     text
 }
@@ -117,14 +117,18 @@ pub fn simulation_text(report: &SimulationReport, all: bool, colour: bool) -> St
     if report.pods.len() > most {
         let _ = writeln!(text, "and {} more: -o wide shows all", report.pods.len() - most);
     }
-    let count = |effect| report.count_pods(effect);
+    let number = |effect| report.count_pods(effect);
+    let changed = match number(MembershipEffect::Changes) {
+        0 => String::new(),
+        changed => format!("; that would be captured otherwise: {changed}"),
+    };
     let _ = writeln!(
         text,
-        "\nPods that would join ambient mode: {}; that would leave it: {}; that would stay as they are: {}; unknown: {}.",
-        count(MembershipEffect::Joins),
-        count(MembershipEffect::Leaves),
-        count(MembershipEffect::Unchanged),
-        count(MembershipEffect::Unknown)
+        "\nPods that would join ambient mode: {}; that would leave it: {}{changed}; that would stay as they are: {}; unknown: {}.",
+        number(MembershipEffect::Joins),
+        number(MembershipEffect::Leaves),
+        number(MembershipEffect::Unchanged),
+        number(MembershipEffect::Unknown)
     );
     match report.open_connections() {
         0 => {}
@@ -150,15 +154,15 @@ fn excepted_clause(pods: usize) -> String {
 
 fn render_conclusion(report: &CheckReport, colour: bool) -> String {
     let counts = &report.counts;
-    let mut text =
-        format!("{} nodes, {} agents, {} of which answered; ", counts.nodes, counts.agents, counts.answered);
+    let (nodes, agents) = (format_count(counts.nodes, "node"), format_count(counts.agents, "agent"));
+    let mut text = format!("{nodes}, {agents}, {} of which answered; ", counts.answered);
     // Without an answer, no number of pods is better than none.
     let _ = match counts.answered {
         0 => writeln!(text, "nothing is known of their pods"),
         _ => writeln!(
             text,
-            "{} pods, {} captured{}, {} bypassing the mesh",
-            counts.pods,
+            "{}, {} captured{}, {} bypassing the mesh",
+            format_count(counts.pods, "pod"),
             counts.captured,
             excepted_clause(counts.excepted),
             counts.bypassing

@@ -20,12 +20,14 @@ mod in_cluster;
 mod installation;
 pub mod options;
 mod repair;
+mod simulated;
 mod token;
 
 pub use ambient_options::{AmbientOptions, EventSettings, HostPaths, PodSource};
 pub use debug::DebugAddress;
 use debug::{TEMPLATE, effective_settings};
 pub use in_cluster::in_cluster;
+pub use simulated::SimulatedSettings;
 pub use token::token_times;
 
 /// Where the kubelet mounts the service account.
@@ -86,6 +88,8 @@ pub struct DaemonSettings {
     pub netns_directory: PathBuf,
     /// Where the node's processes are seen, if they are.
     pub host_proc: PathBuf,
+    /// The flags and variables that all of this was read from.
+    pub values: FlagValues,
     /// Every value, and where it came from, but for the template, which is long and shows in the conflist.
     pub config: Vec<EffectiveSetting>,
     /// Warnings for the operator.
@@ -274,6 +278,7 @@ impl SettingsReader<'_> {
             debug: debug?,
             netns_directory: self.netns_directory(),
             host_proc: self.flag_text(&options::HOST_PROC).into(),
+            values: self.values.clone(),
             config: effective_settings(self.values),
             warnings: std::mem::take(&mut self.warnings),
             chosen: changed_settings(self.values),

@@ -625,3 +625,5 @@ fn existing_connections_are_kept_unless_the_operator_wants_otherwise() {
     let mistake = "--existing-connections: \"close\" is not one of: keep, reset";
     assert_eq!(existing("close"), Err(vec![mistake.to_owned()]));
 }
+
+mod simulated;

@@ -122,6 +122,13 @@ impl FlagValues {
         }
     }
 
+    /// Gives a flag the text that it has in other values, and the source of that.
+    pub fn copy_from(&mut self, other: &FlagValues, flag: &Flag) {
+        if let Some(found) = other.values.get(flag.long) {
+            self.values.insert(flag.long, found.clone());
+        }
+    }
+
     /// The flags without effect that were given, on the command line or by a variable.
     pub fn ignored_flags(&self) -> impl Iterator<Item = &'static str> {
         self.ignored.iter().copied()

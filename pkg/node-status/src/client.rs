@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use daemon_settings::DaemonSettings;
 use http_response::{HttpError, HttpResponse};
 use report::{
-    Explanation, LabelChange, MAX_DOCUMENT, NodeSimulation, Proof, StatePart, StateReport, Unobserved,
+    Explanation, MAX_DOCUMENT, NodeSimulation, Proof, SimulatedChange, StatePart, StateReport, Unobserved,
 };
 
 use crate::standalone;
@@ -132,7 +132,7 @@ fn is_name(namespace: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// There is no agent, it does not answer, or it is of a version that cannot tell.
-pub fn simulate_change(settings: &DaemonSettings, change: &LabelChange) -> Result<NodeSimulation> {
+pub fn simulate_change(settings: &DaemonSettings, change: &SimulatedChange) -> Result<NodeSimulation> {
     let body = fetch(&settings.debug_socket, &change.debug_path(), LIMIT)?;
     serde_json::from_slice(&body).context("the agent's answer cannot be read")
 }

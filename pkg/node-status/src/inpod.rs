@@ -10,6 +10,7 @@ use ::inpod::{NodeProbes, OutsideConnections, PodRulesSpec, ProbeRules, probe_se
 use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
+use hostnet::RtnetlinkHandle;
 use model::{Family, PodUid};
 use netns::{Netns, NetnsId};
 use planner::node::MemberAddresses;
@@ -177,33 +178,63 @@ fn outside_view(found: &OutsideConnections) -> OutsideView {
     OutsideView { count: found.count, connections: connections.collect() }
 }
 
-/// Whether probes of the node came to the pod, from the source address by which its rules let them pass, as a clause. `None`:
-/// the kernel could not be asked.
-fn observed_probes(netns: &Netns, chosen: &InPodConfig) -> Option<String> {
-    let sources: Vec<IpAddr> = chosen
+/// Returns from which addresses the node reaches a pod by its routes, in the calling thread's namespace; none of those that it does
+/// not reach, or that the kernel does not tell.
+pub(super) fn node_sources(ips: &[IpAddr]) -> BTreeSet<IpAddr> {
+    let Ok(mut routes) = RtnetlinkHandle::open() else { return BTreeSet::new() };
+    ips.iter().filter_map(|ip| routes.source_to(*ip).ok().flatten()).collect()
+}
+
+/// Returns the addresses from which the node reaches the pod, and whether probes came from the one by which its rules let them pass,
+/// in clauses. None if the kernel could not be asked.
+fn observed_probes(netns: &Netns, chosen: &InPodConfig, node: &BTreeSet<IpAddr>) -> Vec<String> {
+    let sources: BTreeSet<IpAddr> = chosen
         .captured_families()
         .into_iter()
         .map(|family| chosen.rules.probes.address_for(family))
         .collect();
-    let tracked = netns.run_in(|| ConntrackHandle::list(None)).ok()?.ok()?;
-    let seen: BTreeSet<IpAddr> = tracked
-        .iter()
-        .map(|connection| connection.original.source.ip())
-        .filter(|source| sources.contains(source))
-        .collect();
-    // The kernel remembers a closed connection for two minutes.
-    let (verb, addresses) =
-        if seen.is_empty() { ("no probe has", sources) } else { ("probes have", seen.into_iter().collect()) };
-    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    Some(format!("{verb} come from {} in the last two minutes", addresses.join(" or ")))
+    let Ok(Ok(tracked)) = netns.run_in(|| ConntrackHandle::list(None)) else { return Vec::new() };
+    let from: BTreeSet<IpAddr> = tracked.iter().map(|connection| connection.original.source.ip()).collect();
+    probe_clauses(&sources, node, &from)
 }
 
-/// Observes rule by rule.
+/// `sources`: those that the pod's rules let pass; `node`: those by the node's routes; `from`: those of the pod's connections.
+fn probe_clauses(
+    sources: &BTreeSet<IpAddr>,
+    node: &BTreeSet<IpAddr>,
+    from: &BTreeSet<IpAddr>,
+) -> Vec<String> {
+    let listed = |ips: &BTreeSet<IpAddr>, word: &str| {
+        ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(word)
+    };
+    let mut clauses = Vec::new();
+    let replaced: BTreeSet<IpAddr> = node.difference(sources).copied().collect();
+    if !replaced.is_empty() {
+        let reached = listed(&replaced, " and ");
+        clauses
+            .push(format!("by its routes the node reaches it from {reached}, which it replaces for probes"));
+    }
+    let seen: BTreeSet<IpAddr> = sources.intersection(from).copied().collect();
+    let unchanged: BTreeSet<IpAddr> = replaced.intersection(from).copied().collect();
+    if seen.is_empty() && !unchanged.is_empty() {
+        let unchanged = listed(&unchanged, " and ");
+        clauses.push(format!(
+            "connections have come from {unchanged} itself, which its rules do not take for probes"
+        ));
+    }
+    // The kernel remembers a closed connection for two minutes.
+    let (verb, addresses) = if seen.is_empty() { ("no probe has", sources) } else { ("probes have", &seen) };
+    clauses.push(format!("{verb} come from {} in the last two minutes", listed(addresses, " or ")));
+    clauses
+}
+
+/// Observes rule by rule. `node`: see [`node_sources`].
 pub(super) fn verify_rules(
     enrolled_pod: &EnrolledPodView,
     chosen: &InPodConfig,
     tools: &firewall::FirewallOptions,
     life: PodLife,
+    node: &BTreeSet<IpAddr>,
     pod: &mut PodState,
 ) {
     // A pod that is joining or leaving has none of them, or not all, which is no difference.
@@ -236,7 +267,9 @@ pub(super) fn verify_rules(
                 };
                 pod.kernel.observed.push(format!("{observed} ({})", names.join(", ")));
                 let has_rules = !enrolled_pod.options.open;
-                pod.kernel.observed.extend(has_rules.then(|| observed_probes(netns, chosen)).flatten());
+                if has_rules {
+                    pod.kernel.observed.extend(observed_probes(netns, chosen, node));
+                }
             }
             pod.kernel.bypassing_connections = outside_view(seen.outside_connections());
             pod.kernel.preceding_rules = seen.bypass_reasons().map(str::to_owned).collect();
@@ -253,6 +286,32 @@ pub(super) fn verify_rules(
                 pod.last_transition_time = None; // the change was not observed
             }
             pod.kernel.differences.splice(..0, seen.differences().map(str::to_owned));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_probes_is_told_from_that_of_the_nodes_routes() {
+        let set = |ips: &[&str]| -> BTreeSet<IpAddr> { ips.iter().map(|ip| ip.parse().unwrap()).collect() };
+        let (probe, node) = ("169.254.7.127", "10.0.0.1");
+        let reaches = format!("by its routes the node reaches it from {node}, which it replaces for probes");
+        let none = format!("no probe has come from {probe} in the last two minutes");
+        let some = format!("probes have come from {probe} in the last two minutes");
+        let unchanged =
+            format!("connections have come from {node} itself, which its rules do not take for probes");
+        for (routes, from, expected) in [
+            (&[node][..], &[probe, node][..], vec![&reaches, &some]),
+            (&[node], &["10.0.0.9"], vec![&reaches, &none]),
+            (&[node], &[node], vec![&reaches, &unchanged, &none]),
+            (&[probe], &[probe], vec![&some]),
+            (&[], &[], vec![&none]),
+        ] {
+            let found = probe_clauses(&set(&[probe]), &set(routes), &set(from));
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{routes:?} {from:?}");
         }
     }
 }

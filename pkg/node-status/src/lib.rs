@@ -28,14 +28,14 @@ use std::{
 use agent::{AgentHandle, AgentSnapshot, CaptureSnapshot, to_milliseconds};
 use anyhow::Result;
 use capture_modes::{CaptureConfig, CaptureSettings};
-use daemon_settings::DaemonSettings;
+use daemon_settings::{DaemonSettings, ProcessEnvironment, SettingsErrors};
 use model::Reason;
 use netns::Netns;
 use planner::node::DesiredState;
 use pod_status::PodLife;
 use report::{
-    LabelChange, NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode,
-    SIMULATION_SCHEMA, StateReport,
+    NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode, SIMULATION_SCHEMA,
+    SimulatedChange, StateReport,
 };
 use wire::PodRecord;
 
@@ -115,26 +115,46 @@ impl NodeInspector {
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
             let life = known.map_or(PodLife::Ending, pods::life_of);
-            inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, pod);
+            let node = self.in_node(|| inpod::node_sources(&pod.ips))?;
+            inpod::verify_rules(enrolled_pod, chosen, &settings.tools, life, &node, pod);
         }
         Ok(())
     }
 
-    /// Returns what a change of labels would do to the node's pods, and changes nothing. Blocks.
+    /// Returns what a change would do to the node's pods, and changes nothing. Blocks.
     ///
     /// # Errors
     /// The reconciler does not answer, or the pods' network namespaces cannot be reached.
     pub fn simulate_change(
         &self,
         records: &[Arc<PodRecord>],
-        change: &LabelChange,
+        change: &SimulatedChange,
     ) -> Result<NodeSimulation, Reason> {
-        let Some(ambient) = &self.settings.ambient else {
-            let schema = SIMULATION_SCHEMA.to_owned();
-            return Ok(NodeSimulation { schema, synced: true, ..NodeSimulation::default() });
-        };
-        let snapshot = self.agent_snapshot()?;
-        Ok(self.in_node(|| simulation::simulate(&ambient.agent, &snapshot, records, change))?)
+        let settings = &self.settings.ambient_traces.agent;
+        let is_ambient = self.settings.ambient.is_some();
+        let schema = SIMULATION_SCHEMA.to_owned();
+        match change {
+            SimulatedChange::Labels(_) if !is_ambient => {
+                Ok(NodeSimulation { schema, synced: true, ..NodeSimulation::default() })
+            }
+            SimulatedChange::Labels(change) => {
+                let snapshot = self.agent_snapshot()?;
+                let simulated =
+                    self.in_node(|| simulation::simulate_labels(settings, &snapshot, records, change));
+                Ok(simulated?)
+            }
+            SimulatedChange::Settings(change) => match self.settings.simulate(change, &ProcessEnvironment) {
+                Ok(other) => {
+                    let (agent_snapshot, now) = (self.agent_snapshot()?, (settings, is_ambient));
+                    let simulated =
+                        self.in_node(|| simulation::simulate_settings(now, &agent_snapshot, records, other));
+                    Ok(simulated?)
+                }
+                Err(SettingsErrors(mistakes)) => {
+                    Ok(NodeSimulation { schema, synced: true, mistakes, ..NodeSimulation::default() })
+                }
+            },
+        }
     }
 
     fn agent_snapshot(&self) -> Result<Box<AgentSnapshot>, String> {

@@ -1,6 +1,7 @@
 //! Facts that would keep the agent from capturing pods on this node, read for [`report::judge_preflight`].
 //! Nothing of the node is changed: what is tried is tried in network namespaces of its own.
 
+mod confinement;
 mod trial;
 
 use std::{
@@ -50,6 +51,7 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<u16>> {
 #[must_use]
 pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) -> Vec<PreflightCheck> {
     let mut facts = settings.ambient.iter().flat_map(ambient_facts).collect::<Vec<_>>();
+    facts.extend(confinement_facts(settings));
     facts.extend([
         PreflightFact::Ports(ports),
         PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
@@ -68,6 +70,7 @@ pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     let mut facts: Vec<PreflightFact> = settings.ambient.iter().flat_map(ambient_facts).collect();
     let tools = settings.ambient_traces.agent.tools.clone();
     facts.extend(trial::try_sidecars(&tools));
+    facts.extend(confinement_facts(settings));
     facts.extend(settings.ambient.iter().filter_map(numbers_fact));
     facts.extend([
         PreflightFact::Inotify(watch_directory()),
@@ -102,6 +105,16 @@ fn ambient_facts(ambient: &AmbientOptions) -> Vec<PreflightFact> {
     })));
     if let Some(chosen) = ambient.agent.capture.in_pod() {
         facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
+    }
+    facts
+}
+
+/// An agent that enters no network namespace needs no mounts, and no user namespace but its own.
+fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
+    let mut facts = vec![PreflightFact::SeLinux(confinement::selinux_context(&settings.host_proc))];
+    if settings.ambient.is_some() {
+        facts.push(PreflightFact::AppArmor(confinement::apparmor_profile()));
+        facts.push(PreflightFact::UserNamespace(confinement::user_namespace(&settings.host_proc)));
     }
     facts
 }

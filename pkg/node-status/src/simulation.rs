@@ -1,4 +1,4 @@
-//! Simulation of a change of labels, by the decision that the agent makes.
+//! Simulation of a change of labels or settings, by the decision that the agent makes.
 
 use std::{
     collections::BTreeSet,
@@ -7,11 +7,12 @@ use std::{
 };
 
 use agent::{AgentSnapshot, CaptureSnapshot, KnownPod};
-use capture_modes::CaptureSettings;
+use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
+use daemon_settings::SimulatedSettings;
 use model::{ExistingConnections, Namespace, Pod, PodUid};
 use netns::Netns;
 use planner::{
-    EnrolmentPolicy,
+    EnrolmentPolicy, SkipReason,
     ambient::{AmbientStanding, pod_standing},
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
@@ -33,35 +34,101 @@ use crate::{
 /// For the connections of all pods that would join.
 const LIMIT: Duration = Duration::from_secs(4);
 
+/// Basis of an agent's decisions.
+#[derive(Clone, Copy)]
+struct DecisionBasis<'a> {
+    settings: &'a CaptureSettings,
+    /// The mode in which it captures ambient pods; `None`: ambient mode is off.
+    mode: Option<RedirectionMode>,
+}
+
 /// Returns what a change of labels would do to the node's pods, and changes nothing. Open connections of pods that would join are
 /// counted, in the network namespaces that belong to the pods' addresses.
-pub(super) fn simulate(
+pub(super) fn simulate_labels(
     settings: &CaptureSettings,
     snapshot: &AgentSnapshot,
     records: &[Arc<PodRecord>],
     change: &LabelChange,
 ) -> NodeSimulation {
-    let mode = mode_of(&snapshot.way);
     let is_concerned = |known: &&KnownPod| {
         let meta = &known.pod.metadata;
         meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name))
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
-    let mut pods: Vec<SimulatedPod> =
-        known.iter().map(|known| simulate_pod(known, mode, settings, change)).collect();
-    let joining: Vec<(&KnownPod, &mut SimulatedPod)> =
-        known.into_iter().zip(&mut pods).filter(|(_, pod)| pod.effect() == MembershipEffect::Joins).collect();
-    count_connections(settings, records, joining);
-    let in_pod = settings.capture.in_pod();
+    let basis = DecisionBasis { settings, mode: mode_of(&snapshot.way) };
+    let pods = known.iter().map(|known| {
+        let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
+        match (&change.pod, &mut namespace) {
+            (Some(_), _) => change.apply_to(&mut pod.metadata.labels),
+            (None, Some(namespace)) => change.apply_to(&mut namespace.metadata.labels),
+            (None, None) => {} // the decision says that the namespace is not known
+        }
+        simulate_pod(known, basis, &pod, namespace.as_ref(), basis)
+    });
+    let pods = pods.collect();
+    answer(basis, snapshot, snapshot.synced, count_connections(settings, records, &known, pods))
+}
+
+/// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].
+pub(super) fn simulate_settings(
+    now: (&CaptureSettings, bool),
+    snapshot: &AgentSnapshot,
+    records: &[Arc<PodRecord>],
+    other: SimulatedSettings,
+) -> NodeSimulation {
+    let (settings, is_ambient) = now;
+    let before = DecisionBasis { settings, mode: mode_of(&snapshot.way) };
+    let after = DecisionBasis { settings: &other.capture, mode: mode_with(&other, before.mode) };
+    let known: Vec<&KnownPod> = snapshot.pods.iter().collect();
+    let pods = known
+        .iter()
+        .map(|known| simulate_pod(known, before, &known.pod, known.namespace.as_ref(), after))
+        .collect();
+    // Without ambient mode nobody follows namespaces.
+    let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
+    let mut answer = answer(after, snapshot, synced, count_connections(settings, records, &known, pods));
+    answer.not_simulated = other.not_simulated;
+    if !is_ambient && other.ambient {
+        let why = "labels of namespaces: without ambient mode, the agent does not know them, so pods that depend on them are unknown";
+        answer.not_simulated.push(why.to_owned());
+        if matches!(other.capture.capture, CaptureConfig::Auto(_)) {
+            let why = "the capture mode: with AMBIENT_CAPTURE=auto the node's ztunnel decides";
+            answer.not_simulated.push(why.to_owned());
+        }
+    }
+    answer
+}
+
+/// Returns the mode in which an agent with these settings captures. The node's ztunnel stays, so one that chooses by it chooses what
+/// is in use now, if anything is.
+fn mode_with(other: &SimulatedSettings, now: Option<RedirectionMode>) -> Option<RedirectionMode> {
+    match (&other.capture.capture, now) {
+        _ if !other.ambient => None,
+        (CaptureConfig::Node, _) => Some(RedirectionMode::Node),
+        (CaptureConfig::InPod(_), _) => Some(RedirectionMode::InPod),
+        (CaptureConfig::Auto(_), Some(mode)) => Some(mode),
+        (CaptureConfig::Auto(_), None) if other.capture.starts_in_pod => Some(RedirectionMode::InPod),
+        (CaptureConfig::Auto(_), None) => Some(RedirectionMode::Node),
+    }
+}
+
+fn answer(
+    basis: DecisionBasis<'_>,
+    snapshot: &AgentSnapshot,
+    synced: bool,
+    pods: Vec<SimulatedPod>,
+) -> NodeSimulation {
+    let in_pod = basis.settings.capture.in_pod();
     let resets = in_pod.is_some_and(|config| config.existing == ExistingConnections::Reset);
     NodeSimulation {
         schema: SIMULATION_SCHEMA.to_owned(),
-        mode,
-        synced: snapshot.synced,
+        mode: basis.mode,
+        synced,
         ztunnel_ready: is_ztunnel_ready(&snapshot.way),
         problem: snapshot.trouble.clone(),
         resets_connections: resets,
         pods,
+        ..NodeSimulation::default()
     }
 }
 
@@ -75,23 +142,25 @@ fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {
     }
 }
 
+/// Decides on a pod as it is now, and as it would be.
 fn simulate_pod(
     known: &KnownPod,
-    mode: Option<RedirectionMode>,
-    settings: &CaptureSettings,
-    change: &LabelChange,
+    now: DecisionBasis<'_>,
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    then: DecisionBasis<'_>,
 ) -> SimulatedPod {
-    let policy = &settings.policy;
-    let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
-    match (&change.pod, &mut namespace) {
-        (Some(_), _) => change.apply_to(&mut pod.metadata.labels),
-        (None, Some(namespace)) => change.apply_to(&mut namespace.metadata.labels),
-        (None, None) => {} // the decision says that the namespace is not known
-    }
-    let (before, _) = pod_membership(&known.pod, known.namespace.as_ref(), mode, policy);
-    let (after, reason) = pod_membership(&pod, namespace.as_ref(), mode, policy);
+    let (before, _) = pod_membership(&known.pod, known.namespace.as_ref(), now);
+    let (after, reason) = pod_membership(pod, namespace, then);
     let meta = &known.pod.metadata;
-    let (exceptions, refused_exceptions) = effective_exceptions(&pod, namespace.as_ref(), after, settings);
+    let (exceptions, refused_exceptions) = effective_exceptions(pod, namespace, after, then.settings);
+    let undetermined = reason.code == SkipReason::NamespaceUnknown.code();
+    let changes = match (before, after) {
+        (Some(RedirectionMode::InPod), Some(RedirectionMode::InPod)) => {
+            option_changes(pod, namespace, now.settings, then.settings)
+        }
+        _ => Vec::new(),
+    };
     SimulatedPod {
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
@@ -101,7 +170,39 @@ fn simulate_pod(
         connections: None,
         exceptions,
         refused_exceptions,
+        changes,
+        undetermined,
     }
+}
+
+/// Returns what other settings change for a pod that stays in in-pod redirection.
+fn option_changes(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    now: &CaptureSettings,
+    then: &CaptureSettings,
+) -> Vec<String> {
+    let (Some(now), Some(then)) = (now.capture.in_pod(), then.capture.in_pod()) else { return Vec::new() };
+    let asked = InPodAnnotations::read_from(pod);
+    let inherited =
+        namespace.map(|namespace| RequestedExceptions::read_from(&namespace.metadata.annotations));
+    let options = |config: &InPodConfig| asked.effective_options(inherited.as_ref(), &config.pods).options;
+    let (before, after) = (options(now), options(then));
+    let (old, new) = (before.exceptions.kind_descriptions(), after.exceptions.kind_descriptions());
+    let lost = old.iter().filter(|text| !new.contains(text)).map(|text| format!("no longer outside: {text}"));
+    let gained = new.iter().filter(|text| !old.contains(text)).map(|text| format!("newly outside: {text}"));
+    let mut changes: Vec<String> = lost.chain(gained).collect();
+    let switches = [
+        (before.dns, after.dns, "its DNS"),
+        (now.within_kernel().ipv6, then.within_kernel().ipv6, "its IPv6 traffic"),
+    ];
+    changes.extend(switches.into_iter().filter(|(before, after, _)| before != after).map(
+        |(_, after, what)| match after {
+            true => format!("{what} would be captured"),
+            false => format!("{what} would no longer be captured"),
+        },
+    ));
+    changes
 }
 
 /// Returns what would stay outside of the mesh by intent, and the exceptions that would be refused.
@@ -129,45 +230,55 @@ fn effective_exceptions(
 fn pod_membership(
     pod: &Pod,
     namespace: Option<&Namespace>,
-    mode: Option<RedirectionMode>,
-    policy: &EnrolmentPolicy,
+    basis: DecisionBasis<'_>,
 ) -> (Option<RedirectionMode>, StateReason) {
-    let standing = pod_standing(pod, namespace, policy);
-    if !matches!(standing, AmbientStanding::Out(_)) {
-        return (mode, reason_of(&standing));
-    }
-    match decide_sidecar(pod, namespace, policy) {
-        SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_) => {
+    let policy = EnrolmentPolicy { ambient: basis.mode.is_some(), ..basis.settings.policy.clone() };
+    let standing = pod_standing(pod, namespace, &policy);
+    let has_sidecar = decide_sidecar(pod, namespace, &policy);
+    match (&standing, has_sidecar) {
+        (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) if basis.mode.is_some() => {
+            (basis.mode, reason_of(&standing))
+        }
+        (_, SidecarDecision::Redirected(_) | SidecarDecision::Unreadable(_)) => {
             (Some(RedirectionMode::Sidecar), SidecarDecision::state_reason())
         }
-        SidecarDecision::Outside(reason) => (None, reason_of(&AmbientStanding::Out(reason))),
-        SidecarDecision::Ambient => (None, reason_of(&standing)),
+        (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) => (None, ambient_off()),
+        (_, SidecarDecision::Outside(reason)) => (None, reason_of(&AmbientStanding::Out(reason))),
+        (_, SidecarDecision::Ambient) => (None, reason_of(&standing)),
     }
 }
 
-/// Counts connections with other hosts: those within a pod never leave it.
+fn ambient_off() -> StateReason {
+    StateReason { code: "ambient-off".to_owned(), message: "ambient mode is off".to_owned() }
+}
+
+/// Counts connections with other hosts of the pods that would join: those within a pod never leave it.
 fn count_connections(
     settings: &CaptureSettings,
     records: &[Arc<PodRecord>],
-    joining: Vec<(&KnownPod, &mut SimulatedPod)>,
-) {
+    known: &[&KnownPod],
+    mut pods: Vec<SimulatedPod>,
+) -> Vec<SimulatedPod> {
+    let of_joining = |(_, pod): &(&&KnownPod, &mut SimulatedPod)| pod.effect() == MembershipEffect::Joins;
+    let joining: Vec<_> = known.iter().zip(&mut pods).filter(of_joining).collect();
     if joining.is_empty() {
-        return;
+        return pods;
     }
     let places = NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    let Ok(all) = places.list_namespaces() else { return };
+    let Ok(all) = places.list_namespaces() else { return pods };
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, _)| &known.pod.metadata.uid).collect();
     let recorded = recorded_namespaces(records, |uid| uids.contains(uid));
     let began = Instant::now();
     for (known, pod) in joining {
         if began.elapsed() > LIMIT {
-            return;
+            break;
         }
         let recorded = recorded.get(&known.pod.metadata.uid).copied();
         let netns = all.netns_of_pod(&known.pod.status.ips(), recorded);
         pod.connections = netns.and_then(|netns| open_connections(netns));
     }
+    pods
 }
 
 /// `None`: the kernel does not say.

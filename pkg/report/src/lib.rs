@@ -34,19 +34,20 @@ pub use network::{
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use preflight::{
-    NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, TablesInUse, TokenTimes, Trial,
-    judge_preflight, preflight_error,
+    AppArmorProfile, NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, SeLinuxContext,
+    TablesInUse, TokenTimes, Trial, UserNamespace, judge_preflight, preflight_error,
 };
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use sarif::{SarifResult, SarifRule, render_sarif};
 pub use simulation::{
-    LabelChange, LabelChangeError, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA, SimulatedPod,
+    LabelChange, LabelChangeError, MAX_SETTINGS, MembershipEffect, NodeSimulation, SIMULATION_SCHEMA,
+    SettingsChange, SettingsChangeError, SimulatedChange, SimulatedPod,
 };
 pub use state::{
-    ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NodeState, Observer,
-    PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
+    ChangeRecord, ChangeStatus, EffectiveSetting, InstalledFile, MAX_DOCUMENT, NOT_SYNCED, NodeState,
+    Observer, PartHealth, PlanStep, Provenance, SCHEMA, StatePart, StateReport, Unobserved, ZtunnelState,
 };
-pub use text::{excerpt, is_object_name, sanitize_text};
+pub use text::{excerpt, format_count, is_object_name, sanitize_text};
 pub use yaml::to_yaml;
 
 /// The page for browsers: one HTML file, which fetches the document from `debug/state` and shows it, and explanations from

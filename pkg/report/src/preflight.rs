@@ -128,6 +128,18 @@ codes! {
     ReadOnly "read-only" "the node's directories can be written to"
         "The agent cannot install the plugin, or keep it installed."
         "Correct the mount of the directory; where SELinux confines containers, set seLinuxOptions: docs/platforms.md."
+    /// SELinux confines the agent.
+    SeLinux "selinux" "SELinux does not confine the agent"
+        "The policy for containers denies writes to the node's directories and access to its processes, whatever the permissions are."
+        "Set seLinuxOptions.type=spc_t, or the platform in the chart: docs/platforms.md."
+    /// An AppArmor profile confines the agent.
+    AppArmor "apparmor" "no AppArmor profile confines the agent"
+        "The runtime's profile denies mounts, which the agent makes in mount namespaces of its own to enter pods."
+        "Run the container unconfined, as the chart does: appArmorProfile.type=Unconfined, or useAppArmorAnnotation on older clusters."
+    /// The agent has a user namespace of its own.
+    UserNamespace "user-namespace" "the agent is in the node's user namespace"
+        "Its root is not the node's, so it can enter no network namespace of the node or of a pod."
+        "Remove hostUsers: false from the agent's pod."
 }
 
 /// Result of doing something in a network namespace that is made for it.
@@ -157,6 +169,33 @@ pub struct TokenTimes {
     pub issued: i64,
     /// Valid until then.
     pub expires: i64,
+}
+
+/// Context in which SELinux runs the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeLinuxContext {
+    /// Type of the context.
+    pub domain: String,
+    /// The policy is enforced; `None`: could not be determined.
+    pub enforcing: Option<bool>,
+}
+
+/// Profile with which AppArmor runs the agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppArmorProfile {
+    /// Name of the profile.
+    pub name: String,
+    /// Denials are enforced, and not only logged.
+    pub enforced: bool,
+}
+
+/// User namespace of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserNamespace {
+    /// User namespace of the node's first process.
+    OfNode,
+    /// Another one.
+    Own,
 }
 
 /// A result of an observation, or why it could not be made.
@@ -189,6 +228,12 @@ pub enum PreflightFact {
     Network(Observed<Result<String, String>>),
     /// Directories that cannot be written to, with the reason.
     Directories(Observed<Vec<String>>),
+    /// Context of SELinux; `None`: there is none.
+    SeLinux(Observed<Option<SeLinuxContext>>),
+    /// Profile of AppArmor; `None`: there is none.
+    AppArmor(Observed<Option<AppArmorProfile>>),
+    /// User namespace of the agent.
+    UserNamespace(Observed<UserNamespace>),
 }
 
 /// The answer of `install-cni check`.
@@ -284,6 +329,17 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             judge_observation(found, |network| network.clone().map_err(|why| (Severity::Warning, why))),
         ),
         PreflightFact::Directories(found) => (Code::ReadOnly, none_of(found, Severity::Warning)),
+        PreflightFact::SeLinux(found) => (Code::SeLinux, judge_observation(found, judge_selinux)),
+        PreflightFact::AppArmor(found) => (Code::AppArmor, judge_observation(found, judge_apparmor)),
+        PreflightFact::UserNamespace(found) => (
+            Code::UserNamespace,
+            judge_observation(found, |found| match found {
+                UserNamespace::OfNode => Ok(String::new()),
+                UserNamespace::Own => {
+                    Err((Severity::Error, "the agent is in a user namespace of its own".to_owned()))
+                }
+            }),
+        ),
     }
 }
 
@@ -348,6 +404,38 @@ fn judge_memory(limit: &Option<u64>) -> Outcome {
         None => Ok("no limit".to_owned()),
         Some(limit) if limit < MEMORY => Err((Severity::Warning, format!("the memory limit is {limit} MiB"))),
         Some(limit) => Ok(format!("the memory limit is {limit} MiB")),
+    }
+}
+
+/// Types that are known to be confined, and not to be. Of another one nobody here knows.
+const CONFINED: [&str; 3] = ["container_t", "container_init_t", "svirt_lxc_net_t"];
+const UNCONFINED: [&str; 4] = ["spc_t", "super_t", "unconfined_t", "unconfined_service_t"];
+
+fn judge_selinux(context: &Option<SeLinuxContext>) -> Outcome {
+    let Some(SeLinuxContext { domain, enforcing }) = context else { return Ok("no SELinux".to_owned()) };
+    let is_one_of = |domains: &[&str]| domains.contains(&domain.as_str());
+    match enforcing {
+        _ if is_one_of(&UNCONFINED) => Ok(format!("the agent has the type {domain}, which is not confined")),
+        Some(false) => Ok(format!("the agent has the type {domain}, and the policy is not enforced")),
+        Some(true) if is_one_of(&CONFINED) => {
+            Err((Severity::Warning, format!("the agent has the type {domain}, and the policy is enforced")))
+        }
+        Some(true) => Err((Severity::Unknown, format!("it is not known here what the type {domain} may do"))),
+        None => {
+            let message =
+                format!("the agent has the type {domain}, and whether the policy is enforced cannot be seen");
+            Err((Severity::Unknown, message))
+        }
+    }
+}
+
+fn judge_apparmor(profile: &Option<AppArmorProfile>) -> Outcome {
+    match profile {
+        None => Ok("no profile".to_owned()),
+        Some(AppArmorProfile { name, enforced: false }) => Ok(format!("the profile {name} denies nothing")),
+        Some(AppArmorProfile { name, enforced: true }) => {
+            Err((Severity::Warning, format!("the profile {name} confines the agent")))
+        }
     }
 }
 

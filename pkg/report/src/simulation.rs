@@ -1,4 +1,6 @@
-//! Simulation of a change of labels: which pods of a node it would bring into ambient mode or out of it.
+//! Simulation of a change of labels or of the agent's settings: which pods of a node it would bring into ambient mode or out of it.
+
+mod settings;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,6 +12,8 @@ use crate::{
     pod::StateReason,
     text::{is_object_name, sanitize_text},
 };
+
+pub use settings::{MAX_SETTINGS, SettingsChange, SettingsChangeError};
 
 /// Name and version of the answer's form.
 pub const SIMULATION_SCHEMA: &str = "millrace.simulation/v1";
@@ -127,6 +131,36 @@ fn parse_label(text: &str) -> Result<(String, Option<String>), LabelChangeError>
     Ok((key.to_owned(), value.map(str::to_owned)))
 }
 
+/// A change that an agent can simulate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum SimulatedChange {
+    /// Of labels.
+    Labels(LabelChange),
+    /// Of the agent's settings, for which it would restart.
+    Settings(SettingsChange),
+}
+
+impl SimulatedChange {
+    /// Returns the path of the agent's debug endpoint that simulates it.
+    #[must_use]
+    pub fn debug_path(&self) -> String {
+        match self {
+            SimulatedChange::Labels(change) => change.debug_path(),
+            SimulatedChange::Settings(change) => change.path(),
+        }
+    }
+}
+
+impl fmt::Display for SimulatedChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SimulatedChange::Labels(change) => change.fmt(f),
+            SimulatedChange::Settings(change) => change.fmt(f),
+        }
+    }
+}
+
 /// The answer of a node's agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -145,8 +179,14 @@ pub struct NodeSimulation {
     pub problem: Option<String>,
     /// TCP connections that exist when a pod joins are reset; otherwise they go on outside of the mesh until they close.
     pub resets_connections: bool,
-    /// The node's pods whose labels, or whose namespace's labels, would change, by name.
+    /// The node's pods whose labels, or whose namespace's labels, would change, by name; all, if settings would.
     pub pods: Vec<SimulatedPod>,
+    /// Why an agent with these settings would not start, one mistake each; nothing else is simulated then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<String>,
+    /// Settings that would change and whose effect is not simulated, and what else the agent does not know of the change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_simulated: Vec<String>,
 }
 
 /// A pod before and after the change.
@@ -174,6 +214,12 @@ pub struct SimulatedPod {
     /// Exceptions that the pod asks for and that would not be applied, each in a sentence without a full stop.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_exceptions: Vec<String>,
+    /// Changes for a pod that stays in ambient mode, one text for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// The agent does not know enough of the pod to decide.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub undetermined: bool,
 }
 
 /// Effect of a change on a pod.
@@ -184,6 +230,8 @@ pub enum MembershipEffect {
     Joins,
     /// The pod would leave ambient mode.
     Leaves,
+    /// The pod would stay in ambient mode, and something of its capture would change.
+    Changes,
     /// Could not be determined.
     #[default]
     Unknown,
@@ -198,6 +246,7 @@ impl MembershipEffect {
         match self {
             MembershipEffect::Joins => "joins",
             MembershipEffect::Leaves => "leaves",
+            MembershipEffect::Changes => "changes",
             MembershipEffect::Unknown => "unknown",
             MembershipEffect::Unchanged => "unchanged",
         }
@@ -211,8 +260,12 @@ impl SimulatedPod {
         let is_ambient =
             |mode: Option<RedirectionMode>| mode.is_some_and(|mode| mode != RedirectionMode::Sidecar);
         match (is_ambient(self.before), is_ambient(self.after)) {
+            _ if self.undetermined => MembershipEffect::Unknown,
             (false, true) => MembershipEffect::Joins,
             (true, false) => MembershipEffect::Leaves,
+            (true, true) if !self.changes.is_empty() || self.before != self.after => {
+                MembershipEffect::Changes
+            }
             _ => MembershipEffect::Unchanged,
         }
     }
@@ -267,5 +320,8 @@ mod tests {
         assert_eq!(effect(in_pod, sidecar), MembershipEffect::Leaves);
         assert_eq!(effect(sidecar, sidecar), MembershipEffect::Unchanged);
         assert_eq!(effect(None, sidecar), MembershipEffect::Unchanged);
+        assert_eq!(effect(in_pod, Some(RedirectionMode::Node)), MembershipEffect::Changes);
+        let undetermined = SimulatedPod { after: in_pod, undetermined: true, ..SimulatedPod::default() };
+        assert_eq!(undetermined.effect(), MembershipEffect::Unknown);
     }
 }

@@ -13,6 +13,9 @@ use crate::{
     pod::PodState,
 };
 
+/// Why an agent whose lists of pods and namespaces have not come yet is unhealthy. [`crate::tables::not_known`] does not repeat it.
+pub const NOT_SYNCED: &str = "pods and namespaces are not known yet";
+
 /// Name and version of the document's form. A member or a value that is added leaves the version as it is; one that is removed,
 /// or means another thing, raises it. So every struct has defaults, and every enumeration a value for those that are unknown:
 /// see [`StateReport::parse`].

@@ -14,7 +14,7 @@ use crate::{
     findings::Severity,
     pod::PodState,
     simulation::{MembershipEffect, NodeSimulation, SimulatedPod},
-    state::{ChangeRecord, Observer, StatePart, StateReport, Unobserved},
+    state::{ChangeRecord, NOT_SYNCED, Observer, StatePart, StateReport, Unobserved},
     text::{sanitize_text, to_clause, to_sentence},
 };
 pub use layout::{Cell, Colour, paint, render_table};
@@ -37,9 +37,14 @@ pub fn pods_table(state: &StateReport, pods: &[&PodState], wide: bool, colour: b
     render_table(&titles, &rows, colour)
 }
 
-/// Pods of a node before and after a simulated change of labels, one line each: first those for which something would change.
+/// Pods of a node before and after a simulated change, one line each: first those for which something would change. Then what is not
+/// simulated.
 #[must_use]
 pub fn simulation_table(simulation: &NodeSimulation, colour: bool) -> String {
+    if !simulation.mistakes.is_empty() {
+        let mistakes = simulation.mistakes.iter().map(|mistake| format!("  {}\n", sanitize_text(mistake)));
+        return format!("An agent with these settings would not start:\n{}", mistakes.collect::<String>());
+    }
     let mut text = match (simulation.mode, simulation.synced) {
         (None, _) => "Ambient mode is off on this node: no label brings a pod into it.\n".to_owned(),
         (_, false) => "The agent has not read all pods and namespaces yet: some may be missing.\n".to_owned(),
@@ -55,6 +60,9 @@ pub fn simulation_table(simulation: &NodeSimulation, colour: bool) -> String {
             text.push_str(&render_table(&SIMULATED, &rows, colour));
         }
     }
+    for left_out in &simulation.not_simulated {
+        text.push_str(&format!("Not simulated: {}.\n", sanitize_text(left_out)));
+    }
     text
 }
 
@@ -67,16 +75,18 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
     let mode = |mode: Option<RedirectionMode>| Cell::plain(mode.map_or("outside", RedirectionMode::as_str));
     let shade = match effect {
         MembershipEffect::Joins => Colour::Green,
-        MembershipEffect::Leaves => Colour::Yellow,
+        MembershipEffect::Leaves | MembershipEffect::Changes => Colour::Yellow,
         MembershipEffect::Unknown | MembershipEffect::Unchanged => Colour::Dim,
     };
+    let why = add_exceptions(pod.reason.message.clone(), &pod.exceptions);
+    let changes = pod.changes.iter().map(|change| format!("; {change}"));
     [
         Cell::plain(&sanitize_text(&format!("{}/{}", pod.namespace, pod.name))),
         Cell::coloured(effect.as_str(), shade),
         mode(pod.before),
         mode(pod.after),
         Cell::plain(&pod.connections.map_or_else(|| "-".to_owned(), |count| count.to_string())),
-        Cell::plain(&sanitize_text(&add_exceptions(pod.reason.message.clone(), &pod.exceptions))),
+        Cell::plain(&sanitize_text(&format!("{why}{}", changes.collect::<String>()))),
     ]
 }
 
@@ -160,7 +170,10 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
             all.push(format!("{kind}: the kernel could not be asked"));
         }
     }
-    if state.observation.observer == Observer::Agent && state.node.ambient_enabled && !state.node.synced {
+    let is_reported = state.health.iter().any(|part| part.message == NOT_SYNCED);
+    let is_unread =
+        state.observation.observer == Observer::Agent && state.node.ambient_enabled && !state.node.synced;
+    if is_unread && !is_reported {
         all.push(
             "which pods belong to the mesh: the agent has not read them whole since its start".to_owned(),
         );

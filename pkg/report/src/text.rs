@@ -51,7 +51,8 @@ pub(crate) fn to_clause(text: &str) -> String {
 }
 
 /// `1 pod`, `2 pods`.
-pub(crate) fn format_count(number: usize, one: &str) -> String {
+#[must_use]
+pub fn format_count(number: usize, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 

@@ -69,8 +69,11 @@ pub trait StateInspector: Send + Sync + 'static {
     /// Where the kernel leads packets that are sent in this pod's network namespace; one pod at a time.
     fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
 
-    /// Returns what a change of labels would do to the node's pods.
-    fn simulate_change(&self, change: report::LabelChange) -> InspectionFuture<'_, report::NodeSimulation>;
+    /// Returns what a change of labels or settings would do to the node's pods.
+    fn simulate_change(
+        &self,
+        change: report::SimulatedChange,
+    ) -> InspectionFuture<'_, report::NodeSimulation>;
 }
 
 /// Description of the build, in ControlZ's terms.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use report::{LabelChange, NodeSimulation, StateReport};
+use report::{NodeSimulation, SimulatedChange, StateReport};
 use serde_json::{Value, json};
 use telemetry::debug::{self, BuildInfo, InspectionFuture, MAX_CONNECTIONS, StateInspector, debug_router};
 use telemetry::http;
@@ -37,7 +37,7 @@ impl StateInspector for Node {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
-    fn simulate_change(&self, _: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(&self, _: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
         Box::pin(async { Ok(NodeSimulation::default()) })
     }
 }

@@ -1,6 +1,6 @@
 //! A cluster of 300 nodes whose agents are played by one simulated kubelet.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -45,6 +45,11 @@ pub(super) fn pods_of_silent_nodes() -> usize {
     let silent =
         SILENT.into_iter().chain([REFUSED, WRONG_USER, BROKEN, UNREACHABLE, NOT_RUNNING, WITHOUT_AGENT]);
     silent.map(|at| pods_of(at).count()).sum()
+}
+
+/// Those of the agent that would not start with other settings.
+pub(super) fn pods_without_settings() -> usize {
+    pods_of(1).count()
 }
 
 fn pods_of(at: usize) -> impl Iterator<Item = usize> {
@@ -123,12 +128,27 @@ impl Fixture {
         (0..2).fold(self.millrace(words), |last, _| if is_whole(&last) { last } else { self.millrace(words) })
     }
 
+    /// The same with this text on its standard input, for a simulation, which has no such line.
+    pub(super) fn simulation_of_all(&self, words: &[&str], input: &str) -> Run {
+        let file = self.files.path().join("input");
+        fs::write(&file, input).unwrap();
+        let viewer = Auth::ClientCert { user: "viewer".into(), group: "viewers".into() };
+        let run = || output(self.command(&viewer, words).stdin(File::open(&file).unwrap()));
+        let is_whole = |run: &Run| run.json()["unanswered"].as_array().is_some_and(|nodes| nodes.len() == 8);
+        (0..2).fold(run(), |last, _| if is_whole(&last) { last } else { run() })
+    }
+
     pub(super) fn millrace_as(&self, auth: &Auth, words: &[&str]) -> Run {
+        output(&mut self.command(auth, words))
+    }
+
+    fn command(&self, auth: &Auth, words: &[&str]) -> Command {
         let file = self.files.path().join("kubeconfig");
         fs::write(&file, self.api.kubeconfig(auth)).unwrap();
         let mut command = Command::new(binary("millrace"));
         command.args(words).arg("--kubeconfig").arg(&file);
-        output(command.args(["--selector", &format!("app={OUR_LABEL}")]))
+        command.args(["--selector", &format!("app={OUR_LABEL}")]);
+        command
     }
 }
 
@@ -254,6 +274,10 @@ fn answer(asked: &Forwarded) -> ForwardedReply {
     let body = match asked.path.split_once("?pod=") {
         None if asked.path == "/debug/state" => serde_json::to_vec_pretty(&state).unwrap(),
         None if asked.path == removal => serde_json::to_vec(&removed_label(at)).unwrap(),
+        None if asked.path.starts_with("/debug/simulate?settings=%7B") => {
+            assert!(asked.path.len() <= 64 + report::MAX_SETTINGS, "an agent refuses longer ones");
+            serde_json::to_vec(&other_settings(at)).unwrap()
+        }
         None if asked.path == "/debug/lines" => b"a line, token: abc\n".to_vec(),
         Some(("/debug/explain", pod)) => {
             let (namespace, name) = pod.split_once('/').unwrap();
@@ -276,6 +300,21 @@ fn removed_label(at: usize) -> NodeSimulation {
     let pods = pods_of(at).map(leaving).collect();
     let mode = Some(RedirectionMode::InPod);
     NodeSimulation { mode, synced: true, ztunnel_ready: true, pods, ..NodeSimulation::default() }
+}
+
+/// The answer to other settings: its pods stay, and something changes for them. One agent would not start with them.
+fn other_settings(at: usize) -> NodeSimulation {
+    if at == 1 {
+        let mistakes = vec!["a mistake".to_owned()];
+        return NodeSimulation { synced: true, mistakes, ..NodeSimulation::default() };
+    }
+    let mut simulation = removed_label(at);
+    for pod in &mut simulation.pods {
+        pod.after = pod.before;
+        pod.changes = vec!["its DNS would be captured".to_owned()];
+    }
+    simulation.not_simulated = vec!["AMBIENT_TABLES".to_owned()];
+    simulation
 }
 
 fn state(at: usize) -> StateReport {

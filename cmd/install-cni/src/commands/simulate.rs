@@ -1,9 +1,9 @@
-//! `simulate`: what a change of labels would do.
+//! `simulate`: what a change of labels or settings would do.
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
-use report::{LabelChange, tables};
+use report::{LabelChange, SettingsChange, SimulatedChange, tables};
 
 use super::invocation::{CANNOT, CommandInvocation};
 
@@ -11,22 +11,34 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let change = parse_change(call.values.positionals())?;
     let simulation = node_status::simulate_change(&call.settings, &change)?;
     call.output.print_value(&simulation, |colour| tables::simulation_table(&simulation, colour))?;
-    Ok(if simulation.synced { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
+    Ok(match (simulation.mistakes.is_empty(), simulation.synced) {
+        (false, _) => ExitCode::FAILURE,
+        (true, true) => ExitCode::SUCCESS,
+        (true, false) => ExitCode::from(CANNOT),
+    })
 }
 
-fn parse_change(words: &[String]) -> Result<LabelChange> {
-    const USAGE: &str = "what is to be simulated? label namespace NAME KEY=VALUE; see --help";
-    let [what, kind, name, labels @ ..] = words else { bail!(USAGE) };
-    let labels = labels.iter().map(String::as_str);
-    let change = match (what.as_str(), kind.as_str()) {
-        ("label", "namespace" | "ns" | "namespaces") => LabelChange::parse(name, None, labels),
-        ("label", "pod" | "po" | "pods") => {
+fn parse_change(words: &[String]) -> Result<SimulatedChange> {
+    const USAGE: &str =
+        "what is to be simulated? label namespace NAME KEY=VALUE, or settings NAME=VALUE; see --help";
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        // As kubectl millrace passes them.
+        ["settings", text] if text.starts_with('{') => {
+            Ok(SimulatedChange::Settings(SettingsChange::from_text(text)?))
+        }
+        ["settings", variables @ ..] => {
+            Ok(SimulatedChange::Settings(SettingsChange::parse(variables.iter().copied())?))
+        }
+        ["label", "namespace" | "ns" | "namespaces", name, labels @ ..] => {
+            Ok(SimulatedChange::Labels(LabelChange::parse(name, None, labels.iter().copied())?))
+        }
+        ["label", "pod" | "po" | "pods", name, labels @ ..] => {
             let (namespace, pod) = name.split_once('/').context("a pod is named NAMESPACE/NAME")?;
-            LabelChange::parse(namespace, Some(pod), labels)
+            let change = LabelChange::parse(namespace, Some(pod), labels.iter().copied())?;
+            Ok(SimulatedChange::Labels(change))
         }
         _ => bail!(USAGE),
-    };
-    Ok(change?)
+    }
 }
 
 #[cfg(test)]
@@ -44,7 +56,13 @@ mod tests {
             assert_eq!(of(&format!("label {kind} shop istio.io/dataplane-mode=ambient")).unwrap(), text);
         }
         assert_eq!(of("label pod shop/web a- b=1").unwrap(), "pod shop/web, with a-,b=1");
+        let settings = "agents with other settings: EXCLUDE_NAMESPACES";
+        assert_eq!(of("settings EXCLUDE_NAMESPACES=shop").unwrap(), settings);
+        assert_eq!(of(r#"settings {"variables":{"EXCLUDE_NAMESPACES":"shop"}}"#).unwrap(), settings);
         for wrong in [
+            "settings",
+            "settings shop",
+            "settings {}x",
             "label",
             "label namespace shop",
             "label pod web a=1",

@@ -1,10 +1,12 @@
 //! `simulate`: asks every agent what a change would do, and looks for what would be wrong then.
 
-use std::process::ExitCode;
+mod rendered;
+
+use std::{path::Path, process::ExitCode};
 
 use anyhow::{Result, bail};
-use cluster_report::{Severity, simulate_change, simulation_text};
-use report::LabelChange;
+use cluster_report::{Severity, SimulationReport, simulate_change, simulation_text};
+use report::{LabelChange, SettingsChange, SimulatedChange};
 
 use super::explain::parse_pod_name;
 use crate::{
@@ -40,15 +42,50 @@ pub(super) async fn label_change(
         }
     };
     let change = LabelChange::parse(namespace, pod, labels.iter().map(String::as_str))?;
+    let change = SimulatedChange::Labels(change);
     let (cluster, replies) = source.query_simulation(&change).await?;
     if let Some(pod) = pod
         && !cluster.pods.iter().any(|found| found.metadata.name == pod)
     {
         bail!("there is no pod {namespace}/{pod}");
     }
-    let report = simulate_change(&cluster, &change, &replies);
-    Printer::new(options).print_value(&report, |all, colour| simulation_text(&report, all, colour))?;
-    if replies.is_empty() {
+    print(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
+}
+
+/// Simulates other settings of the agents: those of rendered manifests, or single ones.
+///
+/// # Errors
+/// The settings cannot be read, or the cluster cannot be asked.
+pub(super) async fn settings(
+    options: &Options,
+    variables: &[String],
+    file: Option<&Path>,
+    least: Severity,
+) -> Result<ExitCode> {
+    let (change, left_out) = match file {
+        Some(file) => {
+            let rendered = rendered::read(file)?;
+            (rendered.change.check()?, rendered.left_out)
+        }
+        None => (SettingsChange::parse(variables.iter().map(String::as_str))?, Vec::new()),
+    };
+    let change = SimulatedChange::Settings(change);
+    let source = ClusterSource::open(options).await?;
+    let (cluster, mut replies) = source.query_simulation(&change).await?;
+    for simulation in replies.values_mut().flatten() {
+        simulation.not_simulated.extend(left_out.iter().cloned());
+    }
+    print(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
+}
+
+fn print(
+    options: &Options,
+    report: &SimulationReport,
+    has_agents: bool,
+    least: Severity,
+) -> Result<ExitCode> {
+    Printer::new(options).print_value(report, |all, colour| simulation_text(report, all, colour))?;
+    if !has_agents {
         output::print_message("no agent was found");
         return Ok(ExitCode::from(CANNOT));
     }

@@ -394,12 +394,12 @@ impl Truth {
         let newest: BTreeMap<IpAddr, usize> =
             self.sandboxes.iter().map(|(pod, ip, ..)| (*ip, *pod)).collect();
         for (ip, pod) in newest {
-            let own = self
+            let mut own = self
                 .sandboxes
                 .iter()
                 .filter(|(owner, had, ended, _)| (*owner, *had, *ended) == (pod, ip, false));
             // Of several sandboxes of a pod with one address, the last ADD counts.
-            let enrols = own.last().is_some_and(|(.., enrols)| *enrols || is_shown(UIDS[pod]));
+            let enrols = own.next_back().is_some_and(|(.., enrols)| *enrols || is_shown(UIDS[pod]));
             let wanted = (enrols && !self.forgotten[pod]).then_some(UIDS[pod]);
             assert_eq!(members.get(&ip).map(PodUid::as_str), wanted, "{ip}");
         }

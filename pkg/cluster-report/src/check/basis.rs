@@ -29,7 +29,8 @@ const NODES: Basis = Basis::Objects("nodes");
 fn required_bases(code: Code) -> &'static [Basis] {
     use Basis::{Agents, Answers, MeshNodes, Objects, Observations};
     match code {
-        Code::NotReadable | Code::NoAgents => &[],
+        // The last two are of simulations alone.
+        Code::NotReadable | Code::NoAgents | Code::SettingsRefused | Code::SettingNotSimulated => &[],
         Code::RolloutIncomplete => &[Objects("daemonsets")],
         Code::NamespaceLabels => &[NAMESPACES],
         Code::PodLabels => &[PODS],

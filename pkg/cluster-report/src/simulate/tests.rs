@@ -1,3 +1,4 @@
+use report::SettingsChange;
 use serde_json::{Value, json};
 
 use super::*;
@@ -36,8 +37,8 @@ fn replies(ztunnel_ready: bool) -> BTreeMap<String, NodeReply> {
     BTreeMap::from([("n1".to_owned(), Ok(answer)), ("n2".to_owned(), silent())])
 }
 
-fn change() -> LabelChange {
-    LabelChange::parse("shop", None, [AMBIENT]).unwrap()
+fn change() -> SimulatedChange {
+    SimulatedChange::Labels(LabelChange::parse("shop", None, [AMBIENT]).unwrap())
 }
 
 fn codes(report: &SimulationReport) -> Vec<&'static str> {
@@ -117,11 +118,44 @@ fn where_nothing_would_be_wrong_the_exit_status_is_0() {
     let report = simulate_change(&cluster, &change(), &replies);
     assert_eq!((codes(&report), report.partial), (vec![], false));
     assert_eq!(report.status(Severity::Warning), 0);
-    let one = LabelChange::parse("shop", Some("web"), [AMBIENT]).unwrap();
+    let one = SimulatedChange::Labels(LabelChange::parse("shop", Some("web"), [AMBIENT]).unwrap());
     cluster.pods.push(pod("lost", "n2"));
     assert_eq!(
         simulate_change(&cluster, &one, &replies).status(Severity::Unknown),
         0,
         "other pods do not count"
     );
+}
+
+#[test]
+fn settings_that_are_wrong_or_not_simulated_are_found_once_for_all_nodes() {
+    let change = SettingsChange::parse(["AMBIENT_DNS_CAPTURE=true"]).unwrap();
+    let change = SimulatedChange::Settings(change);
+    let mut replies = replies(true);
+    let simulation = replies.get_mut("n1").unwrap().as_mut().unwrap();
+    simulation.not_simulated = vec!["AMBIENT_TABLES".to_owned()];
+    let other = NodeSimulation { mistakes: vec!["X: wrong".to_owned()], ..simulation.clone() };
+    let pods = &mut simulation.pods;
+    pods[1].before = Some(RedirectionMode::InPod);
+    pods[1].changes = vec!["its DNS would be captured".to_owned()];
+    pods[1].refused_exceptions = vec!["annotation a of the pod has no effect".to_owned()];
+    let _ = replies.insert("n4".to_owned(), Ok(NodeSimulation { pods: Vec::new(), ..other }));
+    let report = simulate_change(&cluster(&json!([])), &change, &replies);
+    assert_eq!(
+        codes(&report),
+        ["agent-silent", "exception-refused", "settings-refused", "setting-not-simulated"]
+    );
+    assert_eq!(report.count_pods(MembershipEffect::Changes), 1);
+    let names: Vec<&str> = report.pods.iter().map(|row| row.pod.name.as_str()).collect();
+    assert_eq!(names, ["web", "alone", "lost", "db"], "pods of all nodes");
+    let text = simulation_text(&report, false, false);
+    for part in [
+        "agents with other settings: AMBIENT_DNS_CAPTURE\n",
+        "shop/web    n1    changes    in-pod   in-pod   3            why web; its DNS would be captured",
+        "that would leave it: 0; that would be captured otherwise: 1; that would",
+        "AMBIENT_TABLES (nodes: 2)",
+        "X: wrong (nodes: 1)",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
 }

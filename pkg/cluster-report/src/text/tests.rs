@@ -29,7 +29,7 @@ fn a_check_shows_marks_findings_and_where_to_read_on() {
         "? no pod bypasses the mesh\n    unknown: 12 of 13 agents did not answer\n",
         "√ labels of pods do not contradict their sidecars\n",
         "checks could not be determined, or only in part\n",
-        "0 nodes, 1 agents, 1 of which answered; 0 pods, 0 captured, 0 bypassing the mesh\nThe result is partial",
+        "0 nodes, 1 agent, 1 of which answered; 0 pods, 0 captured, 0 bypassing the mesh\nThe result is partial",
         "Status check results are × unhealthy\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");

@@ -1,8 +1,8 @@
-//! Which link leads to an address.
+//! Which link leads to an address, and which source packets to it have.
 
 use std::net::IpAddr;
 
-use netlink::NetlinkRequest;
+use netlink::{Malformed, ReceivedMessage};
 
 use super::message;
 use crate::{Error, LinkIndex, RtnetlinkHandle};
@@ -16,18 +16,33 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::LookUpRoute`] if the exchange fails.
     pub fn direct_link(&mut self, ip: IpAddr) -> Result<Option<LinkIndex>, Error> {
-        self.look_up(message::look_up(ip)).map_err(|source| Error::LookUpRoute { ip, source })
+        self.look_up(ip, message::parse_direct_link)
     }
 
-    fn look_up(&mut self, request: NetlinkRequest) -> Result<Option<LinkIndex>, netlink::Error> {
-        match self.socket.get(request) {
+    /// Asks the kernel which source address an unmarked packet of this host to this address would have, unless its socket has
+    /// another one. `None`: it would not be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LookUpRoute`] if the exchange fails.
+    pub fn source_to(&mut self, ip: IpAddr) -> Result<Option<IpAddr>, Error> {
+        self.look_up(ip, message::parse_source)
+    }
+
+    fn look_up<T>(
+        &mut self,
+        ip: IpAddr,
+        parse: impl Fn(&ReceivedMessage<'_>) -> Result<Option<T>, Malformed>,
+    ) -> Result<Option<T>, Error> {
+        let failed = |source| Error::LookUpRoute { ip, source };
+        match self.socket.get(message::look_up(ip)) {
             Ok(replies) => {
-                let found = replies.iter().find_map(|reply| message::parse_direct_link(&reply).transpose());
-                Ok(found.transpose()?)
+                let found = replies.iter().find_map(|reply| parse(&reply).transpose());
+                found.transpose().map_err(|error| failed(error.into()))
             }
             // Unreachable, prohibited, a blackhole, no such family: the kernel answers each with a number of its own.
             Err(refused) if refused.errno().is_some() => Ok(None),
-            Err(other) => Err(other),
+            Err(other) => Err(failed(other)),
         }
     }
 }

@@ -96,6 +96,18 @@ pub(super) fn parse_direct_link(reply: &ReceivedMessage<'_>) -> Result<Option<Li
     link.map(|link| link.read_u32().map(LinkIndex)).transpose()
 }
 
+/// Reads the answer to [`look_up`]; `None`: another message, or packets that would not be sent.
+pub(super) fn parse_source(reply: &ReceivedMessage<'_>) -> Result<Option<IpAddr>, Malformed> {
+    if reply.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let (header, attributes) = reply.split_header::<12>()?;
+    let header = RouteHeader::from_bytes(*header);
+    let is_sent = matches!(kind_from(header.kind), RouteKind::Unicast | RouteKind::Local);
+    let source = attributes.find(RTA_PREFSRC).filter(|_| is_sent);
+    source.map(|source| wire::read_ip(&source)).transpose()
+}
+
 pub(crate) fn add_request(route: &Route, flags: MessageFlags) -> NetlinkRequest {
     change_request(RTM_NEWROUTE, flags, route, route.metric)
 }

@@ -247,7 +247,7 @@ fn a_refused_route_says_what_and_why_in_the_kernels_words() {
 }
 
 #[test]
-fn a_direct_link_is_one_that_the_address_itself_is_on() {
+fn a_direct_link_is_one_that_the_address_itself_is_on_and_sources_are_those_of_packets() {
     in_fresh_netns(|handle| {
         ip("addr add 10.1.0.1/24 dev va");
         ip("addr add 2001:db8::1/64 dev va nodad");
@@ -285,6 +285,20 @@ fn a_direct_link_is_one_that_the_address_itself_is_on() {
         ];
         for (ip, expected) in table {
             assert_eq!(handle.direct_link(addr(ip)).unwrap(), expected, "{ip}");
+        }
+        for (ip, expected) in [
+            ("10.1.0.2", Some("10.1.0.1")),
+            ("10.8.0.1", Some("10.1.0.1")),
+            ("10.9.0.1", Some("10.1.0.1")),
+            ("2001:db8::2", Some("2001:db8::1")),
+            ("2001:db8:8::1", Some("2001:db8::1")),
+            ("10.1.0.1", Some("10.1.0.1")),
+            ("10.10.0.1", None),
+            ("10.11.0.1", None),
+            ("192.0.2.1", None),
+            ("2001:db8:9::1", None),
+        ] {
+            assert_eq!(handle.source_to(addr(ip)).unwrap(), expected.map(addr), "{ip}");
         }
     });
 }

@@ -118,7 +118,46 @@ fn other_cases() -> Vec<Case> {
         (Fact::Network(Ok(Err("none yet".to_owned()))), Code::NoNetwork, warning, "none yet"),
         (Fact::Directories(Ok(Vec::new())), Code::ReadOnly, None, ""),
         (Fact::Directories(one("cannot put files in /a")), Code::ReadOnly, warning, "cannot put files in /a"),
+        (selinux("spc_t", None), Code::SeLinux, None, "the agent has the type spc_t, which is not confined"),
+        (
+            selinux("container_t", Some(true)),
+            Code::SeLinux,
+            warning,
+            "the agent has the type container_t, and the policy is enforced",
+        ),
+        (
+            selinux("container_t", Some(false)),
+            Code::SeLinux,
+            None,
+            "the agent has the type container_t, and the policy is not enforced",
+        ),
+        (
+            selinux("container_t", None),
+            Code::SeLinux,
+            not_known,
+            "the agent has the type container_t, and whether the policy is enforced cannot be seen",
+        ),
+        (
+            selinux("other_t", Some(true)),
+            Code::SeLinux,
+            not_known,
+            "it is not known here what the type other_t may do",
+        ),
+        (Fact::SeLinux(Ok(None)), Code::SeLinux, None, "no SELinux"),
+        (Fact::AppArmor(Ok(None)), Code::AppArmor, None, "no profile"),
+        (apparmor(false), Code::AppArmor, None, "the profile p denies nothing"),
+        (apparmor(true), Code::AppArmor, warning, "the profile p confines the agent"),
+        (Fact::UserNamespace(Ok(UserNamespace::OfNode)), Code::UserNamespace, None, ""),
+        (
+            Fact::UserNamespace(Ok(UserNamespace::Own)),
+            Code::UserNamespace,
+            error,
+            "the agent is in a user namespace of its own",
+        ),
         // What could not be looked at is unknown.
+        (Fact::SeLinux(unknown()), Code::SeLinux, not_known, "no permission"),
+        (Fact::AppArmor(unknown()), Code::AppArmor, not_known, "no permission"),
+        (Fact::UserNamespace(unknown()), Code::UserNamespace, not_known, "no permission"),
         (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
         (Fact::Numbers(unknown()), Code::NumbersTaken, not_known, "no permission"),
         (Fact::ProbeAddresses(unknown()), Code::ProbeAddressTaken, not_known, "no permission"),
@@ -129,6 +168,14 @@ fn other_cases() -> Vec<Case> {
         (Fact::Network(unknown()), Code::NoNetwork, not_known, "no permission"),
         (Fact::Directories(unknown()), Code::ReadOnly, not_known, "no permission"),
     ]
+}
+
+fn selinux(domain: &str, enforcing: Option<bool>) -> PreflightFact {
+    PreflightFact::SeLinux(Ok(Some(SeLinuxContext { domain: domain.to_owned(), enforcing })))
+}
+
+fn apparmor(enforced: bool) -> PreflightFact {
+    PreflightFact::AppArmor(Ok(Some(AppArmorProfile { name: "p".to_owned(), enforced })))
 }
 
 #[test]

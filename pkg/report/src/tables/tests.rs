@@ -187,6 +187,14 @@ fn what_was_wanted_and_not_looked_at_is_not_known() {
         all[1].contains("not read them whole") && all[2] == "Pod shop/web: nobody has looked at it.",
         "{all:?}"
     );
+    let message = NOT_SYNCED.to_owned();
+    state.health = vec![PartHealth { component: "agent".to_owned(), healthy: false, message }];
+    assert_eq!(
+        not_known(&state).len(),
+        2,
+        "said once, as an error of the agent: {:?}",
+        verification_findings(&state)
+    );
 }
 
 #[test]

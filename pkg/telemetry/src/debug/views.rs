@@ -9,7 +9,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, put};
 use model::Reason;
-use report::{LabelChange, is_object_name};
+use report::{LabelChange, SettingsChange, SimulatedChange, is_object_name};
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
@@ -64,6 +64,10 @@ fn list_paths() -> BTreeMap<String, &'static str> {
         (
             "simulate?namespace=NAMESPACE&pod=NAME&labels=KEY=VALUE,KEY-",
             "what a change of labels of a pod, or without pod of a namespace, would do to pods; it changes nothing",
+        ),
+        (
+            "simulate?settings=JSON",
+            "what an agent with other settings would do to pods; docs/debug-http.md has the form",
         ),
         ("log", levels::ABOUT),
         ("lines", levels::ABOUT_LINES),
@@ -127,14 +131,23 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
 }
 
 async fn simulate_change(State(desk): State<DebugHandler>, uri: Uri) -> Response {
-    let [namespace, pod, labels] = ["namespace", "pod", "labels"].map(|name| query_parameter(&uri, name));
-    let [namespace, labels] = [namespace, labels].map(Option::unwrap_or_default);
-    let change = match LabelChange::parse(&namespace, pod.as_deref(), labels.split(',')) {
+    let change = match asked_change(&uri) {
         Ok(change) => change,
-        Err(error) => return error_response(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(why) => return error_response(StatusCode::BAD_REQUEST, &why),
     };
     match desk.0.inspect.simulate_change(change).await {
         Ok(simulation) => pretty_json(&simulation),
         Err(why) => error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     }
+}
+
+fn asked_change(uri: &Uri) -> Result<SimulatedChange, String> {
+    if let Some(settings) = query_parameter(uri, "settings") {
+        let change = SettingsChange::from_text(&settings);
+        return change.map(SimulatedChange::Settings).map_err(|error| error.to_string());
+    }
+    let [namespace, pod, labels] = ["namespace", "pod", "labels"].map(|name| query_parameter(uri, name));
+    let [namespace, labels] = [namespace, labels].map(Option::unwrap_or_default);
+    let change = LabelChange::parse(&namespace, pod.as_deref(), labels.split(','));
+    change.map(SimulatedChange::Labels).map_err(|error| error.to_string())
 }

@@ -52,9 +52,10 @@ async fn the_index_names_paths_that_answer() {
     let index = ask(&router, "GET /debug", "").await.json();
     assert_eq!(index, ask(&router, "GET /debug/", "").await.json());
     let paths: Vec<&String> = index.as_object().unwrap().keys().collect();
-    assert_eq!(paths.len(), 17);
+    assert_eq!(paths.len(), 18);
     for path in paths {
         let path = path.replace("NAMESPACE/NAME", "shop/web").replace("NAMESPACE&pod=NAME", "shop");
+        let path = path.replace("settings=JSON", "settings=%7B%22complete%22:true%7D");
         assert_eq!(ask(&router, &format!("GET {path}"), "").await.status, 200, "{path}");
     }
     for path in ["/debug/secrets", "/nothing", "/debug/state/x", "/scopez/", "/debug/pprof/"] {
@@ -137,18 +138,25 @@ async fn a_pod_is_proven_on_request_alone_and_never_over_tcp() {
 }
 
 #[tokio::test]
-async fn a_change_of_labels_is_simulated() {
+async fn a_change_of_labels_or_settings_is_simulated() {
     let (_, router) = node();
     for (query, change) in [
         ("namespace=shop&labels=a=b,c-", "namespace shop, with a=b,c-"),
         ("namespace=shop&pod=web&labels=x.io%2Fa%3Db", "pod shop/web, with x.io/a=b"),
+        ("settings=%7B%22variables%22:%7B%22A%22:%22b%22%7D%7D", "agents with other settings: A"),
     ] {
         let answer = ask(&router, &format!("GET /debug/simulate?{query}"), "").await;
         assert_eq!(answer.json()["problem"], change);
     }
-    for query in
-        ["", "labels=a=b", "namespace=shop", "namespace=shop&pod=&labels=a=b", "namespace=shop&labels=a+b"]
-    {
+    for query in [
+        "",
+        "settings=",
+        "settings=[]",
+        "labels=a=b",
+        "namespace=shop",
+        "namespace=shop&pod=&labels=a=b",
+        "namespace=shop&labels=a+b",
+    ] {
         let answer = ask(&router, &format!("GET /debug/simulate?{query}"), "").await;
         assert_eq!(answer.status, 400, "{query}: {answer:?}");
     }

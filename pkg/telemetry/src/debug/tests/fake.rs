@@ -7,8 +7,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use http_body_util::BodyExt as _;
 use report::{
-    CaptureState, Comparison, KernelView, LabelChange, NodeSimulation, PodState, RedirectionMode, RouteState,
-    StateReason, StateReport,
+    CaptureState, Comparison, KernelView, NodeSimulation, PodState, RedirectionMode, RouteState,
+    SimulatedChange, StateReason, StateReport,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -65,7 +65,7 @@ impl StateInspector for Fake {
     }
 
     /// Returns the change in the place of an answer.
-    fn simulate_change(&self, change: LabelChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(&self, change: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
         let problem = Some(change.to_string());
         Box::pin(async { Ok(NodeSimulation { problem, ..NodeSimulation::default() }) })
     }

@@ -1,0 +1,234 @@
+//! The agent's settings in rendered manifests: the environment and the command line of its container, as the kubelet would make them.
+//! The chart alone knows what its values mean, so nothing here repeats it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{Read, stdin},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use report::SettingsChange;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The agent's container.
+const CONTAINER: &str = "install-cni";
+/// Bytes of all manifests; the chart renders a twentieth of it.
+const MAX_MANIFESTS: u64 = 2 * 1024 * 1024;
+
+/// Settings of a rendered agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RenderedSettings {
+    pub(super) change: SettingsChange,
+    /// Settings that the manifests do not contain.
+    pub(super) left_out: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env_from: Vec<EnvSource>,
+    #[serde(default)]
+    env: Vec<Variable>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EnvSource {
+    config_map_ref: Option<ConfigMapReference>,
+    #[serde(default)]
+    prefix: String,
+}
+
+#[derive(Deserialize)]
+struct ConfigMapReference {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Variable {
+    name: String,
+    value: Option<String>,
+    value_from: Option<BTreeMap<String, Value>>,
+}
+
+/// Reads manifests from a file, or from standard input if it is `-`.
+///
+/// # Errors
+/// They cannot be read, are too long, or have not one agent.
+pub(super) fn read(file: &Path) -> Result<RenderedSettings> {
+    let name = file.display();
+    let text = if file == Path::new("-") {
+        read_all(stdin().lock())
+    } else {
+        File::open(file).map_err(anyhow::Error::from).and_then(read_all)
+    };
+    settings(&text.with_context(|| format!("cannot read {name}"))?)
+        .with_context(|| format!("there are no settings of an agent in {name}"))
+}
+
+fn read_all(from: impl Read) -> Result<String> {
+    let mut text = String::new();
+    from.take(MAX_MANIFESTS + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= MAX_MANIFESTS, "it has more than {MAX_MANIFESTS} bytes");
+    Ok(text)
+}
+
+fn settings(text: &str) -> Result<RenderedSettings> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
+    let objects: Vec<&Value> = documents.iter().flat_map(items).collect();
+    let agents = objects.iter().filter(|object| object["kind"] == "DaemonSet").map(|object| agent_of(object));
+    let mut agents = agents.collect::<Result<Vec<_>>>()?.into_iter().flatten();
+    let (Some(agent), None) = (agents.next(), agents.next()) else {
+        bail!("not exactly one DaemonSet has a container {CONTAINER}");
+    };
+    let mut change = SettingsChange { complete: true, ..SettingsChange::default() };
+    let mut left_out = Vec::new();
+    for source in &agent.env_from {
+        match &source.config_map_ref {
+            Some(reference) => change.variables.extend(data_of(&objects, &reference.name, &source.prefix)?),
+            None => left_out.push("variables that come from a Secret".to_owned()),
+        }
+    }
+    add_variables(agent.env, &objects, &mut change, &mut left_out);
+    let (expanded, plain): (Vec<String>, Vec<String>) =
+        agent.args.into_iter().partition(|word| is_expanded(word));
+    left_out.extend(expanded.iter().map(|word| format!("the argument {word:?}, which contains a variable")));
+    change.arguments = plain;
+    Ok(RenderedSettings { change, left_out })
+}
+
+/// The objects of a document, which may be a list.
+fn items(document: &Value) -> Vec<&Value> {
+    match (document["kind"].as_str(), document["items"].as_array()) {
+        (Some("List"), Some(items)) => items.iter().collect(),
+        _ => vec![document],
+    }
+}
+
+fn agent_of(daemon_set: &Value) -> Result<Option<Container>> {
+    let containers = daemon_set.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let own = containers.into_iter().flatten().find(|container| container["name"] == CONTAINER);
+    own.map(Container::deserialize).transpose().context("a DaemonSet cannot be read")
+}
+
+/// The variables of a ConfigMap.
+fn data_of(objects: &[&Value], name: &str, prefix: &str) -> Result<BTreeMap<String, String>> {
+    let is_named = |object: &Value| object.pointer("/metadata/name").is_some_and(|found| found == name);
+    let is_meant = |object: &&&Value| object["kind"] == "ConfigMap" && is_named(object);
+    let found = objects.iter().find(is_meant);
+    let found = found.with_context(|| format!("the ConfigMap {name} is not among them"))?;
+    let data = BTreeMap::<String, String>::deserialize(&found["data"])
+        .with_context(|| format!("the ConfigMap {name} cannot be read"))?;
+    Ok(data.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect())
+}
+
+/// Variables of the container, of which each wins over one of the same name before it.
+fn add_variables(
+    variables: Vec<Variable>,
+    objects: &[&Value],
+    change: &mut SettingsChange,
+    left_out: &mut Vec<String>,
+) {
+    for Variable { name, value, value_from } in variables {
+        let value = value.or_else(|| referenced(objects, value_from.as_ref()?.get("configMapKeyRef")?));
+        change.variables.remove(&name);
+        change.inherited.remove(&name);
+        let from: BTreeSet<String> = value_from.into_iter().flatten().map(|(kind, _)| kind).collect();
+        let is_of_pod = from.iter().all(|kind| kind == "fieldRef" || kind == "resourceFieldRef");
+        match value {
+            Some(value) if !is_expanded(&value) => drop(change.variables.insert(name, value)),
+            None if from.is_empty() => {} // as if it were not there
+            _ => {
+                if from.is_empty() || !is_of_pod {
+                    left_out.push(format!("{name}, whose value the manifests do not contain"));
+                }
+                change.inherited.insert(name);
+            }
+        }
+    }
+}
+
+/// The value of a reference to a key of a ConfigMap; `None`: it is not among the objects.
+fn referenced(objects: &[&Value], reference: &Value) -> Option<String> {
+    data_of(objects, reference.get("name")?.as_str()?, "").ok()?.remove(reference.get("key")?.as_str()?)
+}
+
+/// The kubelet puts other variables into it.
+fn is_expanded(text: &str) -> bool {
+    text.contains("$(")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Manifests that `hack/render` renders from the chart.
+    const IN_POD: &str = include_str!("../../../../../deploy/istio-cni-in-pod.yaml");
+    const SIDECARS: &str = include_str!("../../../../../deploy/istio-cni.yaml");
+
+    #[test]
+    fn the_settings_of_the_rendered_chart_are_found() {
+        let RenderedSettings { change, .. } = settings(IN_POD).unwrap();
+        assert_eq!(change.variables["AMBIENT_ENABLED"], "true");
+        assert!(change.inherited.contains("NODE_NAME") && change.complete, "{change:?}");
+        assert!(change.arguments.iter().any(|word| word.starts_with("--log_output_level")), "{change:?}");
+        assert!(change.check().is_ok());
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/istio-cni-in-pod.yaml");
+        assert_eq!(read(Path::new(path)).unwrap(), settings(IN_POD).unwrap());
+        let sidecars = settings(SIDECARS).unwrap();
+        assert!(!sidecars.change.variables.contains_key("AMBIENT_ENABLED"));
+        assert!(sidecars.change.variables["CNI_NETWORK_CONFIG"].contains("\"type\": \"istio-cni\""));
+        assert_eq!(sidecars.left_out, Vec::<String>::new());
+        assert!(sidecars.change.check().is_ok());
+    }
+
+    const AGENT: &str = "
+kind: DaemonSet
+spec: {template: {spec: {containers: [
+  {name: other}, {name: install-cni, args: ['--a=$(NODE)', '--b'], envFrom: [{configMapRef: {name: c}, prefix: P_}, {secretRef: {name: s}}],
+   env: [{name: P_A, value: '2'}, {name: E}, {name: NODE, valueFrom: {fieldRef: {fieldPath: x}}}, {name: D, value: '$(NODE)'},
+         {name: K, valueFrom: {configMapKeyRef: {name: c, key: A}}}, {name: S, valueFrom: {secretKeyRef: {name: s, key: A}}}]}]}}}
+";
+    const CONFIG: &str = "---\nkind: ConfigMap\nmetadata: {name: c}\ndata: {A: '1', B: 'true'}\n";
+
+    #[test]
+    fn variables_are_those_that_the_kubelet_would_make() {
+        let RenderedSettings { change, left_out } = settings(&format!("{AGENT}{CONFIG}")).unwrap();
+        let variables: Vec<(&str, &str)> =
+            change.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(variables, [("K", "1"), ("P_A", "2"), ("P_B", "true")]);
+        assert_eq!(change.inherited, ["D", "NODE", "S"].map(str::to_owned).into());
+        assert_eq!(change.arguments, ["--b"]);
+        let expected = [
+            "variables that come from a Secret",
+            "D, whose value the manifests do not contain",
+            "S, whose value the manifests do not contain",
+            "the argument \"--a=$(NODE)\", which contains a variable",
+        ];
+        assert_eq!(left_out, expected);
+    }
+
+    #[test]
+    fn manifests_without_one_agent_and_its_settings_are_refused() {
+        for text in [
+            String::new(),
+            CONFIG.to_owned(),
+            AGENT.to_owned(),
+            format!("{AGENT}---{AGENT}{CONFIG}"),
+            "a: [".to_owned(),
+            "a: &a [x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]".to_owned(),
+        ] {
+            assert!(settings(&text).is_err(), "{text}");
+        }
+        assert!(read(Path::new("/nowhere")).is_err());
+        let long = " ".repeat(usize::try_from(MAX_MANIFESTS).unwrap() + 1);
+        assert!(read_all(long.as_bytes()).is_err());
+    }
+}

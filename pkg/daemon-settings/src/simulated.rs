@@ -1,0 +1,106 @@
+//! Settings that an agent does not have: what it would decide by if it were started with them.
+//!
+//! Only those that decide which pods are captured, and how, are evaluated. None of them names a file or a socket, so whoever may ask
+//! for a simulation cannot make the agent open anything.
+
+use std::ffi::OsString;
+
+use capture_modes::CaptureSettings;
+use flags::{Flag, FlagValues, ParseOutcome, ValueSource};
+use report::SettingsChange;
+
+use super::{DaemonSettings, HostEnvironment, SettingsErrors};
+use crate::options;
+
+/// Settings that a simulation evaluates.
+const EVALUATED: [Flag; 11] = [
+    options::AMBIENT_ENABLED,
+    options::AMBIENT_CAPTURE,
+    options::AMBIENT_ENABLEMENT_SELECTOR,
+    options::AMBIENT_DNS_CAPTURE,
+    options::AMBIENT_ALLOWED_EXCEPTIONS,
+    options::AMBIENT_IPV6,
+    options::EXISTING_CONNECTIONS,
+    options::EXCLUDE_NAMESPACES,
+    options::SYSTEM_NAMESPACE,
+    options::ZTUNNEL_SERVICE_ACCOUNT,
+    options::ZTUNNEL_LABEL,
+];
+
+/// Basis of the decisions of an agent with other settings.
+#[derive(Debug)]
+pub struct SimulatedSettings {
+    /// Ambient mode is on.
+    pub ambient: bool,
+    /// The settings of capture, whether ambient mode is on or not.
+    pub capture: CaptureSettings,
+    /// Settings that would change and are not evaluated, each by its variable or flag.
+    pub not_simulated: Vec<String>,
+}
+
+impl DaemonSettings {
+    /// Returns what an agent with these settings would decide by.
+    ///
+    /// # Errors
+    /// The mistakes for which an agent with them would not start, as far as they are in settings that are evaluated.
+    pub fn simulate(
+        &self,
+        change: &SettingsChange,
+        around: &dyn HostEnvironment,
+    ) -> Result<SimulatedSettings, SettingsErrors> {
+        let other = read_flags(&self.values, change, around)?;
+        let mut values = self.values.clone();
+        EVALUATED.iter().for_each(|flag| values.copy_from(&other, flag));
+        let (settings, _) = DaemonSettings::read(&values, around)?;
+        Ok(SimulatedSettings {
+            ambient: settings.ambient.is_some(),
+            capture: settings.ambient_traces.agent,
+            not_simulated: other_changes(&self.values, &other, change, around),
+        })
+    }
+}
+
+/// Reads flags and variables as the agent does at its start.
+fn read_flags(
+    own: &FlagValues,
+    change: &SettingsChange,
+    around: &dyn HostEnvironment,
+) -> Result<FlagValues, SettingsErrors> {
+    let kept = |name: &str| !change.complete || change.inherited.contains(name);
+    let variable = |name: &str| {
+        let given = change.variables.get(name).cloned();
+        given.or_else(|| kept(name).then(|| around.variable(name)).flatten())
+    };
+    let own = own.iter().filter(|(_, _, source)| !change.complete && *source == ValueSource::Flag);
+    let own = own.map(|(long, text, _)| OsString::from(format!("--{long}={text}")));
+    let arguments = own.chain(change.arguments.iter().map(OsString::from));
+    match flags::parse(options::ALL.as_slice(), options::STYLE, arguments, variable) {
+        Ok(ParseOutcome::Run(values)) => Ok(values),
+        Ok(ParseOutcome::Help) => Err(SettingsErrors(vec!["--help is no setting".to_owned()])),
+        Err(errors) => Err(SettingsErrors(errors.0.iter().map(ToString::to_string).collect())),
+    }
+}
+
+/// Returns the settings that differ and are not evaluated, and the variables that would be set and that the agent does not know.
+fn other_changes(
+    own: &FlagValues,
+    other: &FlagValues,
+    change: &SettingsChange,
+    around: &dyn HostEnvironment,
+) -> Vec<String> {
+    let is_evaluated = |flag: &&Flag| EVALUATED.iter().any(|evaluated| evaluated.long == flag.long);
+    let differing = options::ALL.iter().filter(|flag| own.flag_text(flag) != other.flag_text(flag));
+    let named = differing.filter(|flag| !is_evaluated(flag)).map(|flag| match flag.env.first() {
+        Some(variable) => (*variable).to_owned(),
+        None => format!("--{flag}"),
+    });
+    let is_known = |name: &str| {
+        let mut all = options::ALL.iter().chain(options::REMOVED);
+        all.any(|flag| flag.env.contains(&name))
+    };
+    let unknown = change
+        .variables
+        .iter()
+        .filter(|(name, value)| !is_known(name) && around.variable(name).unwrap_or_default() != **value);
+    named.chain(unknown.map(|(name, _)| format!("{name}, which is no setting of this agent"))).collect()
+}

@@ -1,0 +1,167 @@
+//! A change of the agent's settings.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::text::sanitize_text;
+
+/// Bytes that the settings may have in a request: with its other parts, a request must have less than 16 KiB.
+pub const MAX_SETTINGS: usize = 12 * 1024;
+
+/// Settings that an agent would be started with, as the container of its DaemonSet has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SettingsChange {
+    /// Variables, and their values.
+    pub variables: BTreeMap<String, String>,
+    /// Variables that keep the value which they have, as that of the node's name.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub inherited: BTreeSet<String>,
+    /// The command line, without the program.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// These are all settings, so that every other one would have its default. Otherwise the other ones would stay as they are.
+    pub complete: bool,
+}
+
+/// Why settings cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsChangeError {
+    /// The text is no setting.
+    #[error("{0:?} is not NAME=VALUE with the name of a variable")]
+    Variable(String),
+    /// The settings are too long.
+    #[error("the settings have {0} bytes in a request, more than {MAX_SETTINGS}")]
+    Length(usize),
+    /// Nothing would change.
+    #[error("a change of settings has at least one")]
+    Nothing,
+    /// The text is not as [`SettingsChange::text`] makes it.
+    #[error("these are no settings: {0}")]
+    Form(String),
+}
+
+impl SettingsChange {
+    /// Parses variables of the form `NAME=VALUE`; all others would stay as they are.
+    ///
+    /// # Errors
+    /// One has another form, there is none, or they are too long.
+    pub fn parse<'a>(
+        variables: impl IntoIterator<Item = &'a str>,
+    ) -> Result<SettingsChange, SettingsChangeError> {
+        let read = |text: &'a str| {
+            let (name, value) = text
+                .split_once('=')
+                .filter(|(name, _)| is_variable(name))
+                .ok_or_else(|| SettingsChangeError::Variable(sanitize_text(text)))?;
+            Ok((name.to_owned(), value.to_owned()))
+        };
+        let variables: BTreeMap<String, String> =
+            variables.into_iter().map(read).collect::<Result<_, _>>()?;
+        SettingsChange { variables, ..SettingsChange::default() }.check()
+    }
+
+    /// Reads what [`SettingsChange::text`] has made.
+    ///
+    /// # Errors
+    /// Nothing has made it, or it is too long.
+    pub fn from_text(text: &str) -> Result<SettingsChange, SettingsChangeError> {
+        if text.len() > MAX_SETTINGS {
+            return Err(SettingsChangeError::Length(text.len()));
+        }
+        let read: SettingsChange =
+            serde_json::from_str(text).map_err(|error| SettingsChangeError::Form(error.to_string()))?;
+        read.check()
+    }
+
+    /// Returns the change.
+    ///
+    /// # Errors
+    /// Nothing would change, a name is none of a variable, or all are too long for a request.
+    pub fn check(self) -> Result<SettingsChange, SettingsChangeError> {
+        if !self.complete && self.variables.is_empty() && self.arguments.is_empty() {
+            return Err(SettingsChangeError::Nothing);
+        }
+        let names = self.variables.keys().chain(&self.inherited);
+        if let Some(wrong) = names.into_iter().find(|name| !is_variable(name)) {
+            return Err(SettingsChangeError::Variable(sanitize_text(wrong)));
+        }
+        match escape(&self.text()).len() {
+            length if length > MAX_SETTINGS => Err(SettingsChangeError::Length(length)),
+            _ => Ok(self),
+        }
+    }
+
+    /// Returns the settings as one word, for the command line of `install-cni simulate`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // texts, lists and maps of texts
+    }
+
+    /// Returns the path of the agent's debug endpoint that simulates it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/debug/simulate?settings={}", escape(&self.text()))
+    }
+}
+
+/// Names only: values can be long.
+impl fmt::Display for SettingsChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.complete {
+            return f.write_str("agents with these settings, and the defaults of all others");
+        }
+        let names: Vec<&str> = self.variables.keys().map(String::as_str).collect();
+        write!(f, "agents with other settings: {}", names.join(", "))
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
+/// Percent-encodes a text for a query.
+fn escape(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_they_are_written() {
+        let change = SettingsChange::parse(["EXCLUDE_NAMESPACES=a,b", "AMBIENT_ENABLED=", "X=a=b"]).unwrap();
+        assert_eq!(change.variables["X"], "a=b");
+        assert_eq!(SettingsChange::from_text(&change.text()).unwrap(), change);
+        assert_eq!(change.to_string(), "agents with other settings: AMBIENT_ENABLED, EXCLUDE_NAMESPACES, X");
+        let path = change.path();
+        let is_query = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%/?=".contains(&byte);
+        assert!(path.starts_with("/debug/simulate?settings=%7B") && path.bytes().all(is_query), "{path}");
+    }
+
+    #[test]
+    fn what_is_no_setting_or_too_long_is_refused() {
+        for text in ["", "=x", "NAME", "A B=x", "É=x"] {
+            let parsed = SettingsChange::parse([text]);
+            assert_eq!(parsed, Err(SettingsChangeError::Variable(text.to_owned())));
+        }
+        assert_eq!(SettingsChange::parse([]), Err(SettingsChangeError::Nothing));
+        let long = format!("A={}", "x".repeat(MAX_SETTINGS));
+        assert!(matches!(SettingsChange::parse([long.as_str()]), Err(SettingsChangeError::Length(_))));
+        for text in ["", "[", "[]", "{}", r#"{"variables":{"A B":"x"}}"#, r#"{"variables":[]}"#] {
+            assert!(SettingsChange::from_text(text).is_err(), "{text}");
+        }
+        let spaces = " ".repeat(MAX_SETTINGS + 1);
+        assert_eq!(SettingsChange::from_text(&spaces), Err(SettingsChangeError::Length(MAX_SETTINGS + 1)));
+    }
+}
