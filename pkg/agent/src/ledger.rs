@@ -106,8 +106,10 @@ impl AttachmentLedger {
         for ip in ips {
             self.released.remove(&(uid.clone(), *ip));
         }
+        // What the API has shown does not become unknown by another ADD: its end may come before the next pass.
+        let seen = self.records.values().any(|other| other.attachment.uid == *uid && other.seen);
         self.records.remove(&unnamed_container(uid));
-        let record = AttachmentRecord { attachment, order: self.last, seen: false, is_enrolled };
+        let record = AttachmentRecord { attachment, order: self.last, seen, is_enrolled };
         self.records.insert(container.clone(), record);
     }
 

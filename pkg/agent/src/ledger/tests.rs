@@ -237,6 +237,18 @@ fn a_pod_is_enrolled_before_the_api_knows_it_and_until_the_api_forgets_it() {
 }
 
 #[test]
+fn a_pod_that_ends_right_after_another_add_goes_all_the_same() {
+    let mut node = Node::new(vec![shown("u1", &[X])]);
+    let container = unnamed_container(&"u1".into());
+    node.add(container.as_str(), "u1", &[X]);
+    node.are(&[(X, "u1")]);
+    node.add(container.as_str(), "u1", &[X]);
+    node.gone("u1");
+    node.are(&[]);
+    assert!(!node.ledger.is_expected(&"u1".into()));
+}
+
+#[test]
 fn a_pod_that_is_not_to_be_enrolled_is_no_member_before_the_api_shows_it_as_one() {
     let mut node = Node::new(vec![shown("u0", &[X])]);
     node.add("c0", "u0", &[X]);
