@@ -79,6 +79,10 @@ fn show(fixture: &mut Fixture, workplace: &Workplace, pods: &Pods) {
         workplace.ask(fixture, &format!("kubectl millrace prove {place}"), &[&format!("{place}: proven")]);
     }
     workplace.ask(fixture, "kubectl millrace prove --all", &["mesh/ledger", "shop/web", "proven"]);
+    let excluded = "helm template istio-cni deploy/charts/istio-cni -n istio-system --set profile=ambient --set \
+                    millrace.image.hub=registry.invalid --set 'excludeNamespaces={kube-system,mesh}' | \
+                    kubectl millrace simulate settings -f -";
+    workplace.ask(fixture, excluded, &["mesh/ledger", "leaves", "kubernetes.exclude_namespaces"]);
     let connect = |pod: &str| format!("kubectl exec {pod} -- kit-traffic connect tcp --to {OUTSIDE}:{PORT}");
     workplace.ask(fixture, &connect("-n shop web -c app"), &[r#""server":"sidecar""#]);
     workplace.ask(fixture, &connect("-n mesh ledger"), &[r#""server":"outside""#]);
