@@ -145,7 +145,7 @@ fn the_images_have_the_other_programs_as_links_to_the_agent() {
         ("/usr/local/bin/istio-iptables", "install-cni"),
         ("/usr/local/bin/istio-clean-iptables", "install-cni"),
     ] {
-        assert!(kit::has_line(&build, &format!("ln -sfn {target} {LINKS}{}", &link[1..])), "{build}");
+        assert!(kit::has_line(&build, &format!("ln -sfn {target} \"$links{link}\"")), "{build}");
         assert_eq!(resolved(Path::new(link), target), command(), "{link}");
     }
     for file in ["deploy/Dockerfile", "deploy/Dockerfile.ambient"] {
