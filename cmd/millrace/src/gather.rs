@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use report::{Proof, SimulatedChange, StateReport};
+use report::{Proof, SimulatedChange, StateReport, percent_encode};
 use serde::de::DeserializeOwned;
 
 use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuery, progress::ProgressBar};
@@ -287,24 +287,4 @@ fn value_or_default<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread
         unread.push(why);
         T::default()
     })
-}
-
-/// For a query or a path: everything but letters, digits and `-._~` as `%XX`.
-pub(crate) fn percent_encode(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_selector_is_one_value_of_a_query() {
-        assert_eq!(percent_encode("k8s-app=a,b in (c)"), "k8s-app%3Da%2Cb%20in%20%28c%29");
-    }
 }

@@ -1,5 +1,16 @@
 //! Words for people, made of parts that others wrote.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// RFC 3986, section 2.3: what stands for itself everywhere, besides letters and digits.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Percent-encodes a text for a query or for a segment of a path.
+#[must_use]
+pub fn percent_encode(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}
+
 /// With control characters written as `\u{1b}`: what comes from the API or from ztunnel must not steer a terminal. Line ends
 /// become blanks.
 #[must_use]
@@ -59,6 +70,11 @@ pub fn format_count(number: usize, one: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selector_is_one_value_of_a_query() {
+        assert_eq!(percent_encode("k8s-app=a,b in (c-d)~"), "k8s-app%3Da%2Cb%20in%20%28c-d%29~");
+    }
 
     #[test]
     fn sentences_begin_and_end_as_sentences_do() {

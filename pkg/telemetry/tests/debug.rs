@@ -171,7 +171,8 @@ fn secrets_of_the_environment_and_the_command_line_appear_nowhere() {
         .keys()
         .map(|path| path.replace("NAMESPACE/NAME", "a/b").replace("NAMESPACE&pod=NAME", "a"))
         .map(|path| {
-            path.replace("settings=JSON", r#"settings=%7B"variables":%7B"AMBIENT_IPV6":"false"%7D%7D"#)
+            let settings = "settings=%7B%22variables%22:%7B%22AMBIENT_IPV6%22:%22false%22%7D%7D";
+            path.replace("settings=JSON", settings)
         });
     let others = ["/", "/scopej/", "/versionj/"];
     for path in listed.chain(others.map(str::to_owned)) {

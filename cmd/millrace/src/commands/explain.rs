@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use cluster_report::Pod;
 use kubeio::ApiErrorKind;
-use report::{PodVerdict, is_object_name};
+use report::{PodVerdict, is_object_name, percent_encode};
 
 use crate::{
     arguments::Options,
     discovery::agents_by_node,
-    gather::{ClusterSource, percent_encode},
+    gather::ClusterSource,
     node_query::QueryError,
     output::{self, CANNOT, Printer},
 };

@@ -7,7 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::sanitize_text;
+use crate::text::{percent_encode, sanitize_text};
 
 /// Bytes that the settings may have in a request: with its other parts, a request must have less than 16 KiB.
 pub const MAX_SETTINGS: usize = 12 * 1024;
@@ -90,7 +90,7 @@ impl SettingsChange {
         if let Some(wrong) = names.into_iter().find(|name| !is_variable(name)) {
             return Err(SettingsChangeError::Variable(sanitize_text(wrong)));
         }
-        match escape(&self.text()).len() {
+        match percent_encode(&self.text()).len() {
             length if length > MAX_SETTINGS => Err(SettingsChangeError::Length(length)),
             _ => Ok(self),
         }
@@ -105,7 +105,7 @@ impl SettingsChange {
     /// Returns the path of the agent's debug endpoint that simulates it.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("/debug/simulate?settings={}", escape(&self.text()))
+        format!("/debug/simulate?settings={}", percent_encode(&self.text()))
     }
 }
 
@@ -122,16 +122,6 @@ impl fmt::Display for SettingsChange {
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
-}
-
-/// Percent-encodes a text for a query.
-fn escape(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(byte).collect()
 }
 
 #[cfg(test)]
