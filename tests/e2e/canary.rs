@@ -12,7 +12,7 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::kinds::{self, Expected};
 use crate::live::OpenConnections;
-use crate::page;
+use crate::page::{self, Page};
 use crate::pods::{injected, plain};
 use crate::runs::{MESH, SHOP};
 use crate::scenarios::{self, Pods};
@@ -75,8 +75,7 @@ pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, _: &Agent) {
         let later = kinds::check(fixture, &later);
         scenarios::delete_all(fixture, &later);
     }
-    let left: Vec<_> = reader.sections.iter().map(|(title, _)| title).collect();
-    fixture.checks.check(left.is_empty(), format!("no section of {PAGE} is left {left:?}"));
+    reader.page.check_end(&mut fixture.checks);
 }
 
 fn is_ready_ztunnel(pod: &Value) -> bool {
@@ -123,8 +122,7 @@ fn check_agents(fixture: &mut Fixture, when: &str, releases: [(&str, &str); 2]) 
 /// Somebody who follows the page.
 struct Reader {
     workplace: Workplace,
-    /// Sections to come, each with its commands.
-    sections: Vec<(String, Vec<String>)>,
+    page: Page,
 }
 
 impl Reader {
@@ -142,14 +140,12 @@ impl Reader {
             fs::write(home.join(name), content).expect("a file of ours");
         }
         fs::write(home.join("my-istio-values.yaml"), VALUES).expect("a file of ours");
-        Self { workplace, sections: page::sections(&text) }
+        Self { workplace, page: Page::new(PAGE, &text) }
     }
 
     /// Runs all commands of the section that comes next, which must be this one. Pods are created after the first.
     fn follow_section(&mut self, fixture: &mut Fixture, title: &str, pods: &Pods) {
-        fixture.checks.chapter(format!("{PAGE}: {title}"));
-        let (found, commands) = self.sections.remove(0);
-        assert_eq!(found, title, "the next section of {PAGE} that has commands");
+        let commands = self.page.begin_section(&fixture.checks, title);
         for (index, command) in commands.iter().enumerate() {
             println!("\n$ {command}");
             let (succeeds, text) = self.run(command);

@@ -1,8 +1,37 @@
 //! A page of the documentation whose commands are run as they stand there.
 
-/// Commands of each section that has some, by its title; a command of several lines is one.
-pub(crate) fn sections(page: &str) -> Vec<(String, Vec<String>)> {
-    page.replace("\\\n", "").split("\n## ").filter_map(parse_section).collect()
+use crate::checks::Checks;
+
+/// What is still to come of a page: sections, each with its commands.
+pub(crate) struct Page {
+    path: &'static str,
+    sections: Vec<(String, Vec<String>)>,
+}
+
+impl Page {
+    /// Sections without commands are left out; a command of several lines is one.
+    pub(crate) fn new(path: &'static str, text: &str) -> Self {
+        Self { path, sections: text.replace("\\\n", "").split("\n## ").filter_map(parse_section).collect() }
+    }
+
+    /// Commands to come, for replacements that the page asks of its reader.
+    pub(crate) fn commands_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        self.sections.iter_mut().flat_map(|(_, commands)| commands)
+    }
+
+    /// Begins the section that comes next, which must be this one, and returns its commands.
+    pub(crate) fn begin_section(&mut self, checks: &Checks, title: &str) -> Vec<String> {
+        checks.chapter(format!("{}: {title}", self.path));
+        let (found, commands) = self.sections.remove(0);
+        assert_eq!(found, title, "the next section of {} that has commands", self.path);
+        commands
+    }
+
+    /// Checks that nothing is left.
+    pub(crate) fn check_end(&self, checks: &mut Checks) {
+        let left: Vec<_> = self.sections.iter().map(|(title, _)| title).collect();
+        checks.check(left.is_empty(), format!("no section of {} is left {left:?}", self.path));
+    }
 }
 
 fn parse_section(text: &str) -> Option<(String, Vec<String>)> {

@@ -14,7 +14,7 @@ use crate::control::Places;
 use crate::fixture::Fixture;
 use crate::kinds::{self, Expected};
 use crate::live::OpenConnections;
-use crate::page;
+use crate::page::Page;
 use crate::pods::{injected, plain};
 use crate::running::Running;
 use crate::runs::{MESH, SHOP};
@@ -62,8 +62,7 @@ pub(crate) fn follow_page(fixture: &mut Fixture, places: &Places, agent: &Agent)
         let later = kinds::check(fixture, &applications(&image.replace(['/', ':', '.'], "-")));
         scenarios::delete_all(fixture, &later);
     }
-    let left: Vec<_> = reader.sections.iter().map(|(title, _)| title).collect();
-    fixture.checks.check(left.is_empty(), format!("no section of {PAGE} is left {left:?}"));
+    reader.page.check_end(&mut fixture.checks);
 }
 
 fn applications(name: &str) -> Pods {
@@ -77,8 +76,7 @@ fn applications(name: &str) -> Pods {
 /// Somebody who follows the page.
 struct Reader {
     workplace: Workplace,
-    /// Sections to come, each with its commands.
-    sections: Vec<(String, Vec<String>)>,
+    page: Page,
     _registry: Running,
 }
 
@@ -105,7 +103,7 @@ impl Reader {
         let is_gone = digest.starts_with("sha256:") && !contents.contains(digest);
         fixture.checks.check(is_gone, format!("the node has no image of an agent any more: {digest}"));
         let page = fs::read_to_string(PAGE).expect("documentation");
-        Self { workplace, sections: page::sections(&page), _registry: registry }
+        Self { workplace, page: Page::new(PAGE, &page), _registry: registry }
     }
 
     /// Publishes a release; returns its version.
@@ -147,7 +145,7 @@ impl Reader {
             ("USER", "publisher"),
             ("istio/cni --version 1.29.1", &format!("oci://{ADDRESS}/istio/charts/cni --version 1.0.0")),
         ] {
-            let mut commands: Vec<_> = self.sections.iter_mut().flat_map(|(_, commands)| commands).collect();
+            let mut commands: Vec<_> = self.page.commands_mut().collect();
             assert!(commands.iter().any(|command| command.contains(stands)), "{PAGE} has no {stands}");
             commands.iter_mut().for_each(|command| **command = command.replace(stands, meant));
         }
@@ -155,9 +153,7 @@ impl Reader {
 
     /// Runs all commands of the section that comes next, which must be this one, each once.
     fn follow_section(&mut self, fixture: &mut Fixture, title: &str) -> Result<(), String> {
-        fixture.checks.chapter(format!("{PAGE}: {title}"));
-        let (found, commands) = self.sections.remove(0);
-        assert_eq!(found, title, "the next section of {PAGE} that has commands");
+        let commands = self.page.begin_section(&fixture.checks, title);
         for command in commands {
             println!("\n$ {command}");
             let (succeeds, text) = self.run(&format!("[ ! -f shell ] || . ./shell\n{command}\n{REMEMBER}"));

@@ -63,7 +63,7 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
             simulate::label_change(options, object, labels, fail_on.minimum_severity()).await
         }
         Action::Simulate(Simulated::Settings { variables, file, fail_on }) => {
-            simulate::settings(options, variables, file.as_deref(), fail_on.minimum_severity()).await
+            simulate::simulate_settings(options, variables, file.as_deref(), fail_on.minimum_severity()).await
         }
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {

@@ -211,7 +211,7 @@ async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> Query
 /// The change on the command line of `install-cni simulate`.
 fn simulated_words(change: &SimulatedChange) -> Vec<String> {
     match change {
-        SimulatedChange::Settings(change) => vec!["settings".to_owned(), change.text()],
+        SimulatedChange::Settings(change) => vec!["settings".to_owned(), change.to_json()],
         SimulatedChange::Labels(change) => {
             let (kind, name) = match &change.pod {
                 Some(pod) => ("pod", format!("{}/{pod}", change.namespace)),

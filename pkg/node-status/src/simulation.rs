@@ -35,11 +35,18 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// Basis of an agent's decisions.
-#[derive(Clone, Copy)]
 struct DecisionBasis<'a> {
     settings: &'a CaptureSettings,
     /// The mode in which it captures ambient pods; `None`: ambient mode is off.
     mode: Option<RedirectionMode>,
+    policy: EnrolmentPolicy,
+}
+
+impl DecisionBasis<'_> {
+    fn new(settings: &CaptureSettings, mode: Option<RedirectionMode>) -> DecisionBasis<'_> {
+        let policy = EnrolmentPolicy { ambient: mode.is_some(), ..settings.policy.clone() };
+        DecisionBasis { settings, mode, policy }
+    }
 }
 
 /// Returns what a change of labels would do to the node's pods, and changes nothing. Open connections of pods that would join are
@@ -55,7 +62,7 @@ pub(super) fn simulate_labels(
         meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name))
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
-    let basis = DecisionBasis { settings, mode: mode_of(&snapshot.way) };
+    let basis = DecisionBasis::new(settings, mode_of(&snapshot.way));
     let pods = known.iter().map(|known| {
         let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
         match (&change.pod, &mut namespace) {
@@ -63,10 +70,10 @@ pub(super) fn simulate_labels(
             (None, Some(namespace)) => change.apply_to(&mut namespace.metadata.labels),
             (None, None) => {} // the decision says that the namespace is not known
         }
-        simulate_pod(known, basis, &pod, namespace.as_ref(), basis)
+        simulate_pod(known, &basis, &pod, namespace.as_ref(), &basis)
     });
     let pods = pods.collect();
-    answer(basis, snapshot, snapshot.synced, count_connections(settings, records, &known, pods))
+    build_simulation(&basis, snapshot, snapshot.synced, count_connections(settings, records, &known, pods))
 }
 
 /// Returns what an agent with other settings would do to the node's pods, in the manner of [`simulate_labels`].
@@ -77,16 +84,17 @@ pub(super) fn simulate_settings(
     other: SimulatedSettings,
 ) -> NodeSimulation {
     let (settings, is_ambient) = now;
-    let before = DecisionBasis { settings, mode: mode_of(&snapshot.way) };
-    let after = DecisionBasis { settings: &other.capture, mode: mode_with(&other, before.mode) };
+    let before = DecisionBasis::new(settings, mode_of(&snapshot.way));
+    let after = DecisionBasis::new(&other.capture, mode_with(&other, before.mode));
     let known: Vec<&KnownPod> = snapshot.pods.iter().collect();
     let pods = known
         .iter()
-        .map(|known| simulate_pod(known, before, &known.pod, known.namespace.as_ref(), after))
+        .map(|known| simulate_pod(known, &before, &known.pod, known.namespace.as_ref(), &after))
         .collect();
     // Without ambient mode nobody follows namespaces.
     let synced = if is_ambient { snapshot.synced } else { snapshot.has_pods };
-    let mut answer = answer(after, snapshot, synced, count_connections(settings, records, &known, pods));
+    let mut answer =
+        build_simulation(&after, snapshot, synced, count_connections(settings, records, &known, pods));
     answer.not_simulated = other.not_simulated;
     if !is_ambient && other.ambient {
         let why = "labels of namespaces: without ambient mode, the agent does not know them, so pods that depend on them are unknown";
@@ -112,8 +120,8 @@ fn mode_with(other: &SimulatedSettings, now: Option<RedirectionMode>) -> Option<
     }
 }
 
-fn answer(
-    basis: DecisionBasis<'_>,
+fn build_simulation(
+    basis: &DecisionBasis<'_>,
     snapshot: &AgentSnapshot,
     synced: bool,
     pods: Vec<SimulatedPod>,
@@ -145,10 +153,10 @@ fn is_ztunnel_ready(mode: &CaptureSnapshot) -> bool {
 /// Decides on a pod as it is now, and as it would be.
 fn simulate_pod(
     known: &KnownPod,
-    now: DecisionBasis<'_>,
+    now: &DecisionBasis<'_>,
     pod: &Pod,
     namespace: Option<&Namespace>,
-    then: DecisionBasis<'_>,
+    then: &DecisionBasis<'_>,
 ) -> SimulatedPod {
     let (before, _) = pod_membership(&known.pod, known.namespace.as_ref(), now);
     let (after, reason) = pod_membership(pod, namespace, then);
@@ -230,11 +238,10 @@ fn effective_exceptions(
 fn pod_membership(
     pod: &Pod,
     namespace: Option<&Namespace>,
-    basis: DecisionBasis<'_>,
+    basis: &DecisionBasis<'_>,
 ) -> (Option<RedirectionMode>, StateReason) {
-    let policy = EnrolmentPolicy { ambient: basis.mode.is_some(), ..basis.settings.policy.clone() };
-    let standing = pod_standing(pod, namespace, &policy);
-    let has_sidecar = decide_sidecar(pod, namespace, &policy);
+    let standing = pod_standing(pod, namespace, &basis.policy);
+    let has_sidecar = decide_sidecar(pod, namespace, &basis.policy);
     match (&standing, has_sidecar) {
         (AmbientStanding::Member { .. } | AmbientStanding::Pending(_), _) if basis.mode.is_some() => {
             (basis.mode, reason_of(&standing))

@@ -147,7 +147,7 @@ impl SimulatedChange {
     pub fn debug_path(&self) -> String {
         match self {
             SimulatedChange::Labels(change) => change.debug_path(),
-            SimulatedChange::Settings(change) => change.path(),
+            SimulatedChange::Settings(change) => change.debug_path(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// RFC 3986, section 2.3: what stands for itself everywhere, besides letters and digits.
+/// Characters that are encoded: all but letters, digits and `-._~`, which stand for themselves everywhere (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Percent-encodes a text for a query or for a segment of a path.

@@ -49,14 +49,14 @@ pub(super) async fn label_change(
     {
         bail!("there is no pod {namespace}/{pod}");
     }
-    print(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
+    print_report(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
 }
 
 /// Simulates other settings of the agents: those of rendered manifests, or single ones.
 ///
 /// # Errors
 /// The settings cannot be read, or the cluster cannot be asked.
-pub(super) async fn settings(
+pub(super) async fn simulate_settings(
     options: &Options,
     variables: &[String],
     file: Option<&Path>,
@@ -64,7 +64,7 @@ pub(super) async fn settings(
 ) -> Result<ExitCode> {
     let (change, left_out) = match file {
         Some(file) => {
-            let rendered = rendered::read(file)?;
+            let rendered = rendered::read_manifests(file)?;
             (rendered.change.check()?, rendered.left_out)
         }
         None => (SettingsChange::parse(variables.iter().map(String::as_str))?, Vec::new()),
@@ -75,10 +75,10 @@ pub(super) async fn settings(
     for simulation in replies.values_mut().flatten() {
         simulation.not_simulated.extend(left_out.iter().cloned());
     }
-    print(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
+    print_report(options, &simulate_change(&cluster, &change, &replies), !replies.is_empty(), least)
 }
 
-fn print(
+fn print_report(
     options: &Options,
     report: &SimulationReport,
     has_agents: bool,

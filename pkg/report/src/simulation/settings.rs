@@ -40,7 +40,7 @@ pub enum SettingsChangeError {
     /// Nothing would change.
     #[error("a change of settings has at least one")]
     Nothing,
-    /// The text is not as [`SettingsChange::text`] makes it.
+    /// The text is not as [`SettingsChange::to_json`] makes it.
     #[error("these are no settings: {0}")]
     Form(String),
 }
@@ -65,7 +65,7 @@ impl SettingsChange {
         SettingsChange { variables, ..SettingsChange::default() }.check()
     }
 
-    /// Reads what [`SettingsChange::text`] has made.
+    /// Reads what [`SettingsChange::to_json`] has made.
     ///
     /// # Errors
     /// Nothing has made it, or it is too long.
@@ -90,7 +90,7 @@ impl SettingsChange {
         if let Some(wrong) = names.into_iter().find(|name| !is_variable(name)) {
             return Err(SettingsChangeError::Variable(sanitize_text(wrong)));
         }
-        match percent_encode(&self.text()).len() {
+        match percent_encode(&self.to_json()).len() {
             length if length > MAX_SETTINGS => Err(SettingsChangeError::Length(length)),
             _ => Ok(self),
         }
@@ -98,14 +98,14 @@ impl SettingsChange {
 
     /// Returns the settings as one word, for the command line of `install-cni simulate`.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() // texts, lists and maps of texts
     }
 
     /// Returns the path of the agent's debug endpoint that simulates it.
     #[must_use]
-    pub fn path(&self) -> String {
-        format!("/debug/simulate?settings={}", percent_encode(&self.text()))
+    pub fn debug_path(&self) -> String {
+        format!("/debug/simulate?settings={}", percent_encode(&self.to_json()))
     }
 }
 
@@ -132,9 +132,9 @@ mod tests {
     fn settings_are_read_as_they_are_written() {
         let change = SettingsChange::parse(["EXCLUDE_NAMESPACES=a,b", "AMBIENT_ENABLED=", "X=a=b"]).unwrap();
         assert_eq!(change.variables["X"], "a=b");
-        assert_eq!(SettingsChange::from_text(&change.text()).unwrap(), change);
+        assert_eq!(SettingsChange::from_text(&change.to_json()).unwrap(), change);
         assert_eq!(change.to_string(), "agents with other settings: AMBIENT_ENABLED, EXCLUDE_NAMESPACES, X");
-        let path = change.path();
+        let path = change.debug_path();
         let is_query = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%/?=".contains(&byte);
         assert!(path.starts_with("/debug/simulate?settings=%7B") && path.bytes().all(is_query), "{path}");
     }

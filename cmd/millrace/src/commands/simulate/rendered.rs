@@ -62,14 +62,14 @@ struct Variable {
 ///
 /// # Errors
 /// They cannot be read, are too long, or have not one agent.
-pub(super) fn read(file: &Path) -> Result<RenderedSettings> {
+pub(super) fn read_manifests(file: &Path) -> Result<RenderedSettings> {
     let name = file.display();
     let text = if file == Path::new("-") {
         read_all(stdin().lock())
     } else {
         File::open(file).map_err(anyhow::Error::from).and_then(read_all)
     };
-    settings(&text.with_context(|| format!("cannot read {name}"))?)
+    parse_settings(&text.with_context(|| format!("cannot read {name}"))?)
         .with_context(|| format!("there are no settings of an agent in {name}"))
 }
 
@@ -80,9 +80,9 @@ fn read_all(from: impl Read) -> Result<String> {
     Ok(text)
 }
 
-fn settings(text: &str) -> Result<RenderedSettings> {
+fn parse_settings(text: &str) -> Result<RenderedSettings> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is no YAML")?;
-    let objects: Vec<&Value> = documents.iter().flat_map(items).collect();
+    let objects: Vec<&Value> = documents.iter().flat_map(list_items).collect();
     let agents = objects.iter().filter(|object| object["kind"] == "DaemonSet").map(|object| agent_of(object));
     let mut agents = agents.collect::<Result<Vec<_>>>()?.into_iter().flatten();
     let (Some(agent), None) = (agents.next(), agents.next()) else {
@@ -105,7 +105,7 @@ fn settings(text: &str) -> Result<RenderedSettings> {
 }
 
 /// The objects of a document, which may be a list.
-fn items(document: &Value) -> Vec<&Value> {
+fn list_items(document: &Value) -> Vec<&Value> {
     match (document["kind"].as_str(), document["items"].as_array()) {
         (Some("List"), Some(items)) => items.iter().collect(),
         _ => vec![document],
@@ -137,7 +137,7 @@ fn add_variables(
     left_out: &mut Vec<String>,
 ) {
     for Variable { name, value, value_from } in variables {
-        let value = value.or_else(|| referenced(objects, value_from.as_ref()?.get("configMapKeyRef")?));
+        let value = value.or_else(|| referenced_value(objects, value_from.as_ref()?.get("configMapKeyRef")?));
         change.variables.remove(&name);
         change.inherited.remove(&name);
         let from: BTreeSet<String> = value_from.into_iter().flatten().map(|(kind, _)| kind).collect();
@@ -156,7 +156,7 @@ fn add_variables(
 }
 
 /// The value of a reference to a key of a ConfigMap; `None`: it is not among the objects.
-fn referenced(objects: &[&Value], reference: &Value) -> Option<String> {
+fn referenced_value(objects: &[&Value], reference: &Value) -> Option<String> {
     data_of(objects, reference.get("name")?.as_str()?, "").ok()?.remove(reference.get("key")?.as_str()?)
 }
 
@@ -175,14 +175,14 @@ mod tests {
 
     #[test]
     fn the_settings_of_the_rendered_chart_are_found() {
-        let RenderedSettings { change, .. } = settings(IN_POD).unwrap();
+        let RenderedSettings { change, .. } = parse_settings(IN_POD).unwrap();
         assert_eq!(change.variables["AMBIENT_ENABLED"], "true");
         assert!(change.inherited.contains("NODE_NAME") && change.complete, "{change:?}");
         assert!(change.arguments.iter().any(|word| word.starts_with("--log_output_level")), "{change:?}");
         assert!(change.check().is_ok());
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/istio-cni-in-pod.yaml");
-        assert_eq!(read(Path::new(path)).unwrap(), settings(IN_POD).unwrap());
-        let sidecars = settings(SIDECARS).unwrap();
+        assert_eq!(read_manifests(Path::new(path)).unwrap(), parse_settings(IN_POD).unwrap());
+        let sidecars = parse_settings(SIDECARS).unwrap();
         assert!(!sidecars.change.variables.contains_key("AMBIENT_ENABLED"));
         assert!(sidecars.change.variables["CNI_NETWORK_CONFIG"].contains("\"type\": \"istio-cni\""));
         assert_eq!(sidecars.left_out, Vec::<String>::new());
@@ -200,7 +200,7 @@ spec: {template: {spec: {containers: [
 
     #[test]
     fn variables_are_those_that_the_kubelet_would_make() {
-        let RenderedSettings { change, left_out } = settings(&format!("{AGENT}{CONFIG}")).unwrap();
+        let RenderedSettings { change, left_out } = parse_settings(&format!("{AGENT}{CONFIG}")).unwrap();
         let variables: Vec<(&str, &str)> =
             change.variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(variables, [("K", "1"), ("P_A", "2"), ("P_B", "true")]);
@@ -225,9 +225,9 @@ spec: {template: {spec: {containers: [
             "a: [".to_owned(),
             "a: &a [x]\nb: &b [*a, *a, *a, *a]\nc: [*b, *b, *b, *b]".to_owned(),
         ] {
-            assert!(settings(&text).is_err(), "{text}");
+            assert!(parse_settings(&text).is_err(), "{text}");
         }
-        assert!(read(Path::new("/nowhere")).is_err());
+        assert!(read_manifests(Path::new("/nowhere")).is_err());
         let long = " ".repeat(usize::try_from(MAX_MANIFESTS).unwrap() + 1);
         assert!(read_all(long.as_bytes()).is_err());
     }
