@@ -48,9 +48,9 @@ pub(crate) struct Printer {
 impl Printer {
     /// As the flags, the variable `NO_COLOR` and the terminal have it.
     pub(crate) fn new(options: &Options) -> Printer {
-        let unwanted = options.no_color || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let plain = options.no_color || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Printer { format: options.output, colour: !unwanted && !dumb && io::stdout().is_terminal() }
+        Printer { format: options.output, colour: !plain && !dumb && io::stdout().is_terminal() }
     }
 
     /// Prints a value: as text, which the function makes that is told whether all and whether colours are wanted, or as it is.

@@ -509,10 +509,10 @@ impl AgentState {
 
     /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
     fn tell_marks(&mut self, only: Option<&ChangedPods>, marks: Vec<AnnotationUpdate>) {
-        let wanted: BTreeMap<&PodUid, Redirection> =
+        let desired: BTreeMap<&PodUid, Redirection> =
             marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
         let is_other = |uid: &PodUid| only.is_some_and(|changed| !changed.pods.contains_key(uid));
-        self.told.retain(|uid, (redirection, _)| is_other(uid) || wanted.get(uid) == Some(redirection));
+        self.told.retain(|uid, (redirection, _)| is_other(uid) || desired.get(uid) == Some(redirection));
         for mark in marks {
             let told = self.told.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
             if !told {

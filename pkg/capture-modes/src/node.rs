@@ -51,7 +51,7 @@ pub(crate) struct NodeCapture {
     /// The iptables backend that is not in use has been cleared of our rules.
     alone: bool,
     /// The desired state of the last pass, whether or not it was reached.
-    wanted: Option<DesiredState>,
+    desired: Option<DesiredState>,
     /// ADDs that wait until the next pass has enrolled their pods.
     joining: Vec<CaptureReply>,
     /// Addresses that were enrolled at once: no pass has verified them yet.
@@ -104,7 +104,7 @@ impl NodeCapture {
             applied: None,
             verified: None,
             alone: false,
-            wanted: None,
+            desired: None,
             joining: Vec::new(),
             fresh: BTreeSet::new(),
             look: None,

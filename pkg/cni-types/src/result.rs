@@ -132,11 +132,11 @@ impl<'a> PrevResult<'a> {
     /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
     #[must_use]
-    pub fn output_for(&self, wanted: CniVersion) -> String {
-        if self.stated && self.version == wanted {
+    pub fn output_for(&self, requested: CniVersion) -> String {
+        if self.stated && self.version == requested {
             return self.raw.get().to_owned();
         }
-        convert::convert_result(&self.fields, &self.result, self.version.result_shape(), wanted)
+        convert::convert_result(&self.fields, &self.result, self.version.result_shape(), requested)
     }
 }
 

@@ -22,7 +22,7 @@ pub enum ConnectionsReport {
 impl ConnectionsReport {
     /// All was done that was asked for.
     #[must_use]
-    pub fn is_as_wanted(&self) -> bool {
+    pub fn matches_request(&self) -> bool {
         match self {
             ConnectionsReport::Kept(kept) => kept.refused.is_none() && !kept.is_truncated,
             ConnectionsReport::Reset(_) => true,

@@ -35,7 +35,7 @@ struct BlankRules {
 struct NativeChange {
     prefix: &'static str,
     found: Arc<NativeListing>,
-    wanted: NativeRules,
+    desired: NativeRules,
     differences: Vec<String>,
 }
 
@@ -43,8 +43,8 @@ impl ObservedTables {
     /// Returns the changes that lead from what was observed to what is wanted of an owner's rules. A family that is to have
     /// none gets an empty rule set.
     #[must_use]
-    pub fn plan_changes(&self, owner: ChainSet, wanted: impl Fn(Family) -> RuleSet) -> FamilyChanges {
-        let rules = Family::BOTH.map(|family| (family, wanted(family)));
+    pub fn plan_changes(&self, owner: ChainSet, desired: impl Fn(Family) -> RuleSet) -> FamilyChanges {
+        let rules = Family::BOTH.map(|family| (family, desired(family)));
         if let Some(native) = &self.native {
             let native = owner.native.map(|prefix| NativeChange::new(native, prefix, &rules));
             return FamilyChanges { native, ..FamilyChanges::default() };
@@ -72,19 +72,19 @@ impl From<Vec<(Family, RuleChange)>> for FamilyChanges {
 
 impl NativeChange {
     fn new(found: &Arc<NativeListing>, prefix: &'static str, rules: &[(Family, RuleSet); 2]) -> NativeChange {
-        let wanted = native_rules(prefix, rules);
+        let desired = native_rules(prefix, rules);
         // Who makes the change is told as well.
         let differences =
-            found.differences(prefix, &wanted).unwrap_or_else(|unsupported| vec![unsupported.to_string()]);
-        NativeChange { prefix, found: Arc::clone(found), wanted, differences }
+            found.differences(prefix, &desired).unwrap_or_else(|unsupported| vec![unsupported.to_string()]);
+        NativeChange { prefix, found: Arc::clone(found), desired, differences }
     }
 
     /// As [`FamilyChanges::in_two_steps`].
     fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
-        let filled = self.wanted.clone().without_jumps();
+        let filled = self.desired.clone().without_jumps();
         let between = Arc::new(NativeListing::from_rules(&filled).ok()?);
-        let leads_anew = !self.found.is_led_into(self.prefix) && filled != self.wanted;
-        let fill = NativeChange { wanted: filled, ..self.clone() };
+        let leads_anew = !self.found.is_led_into(self.prefix) && filled != self.desired;
+        let fill = NativeChange { desired: filled, ..self.clone() };
         leads_anew.then(|| (fill, NativeChange { found: between, ..self.clone() }))
     }
 }
@@ -155,11 +155,11 @@ fn native_rules(prefix: &str, rules: &[(Family, RuleSet); 2]) -> NativeRules {
 
 impl BlankRules {
     fn commit(&self) -> Result<(), Error> {
-        let wanted = native_rules(self.prefix, &self.rules);
-        let wanted = if self.without_jumps { wanted.without_jumps() } else { wanted };
+        let desired = native_rules(self.prefix, &self.rules);
+        let desired = if self.without_jumps { desired.without_jumps() } else { desired };
         // An earlier step may have begun.
         let found = NativeListing::read(&[self.prefix], ListBounds::POD)?;
-        Ok(nftables::commit(nftables::native::transaction_messages(&found, self.prefix, &wanted)?)?)
+        Ok(nftables::commit(nftables::native::transaction_messages(&found, self.prefix, &desired)?)?)
     }
 }
 
@@ -179,7 +179,7 @@ impl Firewall {
     pub fn apply(&self, changes: &FamilyChanges, waiting: Vec<WaitingRestore>) -> Result<Backend, Error> {
         if let Some(native) = &changes.native {
             let messages =
-                nftables::native::transaction_messages(&native.found, native.prefix, &native.wanted)?;
+                nftables::native::transaction_messages(&native.found, native.prefix, &native.desired)?;
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {

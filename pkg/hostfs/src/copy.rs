@@ -52,12 +52,12 @@ pub fn copy(source: &Path, target: &Path) -> Result<WriteOutcome, Error> {
 ///
 /// Reading fails.
 pub fn is_copy(source: &Path, target: &Path) -> Result<bool, Error> {
-    let (Ok((from, wanted)), Ok((installed, found))) =
+    let (Ok((from, source_meta)), Ok((installed, found))) =
         (open_regular(COPY, source), open_regular(INSTALL, target))
     else {
         return Ok(false);
     };
-    Ok(wanted.len() == found.len()
+    Ok(source_meta.len() == found.len()
         && is_same_content(&from, &installed).map_err(Error::at(INSTALL, target))?)
 }
 

@@ -62,8 +62,8 @@ pub fn check_writable(directory: &Path) -> Result<(), Error> {
         return Err(Error::with_cause(PUT, directory, "it is not a directory"));
     }
     // This also asks the mount. Reading is for the sync of the directory.
-    let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
-    rustix::fs::access(directory, wanted).map_err(Error::at(PUT, directory))
+    let required = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(directory, required).map_err(Error::at(PUT, directory))
 }
 
 /// Whether a directory still has a name on the host. One that was removed there while it is mounted here stays empty for

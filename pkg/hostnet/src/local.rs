@@ -50,16 +50,16 @@ impl RtnetlinkHandle {
         &mut self,
         family: Family,
         lo: LinkIndex,
-        wanted: &LocalDelivery,
+        desired: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let mut made = Vec::new();
         // The rule comes first and goes last: it is what tells that there is anything. One that leads to an empty table
         // does nothing.
-        if self.ensure_rule(&wanted.policy_rule(family))? == ChangeOutcome::Yes {
-            made.push(wanted.no_rule(family));
+        if self.ensure_rule(&desired.policy_rule(family))? == ChangeOutcome::Yes {
+            made.push(desired.no_rule(family));
         }
-        if self.add_route(&wanted.default_route(family, lo))? == ChangeOutcome::Yes {
-            made.push(wanted.no_route(family));
+        if self.add_route(&desired.default_route(family, lo))? == ChangeOutcome::Yes {
+            made.push(desired.no_route(family));
         }
         Ok(made)
     }
@@ -73,17 +73,17 @@ impl RtnetlinkHandle {
         &mut self,
         family: Family,
         rules: &[PolicyRule],
-        wanted: &LocalDelivery,
+        desired: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
         let same =
             |found: &Route| found.family == family && found.kind == RouteKind::Local && found.dst.is_none();
         let mut missing = Vec::new();
-        if !self.family_routes(family, Some(wanted.table))?.iter().any(same) {
-            missing.push(wanted.no_route(family));
+        if !self.family_routes(family, Some(desired.table))?.iter().any(same) {
+            missing.push(desired.no_route(family));
         }
-        let rule = wanted.policy_rule(family);
+        let rule = desired.policy_rule(family);
         if !rules.iter().any(|found| found.is_match_for(&rule)) {
-            missing.push(wanted.no_rule(family));
+            missing.push(desired.no_rule(family));
         }
         Ok(missing)
     }
@@ -97,10 +97,10 @@ impl RtnetlinkHandle {
         &mut self,
         family: Family,
         lo: LinkIndex,
-        unwanted: &LocalDelivery,
+        stale: &LocalDelivery,
     ) -> Result<Vec<String>, Error> {
-        let rule = unwanted.policy_rule(family);
-        let route = Route { protocol: RouteProtocol::ANY, ..unwanted.default_route(family, lo) };
+        let rule = stale.policy_rule(family);
+        let route = Route { protocol: RouteProtocol::ANY, ..stale.default_route(family, lo) };
         let mut taken = Vec::new();
         if self.delete_route(&route)? == ChangeOutcome::Yes {
             taken.push(format!("route {route}"));

@@ -114,8 +114,8 @@ impl Route {
 
     /// Whether this route, read from the kernel, is the wanted one.
     #[must_use]
-    pub fn is_match_for(&self, wanted: &Self) -> bool {
-        !self.unmodelled && *self == wanted.as_read()
+    pub fn is_match_for(&self, desired: &Self) -> bool {
+        !self.unmodelled && *self == desired.as_read()
     }
 
     /// How [`RtnetlinkHandle::routes`] would show this one: without what holds anyway and what the kernel drops.

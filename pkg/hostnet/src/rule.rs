@@ -66,9 +66,9 @@ impl PolicyRule {
 
     /// Whether this rule, read from the kernel, is the wanted one.
     #[must_use]
-    pub fn is_match_for(&self, wanted: &Self) -> bool {
-        let wanted = Self { protocol: self.protocol, ..wanted.as_read(self.priority) };
-        !self.unmodelled && *self == wanted
+    pub fn is_match_for(&self, desired: &Self) -> bool {
+        let desired = Self { protocol: self.protocol, ..desired.as_read(self.priority) };
+        !self.unmodelled && *self == desired
     }
 
     /// How the kernel would show this rule: without conditions that hold for every packet.
@@ -96,18 +96,18 @@ impl PolicyRule {
 
     /// Whether the kernel would take this one for `wanted` when asked to delete that: conditions that `wanted` does
     /// not have are not compared (`rule_find` in `net/core/fib_rules.c`).
-    fn answers_to(&self, wanted: &Self) -> bool {
-        let marks = wanted.fwmark.is_none_or(|mark| {
+    fn answers_to(&self, desired: &Self) -> bool {
+        let marks = desired.fwmark.is_none_or(|mark| {
             let own = self.fwmark.unwrap_or(Mark { value: 0, mask: 0 });
             (mark.value == 0 || mark.value == own.value) && (mark.mask == 0 || mark.mask == own.mask)
         });
         marks
-            && self.action == wanted.action
-            && (wanted.priority.is_none() || self.priority == wanted.priority)
-            && (wanted.iif.is_none() || self.iif == wanted.iif)
-            && (wanted.dest.is_none() || self.dest == wanted.dest)
-            && (wanted.protocol == RouteProtocol::ANY || self.protocol == wanted.protocol)
-            && (wanted.ip_proto.is_none() || self.ip_proto == wanted.ip_proto)
+            && self.action == desired.action
+            && (desired.priority.is_none() || self.priority == desired.priority)
+            && (desired.iif.is_none() || self.iif == desired.iif)
+            && (desired.dest.is_none() || self.dest == desired.dest)
+            && (desired.protocol == RouteProtocol::ANY || self.protocol == desired.protocol)
+            && (desired.ip_proto.is_none() || self.ip_proto == desired.ip_proto)
     }
 }
 

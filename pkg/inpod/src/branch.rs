@@ -33,9 +33,9 @@ pub(crate) struct BranchRules {
 
 impl BranchRules {
     /// `is_wanted`: the operator's choice.
-    pub(crate) fn open(is_wanted: bool) -> BranchRules {
+    pub(crate) fn open(is_chosen: bool) -> BranchRules {
         let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
-        BranchRules { is_possible: is_wanted && early_demux.trim() == "0" }
+        BranchRules { is_possible: is_chosen && early_demux.trim() == "0" }
     }
 
     /// Makes the rules those of these pods, and of no others.
@@ -48,13 +48,13 @@ impl BranchRules {
         }
         let mut handle = RtnetlinkHandle::open()?;
         let rules = read_rules(&mut handle)?;
-        let wanted = desired_pairs(&mut handle, &rules, &ips.copied().collect())?;
+        let desired = desired_pairs(&mut handle, &rules, &ips.copied().collect())?;
         let mut outcome = Ok(());
-        for [to_pod, from_pod] in &wanted {
+        for [to_pod, from_pod] in &desired {
             outcome = outcome.and(ensure_pair(&mut handle, to_pod, from_pod));
         }
         let stale = rules.iter().filter(|rule| rule.protocol == OURS);
-        for rule in stale.filter(|rule| !wanted.iter().flatten().any(|wanted| rule.is_match_for(wanted))) {
+        for rule in stale.filter(|rule| !desired.iter().flatten().any(|desired| rule.is_match_for(desired))) {
             outcome = outcome.and(handle.delete_rule(rule).map(drop).map_err(Error::from));
         }
         outcome

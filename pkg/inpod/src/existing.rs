@@ -30,22 +30,22 @@ impl OutsideConnections {
 }
 
 /// Returns what says who opened a connection; `None` where no rule depends on it, or the kernel cannot be asked.
-pub(crate) fn local_ports(wanted: &PodRulesSpec<'_>) -> Option<LocalPorts> {
-    let has_exceptions = wanted.pod.exceptions != PodExceptions::default();
+pub(crate) fn local_ports(desired: &PodRulesSpec<'_>) -> Option<LocalPorts> {
+    let has_exceptions = desired.pod.exceptions != PodExceptions::default();
     has_exceptions.then(LocalPorts::of_this_netns)?.ok()
 }
 
 /// Whether the rules would redirect the connection of a socket if it were opened now. `ports`: as [`local_ports`] has them.
 pub(crate) fn is_redirected(
-    wanted: &PodRulesSpec<'_>,
+    desired: &PodRulesSpec<'_>,
     ports: Option<&LocalPorts>,
     socket: &TcpSocket,
 ) -> bool {
-    let (proxy, probes) = (wanted.config.proxy, wanted.config.probes);
+    let (proxy, probes) = (desired.config.proxy, desired.config.probes);
     let remote = socket.remote.ip();
     let is_probe = remote == probes.v4 || remote == probes.v6;
     let is_excepted = ports.is_some_and(|ports| {
-        wanted.pod.exceptions.excludes_connection(socket.local, socket.remote, ports.was_accepted(socket))
+        desired.pod.exceptions.excludes_connection(socket.local, socket.remote, ports.was_accepted(socket))
     });
     !socket.is_local() && socket.mark & proxy.mask != proxy.value && !is_probe && !is_excepted
 }

@@ -172,17 +172,17 @@ impl NodeProbes {
     pub fn replace_members(
         &mut self,
         found: &BTreeMap<IpAddr, Option<PodUid>>,
-        wanted: &BTreeMap<IpAddr, PodUid>,
+        desired: &BTreeMap<IpAddr, PodUid>,
     ) -> Result<(usize, usize), Error> {
         let families = self.rules.families.clone();
         let captured = |ip: &IpAddr| families.contains(&Family::of_ip(*ip));
-        let missing: BTreeMap<IpAddr, PodUid> = wanted
+        let missing: BTreeMap<IpAddr, PodUid> = desired
             .iter()
             .filter(|(ip, uid)| captured(ip) && found.get(*ip) != Some(&Some((*uid).clone())))
             .map(|(ip, uid)| (*ip, uid.clone()))
             .collect();
         let left: Vec<IpAddr> =
-            found.keys().filter(|ip| !wanted.contains_key(*ip) || !captured(ip)).copied().collect();
+            found.keys().filter(|ip| !desired.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
         for ip in &left {
             let _ = self.sets.remove_member(&probe_set_spec(Family::of_ip(*ip))?, *ip)?;
@@ -192,8 +192,8 @@ impl NodeProbes {
 
     /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
     /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
-    pub fn settle_branches(&mut self, wanted: &BTreeMap<IpAddr, PodUid>) {
-        self.branch_trouble = self.branches.ensure_rules(wanted.keys()).err();
+    pub fn settle_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
+        self.branch_trouble = self.branches.ensure_rules(desired.keys()).err();
     }
 
     /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.

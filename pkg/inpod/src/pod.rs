@@ -104,20 +104,21 @@ impl PodRulesSnapshot {
 /// The step that failed. What was done before it stays and counts in the next attempt.
 pub fn capture_pod(
     netns: &Netns,
-    wanted: &PodRulesSpec<'_>,
+    desired: &PodRulesSpec<'_>,
     options: &FirewallOptions,
 ) -> Result<CaptureReport, Error> {
     let act = |options: &FirewallOptions| {
         let (firewall, observed) = Firewall::open(options)?;
         // Where nothing is yet, each family gets rules: its tool is loaded while the routes are made.
         let blank = observed.families.is_empty();
-        let waiting = wanted.families.iter().filter(|_| blank);
+        let waiting = desired.families.iter().filter(|_| blank);
         let waiting = waiting.filter_map(|family| firewall.start_restore(*family).ok().flatten()).collect();
-        let mut differences = ensure_delivery(wanted)?;
-        let changes = plan_changes(wanted, &observed);
-        let ports = existing::local_ports(wanted);
-        let concerns = |socket: &TcpSocket| existing::is_redirected(wanted, ports.as_ref(), socket);
-        let connections = conntrack::apply_changes(&firewall, &changes, waiting, wanted.existing, &concerns)?;
+        let mut differences = ensure_delivery(desired)?;
+        let changes = plan_changes(desired, &observed);
+        let ports = existing::local_ports(desired);
+        let concerns = |socket: &TcpSocket| existing::is_redirected(desired, ports.as_ref(), socket);
+        let connections =
+            conntrack::apply_changes(&firewall, &changes, waiting, desired.existing, &concerns)?;
         differences.extend(changes.reason_texts());
         Ok::<_, Error>(CaptureReport { differences, connections, warning: None })
     };
@@ -132,11 +133,11 @@ pub fn capture_pod(
 /// The kernel could not be asked, or its answer makes no sense.
 pub fn observe_pod(
     netns: &Netns,
-    wanted: &PodRulesSpec<'_>,
+    desired: &PodRulesSpec<'_>,
     before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
 ) -> Result<PodRulesSnapshot, Error> {
-    netns.run_in(|| observe_netns(wanted, before, options))?
+    netns.run_in(|| observe_netns(desired, before, options))?
 }
 
 /// Whether a namespace is captured, or was and has not been released: it has the policy rule. (Chains of the same names
@@ -182,8 +183,8 @@ pub fn observe_each(
 ) -> Vec<Option<PodRulesSnapshot>> {
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
     let look = |place: usize| {
-        let (_, wanted, before) = pods.get(place).filter(|_| Instant::now() < until)?;
-        observe_netns(wanted, Some(before), options).ok()
+        let (_, desired, before) = pods.get(place).filter(|_| Instant::now() < until)?;
+        observe_netns(desired, Some(before), options).ok()
     };
     let looked = Netns::run_in_each(&netns, look).unwrap_or_default();
     looked.into_iter().map(|looked| looked.ok().flatten()).collect()
@@ -214,13 +215,13 @@ fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
     Ok([changes.reason_texts(), firewall.remove_elsewhere(ChainSet::IN_POD)?].concat())
 }
 
-fn rules_of<'a>(wanted: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
-    let rules = |family| inpod::pod_rules(wanted.config, wanted.pod, family);
-    move |family| RuleSet::if_redirected(wanted.families, family, rules)
+fn rules_of<'a>(desired: &'a PodRulesSpec<'_>) -> impl Fn(Family) -> RuleSet + 'a {
+    let rules = |family| inpod::pod_rules(desired.config, desired.pod, family);
+    move |family| RuleSet::if_redirected(desired.families, family, rules)
 }
 
-fn plan_changes(wanted: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
-    observed.plan_changes(ChainSet::IN_POD, rules_of(wanted))
+fn plan_changes(desired: &PodRulesSpec<'_>, observed: &ObservedTables) -> FamilyChanges {
+    observed.plan_changes(ChainSet::IN_POD, rules_of(desired))
 }
 
 fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
@@ -228,15 +229,15 @@ fn local_delivery(config: &InPodRulesConfig) -> LocalDelivery {
     LocalDelivery { mark: local.mark, table: local.table, priority: Some(PRIORITY) }
 }
 
-fn ensure_delivery(wanted: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
+fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
     let mut made = Vec::new();
-    for family in wanted.families {
-        match handle.ensure_local_delivery(*family, lo, &local_delivery(wanted.config)) {
+    for family in desired.families {
+        match handle.ensure_local_delivery(*family, lo, &local_delivery(desired.config)) {
             Ok(missing) => made.extend(missing),
             Err(_) if !is_deliverable(*family)? => {
-                drop(handle.delete_local_delivery(*family, lo, &local_delivery(wanted.config))?);
+                drop(handle.delete_local_delivery(*family, lo, &local_delivery(desired.config))?);
             }
             Err(error) => return Err(error.into()),
         }
@@ -255,18 +256,18 @@ fn remove_delivery(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
 }
 
 fn observe_netns(
-    wanted: &PodRulesSpec<'_>,
+    desired: &PodRulesSpec<'_>,
     before: Option<&PodRulesSnapshot>,
     options: &FirewallOptions,
 ) -> Result<PodRulesSnapshot, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let (mut missing, mut overruled) = (Vec::new(), Vec::new());
-    for family in wanted.families {
+    for family in desired.families {
         let rules = handle.list_rules(*family)?;
-        let lacks = handle.missing_local_delivery(*family, &rules, &local_delivery(wanted.config))?;
+        let lacks = handle.missing_local_delivery(*family, &rules, &local_delivery(desired.config))?;
         if lacks.is_empty() || is_deliverable(*family)? {
             missing.extend(lacks);
-            overruled.extend(overruling_rules(&rules, wanted.config));
+            overruled.extend(overruling_rules(&rules, desired.config));
         }
     }
     // Before the rules themselves: what changes meanwhile has another fingerprint.
@@ -278,8 +279,8 @@ fn observe_netns(
             let options = FirewallOptions { is_pod: true, ..options.clone() };
             let (_, observed) = Firewall::open(&options)?;
             let foreign =
-                foreign_effects(ChainSet::IN_POD, &[wanted.config.proxy, wanted.config.connection])?;
-            (plan_changes(wanted, &observed).reason_texts(), foreign)
+                foreign_effects(ChainSet::IN_POD, &[desired.config.proxy, desired.config.connection])?;
+            (plan_changes(desired, &observed).reason_texts(), foreign)
         }
     };
     // There are new ones only when it is captured.

@@ -109,16 +109,16 @@ fn inspect_plugins(settings: &InstallerSettings) -> Vec<InstalledFile> {
 }
 
 fn inspect_kubeconfig(settings: &InstallerSettings) -> Option<InstalledFile> {
-    let wanted = settings.kubeconfig.as_ref()?;
+    let desired = settings.kubeconfig.as_ref()?;
     let path = &settings.kubeconfig_path;
-    let found = match wanted.render() {
+    let found = match desired.render() {
         Err(error) => Err(error.to_string()),
         Ok(_) if !path.exists() => Err("it is missing".to_owned()),
-        Ok((text, _)) if !is_good(path, &text, wanted.mode) => {
+        Ok((text, _)) if !is_good(path, &text, desired.mode) => {
             Err("it is stale: its token, its authority or its mode is not the service account's of today"
                 .to_owned())
         }
-        Ok(_) => Ok(format!("with the service account's token of today, mode {:04o}", wanted.mode)),
+        Ok(_) => Ok(format!("with the service account's token of today, mode {:04o}", desired.mode)),
     };
     Some(installed_file("kubeconfig", path, found))
 }

@@ -83,7 +83,7 @@ impl Installer {
     fn kubeconfig_step(&mut self, turn: &mut PassResult) -> bool {
         let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
-            Some(wanted) => self.write_kubeconfig(&path, &wanted, turn),
+            Some(desired) => self.write_kubeconfig(&path, &desired, turn),
             None => hostfs::remove(&path).map(drop).map_err(Error::from),
         };
         match done {
@@ -98,19 +98,19 @@ impl Installer {
     fn write_kubeconfig(
         &mut self,
         path: &Path,
-        wanted: &KubeconfigSettings,
+        desired: &KubeconfigSettings,
         turn: &mut PassResult,
     ) -> Result<(), Error> {
-        let (text, token) = wanted.render()?;
+        let (text, token) = desired.render()?;
         let now = (hash(&text), hash(&token));
         let before = self.credential;
         let mut seen = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
-        if !is_good(path, &text, wanted.mode) {
+        if !is_good(path, &text, desired.mode) {
             let is_damage = before.is_some_and(|(text, _)| text == now.0);
             if is_damage && !self.may_mend(InstallStep::Kubeconfig, turn) {
                 return Ok(());
             }
-            hostfs::write(path, text.as_bytes(), wanted.mode)?;
+            hostfs::write(path, text.as_bytes(), desired.mode)?;
             turn.changed = true;
             seen = hostfs::fingerprint(path)?;
             // Its content is a secret: only the path is logged.
@@ -128,7 +128,7 @@ impl Installer {
             }
         }
         self.credential = Some(now);
-        if turn.changed && !is_good(path, &text, wanted.mode) {
+        if turn.changed && !is_good(path, &text, desired.mode) {
             turn.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
         }
         turn.witnesses.extend(seen.map(|seen| (path.to_owned(), seen)));

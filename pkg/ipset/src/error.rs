@@ -31,12 +31,12 @@ pub enum Error {
         source: IpsetCause,
     },
     /// A set of this name is there, but another one than was asked for; nothing was done.
-    #[error("set {set} is {found}, not {wanted}")]
+    #[error("set {set} is {found}, not {desired}")]
     Different {
         /// Name of the set.
         set: SetName,
         /// Description of the set that was asked for.
-        wanted: String,
+        desired: String,
         /// Description of the set that is there.
         found: String,
     },

@@ -236,8 +236,8 @@ fn open_error(error: netlink::Error) -> Error {
     if missing { Error::NoIpset(error.into()) } else { Error::Open(error.into()) }
 }
 
-fn different_error(set: &SetName, wanted: String, found: &SetInfo) -> Error {
-    Error::Different { set: set.clone(), wanted, found: found.to_string() }
+fn different_error(set: &SetName, desired: String, found: &SetInfo) -> Error {
+    Error::Different { set: set.clone(), desired, found: found.to_string() }
 }
 
 fn version_range(replies: &ReplyMessages, kind: u16, newest: u16) -> Result<(u8, u8), IpsetCause> {

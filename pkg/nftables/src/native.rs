@@ -28,11 +28,11 @@ use crate::{
 pub fn transaction_messages(
     found: &NativeListing,
     prefix: &str,
-    wanted: &NativeRules,
+    desired: &NativeRules,
 ) -> Result<Vec<NetlinkRequest>, Unsupported> {
-    let expected = NativeListing::from_rules(wanted)?;
+    let expected = NativeListing::from_rules(desired)?;
     let mut messages = Vec::new();
-    for table in &wanted.tables {
+    for table in &desired.tables {
         let (was, becomes) = (found.find_table(&table.name), expected.find_table(&table.name));
         if was.zip(becomes).is_some_and(|(was, becomes)| was.is_same_as(becomes)) {
             continue;

@@ -139,9 +139,9 @@ fn compare_network(network: &mut NetworkState, seen: NetworkState) {
         .map(|links| links.into_iter().map(|link| report::LinkState { correct: true, ..link }).collect());
     network.links =
         compare_objects(&mut network.links, Comparison { observed: links, ..Comparison::default() });
-    let wanted: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
+    let desired: BTreeSet<_> = network.sysctls.desired.iter().map(|one| (&one.netns, &one.name)).collect();
     let ours = |all: Vec<SysctlState>| {
-        all.into_iter().filter(|one| wanted.contains(&(&one.netns, &one.name))).collect()
+        all.into_iter().filter(|one| desired.contains(&(&one.netns, &one.name))).collect()
     };
     let sysctls = Comparison { observed: seen.sysctls.observed.map(ours), ..Comparison::default() };
     network.sysctls = compare_objects(&mut network.sysctls, sysctls);

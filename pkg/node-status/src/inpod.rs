@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Fills in the node's part.
-pub(super) fn observe_probes(settings: &CaptureSettings, wanted: &MemberAddresses, state: &mut StateReport) {
+pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddresses, state: &mut StateReport) {
     let blind = &mut state.observation.unobserved;
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
@@ -49,7 +49,7 @@ pub(super) fn observe_probes(settings: &CaptureSettings, wanted: &MemberAddresse
     match probes.set_members() {
         Ok(seen) => {
             state.network.ipsets =
-                compare_members(wanted, seen.into_iter(), |family| probe_set_name(family).to_owned());
+                compare_members(desired, seen.into_iter(), |family| probe_set_name(family).to_owned());
         }
         Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
     }
@@ -64,7 +64,7 @@ fn compare_probe_rules(
     chosen: &InPodConfig,
 ) -> Result<Comparison<report::FirewallRule>, ::inpod::Error> {
     let observed = probes.observe_tables()?;
-    let wanted = chosen.captured_families().into_iter().flat_map(|family| {
+    let desired = chosen.captured_families().into_iter().flat_map(|family| {
         let lines = probes.desired_rules(family).rule_lines();
         lines.into_iter().map(move |line| shown_rule("node", family, &as_seen(line)))
     });
@@ -72,7 +72,7 @@ fn compare_probe_rules(
         let lines = ChainSet::PROBES.owned_lines(observed.family_tables(family));
         lines.into_iter().map(move |line| shown_rule("node", family, &line))
     });
-    let mut shown = compare_shown_rules(wanted.collect(), seen.collect());
+    let mut shown = compare_shown_rules(desired.collect(), seen.collect());
     if shown.differences.is_empty() {
         // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
@@ -243,14 +243,14 @@ pub(super) fn verify_rules(
         return;
     };
     let families = chosen.captured_families();
-    let wanted = PodRulesSpec {
+    let desired = PodRulesSpec {
         config: &chosen.rules,
         pod: &enrolled_pod.options,
         families: &families,
         existing: chosen.existing,
     };
     let now = wire::rfc3339(SystemTime::now());
-    match ::inpod::observe_pod(netns, &wanted, enrolled_pod.seen.as_deref(), tools) {
+    match ::inpod::observe_pod(netns, &desired, enrolled_pod.seen.as_deref(), tools) {
         Err(error) => {
             pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
         }

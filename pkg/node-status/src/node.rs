@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use capture_modes::{CaptureSettings, open_path};
 use model::{Family, PodUid};
 use planner::node::{
-    DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedState, Operation, PathRule, WantedNode,
-    ZtunnelSlot, plan_operations, wanted_node,
+    DesiredNode, DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedState, Operation, PathRule,
+    ZtunnelSlot, desired_node, plan_operations,
 };
 use report::{
     Comparison, DifferenceKind, NetworkState, PolicyRuleState, SetMember, StateDifference, StatePart,
@@ -63,7 +63,7 @@ pub(super) fn add_network(
     state.observation.unobserved.extend(look.blind);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
-    let want = wanted_node(&settings.node, desired.unwrap_or(&nothing), &observed);
+    let want = desired_node(&settings.node, desired.unwrap_or(&nothing), &observed);
     let set = |family| settings.node.set_name(family).to_owned();
     state.network = compare_network(&want, desired.unwrap_or(&nothing), &observed, set);
     if let (Some(desired), true) = (desired, complete) {
@@ -120,7 +120,7 @@ pub(super) fn compare_members(
 }
 
 fn compare_network(
-    want: &WantedNode,
+    want: &DesiredNode,
     desired: &DesiredState,
     observed: &ObservedState,
     set: impl Fn(Family) -> String,

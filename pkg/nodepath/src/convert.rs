@@ -26,9 +26,9 @@ impl LinkNames {
         net: &mut RtnetlinkHandle,
         routes: impl Iterator<Item = &'a PathRoute>,
     ) -> Result<LinkNames, Error> {
-        let wanted: BTreeSet<&str> = routes.filter_map(link_of).collect();
+        let desired: BTreeSet<&str> = routes.filter_map(link_of).collect();
         let mut found = BTreeMap::new();
-        for name in wanted {
+        for name in desired {
             found.extend(net.link_by_name(name)?.map(|link| (link.index, link.name)));
         }
         Ok(LinkNames(found))

@@ -51,9 +51,9 @@ pub(crate) fn locate_pod(
 
 /// The link over which the main table leads to one of the addresses, and to nothing else.
 fn link_to(net: &mut RtnetlinkHandle, ips: &[IpAddr]) -> Result<Link, Error> {
-    let wanted: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
+    let desired: Vec<IpNet> = ips.iter().copied().map(IpNet::from).collect();
     let routes = net.list_routes(Some(TableId::MAIN))?;
-    let found = routes.iter().find(|route| route.dst.is_some_and(|dst| wanted.contains(&dst)));
+    let found = routes.iter().find(|route| route.dst.is_some_and(|dst| desired.contains(&dst)));
     let not_routed = || Error::NotRouted(ips.first().copied().unwrap_or(Family::V4.unspecified_address()));
     let index = found.and_then(|route| route.oif).ok_or_else(not_routed)?;
     net.link_by_index(index)?.ok_or_else(not_routed)

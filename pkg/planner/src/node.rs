@@ -8,15 +8,16 @@
 //! Pure. `nodepath` observes and applies.
 
 mod config;
+mod desired;
 mod diff;
 mod operation;
 mod plan;
 mod slots;
 mod state;
 mod want;
-mod wanted;
 
 pub use config::{LinkKind, LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
+pub use desired::{DesiredInside, DesiredNode, desired_node};
 pub use operation::{NetnsPlace, Operation, RouteEdit};
 pub use plan::plan_operations;
 pub use slots::{KernelSlots, SlotAssignment, assign_slots, prepare_slot};
@@ -28,4 +29,3 @@ pub use want::{
     Direction, LinkPair, inside_table, is_our_inside_rule, is_our_rule, link_pairs, member_routes,
     watched_inside_sysctls, watched_sysctls,
 };
-pub use wanted::{WantedInside, WantedNode, wanted_node};

@@ -10,7 +10,7 @@ use model::{
 
 /// Why a DaemonSet has no pod on a node any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UnwantedReason {
+pub enum ExclusionReason {
     /// The DaemonSet is being deleted.
     Deleted,
     /// The DaemonSet's `nodeSelector` does not match: this label is missing or different.
@@ -21,24 +21,26 @@ pub enum UnwantedReason {
     Taint(String),
 }
 
-impl fmt::Display for UnwantedReason {
+impl fmt::Display for ExclusionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UnwantedReason::Deleted => f.write_str("the DaemonSet is being deleted"),
-            UnwantedReason::Selector(label) => {
+            ExclusionReason::Deleted => f.write_str("the DaemonSet is being deleted"),
+            ExclusionReason::Selector(label) => {
                 write!(f, "the DaemonSet's nodeSelector asks for the label {label}")
             }
-            UnwantedReason::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
-            UnwantedReason::Taint(key) => write!(f, "the DaemonSet does not tolerate the node's taint {key}"),
+            ExclusionReason::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
+            ExclusionReason::Taint(key) => {
+                write!(f, "the DaemonSet does not tolerate the node's taint {key}")
+            }
         }
     }
 }
 
 /// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
 #[must_use]
-pub fn unwanted_reason(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedReason> {
+pub fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<ExclusionReason> {
     if daemon_set.metadata.deleted.is_some() {
-        return Some(UnwantedReason::Deleted);
+        return Some(ExclusionReason::Deleted);
     }
     let placement = &daemon_set.spec.template.spec;
     selector_mismatch(placement, node)
@@ -46,15 +48,15 @@ pub fn unwanted_reason(daemon_set: &DaemonSet, node: &Node) -> Option<UnwantedRe
         .or_else(|| untolerated_taint(placement, node))
 }
 
-fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
     let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
     let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
-    Some(UnwantedReason::Selector(format!("{key}={value}")))
+    Some(ExclusionReason::Selector(format!("{key}={value}")))
 }
 
-fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
     let required = placement.affinity.node_affinity.required.as_ref()?;
-    (!selector_matches(required, node)).then_some(UnwantedReason::Affinity)
+    (!selector_matches(required, node)).then_some(ExclusionReason::Affinity)
 }
 
 fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
@@ -95,14 +97,14 @@ fn numeric_operands(value: Option<&String>, requirement: &NodeSelectorRequiremen
 /// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
 const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<UnwantedReason> {
+fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
     let stays = |taint: &Taint| {
         taint.effect != "NoExecute"
             || ALWAYS_TOLERATED.contains(&taint.key.as_str())
             || placement.tolerations.iter().any(|toleration| tolerates(toleration, taint))
     };
     let taint = node.spec.taints.iter().find(|taint| !stays(taint))?;
-    Some(UnwantedReason::Taint(taint.key.clone()))
+    Some(ExclusionReason::Taint(taint.key.clone()))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -197,18 +199,18 @@ mod tests {
     fn a_daemon_set_that_is_deleted_wants_no_node() {
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
-        assert_eq!(unwanted_reason(&deleted, &node(&json!({}))), Some(UnwantedReason::Deleted));
-        assert_eq!(unwanted_reason(&daemon_set(&json!({})), &node(&json!({}))), None);
+        assert_eq!(exclusion_reason(&deleted, &node(&json!({}))), Some(ExclusionReason::Deleted));
+        assert_eq!(exclusion_reason(&daemon_set(&json!({})), &node(&json!({}))), None);
         assert_eq!(
-            unwanted_reason(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
+            exclusion_reason(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
             None
         );
     }
 
     #[test]
     fn selectors_and_affinity_decide_as_in_kubernetes() {
-        let affinity = Some(UnwantedReason::Affinity);
-        let label = |label: &str| Some(UnwantedReason::Selector(label.to_owned()));
+        let affinity = Some(ExclusionReason::Affinity);
+        let label = |label: &str| Some(ExclusionReason::Selector(label.to_owned()));
         let by_name = |name: &str| {
             required(
                 &json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]),
@@ -234,7 +236,7 @@ mod tests {
             (by_name("n1"), None),
             (by_name("n2"), affinity),
         ] {
-            assert_eq!(unwanted_reason(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
+            assert_eq!(exclusion_reason(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
         }
     }
 
@@ -244,11 +246,11 @@ mod tests {
             node(&json!({"taints": [{"key": key, "value": "v", "effect": effect}]}))
         };
         let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
-        let evicted = Some(UnwantedReason::Taint("gpu".to_owned()));
+        let evicted = Some(ExclusionReason::Taint("gpu".to_owned()));
         let none = daemon_set(&json!({}));
-        assert_eq!(unwanted_reason(&none, &taint("gpu", "NoExecute")), evicted);
-        assert_eq!(unwanted_reason(&none, &taint("gpu", "NoSchedule")), None);
-        assert_eq!(unwanted_reason(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
+        assert_eq!(exclusion_reason(&none, &taint("gpu", "NoExecute")), evicted);
+        assert_eq!(exclusion_reason(&none, &taint("gpu", "NoSchedule")), None);
+        assert_eq!(exclusion_reason(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
         for (toleration, expected) in [
             (json!({"operator": "Exists"}), None),
             (json!({"operator": "Exists", "effect": "NoExecute"}), None),
@@ -260,7 +262,7 @@ mod tests {
             (json!({"value": "v"}), evicted),
         ] {
             assert_eq!(
-                unwanted_reason(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
+                exclusion_reason(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
                 expected,
                 "{toleration}"
             );

@@ -126,12 +126,12 @@ impl PreparedNetns {
         families: FamilyChoice,
         change: impl FnOnce(&Firewall, &FamilyChanges, Vec<WaitingRestore>) -> Result<T, firewall::Error>,
     ) -> Result<(RedirectReport, T), Error> {
-        let wanted = families.choose_families(&self.addresses)?;
-        let changes = sidecar_changes(config, &wanted, &self.observed);
-        let mut differences = routes::ensure_routes(config, &wanted)?;
+        let chosen = families.choose_families(&self.addresses)?;
+        let changes = sidecar_changes(config, &chosen, &self.observed);
+        let mut differences = routes::ensure_routes(config, &chosen)?;
         let done = change(&self.firewall, &changes, self.waiting)?;
         differences.extend(changes.reason_texts());
-        Ok((RedirectReport { backend: self.firewall.backend(), families: wanted, differences }, done))
+        Ok((RedirectReport { backend: self.firewall.backend(), families: chosen, differences }, done))
     }
 }
 
@@ -145,10 +145,10 @@ pub fn verify(
     options: &FirewallOptions,
 ) -> Result<RedirectReport, Error> {
     let PreparedNetns { addresses, firewall, observed, .. } = PreparedNetns::observe(options)?;
-    let wanted = families.choose_families(&addresses)?;
-    let mut differences = routes::missing_routes(config, &wanted)?;
-    differences.extend(sidecar_changes(config, &wanted, &observed).reason_texts());
-    Ok(RedirectReport { backend: firewall.backend(), families: wanted, differences })
+    let chosen = families.choose_families(&addresses)?;
+    let mut differences = routes::missing_routes(config, &chosen)?;
+    differences.extend(sidecar_changes(config, &chosen, &observed).reason_texts());
+    Ok(RedirectReport { backend: firewall.backend(), families: chosen, differences })
 }
 
 /// Compares the namespace with the rules that an earlier [`apply`] made, and with the policy routes that `config` wants. Changes
@@ -165,8 +165,8 @@ pub fn compare_recorded(
         routes::missing_routes(config, &families.choose_families(&families::netns_addresses()?)?)?;
     let [v4, v6] = Family::BOTH.map(|family| rules.rule_set(family));
     let (v4, v6) = (v4?, v6?);
-    let wanted = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
-    differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, wanted).reason_texts());
+    let desired = |family| if family == Family::V4 { v4.clone() } else { v6.clone() };
+    differences.extend(ObservedTables::of_pod()?.plan_changes(ChainSet::SIDECAR, desired).reason_texts());
     Ok(differences)
 }
 
@@ -246,9 +246,9 @@ fn remove_rules(backend: Backend, options: &FirewallOptions, write_them: bool) -
 
 fn sidecar_changes(
     config: &sidecar::SidecarConfig,
-    wanted: &[Family],
+    desired: &[Family],
     observed: &ObservedTables,
 ) -> FamilyChanges {
     let rules = |family| sidecar::rule_set(config, family);
-    observed.plan_changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(wanted, family, rules))
+    observed.plan_changes(ChainSet::SIDECAR, |family| RuleSet::if_redirected(desired, family, rules))
 }

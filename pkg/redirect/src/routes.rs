@@ -45,9 +45,9 @@ pub(crate) fn missing_routes(
     let lo = handle.loopback_index()?;
     let mut missing = Vec::new();
     if families.contains(&Family::V6) {
-        let wanted = passthrough_net().addr();
+        let desired = passthrough_net().addr();
         let found =
-            handle.list_addresses()?.iter().any(|address| address.ip == wanted && address.index == lo);
+            handle.list_addresses()?.iter().any(|address| address.ip == desired && address.index == lo);
         missing.extend((!found).then(no_address));
     }
     for family in families {

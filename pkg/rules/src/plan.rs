@@ -154,12 +154,12 @@ impl ChainSet {
         let (mut deletes, mut adds) = (Vec::new(), Vec::new());
         let mut kept = vec![false; want.jumps.len()];
         for (index, found) in have.rules_into_chains_of(self) {
-            let wanted = want.jumps.iter().position(|jump| {
+            let desired = want.jumps.iter().position(|jump| {
                 jump.hook.name() == found.chain
                     && found.rule.as_ref() == Some(&jump.rule)
                     && have.stands_well(index, jump)
             });
-            match wanted.and_then(|position| kept.get_mut(position)) {
+            match desired.and_then(|position| kept.get_mut(position)) {
                 Some(kept) if !*kept => *kept = true,
                 _ => {
                     why.push(format!(

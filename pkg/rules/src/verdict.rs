@@ -115,7 +115,7 @@ fn is_met(condition: &Match, packet: &FirstPacket) -> bool {
     let port = Port(packet.dest.port());
     match condition {
         Match::SourcePort(value) => condition_holds(Some(value), |_| false),
-        Match::DestPort(value) => condition_holds(Some(value), |wanted| *wanted == port),
+        Match::DestPort(value) => condition_holds(Some(value), |desired| *desired == port),
         Match::DestPortRange(range) => (range.first()..=range.last()).contains(&port),
         Match::DestPorts(value) => condition_holds(Some(value), |ports| ports.contains(&port)),
         Match::Uid(value) => condition_holds(Some(value), |uid| *uid == packet.uid),
@@ -137,10 +137,10 @@ fn has_mark(found: u32, mark: Mark) -> bool {
 }
 
 /// A trailing `+` stands for every ending.
-fn is_interface(wanted: &IfName, found: &IfName) -> bool {
-    match wanted.as_str().strip_suffix('+') {
+fn is_interface(desired: &IfName, found: &IfName) -> bool {
+    match desired.as_str().strip_suffix('+') {
         Some(start) => found.as_str().starts_with(start),
-        None => wanted == found,
+        None => desired == found,
     }
 }
 

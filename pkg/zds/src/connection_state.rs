@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use model::PodUid;
 use netns::NetnsId;
 
-use crate::{ledger::WantedWorkload, peer::ZtunnelPeer, plan::RequestStep};
+use crate::{ledger::DesiredWorkload, peer::ZtunnelPeer, plan::RequestStep};
 
 /// A ztunnel that has said hello.
 #[derive(Debug)]
@@ -61,23 +61,23 @@ impl ZtunnelConnection {
     }
 
     /// Whether it has to be sent a workload, apart from asking again.
-    pub(crate) fn lacks_workload(&self, wanted: &WantedWorkload) -> bool {
-        let acked = self.acked.get(&wanted.workload.uid);
-        match (acked, &wanted.workload.netns) {
+    pub(crate) fn lacks_workload(&self, desired: &DesiredWorkload) -> bool {
+        let acked = self.acked.get(&desired.workload.uid);
+        match (acked, &desired.workload.netns) {
             (None, Some(_)) => true,
             // To keep something can be asked within the snapshot only: ztunnel would end its process.
             (None, None) => !self.in_sync,
             (Some(_), None) => false,
             // Kept: it goes on with what it has until the snapshot is complete.
             (Some(AckedWorkload { netns: None, .. }), Some(_)) => self.in_sync,
-            (Some(acked), Some(_)) => acked.revision != wanted.revision,
+            (Some(acked), Some(_)) => acked.revision != desired.revision,
         }
     }
 
     /// Whether it has acknowledged the workload in the network namespace that the workload has now.
-    pub(crate) fn serves_workload(&self, wanted: &WantedWorkload) -> bool {
-        let netns = wanted.workload.netns.as_ref().map(|netns| netns.id());
-        let acked = self.acked.get(&wanted.workload.uid);
+    pub(crate) fn serves_workload(&self, desired: &DesiredWorkload) -> bool {
+        let netns = desired.workload.netns.as_ref().map(|netns| netns.id());
+        let acked = self.acked.get(&desired.workload.uid);
         netns.is_some() && acked.is_some_and(|acked| acked.netns == netns && acked.refusal.is_none())
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct WorkloadLedger {
     /// Whether ztunnels are sent anything.
     pub(crate) open: bool,
     /// By UID.
-    pub(crate) wanted: BTreeMap<PodUid, WantedWorkload>,
+    pub(crate) desired: BTreeMap<PodUid, DesiredWorkload>,
     /// In the order of their hellos.
     pub(crate) connections: BTreeMap<u64, ZtunnelConnection>,
     /// The node's ztunnel pods, as the API shows them.
@@ -34,13 +34,13 @@ pub(crate) struct WorkloadLedger {
 
 /// A workload that ztunnel shall serve.
 #[derive(Debug)]
-pub(crate) struct WantedWorkload {
+pub(crate) struct DesiredWorkload {
     pub(crate) workload: Workload,
     pub(crate) revision: u64,
     pub(crate) since: SystemTime,
 }
 
-impl WantedWorkload {
+impl DesiredWorkload {
     fn uid(&self) -> PodUid {
         self.workload.uid.clone()
     }
@@ -48,14 +48,14 @@ impl WantedWorkload {
 
 impl WorkloadLedger {
     pub(crate) fn put_workload(&mut self, workload: Workload) {
-        let known = self.wanted.get(&workload.uid);
+        let known = self.desired.get(&workload.uid);
         let is_same = known.is_some_and(|known| known.workload.is_same(&workload));
         if is_same && !self.is_refused(&workload.uid) {
             return;
         }
         self.revision += 1;
-        let wanted = WantedWorkload { revision: self.revision, since: SystemTime::now(), workload };
-        self.wanted.insert(wanted.workload.uid.clone(), wanted);
+        let desired = DesiredWorkload { revision: self.revision, since: SystemTime::now(), workload };
+        self.desired.insert(desired.workload.uid.clone(), desired);
         self.wake_all();
     }
 
@@ -65,7 +65,7 @@ impl WorkloadLedger {
     }
 
     pub(crate) fn remove_workload(&mut self, uid: &PodUid) {
-        if self.wanted.remove(uid).is_some() {
+        if self.desired.remove(uid).is_some() {
             self.wake_all();
         }
     }
@@ -113,10 +113,10 @@ impl WorkloadLedger {
         let Some(gone) = self.connections.get(&id) else { return Vec::new() };
         self.unsynced.record_disconnect(&gone.peer, Instant::now());
         let served: Vec<PodUid> = self
-            .wanted
+            .desired
             .values()
-            .filter(|wanted| gone.serves_workload(wanted))
-            .map(|wanted| wanted.uid())
+            .filter(|desired| gone.serves_workload(desired))
+            .map(|desired| desired.uid())
             .collect();
         self.changing_newest(|ledger| drop(ledger.connections.remove(&id)));
         served.iter().filter_map(|uid| self.refusal_event(uid)).collect()
@@ -164,14 +164,14 @@ impl WorkloadLedger {
 
     /// Whether a ztunnel is to be sent a workload: within its snapshot, and after it the newest is. An older one is
     /// when each newer one has refused it, or has no whole snapshot yet and so is not ready.
-    pub(crate) fn is_for(&self, id: u64, wanted: &WantedWorkload) -> bool {
+    pub(crate) fn is_for(&self, id: u64, desired: &DesiredWorkload) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
         if !connection.in_sync {
             return true;
         }
         let mut newer =
             self.connections.iter().filter(|(other, _)| **other != id && self.is_newer(**other, id));
-        newer.all(|(_, newer)| !newer.in_sync || newer.refuses_workload(&wanted.workload.uid))
+        newer.all(|(_, newer)| !newer.in_sync || newer.refuses_workload(&desired.workload.uid))
     }
 
     /// Whether one connection counts as newer than another.
@@ -181,21 +181,21 @@ impl WorkloadLedger {
     }
 
     /// A connected ztunnel serves a workload where it is now: until a new one does, the old one carries its traffic.
-    pub(crate) fn is_served(&self, wanted: &WantedWorkload) -> bool {
-        self.connections.values().any(|connection| connection.serves_workload(wanted))
+    pub(crate) fn is_served(&self, desired: &DesiredWorkload) -> bool {
+        self.connections.values().any(|connection| connection.serves_workload(desired))
     }
 
     /// Returns the event that nobody serves a workload, and nobody is about to: the newest has refused it, and so has every
     /// other that was sent it. `None` if that is not so.
     fn refusal_event(&self, uid: &PodUid) -> Option<ZdsEvent> {
-        let wanted = self.wanted.get(uid)?;
-        let netns = wanted.workload.netns.as_ref()?.id();
+        let desired = self.desired.get(uid)?;
+        let netns = desired.workload.netns.as_ref()?.id();
         let (_, newest) = self.newest_connection()?;
         let refusal = newest.acked.get(uid)?.refusal.as_ref()?;
         let is_coming = |id: &u64, connection: &ZtunnelConnection| {
-            connection.lacks_workload(wanted) && self.is_for(*id, wanted)
+            connection.lacks_workload(desired) && self.is_for(*id, desired)
         };
-        let is_open = self.is_served(wanted) || self.connections.iter().any(|(id, one)| is_coming(id, one));
+        let is_open = self.is_served(desired) || self.connections.iter().any(|(id, one)| is_coming(id, one));
         (!is_open).then(|| ZdsEvent::Refused { uid: uid.clone(), netns, error: refusal.error.clone() })
     }
 
@@ -219,7 +219,7 @@ impl WorkloadLedger {
         }
         let (uid, revision, netns) = subject?;
         // Meanwhile it may have been removed, or put again: then that is what counts.
-        let is_current = self.wanted.get(&uid).is_some_and(|wanted| wanted.revision == revision);
+        let is_current = self.desired.get(&uid).is_some_and(|desired| desired.revision == revision);
         if !is_news || !is_current {
             return None;
         }
@@ -231,8 +231,8 @@ impl WorkloadLedger {
     }
 
     fn is_served_by_another(&self, id: u64, uid: &PodUid) -> bool {
-        let Some(wanted) = self.wanted.get(uid) else { return false };
-        self.connections.iter().any(|(other, connection)| *other != id && connection.serves_workload(wanted))
+        let Some(desired) = self.desired.get(uid) else { return false };
+        self.connections.iter().any(|(other, connection)| *other != id && connection.serves_workload(desired))
     }
 
     /// How many ztunnels there are.

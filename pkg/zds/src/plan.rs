@@ -14,7 +14,7 @@ use netns::{Netns, NetnsId};
 use prost::Message as _;
 
 use crate::connection_state::{AckedWorkload, ZtunnelConnection};
-use crate::ledger::{WantedWorkload, WorkloadLedger};
+use crate::ledger::{DesiredWorkload, WorkloadLedger};
 use crate::message::{AddWorkload, DelWorkload, KeepWorkload, RequestPayload, SnapshotSent, WorkloadRequest};
 
 /// Next action of a ztunnel's thread.
@@ -78,8 +78,8 @@ impl ZdsRequest {
     }
 
     /// To serve a workload, or to keep it when its network namespace is not known.
-    fn add_or_keep(wanted: &WantedWorkload) -> Self {
-        let (workload, revision, uid) = (&wanted.workload, wanted.revision, wanted.workload.uid.clone());
+    fn add_or_keep(desired: &DesiredWorkload) -> Self {
+        let (workload, revision, uid) = (&desired.workload, desired.revision, desired.workload.uid.clone());
         let Some(netns) = &workload.netns else {
             let message = KeepWorkload { uid: uid.to_string() };
             return Self::new(RequestStep::Keep { uid, revision }, RequestPayload::Keep(message));
@@ -106,45 +106,45 @@ impl WorkloadLedger {
 
     /// The first of those that were put since this ztunnel was to be sent everything.
     fn fresh_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let fresh = self.wanted.values().filter(|wanted| wanted.revision > connection.fresh_after);
-        let lacking = fresh.filter(|wanted| connection.lacks_workload(wanted) && self.is_for(id, wanted));
-        lacking.min_by_key(|wanted| wanted.revision).map(ZdsRequest::add_or_keep)
+        let fresh = self.desired.values().filter(|desired| desired.revision > connection.fresh_after);
+        let lacking = fresh.filter(|desired| connection.lacks_workload(desired) && self.is_for(id, desired));
+        lacking.min_by_key(|desired| desired.revision).map(ZdsRequest::add_or_keep)
     }
 
     fn missing_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let mut lacking = self.wanted.values().filter(|wanted| connection.lacks_workload(wanted));
-        lacking.find(|wanted| self.is_for(id, wanted)).map(ZdsRequest::add_or_keep)
+        let mut lacking = self.desired.values().filter(|desired| connection.lacks_workload(desired));
+        lacking.find(|desired| self.is_for(id, desired)).map(ZdsRequest::add_or_keep)
     }
 
     /// One that it acknowledged and that is not wanted any more, or not as it is and not by this one.
     fn delete_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
-        let is_unwanted = |uid: &PodUid, acked| {
-            let wanted = self.wanted.get(uid);
-            wanted.is_none_or(|wanted| has_moved(acked, wanted) && !self.is_for(id, wanted))
+        let is_stale = |uid: &PodUid, acked| {
+            let desired = self.desired.get(uid);
+            desired.is_none_or(|desired| has_moved(acked, desired) && !self.is_for(id, desired))
         };
         connection
             .acked
             .iter()
-            .find(|(uid, acked)| is_unwanted(uid, acked))
+            .find(|(uid, acked)| is_stale(uid, acked))
             .map(|(uid, _)| ZdsRequest::del_workload(uid))
     }
 
     /// One that was refused and is due, or when that will be.
     fn retry_action(&self, id: u64, connection: &ZtunnelConnection, now: Instant) -> NextAction {
-        let refused = self.wanted.values().filter_map(|wanted| {
-            let refusal = connection.acked.get(&wanted.workload.uid)?.refusal.as_ref()?;
-            let is_due = wanted.workload.netns.is_some() && self.is_for(id, wanted);
-            is_due.then_some((refusal.again, wanted))
+        let refused = self.desired.values().filter_map(|desired| {
+            let refusal = connection.acked.get(&desired.workload.uid)?.refusal.as_ref()?;
+            let is_due = desired.workload.netns.is_some() && self.is_for(id, desired);
+            is_due.then_some((refusal.again, desired))
         });
         match refused.min_by_key(|(again, _)| *again) {
-            Some((again, wanted)) if again <= now => NextAction::Send(ZdsRequest::add_or_keep(wanted)),
+            Some((again, desired)) if again <= now => NextAction::Send(ZdsRequest::add_or_keep(desired)),
             first => NextAction::Wait(first.map(|(again, _)| again)),
         }
     }
 }
 
 /// The pod has another network namespace by now: a ztunnel that is about to leave shall not hold the old one open.
-fn has_moved(acked: &AckedWorkload, wanted: &WantedWorkload) -> bool {
-    let now = wanted.workload.netns.as_ref().map(|netns| netns.id());
+fn has_moved(acked: &AckedWorkload, desired: &DesiredWorkload) -> bool {
+    let now = desired.workload.netns.as_ref().map(|netns| netns.id());
     acked.netns.is_some() && now.is_some() && acked.netns != now
 }

@@ -7,7 +7,7 @@ use model::PodUid;
 use netns::NetnsId;
 
 use crate::connection_state::{AckedWorkload, ZtunnelConnection};
-use crate::ledger::{WantedWorkload, WorkloadLedger};
+use crate::ledger::{DesiredWorkload, WorkloadLedger};
 use crate::peer::PeerStanding;
 
 /// How things stand.
@@ -75,11 +75,11 @@ impl WorkloadLedger {
     pub(crate) fn state(&self) -> ZdsState {
         let newest = self.newest_connection().map(|(_, newest)| newest);
         let workload =
-            |(uid, wanted): (&PodUid, &WantedWorkload)| (uid.clone(), self.workload_state(wanted, newest));
+            |(uid, desired): (&PodUid, &DesiredWorkload)| (uid.clone(), self.workload_state(desired, newest));
         ZdsState {
             open: self.open,
             connections: self.connections.iter().map(|(id, one)| self.connection_state(*id, one)).collect(),
-            workloads: self.wanted.iter().map(workload).collect(),
+            workloads: self.desired.iter().map(workload).collect(),
         }
     }
 
@@ -91,11 +91,11 @@ impl WorkloadLedger {
         ConnectionState { since, version, in_sync, acknowledged, pod, standing, newest: self.is_newest(id) }
     }
 
-    fn workload_state(&self, wanted: &WantedWorkload, newest: Option<&ZtunnelConnection>) -> WorkloadState {
-        let acked = newest.and_then(|newest| newest.acked.get(&wanted.workload.uid));
-        let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks_workload(wanted)));
+    fn workload_state(&self, desired: &DesiredWorkload, newest: Option<&ZtunnelConnection>) -> WorkloadState {
+        let acked = newest.and_then(|newest| newest.acked.get(&desired.workload.uid));
+        let answered = acked.filter(|_| newest.is_some_and(|newest| !newest.lacks_workload(desired)));
         let progress = match answered {
-            None | Some(AckedWorkload { refusal: Some(_), .. }) if self.is_served(wanted) => {
+            None | Some(AckedWorkload { refusal: Some(_), .. }) if self.is_served(desired) => {
                 WorkloadProgress::Accepted
             }
             None => WorkloadProgress::Waiting,
@@ -106,11 +106,11 @@ impl WorkloadLedger {
             Some(_) => WorkloadProgress::Accepted,
         };
         WorkloadState {
-            name: wanted.workload.name.clone(),
-            namespace: wanted.workload.namespace.clone(),
-            netns: wanted.workload.netns.as_ref().map(|netns| netns.id()),
+            name: desired.workload.name.clone(),
+            namespace: desired.workload.namespace.clone(),
+            netns: desired.workload.netns.as_ref().map(|netns| netns.id()),
             progress,
-            since: answered.map_or(wanted.since, |acked| acked.since),
+            since: answered.map_or(desired.since, |acked| acked.since),
             attempts: answered.map_or(0, |acked| acked.attempts),
         }
     }

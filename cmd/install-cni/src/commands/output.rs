@@ -60,10 +60,10 @@ impl OutputOptions {
             "sarif" => OutputFormat::Sarif,
             other => bail!("--output: {other:?} is none of table, wide, json and yaml"),
         };
-        let unwanted =
+        let plain =
             is_on(values, &NO_COLOR)? || env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Ok(OutputOptions { form, colour: !unwanted && !dumb && io::stdout().is_terminal() })
+        Ok(OutputOptions { form, colour: !plain && !dumb && io::stdout().is_terminal() })
     }
 
     /// Prints a value: as a table, made by the function that is told whether colours are wanted, or as it is.

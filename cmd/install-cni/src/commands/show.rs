@@ -20,7 +20,7 @@ pub(super) fn show_state(call: &CommandInvocation) -> Result<ExitCode> {
 
 pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     let bypassing = is_on(&call.values, &command_flags::BYPASSING)?;
-    let wanted = match (call.values.flag_text(&command_flags::WITH_STATE), bypassing) {
+    let selected = match (call.values.flag_text(&command_flags::WITH_STATE), bypassing) {
         ("", false) => None,
         ("", true) => Some(CaptureState::Bypassing),
         (_, true) => bail!("--bypassing and --state cannot be used together"),
@@ -31,7 +31,7 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     let of_namespace = |pod: &&PodState| namespace.is_empty() || pod.namespace == namespace;
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
-        all.iter().copied().filter(|pod| wanted.is_none_or(|wanted| wanted == pod.capture)).collect();
+        all.iter().copied().filter(|pod| selected.is_none_or(|selected| selected == pod.capture)).collect();
     let is_wide = call.output.form == OutputFormat::Wide;
     call.output.print_value(&shown, |colour| tables::pods_table(&state, &shown, is_wide, colour))?;
     let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);

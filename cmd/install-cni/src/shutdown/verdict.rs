@@ -82,7 +82,7 @@ pub(super) fn judge_round(known: &ShutdownFacts, round: &ApiAnswers) -> RoundOut
 /// The DaemonSet exists. Without a clear answer about the node it is taken to want it.
 fn by_node(daemon_set: &DaemonSet, node: &ApiAnswer<Node>, name: &str) -> ShutdownVerdict {
     match node {
-        ApiAnswer::Found(node) => match placement::unwanted_reason(daemon_set, node) {
+        ApiAnswer::Found(node) => match placement::exclusion_reason(daemon_set, node) {
             Some(why) => ShutdownVerdict::CleanUp(format!("{name} no longer selects this node: {why}")),
             // The next agent may not even be allowed to see what this one has made.
             None if placement::takes_part_in_ambient(daemon_set) == Some(false) => {

@@ -397,7 +397,7 @@ fn log_connections(name: &PodName, report: Option<&ConnectionsReport>) {
     let PodName { namespace, name } = name;
     match report {
         None => {}
-        Some(connections) if connections.is_as_wanted() => {
+        Some(connections) if connections.matches_request() => {
             info!(target: "ambient", %namespace, pod = %name, %connections, "pod joined with open connections");
         }
         Some(connections) => {

@@ -126,10 +126,10 @@ impl InPodCapture {
         let inherited: MemberAddresses =
             found.iter().filter_map(|(ip, uid)| Some((*ip, uid.clone()?))).collect();
         let members = state.resolve_members(&inherited);
-        let wanted = self.with_leaving(members, |_| true);
-        let (added, removed) = self.change_sets(&found, &wanted)?;
+        let desired = self.with_leaving(members, |_| true);
+        let (added, removed) = self.change_sets(&found, &desired)?;
         self.report_sets(state, added, removed);
-        self.addresses = wanted;
+        self.addresses = desired;
         self.probes.settle_branches(&self.addresses);
         Ok(())
     }
@@ -145,12 +145,12 @@ impl InPodCapture {
         let owned = self.addresses.iter().filter(|(_, owner)| changed.pods.contains_key(*owner));
         ips.extend(owned.map(|(ip, _)| *ip));
         let members = state.members_among(&ips, changed, &self.addresses);
-        let wanted = self.with_leaving(members, |ip| ips.contains(ip));
+        let desired = self.with_leaving(members, |ip| ips.contains(ip));
         let before = self.addresses.iter().filter(|(ip, _)| ips.contains(*ip));
         let found = before.map(|(ip, uid)| (*ip, Some(uid.clone()))).collect();
-        let _ = self.change_sets(&found, &wanted)?;
+        let _ = self.change_sets(&found, &desired)?;
         self.addresses.retain(|ip, _| !ips.contains(ip));
-        self.addresses.extend(wanted);
+        self.addresses.extend(desired);
         self.probes.settle_branches(&self.addresses);
         Ok(())
     }
@@ -158,10 +158,10 @@ impl InPodCapture {
     fn change_sets(
         &mut self,
         found: &BTreeMap<IpAddr, Option<PodUid>>,
-        wanted: &MemberAddresses,
+        desired: &MemberAddresses,
     ) -> Result<(usize, usize), Reason> {
         let (added, removed) =
-            self.probes.replace_members(found, wanted).map_err(|error| error.to_string())?;
+            self.probes.replace_members(found, desired).map_err(|error| error.to_string())?;
         if added + removed > 0 {
             tracing::debug!(target: "ambient", added, removed, "probe sets changed");
         }

@@ -147,15 +147,15 @@ impl WorkerContext {
         let words = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture { uid, netns, pod, existing } => {
-                let wanted = self.desired_rules(&pod, existing);
-                let result = inpod::capture_pod(&netns, &wanted, &self.options).map_err(words);
+                let desired = self.desired_rules(&pod, existing);
+                let result = inpod::capture_pod(&netns, &desired, &self.options).map_err(words);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
             CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
                 let watch = if watch { self.watch_netns(&uid, &netns) } else { None };
-                let wanted = self.desired_rules(&pod, existing);
-                let result = self.check_rules(&netns, &wanted, before.as_ref()).map_err(words);
+                let desired = self.desired_rules(&pod, existing);
+                let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(words);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
             CaptureJob::Glance(pods) => self.glance_at_pods(&pods),
@@ -164,9 +164,9 @@ impl WorkerContext {
                 JobResult::Released { uid, result }
             }
             CaptureJob::Check { netns, pod, before, reply } => {
-                let wanted = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
+                let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
                 let seen =
-                    inpod::observe_pod(&netns, &wanted, before.as_deref(), &self.options).map_err(words);
+                    inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(words);
                 let fine = |seen: PodRulesSnapshot| match seen.is_whole() {
                     true => Ok(()),
                     false => Err(seen.differences().collect::<Vec<_>>().join("; ").into()),
@@ -263,16 +263,16 @@ impl WorkerContext {
     fn check_rules(
         &self,
         netns: &Netns,
-        wanted: &PodRulesSpec<'_>,
+        desired: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        let seen = inpod::observe_pod(netns, wanted, before.map(|before| &**before), &self.options)?;
+        let seen = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
         if seen.is_whole() {
             let glance = reuse_snapshot(before, seen);
             return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
         }
-        let made = inpod::capture_pod(netns, wanted, &self.options)?;
-        let after = inpod::observe_pod(netns, wanted, None, &self.options)?;
+        let made = inpod::capture_pod(netns, desired, &self.options)?;
+        let after = inpod::observe_pod(netns, desired, None, &self.options)?;
         let difference = after.differences().next().map(str::to_owned);
         match difference {
             Some(difference) => Err(inpod::Error::Unstable(difference)),

@@ -118,7 +118,7 @@ impl CaptureMode for NodeCapture {
 
     fn capture_snapshot(&self) -> CaptureSnapshot {
         CaptureSnapshot::Node {
-            desired: self.wanted.clone(),
+            desired: self.desired.clone(),
             fallback: self.fallback,
             refused_exceptions: self.refused_exceptions.clone(),
         }

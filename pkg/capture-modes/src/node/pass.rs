@@ -48,7 +48,7 @@ impl NodeCapture {
         refuse_to_share(&observed)?;
         let (living, lost) = self.running_ztunnels(state, scope);
         let desired = self.desired_state(state, &observed, &living);
-        self.wanted = Some(desired.clone());
+        self.desired = Some(desired.clone());
         let scope = if self.only_members_differ(&desired) { scope } else { ReconcileScope::Full };
         self.complete_observation(scope, &mut observed, &desired)?;
         let steps = plan_operations(&self.settings.node, Some(&desired), &observed);

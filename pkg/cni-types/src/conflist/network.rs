@@ -83,12 +83,12 @@ pub enum UnusableConf {
         path: String,
     },
     /// A member is of the wrong type.
-    #[error("`{path}` is not {wanted}")]
+    #[error("`{path}` is not {expected}")]
     Wrong {
         /// The member's path.
         path: String,
         /// The expected type, with its article.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// A number beyond a float64, into which Go decodes every number that has no type.
     #[error("the number {0} is out of range")]
@@ -246,8 +246,8 @@ fn is_version(text: &str) -> bool {
     text.is_empty() || (text.split('.').count() <= 3 && text.split('.').all(is_number))
 }
 
-fn wrong_type(path: &str, wanted: &'static str) -> UnusableConf {
-    UnusableConf::Wrong { path: path.to_owned(), wanted }
+fn wrong_type(path: &str, expected: &'static str) -> UnusableConf {
+    UnusableConf::Wrong { path: path.to_owned(), expected }
 }
 
 fn missing_member(path: &str) -> UnusableConf {
@@ -315,7 +315,7 @@ fn check_members(
 }
 
 fn check_shape(value: &Json, shape: &MemberShape, path: &str) -> Result<(), UnusableConf> {
-    let wanted = match (value, shape) {
+    let expected = match (value, shape) {
         (Json::Null, _) | (Json::String(_), MemberShape::Text) | (Json::Bool(_), MemberShape::Flag) => {
             return Ok(());
         }
@@ -345,7 +345,7 @@ fn check_shape(value: &Json, shape: &MemberShape, path: &str) -> Result<(), Unus
         (_, MemberShape::Structs(_)) => "a list of objects",
         (_, MemberShape::Map(_) | MemberShape::Struct(_) | MemberShape::Object) => "an object",
     };
-    Err(wrong_type(path, wanted))
+    Err(wrong_type(path, expected))
 }
 
 fn check_numbers(value: &Json) -> Result<(), UnusableConf> {

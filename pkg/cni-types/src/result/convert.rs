@@ -20,12 +20,12 @@ pub(super) fn convert_result(
     fields: &ObjectFields<'_>,
     result: &CniResult,
     from: ResultShape,
-    wanted: CniVersion,
+    requested: CniVersion,
 ) -> String {
-    let to = wanted.result_shape();
+    let to = requested.result_shape();
     let mut lists = ResultLists::from_fields(fields, from);
     lists.drop_newer_members(from, to);
-    let mut members = vec![member("cniVersion", JsonNode::Text(wanted.as_str()))];
+    let mut members = vec![member("cniVersion", JsonNode::Text(requested.as_str()))];
     if to == ResultShape::Ip4Ip6 {
         members.extend(lists.into_ip4_ip6(result));
     } else {

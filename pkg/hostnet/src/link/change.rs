@@ -55,8 +55,8 @@ impl RtnetlinkHandle {
         changed.map_err(|source| Error::SetLinkUp { link: self.link_name(index), source })
     }
 
-    fn has_link(&mut self, wanted: &NewLink<'_>) -> Result<bool, Error> {
-        let found = self.link_by_name(wanted.name())?;
-        Ok(found.is_some_and(|link| link.kind.as_deref() == Some(wanted.kind())))
+    fn has_link(&mut self, desired: &NewLink<'_>) -> Result<bool, Error> {
+        let found = self.link_by_name(desired.name())?;
+        Ok(found.is_some_and(|link| link.kind.as_deref() == Some(desired.kind())))
     }
 }

@@ -138,10 +138,10 @@ impl ClassQueue {
     fn refill_budgets(&mut self, now: Instant) {
         self.budget.refill(now);
         self.waiting.retain(|waiting| now.saturating_duration_since(waiting.since) < EXPIRY);
-        let wanted: BTreeSet<&str> = self.waiting.iter().map(WaitingEvent::share_name).collect();
+        let needed: BTreeSet<&str> = self.waiting.iter().map(WaitingEvent::share_name).collect();
         self.shares.retain(|name, share| {
             share.budget.refill(now);
-            share.budget.left < share.budget.burst || wanted.contains(name.as_str())
+            share.budget.left < share.budget.burst || needed.contains(name.as_str())
         });
     }
 

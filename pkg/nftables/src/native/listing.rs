@@ -103,13 +103,13 @@ impl NativeListing {
     ///
     /// # Errors
     /// [`Unsupported`].
-    pub fn differences(&self, prefix: &str, wanted: &NativeRules) -> Result<Vec<String>, Unsupported> {
-        let expected = NativeListing::from_rules(wanted)?;
+    pub fn differences(&self, prefix: &str, desired: &NativeRules) -> Result<Vec<String>, Unsupported> {
+        let expected = NativeListing::from_rules(desired)?;
         let mut words = Vec::new();
-        for (table, wanted) in expected.tables.iter().zip(&wanted.tables) {
+        for (table, desired) in expected.tables.iter().zip(&desired.tables) {
             match self.find_table(&table.name) {
                 None => words.push(format!("inet {}: the table is missing", table.name)),
-                Some(found) => found.collect_differences(table, wanted, &mut words),
+                Some(found) => found.collect_differences(table, desired, &mut words),
             }
         }
         for table in self.tables_named(prefix).filter(|table| expected.find_table(&table.name).is_none()) {
@@ -128,15 +128,15 @@ impl ListedTable {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    fn collect_differences(&self, expected: &ListedTable, wanted: &NativeTable, words: &mut Vec<String>) {
+    fn collect_differences(&self, expected: &ListedTable, desired: &NativeTable, words: &mut Vec<String>) {
         let mut differs =
             |chain: &str, how: &str| words.push(format!("inet {}: chain {chain} {how}", self.name));
-        for (chain, wanted) in expected.chains.iter().zip(&wanted.chains) {
+        for (chain, desired) in expected.chains.iter().zip(&desired.chains) {
             match self.find_chain(&chain.name) {
                 None => differs(&chain.name, "is missing"),
                 Some(found) if found.base != chain.base => differs(&chain.name, "is at another hook"),
                 Some(found) => {
-                    if let Some(how) = found.first_difference(chain, wanted) {
+                    if let Some(how) = found.first_difference(chain, desired) {
                         differs(&chain.name, &how);
                     }
                 }
@@ -148,15 +148,15 @@ impl ListedTable {
     }
 
     /// Whether the table equals `wanted`, whatever the order of its chains.
-    pub(super) fn is_same_as(&self, wanted: &ListedTable) -> bool {
+    pub(super) fn is_same_as(&self, desired: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
-        self.chains.len() == wanted.chains.len() && wanted.chains.iter().all(has)
+        self.chains.len() == desired.chains.len() && desired.chains.iter().all(has)
     }
 
     /// Whether the table's chains can be filled as they are: none has to go, or to move to another hook.
-    pub(super) fn can_become(&self, wanted: &ListedTable) -> bool {
+    pub(super) fn can_become(&self, desired: &ListedTable) -> bool {
         let fits = |chain: &ListedChain| {
-            wanted.find_chain(&chain.name).is_some_and(|wanted| wanted.base == chain.base)
+            desired.find_chain(&chain.name).is_some_and(|desired| desired.base == chain.base)
         };
         self.chains.iter().all(fits)
     }
@@ -164,13 +164,13 @@ impl ListedTable {
 
 impl ListedChain {
     /// Returns how the rules differ first, for people; `None`: they are the same.
-    fn first_difference(&self, expected: &ListedChain, wanted: &NativeChain) -> Option<String> {
+    fn first_difference(&self, expected: &ListedChain, desired: &NativeChain) -> Option<String> {
         let differing =
             expected.rules.iter().enumerate().find(|(index, rule)| self.rules.get(*index) != Some(rule));
         let Some((index, _)) = differing else {
             return (self.rules.len() > expected.rules.len()).then(|| "has one rule too many".to_owned());
         };
-        let text = wanted.rules.get(index).map(|wanted| wanted.rule.to_string()).unwrap_or_default();
+        let text = desired.rules.get(index).map(|desired| desired.rule.to_string()).unwrap_or_default();
         let found = self.rules.get(index);
         // A rule that is there further on was not replaced, but something precedes it or is missing.
         let is_missing = found.is_none() || found == expected.rules.get(index + 1);

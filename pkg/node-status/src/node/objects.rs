@@ -6,7 +6,9 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use planner::node::{ObservedInside, ObservedState, PathRoute, PathRule, RouteTo, WantedInside, WantedNode};
+use planner::node::{
+    DesiredInside, DesiredNode, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo,
+};
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
 use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
 
@@ -83,7 +85,7 @@ impl ShownObjects {
     }
 }
 
-fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
+fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
     let of = |(family, set): (&Family, &RuleSet)| {
         set.rule_lines().into_iter().map(|line| (*family, as_seen(line))).collect()
     };
@@ -103,8 +105,8 @@ fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
 }
 
-impl From<&WantedNode> for NetworkObjects {
-    fn from(want: &WantedNode) -> NetworkObjects {
+impl From<&DesiredNode> for NetworkObjects {
+    fn from(want: &DesiredNode) -> NetworkObjects {
         NetworkObjects {
             rules: want.rules.clone(),
             routes: want.routes.clone(),
@@ -112,7 +114,7 @@ impl From<&WantedNode> for NetworkObjects {
             addresses: want.addresses.iter().cloned().collect(),
             sysctls: want.sysctls.clone(),
             journal: BTreeMap::new(),
-            firewall: wanted_lines(&want.firewall),
+            firewall: desired_lines(&want.firewall),
         }
     }
 }
@@ -131,8 +133,8 @@ impl From<&ObservedState> for NetworkObjects {
     }
 }
 
-impl From<&WantedInside> for NetworkObjects {
-    fn from(want: &WantedInside) -> NetworkObjects {
+impl From<&DesiredInside> for NetworkObjects {
+    fn from(want: &DesiredInside) -> NetworkObjects {
         let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
         NetworkObjects {
             rules: want.rules.clone(),
@@ -141,7 +143,7 @@ impl From<&WantedInside> for NetworkObjects {
             addresses: want.addresses.iter().cloned().collect(),
             sysctls: want.sysctls.clone(),
             journal: BTreeMap::new(),
-            firewall: wanted_lines(&want.firewall),
+            firewall: desired_lines(&want.firewall),
         }
     }
 }

@@ -16,7 +16,7 @@ use ipset::{IpsetHandle, SetName, SetSpec};
 use model::{Family, Mark, PodUid, TableId};
 use netlink::Errno;
 use netns::Netns;
-use planner::node::{DesiredState, NodeConfig, ObservedState, wanted_node};
+use planner::node::{DesiredState, NodeConfig, ObservedState, desired_node};
 use report::{PreflightCode, PreflightFact, Trial};
 use rules::{
     ChainSet, RuleSet, inpod,
@@ -42,9 +42,9 @@ pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
         let (rules, families) = (&chosen.rules, &chosen.captured_families());
         let pod = inpod::PodOptions { dns: true, ..inpod::PodOptions::default() };
         let options = FirewallOptions { is_pod: true, ..settings.tools.clone() };
-        let wanted =
+        let desired =
             |family| RuleSet::if_redirected(families, family, |family| inpod::pod_rules(rules, &pod, family));
-        note(PreflightCode::PodRules, is_only, run_trial(|| try_rules(ChainSet::IN_POD, &options, wanted)));
+        note(PreflightCode::PodRules, is_only, run_trial(|| try_rules(ChainSet::IN_POD, &options, desired)));
         note(PreflightCode::PolicyRules, is_only, run_trial(|| try_delivery(rules, families)));
         note(PreflightCode::Tracking, false, run_trial(ask_tracking));
     }
@@ -61,11 +61,11 @@ pub(super) fn try_sidecars(options: &FirewallOptions) -> Vec<PreflightFact> {
     [(PreflightCode::SidecarRules, InboundMode::Redirect), (PreflightCode::Tproxy, tproxy)]
         .map(|(code, inbound_mode)| {
             let config = SidecarConfig { inbound_mode, ..every_port() };
-            let wanted = |family| {
+            let desired = |family| {
                 RuleSet::if_redirected(&families, family, |family| rules::sidecar::rule_set(&config, family))
             };
             // Which tools the plugin finds on the node is not known here.
-            PreflightFact::Kernel(code, run_trial(|| try_rules(ChainSet::SIDECAR, &options, wanted)), false)
+            PreflightFact::Kernel(code, run_trial(|| try_rules(ChainSet::SIDECAR, &options, desired)), false)
         })
         .into()
 }
@@ -122,20 +122,20 @@ fn is_absent(cause: &(dyn Error + 'static)) -> bool {
 fn try_rules(
     owner: ChainSet,
     options: &FirewallOptions,
-    wanted: impl Fn(Family) -> RuleSet,
+    desired: impl Fn(Family) -> RuleSet,
 ) -> Result<(), Failure> {
     let (firewall, observed) = Firewall::open(options)?;
-    firewall.apply(&observed.plan_changes(owner, wanted), Vec::new())?;
+    firewall.apply(&observed.plan_changes(owner, desired), Vec::new())?;
     Ok(())
 }
 
 fn try_delivery(config: &inpod::InPodRulesConfig, families: &[Family]) -> Result<(), Failure> {
     let local = config.local_route();
-    let wanted = LocalDelivery { mark: local.mark, table: local.table, priority: Some(inpod::PRIORITY) };
+    let desired = LocalDelivery { mark: local.mark, table: local.table, priority: Some(inpod::PRIORITY) };
     let mut handle = RtnetlinkHandle::open()?;
     let lo = handle.loopback_index()?;
     for family in families {
-        drop(handle.ensure_local_delivery(*family, lo, &wanted)?);
+        drop(handle.ensure_local_delivery(*family, lo, &desired)?);
     }
     Ok(())
 }
@@ -190,5 +190,5 @@ fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
     };
     let members = kernel_families().into_iter().map(|family| (address(family), PodUid::default())).collect();
     let desired = DesiredState { members, ..DesiredState::default() };
-    wanted_node(config, &desired, &ObservedState::default()).firewall
+    desired_node(config, &desired, &ObservedState::default()).firewall
 }

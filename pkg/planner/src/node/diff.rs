@@ -8,13 +8,13 @@ pub(super) fn missing_elements<T: PartialEq + Clone>(these: &[T], those: &[T]) -
 }
 
 /// Routes of `observed` whose place no route of `wanted` takes.
-pub(super) fn stale_routes(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
-    let keys: std::collections::BTreeSet<_> = wanted.iter().map(PathRoute::key).collect();
+pub(super) fn stale_routes(desired: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
+    let keys: std::collections::BTreeSet<_> = desired.iter().map(PathRoute::key).collect();
     observed.iter().filter(|route| !keys.contains(&route.key())).cloned().collect()
 }
 
 /// Routes of `wanted` that are not as wanted in `observed`.
-pub(super) fn changed_routes(wanted: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
+pub(super) fn changed_routes(desired: &[PathRoute], observed: &[PathRoute]) -> Vec<PathRoute> {
     let there: std::collections::BTreeSet<_> = observed.iter().collect();
-    wanted.iter().filter(|route| !there.contains(route)).cloned().collect()
+    desired.iter().filter(|route| !there.contains(route)).cloned().collect()
 }

@@ -83,13 +83,13 @@ fn slot_steps(
         fresh.extend([pair.node.clone(), pair.ztunnel.clone()]);
         steps.push(Operation::CreatePair(pair));
     }
-    let wanted = want::link_addresses(config, slot, ztunnel, false);
-    steps.extend(address_steps(place, &wanted, &inside.addresses, &fresh));
+    let desired = want::link_addresses(config, slot, ztunnel, false);
+    steps.extend(address_steps(place, &desired, &inside.addresses, &fresh));
     // A new link has the settings that all new links have.
     let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
-    let differ = |wanted: BTreeMap<String, String>, seen: &BTreeMap<String, String>| {
+    let differ = |desired: BTreeMap<String, String>, seen: &BTreeMap<String, String>| {
         let settings =
-            wanted.into_iter().filter(|(name, value)| of_fresh(name) || seen.get(name) != Some(value));
+            desired.into_iter().filter(|(name, value)| of_fresh(name) || seen.get(name) != Some(value));
         settings.collect::<Vec<_>>()
     };
     steps.extend(sysctl_step(place, differ(want::inside_sysctls(slot), &inside.sysctls)));
@@ -98,24 +98,24 @@ fn slot_steps(
         diff::missing_elements(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)),
     );
     steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Put));
-    let wanted = |family| inside_rules(config, ztunnel, family);
+    let desired = |family| inside_rules(config, ztunnel, family);
     // What a ztunnel does not take for its own goes out again: without all this it is everything.
-    steps.extend(firewall_step(place, wanted, &inside.firewall, true));
+    steps.extend(firewall_step(place, desired, &inside.firewall, true));
     for pair in want::link_pairs(slot) {
         if fresh.contains(&pair.ztunnel) || inside.links.get(&pair.ztunnel) != Some(&true) {
             steps.push(Operation::SetUp(place, pair.ztunnel));
         }
     }
-    let wanted = want::link_addresses(config, slot, ztunnel, true);
-    steps.extend(address_steps(NetnsPlace::Node, &wanted, &observed.addresses, &fresh));
+    let desired = want::link_addresses(config, slot, ztunnel, true);
+    steps.extend(address_steps(NetnsPlace::Node, &desired, &observed.addresses, &fresh));
     for pair in want::link_pairs(slot) {
         let up = observed.links.get(&pair.node).is_some_and(|link| link.up);
         if fresh.contains(&pair.node) || !up {
             steps.push(Operation::SetUp(NetnsPlace::Node, pair.node));
         }
     }
-    let wanted = want::node_sysctls(slot, ztunnel, &observed.sysctls);
-    steps.extend(sysctl_step(NetnsPlace::Node, differ(wanted, &observed.sysctls)));
+    let desired = want::node_sysctls(slot, ztunnel, &observed.sysctls);
+    steps.extend(sysctl_step(NetnsPlace::Node, differ(desired, &observed.sysctls)));
     steps
 }
 
@@ -125,12 +125,12 @@ fn sysctl_step(place: NetnsPlace, settings: Vec<(String, String)>) -> Option<Ope
 
 fn address_steps(
     place: NetnsPlace,
-    wanted: &BTreeSet<(String, IpNet)>,
+    desired: &BTreeSet<(String, IpNet)>,
     observed: &BTreeSet<(String, IpNet)>,
     fresh: &BTreeSet<String>,
 ) -> Vec<Operation> {
     let there = |address: &(String, IpNet)| observed.contains(address) && !fresh.contains(&address.0);
-    let missing = wanted.iter().filter(|address| !there(address));
+    let missing = desired.iter().filter(|address| !there(address));
     missing.map(|(link, net)| Operation::AddAddress(place, link.clone(), *net)).collect()
 }
 
@@ -176,12 +176,12 @@ fn way_steps(
     let mut steps: Vec<Operation> =
         route_step(NetnsPlace::Node, of_slots, RouteEdit::Put).into_iter().collect();
     let families = desired.families();
-    let wanted = |family| {
+    let desired_rules = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
     };
     steps.extend(firewall_step(
         NetnsPlace::Node,
-        wanted,
+        desired_rules,
         &observed.firewall,
         only_new_slots(config, desired, observed),
     ));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use planner::node::{DesiredState, PathRoute, PathRule, wanted_node};
+use planner::node::{DesiredState, PathRoute, PathRule, desired_node};
 use rules::{ChainSet, RuleLine, RuleSet, SavedTables};
 
 use crate::world::World;
@@ -24,7 +24,7 @@ struct Objects<'a> {
 /// Everything that is listed is there, and everything of ours that is there is listed.
 pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
     let seen = world.observe(&world.slots.clone());
-    let listed = wanted_node(&world.config, desired, &seen);
+    let listed = desired_node(&world.config, desired, &seen);
     assert_eq!(listed.families, seen.sets.keys().copied().collect(), "families");
     let all_right = seen.links.values().all(|link| link.up && link.right);
     assert!(all_right, "{:?}", seen.links);
@@ -34,7 +34,7 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
         links: listed.pairs.iter().map(|pair| pair.node.clone()).collect(),
         addresses: &listed.addresses,
         sysctls: &listed.sysctls,
-        firewall: wanted_lines(&listed.firewall),
+        firewall: desired_lines(&listed.firewall),
     };
     let have = Objects {
         rules: &seen.rules,
@@ -42,7 +42,7 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
         links: seen.links.keys().cloned().collect(),
         addresses: &seen.addresses,
         sysctls: &seen.sysctls,
-        firewall: seen_lines(&seen.firewall),
+        firewall: observed_lines(&seen.firewall),
     };
     assert_same("node", &want, &have, &seen.journal);
     for (listed, seen) in listed.inside.iter().zip(&seen.inside) {
@@ -56,7 +56,7 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
             links: listed.addresses.iter().map(|(link, _)| link.clone()).collect(),
             addresses: &listed.addresses,
             sysctls: &listed.sysctls,
-            firewall: wanted_lines(&listed.firewall),
+            firewall: desired_lines(&listed.firewall),
         };
         let have = Objects {
             rules: &seen.rules,
@@ -64,7 +64,7 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
             links: seen.links.keys().cloned().collect(),
             addresses: &seen.addresses,
             sysctls: &seen.sysctls,
-            firewall: seen_lines(&seen.firewall),
+            firewall: observed_lines(&seen.firewall),
         };
         assert_same("ztunnel", &want, &have, &seen.journal);
     }
@@ -92,12 +92,12 @@ fn sorted<T: Ord + Clone + Debug>(all: &[T]) -> Vec<T> {
     all
 }
 
-fn wanted_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<RuleLine>> {
+fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> BTreeMap<Family, Vec<RuleLine>> {
     let of = |(family, set): (&Family, &RuleSet)| (*family, in_chains(set.rule_lines()));
     sets.iter().map(of).filter(|(_, lines)| !lines.is_empty()).collect()
 }
 
-fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> BTreeMap<Family, Vec<RuleLine>> {
+fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> BTreeMap<Family, Vec<RuleLine>> {
     let lines =
         |saved: &SavedTables| ChainSet::NODE.owned_lines(saved).into_iter().map(|seen| seen.line).collect();
     let of = |(family, saved): (&Family, &SavedTables)| (*family, in_chains(lines(saved)));

@@ -57,7 +57,7 @@ impl Cell {
 
 /// The text in its colour, if colours are wanted.
 #[must_use]
-pub fn paint(text: &str, colour: Colour, wanted: bool) -> String {
+pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
     let code = match colour {
         Colour::None => return text.to_owned(),
         Colour::Red => "31",
@@ -66,7 +66,7 @@ pub fn paint(text: &str, colour: Colour, wanted: bool) -> String {
         Colour::Dim => "2",
         Colour::Bold => "1",
     };
-    if wanted { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    if coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Rows of cells in aligned columns, two blanks apart; the last column is as long as it is. Without titles there is no head.

@@ -34,7 +34,7 @@ pub(super) struct ChainDifference {
 pub(super) fn chain_difference(
     table: Table,
     chain: &Chain,
-    wanted: &[Rule],
+    desired: &[Rule],
     have: &SavedTable,
 ) -> Option<ChainDifference> {
     let table = table.name();
@@ -46,15 +46,15 @@ pub(super) fn chain_difference(
         return of(false, ChainUpdate::Fill, "is missing".to_owned());
     }
     let found: Vec<&SavedRule> = have.rules_of(&chain.0).collect();
-    let what = first_difference(&found, wanted)?;
-    of(true, missing_rules(&found, wanted).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
+    let what = first_difference(&found, desired)?;
+    of(true, missing_rules(&found, desired).map_or(ChainUpdate::Fill, ChainUpdate::Insert), what)
 }
 
 /// The rules that are missing among these, with their places, if nothing else is wrong.
-fn missing_rules(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
+fn missing_rules(found: &[&SavedRule], desired: &[Rule]) -> Option<Vec<(RulePlace, Rule)>> {
     let mut rest = found.iter().peekable();
     let mut missing = Vec::new();
-    for (number, rule) in (1..).zip(wanted) {
+    for (number, rule) in (1..).zip(desired) {
         if rest.next_if(|found| found.rule.as_ref() == Some(rule)).is_none() {
             let before = |next: &&&SavedRule| RulePlace::Before { number, handle: next.handle };
             missing.push((rest.peek().map_or(RulePlace::End, before), rule.clone()));
@@ -64,13 +64,13 @@ fn missing_rules(found: &[&SavedRule], wanted: &[Rule]) -> Option<Vec<(RulePlace
 }
 
 /// The first rule of a chain that is not what it should be, in words.
-fn first_difference(found: &[&SavedRule], wanted: &[Rule]) -> Option<String> {
-    for (index, rule) in wanted.iter().enumerate() {
+fn first_difference(found: &[&SavedRule], desired: &[Rule]) -> Option<String> {
+    for (index, rule) in desired.iter().enumerate() {
         match found.get(index) {
             Some(found) if found.rule.as_ref() == Some(rule) => {}
             Some(found) => return Some(format!("has as rule {}: {}, not: {rule}", index + 1, found.text)),
             None => return Some(format!("lacks rule {}: {rule}", index + 1)),
         }
     }
-    found.get(wanted.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
+    found.get(desired.len()).map(|surplus| format!("has one rule too many: {}", surplus.text))
 }

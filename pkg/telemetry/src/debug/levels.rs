@@ -84,7 +84,7 @@ impl From<LogScope> for CtrlzScope {
 /// Of what ControlZ's clients send, that which can be changed here.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct CtrlzWanted {
+struct CtrlzLevelChange {
     output_level: Option<String>,
 }
 
@@ -138,7 +138,7 @@ async fn ctrlz_one(State(desk): State<DebugHandler>, Path(name): Path<String>) -
 
 async fn ctrlz_change(State(desk): State<DebugHandler>, Path(name): Path<String>, body: Body) -> Response {
     let change = async {
-        let sent: CtrlzWanted = read_json(body).await?;
+        let sent: CtrlzLevelChange = read_json(body).await?;
         match sent.output_level.filter(|level| !level.is_empty()) {
             Some(level) => set_scope_level(&desk.0.logger, &name, &level),
             // What else there is cannot be changed; ControlZ answers the same to a request that changes nothing.

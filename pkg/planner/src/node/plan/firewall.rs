@@ -14,7 +14,7 @@ use crate::node::{
 /// One change per family with all that differs.
 pub(super) fn firewall_step(
     place: NetnsPlace,
-    wanted: impl Fn(Family) -> RuleSet,
+    desired: impl Fn(Family) -> RuleSet,
     observed: &BTreeMap<Family, SavedTables>,
     ahead: bool,
 ) -> Option<Operation> {
@@ -22,7 +22,7 @@ pub(super) fn firewall_step(
     for family in Family::BOTH {
         let nothing = SavedTables::default();
         let found = observed.get(&family).unwrap_or(&nothing);
-        let change = ChainSet::NODE.apply(&wanted(family), found);
+        let change = ChainSet::NODE.apply(&desired(family), found);
         if !change.is_empty() {
             why.extend(change.reasons().map(|reason| (family, reason.to_owned())));
             changes.push((family, change));

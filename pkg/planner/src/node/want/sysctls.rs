@@ -16,13 +16,13 @@ pub(in crate::node) fn node_sysctls(
 ) -> BTreeMap<String, String> {
     let key = |link: &str, name: &str| format!("net/ipv4/conf/{link}/{name}");
     let value = |name: &str| observed.get(name).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    let mut wanted = BTreeMap::from([(key(&ztunnel.veth, "accept_local"), "1".to_owned())]);
+    let mut desired = BTreeMap::from([(key(&ztunnel.veth, "accept_local"), "1".to_owned())]);
     let check = key(&ztunnel.veth, "rp_filter");
     if value(&check).max(value(&key("all", "rp_filter"))) == 1 {
-        wanted.insert(check, "2".to_owned());
+        desired.insert(check, "2".to_owned());
     }
-    wanted.extend(link_pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
-    wanted
+    desired.extend(link_pairs(slot).map(|pair| (key(&pair.node, "rp_filter"), "2".to_owned())));
+    desired
 }
 
 /// Settings inside. What arrives on our links has sources that are reached by the uplink. And ztunnel sends with the

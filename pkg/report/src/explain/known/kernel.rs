@@ -45,9 +45,9 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
 /// The first of its addresses that should be in a set and is in none.
 fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<String> {
     let observed = sets.observed.as_ref()?;
-    let is_wanted = |ip| sets.desired.iter().any(|member| member.ip == ip);
+    let is_desired = |ip| sets.desired.iter().any(|member| member.ip == ip);
     let is_there = |ip| observed.iter().any(|member| member.ip == ip);
-    pod.ips.iter().copied().find(|ip| is_wanted(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
+    pod.ips.iter().copied().find(|ip| is_desired(*ip) && !is_there(*ip)).map(|ip| ip.to_string())
 }
 
 /// Where rules would stand is not known.

@@ -15,7 +15,7 @@ use super::{
 
 /// The node's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WantedNode {
+pub struct DesiredNode {
     /// Families that have a set.
     pub families: BTreeSet<Family>,
     /// Policy rules.
@@ -31,12 +31,12 @@ pub struct WantedNode {
     /// Firewall rules of each family.
     pub firewall: BTreeMap<Family, RuleSet>,
     /// Objects in the namespace of each slot's ztunnel.
-    pub inside: [Option<WantedInside>; 2],
+    pub inside: [Option<DesiredInside>; 2],
 }
 
 /// A ztunnel's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WantedInside {
+pub struct DesiredInside {
     /// Policy rules.
     pub rules: Vec<PathRule>,
     /// Routes of our table.
@@ -52,12 +52,12 @@ pub struct WantedInside {
 /// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on those of others, so it looks at what
 /// is observed.
 #[must_use]
-pub fn wanted_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> WantedNode {
+pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {
     let families = desired.families();
     let slots = || ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
     let inside = ZtunnelSlot::BOTH
-        .map(|slot| desired.ztunnel_in(slot).map(|ztunnel| wanted_inside(config, slot, ztunnel)));
-    WantedNode {
+        .map(|slot| desired.ztunnel_in(slot).map(|ztunnel| desired_inside(config, slot, ztunnel)));
+    DesiredNode {
         rules: families.iter().flat_map(|family| want::policy_rules(config, *family)).collect(),
         routes: want::node_routes(config, desired),
         pairs: slots().flat_map(|(slot, _)| want::link_pairs(slot)).collect(),
@@ -74,17 +74,17 @@ pub fn wanted_node(config: &NodeConfig, desired: &DesiredState, observed: &Obser
 /// Returns the node's kernel settings. Those that were changed before, and suit as they are, are ours as well.
 fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<String, String> {
     let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
-    let mut wanted: BTreeMap<String, String> =
+    let mut settings: BTreeMap<String, String> =
         slots.flat_map(|(slot, ztunnel)| want::node_sysctls(slot, ztunnel, &observed.sysctls)).collect();
     for (name, value) in observed.sysctls.iter().filter(|(name, _)| observed.journal.contains_key(*name)) {
-        wanted.entry(name.clone()).or_insert_with(|| value.clone());
+        settings.entry(name.clone()).or_insert_with(|| value.clone());
     }
-    wanted
+    settings
 }
 
-fn wanted_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> WantedInside {
+fn desired_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> DesiredInside {
     let (rules, routes) = want::inside_routing(config, ztunnel);
-    WantedInside {
+    DesiredInside {
         rules,
         routes,
         addresses: want::link_addresses(config, slot, ztunnel, false),
