@@ -93,7 +93,7 @@ pub struct ApiServer {
     timeout: Duration,
     since: Instant,
     /// The kubeconfig as a wait last saw it.
-    seen: RefCell<Option<String>>,
+    last_kubeconfig: RefCell<Option<String>>,
     /// One request that fails is the answer.
     tries_once: bool,
 }
@@ -105,7 +105,13 @@ impl ApiServer {
     pub fn new(conf: &NetConf) -> ApiServer {
         let timeout = Duration::from_secs(conf.kubernetes.api_timeout_seconds.into());
         let kubeconfig = conf.kubernetes.kubeconfig.clone();
-        ApiServer { kubeconfig, timeout, since: Instant::now(), seen: RefCell::default(), tries_once: false }
+        ApiServer {
+            kubeconfig,
+            timeout,
+            since: Instant::now(),
+            last_kubeconfig: RefCell::default(),
+            tries_once: false,
+        }
     }
 
     /// Like [`Self::new`], but for CHECK: tries once, within its limit.
@@ -159,7 +165,7 @@ impl ApiServer {
     fn has_new_credential(&self) -> bool {
         let Some(path) = &self.kubeconfig else { return false };
         let now = file_fingerprint(Path::new(path));
-        let before = self.seen.replace(Some(now.clone()));
+        let before = self.last_kubeconfig.replace(Some(now.clone()));
         before.is_some_and(|before| before != now)
     }
 

@@ -93,7 +93,7 @@ pub struct AgentState {
     /// UIDs of pods whose sandbox was deleted, and that have no other.
     ended: BTreeSet<PodUid>,
     /// UIDs of all pods that were known at a pass soon after the start.
-    seen: BTreeSet<PodUid>,
+    observed: BTreeSet<PodUid>,
     pub(crate) dirty: Option<ReconcileScope>,
     changed: ChangedPods,
     /// The last changes of the node, and what caused the pass that is running.
@@ -127,7 +127,7 @@ impl AgentState {
             waiting: Vec::new(),
             started: Instant::now(),
             ended: BTreeSet::new(),
-            seen: BTreeSet::new(),
+            observed: BTreeSet::new(),
             dirty: Some(ReconcileScope::Full),
             changed: ChangedPods::default(),
             history: ChangeHistory::default(),
@@ -261,11 +261,11 @@ impl AgentState {
         let members =
             ledger.resolve_members(index, |pod: &Pod| paced_standing(index, policy, pace, pod), inherited);
         if self.started.elapsed() >= GRACE {
-            self.seen.clear();
+            self.observed.clear();
             return members;
         }
-        self.seen.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
-        self.keep_unseen(members, inherited)
+        self.observed.extend(self.index.pods().map(|pod| pod.metadata.uid.clone()));
+        self.keep_unobserved(members, inherited)
     }
 
     /// Like [`Self::resolve_members`], but only for the addresses `ips`, after a change that concerns only the pods in `changed`.
@@ -281,16 +281,16 @@ impl AgentState {
         if self.started.elapsed() >= GRACE {
             return members;
         }
-        self.seen.extend(self.index.pods_with(&changed.pods).map(|pod| pod.metadata.uid.clone()));
-        let mut members = self.keep_unseen(members, inherited);
+        self.observed.extend(self.index.pods_with(&changed.pods).map(|pod| pod.metadata.uid.clone()));
+        let mut members = self.keep_unobserved(members, inherited);
         members.retain(|ip, _| ips.contains(ip));
         members
     }
 
     /// A pod that was there and is not any more has ended. One that was not there yet may be missing in an old list.
-    fn keep_unseen(&self, mut members: MemberAddresses, inherited: &MemberAddresses) -> MemberAddresses {
+    fn keep_unobserved(&self, mut members: MemberAddresses, inherited: &MemberAddresses) -> MemberAddresses {
         for (ip, uid) in inherited {
-            if !self.seen.contains(uid) && !self.ledger.has_released(uid, *ip) {
+            if !self.observed.contains(uid) && !self.ledger.has_released(uid, *ip) {
                 members.entry(*ip).or_insert_with(|| uid.clone());
             }
         }

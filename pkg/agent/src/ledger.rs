@@ -29,7 +29,7 @@ struct AttachmentRecord {
     attachment: PodAttachment,
     order: u64,
     /// The API has shown the pod since.
-    seen: bool,
+    observed: bool,
     /// The pod was to be enrolled. One that was not, as with a sidecar, has addresses that are no other pod's.
     is_enrolled: bool,
 }
@@ -39,7 +39,7 @@ struct AttachmentRecord {
 struct AddressRelease {
     order: u64,
     /// The API has shown the pod since.
-    seen: bool,
+    observed: bool,
 }
 
 /// After this many further calls, the API will not begin to show a pod.
@@ -99,7 +99,7 @@ impl AttachmentLedger {
         for other in self.records.values_mut().filter(|other| other.attachment.uid != *uid) {
             let lost = other.attachment.ips.extract_if(.., |ip| ips.contains(ip));
             for ip in lost {
-                let release = AddressRelease { order: self.last, seen: other.seen };
+                let release = AddressRelease { order: self.last, observed: other.observed };
                 self.released.insert((other.attachment.uid.clone(), ip), release);
             }
         }
@@ -107,9 +107,9 @@ impl AttachmentLedger {
             self.released.remove(&(uid.clone(), *ip));
         }
         // What the API has shown does not become unknown by another ADD: its end may come before the next pass.
-        let seen = self.records.values().any(|other| other.attachment.uid == *uid && other.seen);
+        let observed = self.records.values().any(|other| other.attachment.uid == *uid && other.observed);
         self.records.remove(&unnamed_container(uid));
-        let record = AttachmentRecord { attachment, order: self.last, seen, is_enrolled };
+        let record = AttachmentRecord { attachment, order: self.last, observed, is_enrolled };
         self.records.insert(container.clone(), record);
     }
 
@@ -130,7 +130,7 @@ impl AttachmentLedger {
             let record = AttachmentRecord {
                 attachment: PodAttachment { uid, ips: ips.clone() },
                 order: 0,
-                seen: true,
+                observed: true,
                 is_enrolled: true,
             };
             self.records.insert(container.clone(), record);
@@ -143,13 +143,13 @@ impl AttachmentLedger {
     pub fn record_delete(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
-        let seen = record.as_ref().is_some_and(|record| record.seen);
+        let observed = record.as_ref().is_some_and(|record| record.observed);
         let attachment = record.map_or(told, |record| record.attachment);
         let holds = |record: &AttachmentRecord, ip: &IpAddr| record.attachment.ips.contains(ip);
         for ip in &attachment.ips {
             let mut own = self.records.values().filter(|record| record.attachment.uid == attachment.uid);
             if !own.any(|record| holds(record, ip)) {
-                let release = AddressRelease { order: self.last, seen };
+                let release = AddressRelease { order: self.last, observed };
                 self.released.insert((attachment.uid.clone(), *ip), release);
             }
         }
@@ -160,7 +160,7 @@ impl AttachmentLedger {
 
     /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
     pub fn drop_lost_pod(&mut self, uid: &PodUid) {
-        self.records.retain(|_, record| record.seen || record.attachment.uid != *uid);
+        self.records.retain(|_, record| record.observed || record.attachment.uid != *uid);
     }
 
     /// The known containers that are not among these, except those that no ADD named.
@@ -173,7 +173,7 @@ impl AttachmentLedger {
     /// An ADD reported the pod with this UID, and the API has not shown it yet.
     #[must_use]
     pub fn is_expected(&self, uid: &PodUid) -> bool {
-        self.records.values().any(|record| record.attachment.uid == *uid && !record.seen)
+        self.records.values().any(|record| record.attachment.uid == *uid && !record.observed)
     }
 
     /// The addresses that the pod with this UID was added with.
@@ -300,14 +300,14 @@ impl AttachmentLedger {
     fn drop_obsolete(&mut self, is_known: impl Fn(&PodUid) -> Option<bool>) {
         self.records.retain(|_, record| {
             let Some(there) = is_known(&record.attachment.uid) else { return true };
-            record.seen |= there;
-            there || !record.seen
+            record.observed |= there;
+            there || !record.observed
         });
         // The API may begin to show a pod's address only after the pod released it.
         self.released.retain(|(uid, _), release| {
             let Some(there) = is_known(uid) else { return true };
-            release.seen |= there;
-            there || (!release.seen && self.last - release.order < FORGOTTEN)
+            release.observed |= there;
+            there || (!release.observed && self.last - release.order < FORGOTTEN)
         });
     }
 }

@@ -133,7 +133,7 @@ impl NoticeTracker {
 
     /// The observation has ended: pods that were not among the observed ones are forgotten.
     pub(crate) fn end_observation(&mut self) {
-        self.pods.retain(|_, seen| seen.round == self.round);
+        self.pods.retain(|_, history| history.round == self.round);
     }
 
     /// A pod is not observed any more.
@@ -155,7 +155,7 @@ impl NoticeTracker {
             return;
         }
         let round = self.round;
-        let seen = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| PodHistory {
+        let history = self.pods.entry(pod.metadata.uid.clone()).or_insert_with(|| PodHistory {
             name: pod.name(),
             captured: false,
             ran_outside: false,
@@ -163,27 +163,27 @@ impl NoticeTracker {
             missing: None,
             round,
         });
-        seen.round = round;
+        history.round = round;
         let runs = pod.status.phase == "Running";
         // An outage of ztunnel is reported for the node, not for each of its pods.
         let captured =
             status.state == CaptureState::Captured || status.annotation == Some(Redirection::Enabled);
         let notice = match (standing, status.state) {
-            (AmbientStanding::Member { .. }, _) if captured => seen.captured_now(),
+            (AmbientStanding::Member { .. }, _) if captured => history.captured_now(),
             // It has an Event of its own.
             (AmbientStanding::Member { .. }, _) if self.bypasses.is_unstable(&pod.metadata.uid) => {
-                seen.missing = None;
+                history.missing = None;
                 None
             }
             (AmbientStanding::Member { .. }, state) if runs => {
                 let is_ruled = matches!(state, CaptureState::Held | CaptureState::Unknown);
-                seen.missing_now(is_ruled, why, now);
+                history.missing_now(is_ruled, why, now);
                 None
             }
             (AmbientStanding::Out(reason), CaptureState::Outside)
                 if *reason != SkipReason::NamespaceUnknown =>
             {
-                seen.left_now(*reason, runs)
+                history.left_now(*reason, runs)
             }
             _ => None,
         };
@@ -196,8 +196,8 @@ impl NoticeTracker {
     /// The pass failed: as far as is known, pods that were captured still are, and others are not.
     pub(crate) fn observe_failure(&mut self, pod: &Pod, standing: &AmbientStanding, why: &str, now: Instant) {
         let before = self.pods.get_mut(&pod.metadata.uid);
-        if let Some(seen) = before.filter(|seen| seen.captured && !has_ended(pod)) {
-            seen.round = self.round;
+        if let Some(history) = before.filter(|history| history.captured && !has_ended(pod)) {
+            history.round = self.round;
             return;
         }
         let evidence = Evidence {
@@ -261,20 +261,23 @@ impl NoticeTracker {
             self.emit_warning("NoZtunnel", format!("No ztunnel is available on the node: {meanwhile}."));
         }
         let mut due = Vec::new();
-        for (uid, seen) in &mut self.pods {
-            let Some(missing) = seen.missing.as_mut().filter(|missing| missing.next <= now) else { continue };
+        for (uid, history) in &mut self.pods {
+            let Some(missing) = history.missing.as_mut().filter(|missing| missing.next <= now) else {
+                continue;
+            };
             missing.next = now + AGAIN;
             missing.said = Some(missing.reason);
-            seen.ran_outside = true;
-            let about = NoticeSubject::Pod { name: seen.name.clone(), uid: uid.clone() };
-            due.push((about, (NoticeLevel::Warning, missing.reason, missing.event_message(&seen.name))));
+            history.ran_outside = true;
+            let about = NoticeSubject::Pod { name: history.name.clone(), uid: uid.clone() };
+            due.push((about, (NoticeLevel::Warning, missing.reason, missing.event_message(&history.name))));
         }
         due.into_iter().for_each(|(about, what)| self.emit_notice(about, what));
     }
 
     /// When the next report is due.
     pub(crate) fn next_wakeup(&self) -> Option<Instant> {
-        let pods = self.pods.values().filter_map(|seen| seen.missing.as_ref()).map(|missing| missing.next);
+        let pods =
+            self.pods.values().filter_map(|history| history.missing.as_ref()).map(|missing| missing.next);
         let unknown = match self.unknown_ztunnel {
             UnknownZtunnel::Due(when) => Some(when),
             UnknownZtunnel::Absent | UnknownZtunnel::Reported => None,

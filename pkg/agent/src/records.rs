@@ -106,12 +106,12 @@ impl RecordIndex {
         drop(newest_files(list_files(&self.directory).filter(ListedFile::is_record), excess));
         // A namespace is gone only if others of its directory are seen here: this may be another directory.
         let alive = judged.iter().filter(|file| file.state == NetnsState::Alive);
-        let seen: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
+        let shared: BTreeSet<_> = alive.filter_map(|file| file.directory.as_deref()).collect();
         for file in &judged {
-            let is_seen = file.directory.as_deref().is_some_and(|directory| seen.contains(directory));
+            let is_shared = file.directory.as_deref().is_some_and(|directory| shared.contains(directory));
             let is_useless = match file.state {
                 NetnsState::Alive => false,
-                NetnsState::Gone => is_seen || file.is_excess,
+                NetnsState::Gone => is_shared || file.is_excess,
                 NetnsState::Unknown => file.is_excess,
             };
             if is_useless {

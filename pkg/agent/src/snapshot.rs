@@ -108,7 +108,7 @@ pub struct EnrolledPodView {
     /// When its rules were observed last.
     pub looked: Option<SystemTime>,
     /// Result of that observation.
-    pub seen: Option<Arc<PodRulesSnapshot>>,
+    pub observed_rules: Option<Arc<PodRulesSnapshot>>,
     /// Last failure that concerns the pod, unless it has been overcome since.
     pub trouble: Option<String>,
     /// Evidence of whether the pod is captured. The caller, who knows the pod's phase, adds it.
@@ -118,6 +118,6 @@ pub struct EnrolledPodView {
 impl EnrolledPodView {
     /// Rules of other components that precede ours, as they were observed.
     pub fn overruling_rules(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(|seen| seen.bypass_reasons())
+        self.observed_rules.iter().flat_map(|rules| rules.bypass_reasons())
     }
 }

@@ -43,7 +43,7 @@ const REQUEST: Duration = Duration::from_secs(2);
 /// How long a client may take to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait for a pod that the API has not shown; then the API server is asked.
-const UNSEEN: Duration = Duration::from_millis(300);
+const WATCH_DELAY: Duration = Duration::from_millis(300);
 /// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
 /// may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
@@ -410,7 +410,7 @@ fn find_pod_facts(
     let (reply, answer) = mpsc::channel();
     shared.owner.send(ReconcilerMessage::Pod(name.clone(), uid.clone(), reply));
     let left = deadline.saturating_duration_since(Instant::now());
-    if let Ok(known) = answer.recv_timeout(UNSEEN.min(left)) {
+    if let Ok(known) = answer.recv_timeout(WATCH_DELAY.min(left)) {
         return Ok(known);
     }
     drop(answer); // without a receiver, the reconciler forgets the request at the next fact
@@ -447,10 +447,10 @@ mod tests {
     #[test]
     fn a_deadline_shorter_than_the_wait_for_a_pod_is_kept() {
         let (service, _inbox) = unanswered_service(Box::new(|_, _, _| Err("no such pod".into())));
-        let (began, wait) = (Instant::now(), UNSEEN / 6);
+        let (began, wait) = (Instant::now(), WATCH_DELAY / 6);
         let answer = service.answer_by(AgentRequest::new(CniVerb::Check), None, began + wait);
         assert!(answer.error.is_some());
-        assert!(began.elapsed() >= wait && began.elapsed() < UNSEEN, "{:?}", began.elapsed());
+        assert!(began.elapsed() >= wait && began.elapsed() < WATCH_DELAY, "{:?}", began.elapsed());
     }
 
     /// The reconciler is busy, and answers nothing.

@@ -337,7 +337,7 @@ impl CaptureMode for InPodCapture {
     fn check_pod(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
         let enrolled_pod = self.enrolled.get(uid).ok_or_else(|| Reason::from("it is not enrolled"));
         let known = enrolled_pod.and_then(|enrolled_pod| {
-            Ok((enrolled_pod.ruled_in()?, enrolled_pod.options.clone(), enrolled_pod.seen.clone()))
+            Ok((enrolled_pod.ruled_in()?, enrolled_pod.options.clone(), enrolled_pod.observed_rules.clone()))
         });
         match known {
             // Its rules are compared by tools, for which no other request should wait.

@@ -35,7 +35,7 @@ pub(crate) use uninstall::uninstall;
 #[derive(Debug)]
 struct VerifiedState {
     desired: DesiredState,
-    seen: ObservedState,
+    observed: ObservedState,
 }
 
 /// The node path.

@@ -36,7 +36,7 @@ pub struct HeldConnections<'a> {
     /// Redirection concerns the connection of this socket, so that it counts when it stays outside.
     concerns: &'a dyn Fn(&TcpSocket) -> bool,
     /// Connections that were seen so far.
-    seen: BTreeSet<Ends>,
+    observed: BTreeSet<Ends>,
     refused: Option<(usize, String)>,
     is_truncated: bool,
 }
@@ -54,8 +54,8 @@ impl<'a> HeldConnections<'a> {
             return Ok(None);
         }
         let handle = ConntrackHandle::open()?;
-        let (seen, refused) = (BTreeSet::new(), None);
-        let mut held = HeldConnections { handle, concerns, seen, refused, is_truncated: false };
+        let (observed, refused) = (BTreeSet::new(), None);
+        let mut held = HeldConnections { handle, concerns, observed, refused, is_truncated: false };
         held.track_sockets(&sockets)?;
         Ok(Some(held))
     }
@@ -78,7 +78,7 @@ impl<'a> HeldConnections<'a> {
         // Opened since the last look, tracked from their first packet on, and not redirected.
         let new = live
             .values()
-            .filter(|socket| !self.seen.contains(&socket_ends(socket)) && (self.concerns)(socket));
+            .filter(|socket| !self.observed.contains(&socket_ends(socket)) && (self.concerns)(socket));
         let mut tuples = Vec::new();
         for socket in new.filter(|socket| socket.state != TcpState::SynSent) {
             let found = self.handle.find_of(socket)?;
@@ -100,7 +100,7 @@ impl<'a> HeldConnections<'a> {
         self.is_truncated |= sockets.is_truncated;
         let ports = LocalPorts::from_sockets(sockets);
         let new: Vec<&TcpSocket> =
-            sockets.connected.iter().filter(|socket| self.seen.insert(socket_ends(socket))).collect();
+            sockets.connected.iter().filter(|socket| self.observed.insert(socket_ends(socket))).collect();
         let known = self.insert_sockets(&new, &ports)?;
         if known.is_empty() {
             return Ok(());

@@ -52,15 +52,15 @@ const ASSURED: u32 = 0x04;
 /// How the kernel tracks a connection whose socket is in a state: `enum tcp_conntrack`, how long without a packet (seconds, the
 /// kernel's defaults, which it applies itself from the next packet on), and the status.
 fn tracking_state(state: TcpState) -> (u8, u32, u32) {
-    let seen = CONFIRMED | SEEN_REPLY | ASSURED;
+    let established = CONFIRMED | SEEN_REPLY | ASSURED;
     match state {
         TcpState::SynSent => (1, 120, CONFIRMED),
         TcpState::SynReceived => (2, 60, CONFIRMED | SEEN_REPLY),
-        TcpState::FinWait1 | TcpState::FinWait2 => (4, 120, seen),
-        TcpState::CloseWait => (5, 60, seen),
-        TcpState::LastAck | TcpState::Closing => (6, 30, seen),
+        TcpState::FinWait1 | TcpState::FinWait2 => (4, 120, established),
+        TcpState::CloseWait => (5, 60, established),
+        TcpState::LastAck | TcpState::Closing => (6, 30, established),
         TcpState::Established | TcpState::TimeWait | TcpState::Closed | TcpState::Listen => {
-            (3, 432_000, seen)
+            (3, 432_000, established)
         }
     }
 }

@@ -389,7 +389,7 @@ struct OwnPodWitness {
 
 impl OwnPodWitness {
     /// When it was there last, if that is not long ago.
-    async fn last_seen(self, client: &KubeClient) -> Option<Instant> {
+    async fn last_witnessed(self, client: &KubeClient) -> Option<Instant> {
         let Some(own) = self.own else { return Some(Instant::now()) };
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
             return Some(before);
@@ -423,7 +423,7 @@ where
             },
         },
         Err(error) if error.kind() == ApiErrorKind::NotFound => {
-            let witnessed = witness.last_seen(client).await;
+            let witnessed = witness.last_witnessed(client).await;
             let answer = if witnessed.is_some() { ObjectAnswer::Gone } else { ObjectAnswer::Unknown };
             ObjectReply { answer, object: None, witnessed }
         }

@@ -295,22 +295,23 @@ impl TableChains {
     /// Whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself is for DNS.
     fn capture_at(&self, hook: Hook) -> bool {
         let base = self.0.iter().find(|(chain, _)| hook.name().eq_ignore_ascii_case(chain));
-        let mut seen = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         let passing = base.map(|(_, rules)| rules.as_slice()).unwrap_or_default().iter();
         let mut passing = passing.take_while(|rule| rule.effect != RuleEffect::Leaves);
-        passing.any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.can_redirect(chain, &mut seen)))
+        passing
+            .any(|rule| rule.jumps_to.as_deref().is_some_and(|chain| self.can_redirect(chain, &mut visited)))
     }
 
     /// Whether packets in a chain reach such a rule. The kernel bounds how deep jumps nest.
-    fn can_redirect<'a>(&'a self, chain: &'a str, seen: &mut BTreeSet<&'a str>) -> bool {
-        if is_for_dns(chain) || !seen.insert(chain) {
+    fn can_redirect<'a>(&'a self, chain: &'a str, visited: &mut BTreeSet<&'a str>) -> bool {
+        if is_for_dns(chain) || !visited.insert(chain) {
             return false;
         }
         let rules = self.0.get(chain).map(Vec::as_slice).unwrap_or_default().iter();
         let mut passing = rules.take_while(|rule| rule.effect != RuleEffect::Leaves);
         passing.any(|rule| {
             rule.effect == RuleEffect::Redirects
-                || rule.jumps_to.as_deref().is_some_and(|next| self.can_redirect(next, seen))
+                || rule.jumps_to.as_deref().is_some_and(|next| self.can_redirect(next, visited))
         })
     }
 }

@@ -292,8 +292,8 @@ pub fn process_namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error
 /// The processes cannot be listed. One that ends meanwhile, or may not be looked at, is passed over.
 pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let first = Netns::open(proc.join("1/ns/net")).map(|netns| netns.id());
-    let mut seen = BTreeSet::from([Netns::current()?.id()]);
-    seen.extend(first);
+    let mut visited = BTreeSet::from([Netns::current()?.id()]);
+    visited.extend(first);
     let mut found = Vec::new();
     for process in process_directories(proc)? {
         let cgroup = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
@@ -301,7 +301,7 @@ pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
             continue;
         }
         if let Ok(netns) = Netns::open(process.join("ns/net"))
-            && seen.insert(netns.id())
+            && visited.insert(netns.id())
         {
             found.push((process, netns));
         }

@@ -74,7 +74,7 @@ impl BinaryInstaller {
                 installed.replaced.push(path.clone());
             }
             match self.same.get(&path) {
-                Some((_, seen)) => installed.good.push((path, *seen)),
+                Some((_, fingerprints)) => installed.good.push((path, *fingerprints)),
                 None => installed.unsettled.push(path),
             }
         }
@@ -83,7 +83,7 @@ impl BinaryInstaller {
 
     /// Whether a file that was found good has been touched since.
     pub(crate) fn are_touched(&self) -> bool {
-        let is_touched = |(path, (_, seen)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
+        let is_touched = |(path, (_, fingerprints)): (&PathBuf, &(FileFingerprint, FileFingerprint))| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *fingerprints);
         self.same.iter().any(is_touched)
     }
 
@@ -101,12 +101,12 @@ impl BinaryInstaller {
         let mut written = WriteOutcome::Unchanged;
         for _ in 0..TRIES {
             // Before they are compared, so that a change since shows.
-            let seen = (source_fingerprint(source)?, hostfs::fingerprint(path)?);
+            let fingerprints = (source_fingerprint(source)?, hostfs::fingerprint(path)?);
             if hostfs::copy(source, path)? == WriteOutcome::Replaced {
                 written = WriteOutcome::Replaced;
                 continue;
             }
-            if let (Some(from), Some(to)) = seen {
+            if let (Some(from), Some(to)) = fingerprints {
                 self.same.insert(path.to_owned(), (from, to));
             }
             break;

@@ -65,7 +65,13 @@ impl ChangeCause {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConfChange {
     /// Replace a file, if it still is as it was seen. `original` is what it was without us.
-    Write { path: PathBuf, text: String, mode: u32, original: Option<Vec<u8>>, seen: Option<FileFingerprint> },
+    Write {
+        path: PathBuf,
+        text: String,
+        mode: u32,
+        original: Option<Vec<u8>>,
+        observed: Option<FileFingerprint>,
+    },
     /// Replace a single configuration by a list, if it still is as it was seen.
     Convert {
         from: PathBuf,
@@ -73,7 +79,7 @@ pub(crate) enum ConfChange {
         text: String,
         mode: u32,
         original: Vec<u8>,
-        seen: Option<FileFingerprint>,
+        observed: Option<FileFingerprint>,
     },
     /// Take our entry out of a file.
     Release { path: PathBuf },
@@ -139,14 +145,14 @@ fn plan_primary(
     let mut holder = network.path.clone();
     if let Some(cause) = change_cause(entry_status(&network.content, entry).map_err(edit)?) {
         let text = merge_entry(&network.content, entry).map_err(edit)?.text;
-        let (mode, original, seen) = (network.mode, network.content.clone(), network.seen);
+        let (mode, original, observed) = (network.mode, network.content.clone(), network.fingerprint);
         if network.is_single() {
             holder = list_of(&network.path);
             let (from, to) = (network.path.clone(), holder.clone());
-            changes.push((cause, ConfChange::Convert { from, to, text, mode, original, seen }));
+            changes.push((cause, ConfChange::Convert { from, to, text, mode, original, observed }));
         } else {
             let original = (cause == ChangeCause::EntryMissing).then_some(original);
-            changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, seen }));
+            changes.push((cause, ConfChange::Write { path: holder.clone(), text, mode, original, observed }));
         }
     }
     changes.extend(stale_entry_changes(settings, &network.name, &holder)?);
@@ -214,13 +220,15 @@ fn plan_own(
     let copy = NetworkConf::read_own(&settings.conf_dir, &settings.own_name)?;
     let mode = settings.own_mode.unwrap_or(primary.mode);
     let is_good = |copy: &NetworkConf| copy.content == text.as_bytes() && is_mode(copy, settings);
-    let (cause, path, seen) = match copy {
+    let (cause, path, observed) = match copy {
         Ok(copy) if is_good(&copy) => (None, copy.path, None),
-        Ok(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.seen),
-        Err(seen) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), seen),
+        Ok(copy) => (Some(ChangeCause::CopyOutdated), copy.path, copy.fingerprint),
+        Err(observed) => {
+            (Some(ChangeCause::FileMissing), settings.conf_dir.join(&settings.own_name), observed)
+        }
     };
     if let Some(cause) = cause {
-        changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, seen }));
+        changes.push((cause, ConfChange::Write { path: path.clone(), text, mode, original: None, observed }));
     }
     changes.extend(stale_entry_changes(settings, &settings.own_name, &path)?); // last, so that there is no moment without an entry
     Ok(ConfPlan::Do { holder: path, changes })
@@ -228,15 +236,15 @@ fn plan_own(
 
 fn plan_standalone(settings: &InstallerSettings, name: &str, text: &str) -> Result<ConfPlan, Error> {
     check_standalone(text.as_bytes()).map_err(|unusable| Error::Standalone(unusable.to_string()))?;
-    let (cause, path, seen) = match NetworkConf::read_own(&settings.conf_dir, name)? {
+    let (cause, path, observed) = match NetworkConf::read_own(&settings.conf_dir, name)? {
         Ok(found) if found.content == text.as_bytes() && is_mode(&found, settings) => {
             (None, found.path, None)
         }
-        Ok(found) => (Some(ChangeCause::EntryChanged), found.path, found.seen),
-        Err(seen) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), seen),
+        Ok(found) => (Some(ChangeCause::EntryChanged), found.path, found.fingerprint),
+        Err(observed) => (Some(ChangeCause::FileMissing), settings.conf_dir.join(name), observed),
     };
     let (mode, text) = (settings.own_mode.unwrap_or(DEFAULT_MODE), text.to_owned());
-    let change = ConfChange::Write { path: path.clone(), text, mode, original: None, seen };
+    let change = ConfChange::Write { path: path.clone(), text, mode, original: None, observed };
     let mut changes: Vec<_> = cause.map(|cause| (cause, change)).into_iter().collect();
     changes.extend(stale_entry_changes(settings, name, &path)?);
     Ok(ConfPlan::Do { holder: path, changes })
@@ -260,20 +268,20 @@ pub(crate) fn edit_error(path: &Path, cause: EditError) -> Error {
 /// changed since it was looked at is left for the next look.
 pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     match change {
-        ConfChange::Write { path, text, mode, original, seen } => {
+        ConfChange::Write { path, text, mode, original, observed } => {
             if let Some(original) = original {
                 saved::save_original(path, original, *mode)?;
             }
-            if is_as_seen(path, *seen)? {
+            if is_unchanged(path, *observed)? {
                 hostfs::write(path, text.as_bytes(), *mode)?;
             }
         }
-        ConfChange::Convert { from, to, text, mode, original, seen } => {
+        ConfChange::Convert { from, to, text, mode, original, observed } => {
             saved::save_original(from, original, *mode)?;
-            if is_as_seen(from, *seen)? {
+            if is_unchanged(from, *observed)? {
                 hostfs::write(to, text.as_bytes(), *mode)?;
             }
-            if is_as_seen(from, *seen)? {
+            if is_unchanged(from, *observed)? {
                 hostfs::remove(from)?;
             }
         }
@@ -285,6 +293,6 @@ pub(crate) fn apply(change: &ConfChange) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_as_seen(path: &Path, seen: Option<FileFingerprint>) -> Result<bool, Error> {
-    Ok(hostfs::fingerprint(path)? == seen)
+fn is_unchanged(path: &Path, observed: Option<FileFingerprint>) -> Result<bool, Error> {
+    Ok(hostfs::fingerprint(path)? == observed)
 }

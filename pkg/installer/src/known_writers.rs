@@ -32,7 +32,7 @@ pub(crate) fn describe_writers(directory: &Path) -> String {
         return writer_hint(&CILIUM);
     }
     let types = network::plugin_chains(directory).concat();
-    let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|seen| seen == plugin));
+    let known = KNOWN.iter().find(|(plugin, ..)| types.iter().any(|kind| kind == plugin));
     match known {
         Some(known) => writer_hint(known),
         None => {

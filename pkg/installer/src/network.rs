@@ -32,7 +32,7 @@ pub(crate) struct NetworkConf {
     /// Permission bits of the file.
     pub(crate) mode: u32,
     /// The file as it was before it was read: still the same means still the same content.
-    pub(crate) seen: Option<FileFingerprint>,
+    pub(crate) fingerprint: Option<FileFingerprint>,
 }
 
 impl NetworkConf {
@@ -47,7 +47,7 @@ impl NetworkConf {
             return Ok(None);
         }
         let path = hostfs::resolve(directory, name.as_ref())?;
-        let seen = hostfs::fingerprint(&path)?;
+        let fingerprint = hostfs::fingerprint(&path)?;
         let content = match hostfs::read(&path, MAX_NETWORK) {
             Ok(content) => content,
             Err(error) if error.is_missing() => return Ok(None), // gone in between
@@ -55,7 +55,7 @@ impl NetworkConf {
         };
         let mode = fs::metadata(&path).map_or(DEFAULT_MODE, |found| found.permissions().mode());
         let mode = Mode::from_raw_mode(mode).bits();
-        Ok(Some(NetworkConf { name: name.to_owned(), path, content, mode, seen }))
+        Ok(Some(NetworkConf { name: name.to_owned(), path, content, mode, fingerprint }))
     }
 
     /// Reads a file that is ours alone. Without one: what is there instead, such as a symlink, which is replaced by our file.

@@ -104,7 +104,7 @@ impl Installer {
         let (text, token) = desired.render()?;
         let now = (hash(&text), hash(&token));
         let before = self.credential;
-        let mut seen = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
+        let mut fingerprint = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
         if !is_good(path, &text, desired.mode) {
             let is_damage = before.is_some_and(|(text, _)| text == now.0);
             if is_damage && !self.may_mend(InstallStep::Kubeconfig, turn) {
@@ -112,7 +112,7 @@ impl Installer {
             }
             hostfs::write(path, text.as_bytes(), desired.mode)?;
             turn.changed = true;
-            seen = hostfs::fingerprint(path)?;
+            fingerprint = hostfs::fingerprint(path)?;
             // Its content is a secret: only the path is logged.
             if is_damage {
                 self.record_repair(
@@ -131,7 +131,7 @@ impl Installer {
         if turn.changed && !is_good(path, &text, desired.mode) {
             turn.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
         }
-        turn.witnesses.extend(seen.map(|seen| (path.to_owned(), seen)));
+        turn.witnesses.extend(fingerprint.map(|fingerprint| (path.to_owned(), fingerprint)));
         Ok(())
     }
 
@@ -170,11 +170,11 @@ impl Installer {
         }
         // Witnesses older than the look that finds all well: they tell of whatever happened since, even at once.
         let directory = self.settings.conf_dir.clone();
-        let seen = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
+        let fingerprints = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
         match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
-                turn.witnesses.extend(seen.0.map(|seen| (directory, seen)));
-                turn.witnesses.extend(seen.1.map(|seen| (holder, seen)));
+                turn.witnesses.extend(fingerprints.0.map(|fingerprint| (directory, fingerprint)));
+                turn.witnesses.extend(fingerprints.1.map(|fingerprint| (holder, fingerprint)));
             }
             ConfPlan::Do { .. } => {
                 turn.problems

@@ -50,7 +50,7 @@ impl InstallerStatus {
         if let Some(why) = &state.missing {
             return Err(why.as_str().into());
         }
-        let touched = |(path, seen): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *seen);
+        let touched = |(path, observed): &&(PathBuf, FileFingerprint)| !matches!(hostfs::fingerprint(path), Ok(Some(now)) if now == *observed);
         match state.witnesses.iter().find(touched) {
             Some((path, _)) => Err(format!("{} has changed and is being looked at", path.display()).into()),
             None => Ok(()),

@@ -145,7 +145,7 @@ impl Journal {
             all.page_entries(page),
             counterpart_page(page).map(|other| all.page_entries(other)).unwrap_or_default(),
         );
-        let mut seen = Vec::new();
+        let mut noticed = Vec::new();
         for (family, table) in tables {
             let name = table_entry(*family, table);
             if noted.contains_key(&name) {
@@ -155,9 +155,9 @@ impl Journal {
                 Some(before) => before.clone(),
                 None => BuiltIn::read_table(*family, table)?.to_string(),
             };
-            seen.push((name, before));
+            noticed.push((name, before));
         }
-        if seen.is_empty() { Ok(()) } else { self.note_values(page, seen.into_iter()) }
+        if noticed.is_empty() { Ok(()) } else { self.note_values(page, noticed.into_iter()) }
     }
 
     /// Removes the built-in chains that came since they were noted and that nobody uses, and forgets what was noted. In the

@@ -76,21 +76,21 @@ impl KubeClient {
         let doing = format!("watch objects of kind {}", collection.kind);
         config.initial_list_strategy = InitialListStrategy::StreamingList;
         let streamed = watcher(api.clone(), config).default_backoff();
-        let streamed = streamed.take_while(|seen| future::ready(!cannot_stream(seen)));
+        let streamed = streamed.take_while(|event| future::ready(!cannot_stream(event)));
         let mut gathered = GatheredList::default();
         let followed =
             FollowedCollection { client: self.kube.clone(), api, resource, collection: collection.clone() };
         let listed = StreamBackoff::new(followed.events(), DefaultBackoff::default());
-        let seen = streamed.chain(listed);
-        seen.filter_map(move |seen| future::ready(gathered.handle_event(seen, &doing)))
+        let event = streamed.chain(listed);
+        event.filter_map(move |event| future::ready(gathered.handle_event(event, &doing)))
     }
 }
 
 /// The answer of an API server that has no streaming lists: the request is invalid, or (500, within the stream) its
 /// storage does not do what they need. Where it was other trouble, an ordinary list does no harm.
-fn cannot_stream<K>(seen: &watcher::Result<Event<K>>) -> bool {
+fn cannot_stream<K>(event: &watcher::Result<Event<K>>) -> bool {
     use watcher::Error::{WatchError, WatchStartFailed};
-    let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = seen else { return false };
+    let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = event else { return false };
     matches!(status.code, 400 | 422 | 500)
 }
 
@@ -106,10 +106,10 @@ impl<T> Default for GatheredList<T> {
 impl<T> GatheredList<T> {
     fn handle_event(
         &mut self,
-        seen: watcher::Result<Event<SlimObject<T>>>,
+        event: watcher::Result<Event<SlimObject<T>>>,
         doing: &str,
     ) -> Option<Result<ListEvent<T>, Error>> {
-        match seen {
+        match event {
             Ok(Event::Init) => {
                 self.0 = Some(Vec::new());
                 None

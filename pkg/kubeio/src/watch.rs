@@ -33,8 +33,10 @@ impl KubeClient {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(object.group, "v1", object.kind));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), &object.namespace, &resource);
         let doing = format!("watch {} {}/{}", object.kind, object.namespace, object.name);
-        watcher::watch_object(api, &object.name).default_backoff().map(move |seen| match seen {
-            Ok(seen) => seen.map(parse_object).transpose().map_err(|cause| unreadable_error(&doing, &cause)),
+        watcher::watch_object(api, &object.name).default_backoff().map(move |event| match event {
+            Ok(event) => {
+                event.map(parse_object).transpose().map_err(|cause| unreadable_error(&doing, &cause))
+            }
             Err(cause) => Err(watch_error(&doing, cause)),
         })
     }

@@ -35,17 +35,17 @@ pub(super) fn compare_with_last(
     let mut state = last.unwrap_or_else(local::empty_report);
     let way = state.node.mode;
     let observe = || observe_network(settings, way);
-    let seen = match at {
+    let now = match at {
         None => observe(),
         Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved_report(error.to_string())),
     };
-    state.observation.unobserved = seen.observation.unobserved;
+    state.observation.unobserved = now.observation.unobserved;
     if way != Some(RedirectionMode::InPod) && state.observation.unobserved.is_empty() {
-        set_active_slot(&mut state, seen.node.active_slot);
+        set_active_slot(&mut state, now.node.active_slot);
     }
     state.plan.clear();
     state.node.agent_started_at = None;
-    compare_network(&mut state.network, seen.network);
+    compare_network(&mut state.network, now.network);
     if !is_known {
         forget_differences(&mut state.network); // everything that is there may be desired
     }
@@ -128,12 +128,12 @@ fn observe_all(settings: &CaptureSettings) -> Result<ObservedState, String> {
 }
 
 /// The last desired state, compared with what is there now; a network that was not observed has nothing observed.
-fn compare_network(network: &mut NetworkState, seen: NetworkState) {
-    network.ipsets = compare_objects(&mut network.ipsets, seen.ipsets);
-    network.rules = compare_objects(&mut network.rules, seen.rules);
-    network.routes = compare_objects(&mut network.routes, seen.routes);
+fn compare_network(network: &mut NetworkState, now: NetworkState) {
+    network.ipsets = compare_objects(&mut network.ipsets, now.ipsets);
+    network.rules = compare_objects(&mut network.rules, now.rules);
+    network.routes = compare_objects(&mut network.routes, now.routes);
     // Where a link leads is known only to an agent that knows where it should.
-    let links = seen
+    let links = now
         .links
         .observed
         .map(|links| links.into_iter().map(|link| report::LinkState { correct: true, ..link }).collect());
@@ -143,18 +143,18 @@ fn compare_network(network: &mut NetworkState, seen: NetworkState) {
     let ours = |all: Vec<SysctlState>| {
         all.into_iter().filter(|one| desired.contains(&(&one.netns, &one.name))).collect()
     };
-    let sysctls = Comparison { observed: seen.sysctls.observed.map(ours), ..Comparison::default() };
+    let sysctls = Comparison { observed: now.sysctls.observed.map(ours), ..Comparison::default() };
     network.sysctls = compare_objects(&mut network.sysctls, sysctls);
-    network.firewall = compare_firewall(&mut network.firewall, seen.firewall);
-    network.foreign = seen.foreign;
+    network.firewall = compare_firewall(&mut network.firewall, now.firewall);
+    network.foreign = now.foreign;
 }
 
 fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
     before: &mut Comparison<T>,
-    seen: Comparison<T>,
+    now: Comparison<T>,
 ) -> Comparison<T> {
     let desired = std::mem::take(&mut before.desired);
-    match seen.observed {
+    match now.observed {
         Some(observed) => Comparison::compare_sets(desired, observed),
         None => Comparison::without_observation(desired),
     }
@@ -163,10 +163,10 @@ fn compare_objects<T: Ord + report::OfFamily + std::fmt::Display>(
 /// Like [`compare_objects`], but for rules, which a save prints in another form than we do.
 fn compare_firewall(
     before: &mut Comparison<FirewallRule>,
-    seen: Comparison<FirewallRule>,
+    now: Comparison<FirewallRule>,
 ) -> Comparison<FirewallRule> {
     let desired = std::mem::take(&mut before.desired);
-    let Some(observed) = seen.observed else { return Comparison::without_observation(desired) };
+    let Some(observed) = now.observed else { return Comparison::without_observation(desired) };
     let normal = |rules: &[FirewallRule]| rules.iter().map(in_our_form).collect();
     let difference = Comparison::compare_sets(normal(&desired), normal(&observed)).differences;
     Comparison::with_differences(desired, observed, difference)
@@ -202,10 +202,10 @@ fn observe_pod(
 /// In node-level capture everything can be observed, except whether ztunnel is ready.
 fn judge_node_level(node: &NodeState, network: &NetworkState, pod: &mut PodState) {
     let open = node.no_ztunnel_policy == Some(ZtunnelFallback::Open.to_string());
-    let mut seen = NodeView::from_state(network);
-    seen.active = node.active_slot.is_some();
+    let mut view = NodeView::from_state(network);
+    view.active = node.active_slot.is_some();
     let mut evidence = Evidence { life: life_of(pod), ..Evidence::OUTSIDE };
-    judge_on_node(&seen, open, pod, &mut evidence);
+    judge_on_node(&view, open, pod, &mut evidence);
     pod.capture = evidence.classify().state;
 }
 

@@ -2,7 +2,7 @@
 
 use model::Family;
 use report::{Comparison, FirewallRule};
-use rules::{RuleLine, SeenLine};
+use rules::{ObservedLine, RuleLine};
 
 use crate::node::family_number;
 
@@ -12,20 +12,20 @@ pub(super) struct ShownRule {
     ours: String,
 }
 
-pub(super) fn shown_rule(place: &str, family: Family, seen: &SeenLine) -> ShownRule {
+pub(super) fn shown_rule(place: &str, family: Family, observed: &ObservedLine) -> ShownRule {
     let shown = FirewallRule {
         netns: place.to_owned(),
         family: family_number(family),
-        table: seen.line.table.name().to_owned(),
-        chain: seen.line.chain.clone(),
-        rule: seen.text.clone(),
+        table: observed.line.table.name().to_owned(),
+        chain: observed.line.chain.clone(),
+        rule: observed.text.clone(),
     };
-    ShownRule { shown, ours: seen.line.rule.clone() }
+    ShownRule { shown, ours: observed.line.rule.clone() }
 }
 
 /// The desired rule, in the form of the observed one.
-pub(super) fn as_seen(line: RuleLine) -> SeenLine {
-    SeenLine { text: line.rule.clone(), line }
+pub(super) fn to_observed_line(line: RuleLine) -> ObservedLine {
+    ObservedLine { text: line.rule.clone(), line }
 }
 
 /// Compares the meaning of rules, whatever their form, and shows the form.

@@ -22,7 +22,7 @@ use report::{
 use rules::ChainSet;
 
 use crate::{
-    firewall::{as_seen, compare_shown_rules, shown_rule},
+    firewall::{compare_shown_rules, shown_rule, to_observed_line},
     node::{compare_members, family_number},
 };
 
@@ -47,9 +47,9 @@ pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddress
         Err(error) => return blind.push(Unobserved::new(StatePart::Network, error)),
     };
     match probes.set_members() {
-        Ok(seen) => {
+        Ok(members) => {
             state.network.ipsets =
-                compare_members(desired, seen.into_iter(), |family| probe_set_name(family).to_owned());
+                compare_members(desired, members.into_iter(), |family| probe_set_name(family).to_owned());
         }
         Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
     }
@@ -66,13 +66,13 @@ fn compare_probe_rules(
     let observed = probes.observe_tables()?;
     let desired = chosen.captured_families().into_iter().flat_map(|family| {
         let lines = probes.desired_rules(family).rule_lines();
-        lines.into_iter().map(move |line| shown_rule("node", family, &as_seen(line)))
+        lines.into_iter().map(move |line| shown_rule("node", family, &to_observed_line(line)))
     });
-    let seen = Family::BOTH.into_iter().flat_map(|family| {
+    let shown_observed = Family::BOTH.into_iter().flat_map(|family| {
         let lines = ChainSet::PROBES.owned_lines(observed.family_tables(family));
         lines.into_iter().map(move |line| shown_rule("node", family, &line))
     });
-    let mut shown = compare_shown_rules(desired.collect(), seen.collect());
+    let mut shown = compare_shown_rules(desired.collect(), shown_observed.collect());
     if shown.differences.is_empty() {
         // A rule at the wrong place is not another rule.
         let kind = DifferenceKind::Changed;
@@ -151,9 +151,9 @@ pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
         preceding_rules: enrolled_pod.overruling_rules().map(str::to_owned).collect(),
         repair_count: enrolled_pod.repairs,
         bypassing_connections: enrolled_pod
-            .seen
+            .observed_rules
             .as_ref()
-            .map(|seen| outside_view(seen.outside_connections()))
+            .map(|rules| outside_view(rules.outside_connections()))
             .unwrap_or_default(),
         ..KernelView::default()
     };
@@ -214,16 +214,17 @@ fn probe_clauses(
         clauses
             .push(format!("by its routes the node reaches it from {reached}, which it replaces for probes"));
     }
-    let seen: BTreeSet<IpAddr> = sources.intersection(from).copied().collect();
+    let arrived: BTreeSet<IpAddr> = sources.intersection(from).copied().collect();
     let unchanged: BTreeSet<IpAddr> = replaced.intersection(from).copied().collect();
-    if seen.is_empty() && !unchanged.is_empty() {
+    if arrived.is_empty() && !unchanged.is_empty() {
         let unchanged = listed(&unchanged, " and ");
         clauses.push(format!(
             "connections have come from {unchanged} itself, which its rules do not take for probes"
         ));
     }
     // The kernel remembers a closed connection for two minutes.
-    let (verb, addresses) = if seen.is_empty() { ("no probe has", sources) } else { ("probes have", &seen) };
+    let (verb, addresses) =
+        if arrived.is_empty() { ("no probe has", sources) } else { ("probes have", &arrived) };
     clauses.push(format!("{verb} come from {} in the last two minutes", listed(addresses, " or ")));
     clauses
 }
@@ -250,14 +251,14 @@ pub(super) fn verify_rules(
         existing: chosen.existing,
     };
     let now = wire::rfc3339(SystemTime::now());
-    match ::inpod::observe_pod(netns, &desired, enrolled_pod.seen.as_deref(), tools) {
+    match ::inpod::observe_pod(netns, &desired, enrolled_pod.observed_rules.as_deref(), tools) {
         Err(error) => {
             pod.kernel.unobserved = Some(format!("its network namespace cannot be observed: {error}"));
         }
-        Ok(seen) => {
+        Ok(snapshot) => {
             pod.kernel.observed_at = Some(now);
             pod.kernel.observed.clear();
-            if seen.is_whole() {
+            if snapshot.is_whole() {
                 let names: Vec<String> =
                     families.iter().map(|family| format!("IPv{}", family_number(*family))).collect();
                 let observed = if enrolled_pod.options.open {
@@ -271,9 +272,9 @@ pub(super) fn verify_rules(
                     pod.kernel.observed.extend(observed_probes(netns, chosen, node));
                 }
             }
-            pod.kernel.bypassing_connections = outside_view(seen.outside_connections());
-            pod.kernel.preceding_rules = seen.bypass_reasons().map(str::to_owned).collect();
-            let is_complete = seen.is_whole();
+            pod.kernel.bypassing_connections = outside_view(snapshot.outside_connections());
+            pod.kernel.preceding_rules = snapshot.bypass_reasons().map(str::to_owned).collect();
+            let is_complete = snapshot.is_whole();
             let rules = match is_complete {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
                 true => RulesEvidence::Verified,
@@ -285,7 +286,7 @@ pub(super) fn verify_rules(
             if !is_complete {
                 pod.last_transition_time = None; // the change was not observed
             }
-            pod.kernel.differences.splice(..0, seen.differences().map(str::to_owned));
+            pod.kernel.differences.splice(..0, snapshot.differences().map(str::to_owned));
         }
     }
 }

@@ -204,17 +204,20 @@ fn observe_ambient(
     let mut holding = None;
     match &snapshot.way {
         CaptureSnapshot::Node { desired, .. } => {
-            let seen = node::observe_node(settings, desired.as_ref());
-            let active = seen.observed.as_ref().and_then(|seen| node::active_slot(settings, seen));
+            let observation = node::observe_node(settings, desired.as_ref());
+            let active = observation
+                .observed
+                .as_ref()
+                .and_then(|observation| node::active_slot(settings, observation));
             state.node.active_slot = active.map(planner::node::ZtunnelSlot::number);
             // A slot that could not be built carries no traffic, and nothing bypasses the mesh for lack of it.
             if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
                 let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };
                 let mut without = StateReport::default();
-                node::add_network(settings, Some(&held), seen.clone(), &mut without);
+                node::add_network(settings, Some(&held), observation.clone(), &mut without);
                 holding = Some(without.network);
             }
-            node::add_network(settings, desired.as_ref(), seen, &mut state);
+            node::add_network(settings, desired.as_ref(), observation, &mut state);
         }
         CaptureSnapshot::InPod { members, .. } => inpod::observe_probes(settings, members, &mut state),
         CaptureSnapshot::None => {}

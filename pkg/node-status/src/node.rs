@@ -111,9 +111,9 @@ pub(super) fn compare_members(
     let member = |ip: IpAddr, uid: Option<PodUid>| SetMember { set: set(Family::of_ip(ip)), ip, uid };
     let want: Vec<SetMember> = desired.iter().map(|(ip, uid)| member(*ip, Some(uid.clone()))).collect();
     let have: Vec<SetMember> = observed.map(|(ip, uid)| member(ip, uid)).collect();
-    let filled = have.iter().map(|seen| match &seen.uid {
-        Some(_) => seen.clone(),
-        None => member(seen.ip, desired.get(&seen.ip).cloned()),
+    let filled = have.iter().map(|one| match &one.uid {
+        Some(_) => one.clone(),
+        None => member(one.ip, desired.get(&one.ip).cloned()),
     });
     let difference = Comparison::compare_sets(want.clone(), filled.collect()).differences;
     Comparison::with_differences(want, have, difference)

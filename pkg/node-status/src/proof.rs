@@ -70,7 +70,7 @@ impl NodeInspector {
         let Some((chosen, enrolled_pod)) = chosen.zip(enrolled_pod).filter(|(_, pod)| !pod.leaving) else {
             return Err("the agent does not capture it".to_owned());
         };
-        let netns = enrolled_pod.netns.clone().ok_or_else(|| unseen_reason(pod))?;
+        let netns = enrolled_pod.netns.clone().ok_or_else(|| unobserved_reason(pod))?;
         let rules = |family| (family, rules::inpod::pod_rules(&chosen.rules, &enrolled_pod.options, family));
         let rules =
             chosen.captured_families().into_iter().filter(|family| has_family(pod, *family)).map(rules);
@@ -83,7 +83,7 @@ impl NodeInspector {
         let redirect = self.sidecar_redirect(records, pod);
         let redirect =
             redirect.ok_or("neither the API server nor a record of its ADD says what is to be redirected")?;
-        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unseen_reason(pod))?)?;
+        let netns = self.netns_of(pod.kernel.netns.ok_or_else(|| unobserved_reason(pod))?)?;
         let choice = if redirect.dual_stack { FamilyChoice::Dual } else { FamilyChoice::First };
         let families = netns.run_in(|| choice.of_this_netns()).map_err(|error| error.to_string())?;
         let families = families.map_err(|error| error.to_string())?;
@@ -142,6 +142,6 @@ fn has_family(pod: &PodState, family: Family) -> bool {
     pod.ips.is_empty() || pod.ips.iter().any(|ip| Family::of_ip(*ip) == family)
 }
 
-fn unseen_reason(pod: &PodState) -> String {
+fn unobserved_reason(pod: &PodState) -> String {
     pod.kernel.unobserved.clone().unwrap_or_else(|| "its network namespace is not known".to_owned())
 }

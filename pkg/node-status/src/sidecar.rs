@@ -108,17 +108,17 @@ pub(super) fn observe_sidecars(
                 .ok_or_else(|| all.not_found(&pod.ips, places)),
         };
         let late = || began.elapsed() > LIMIT;
-        let seen = outcome.and_then(|netns| {
+        let comparison = outcome.and_then(|netns| {
             pod.kernel.netns = Some(netns_ref(netns.id()));
             let then = adds.rules.get(&pod.uid);
             cache.compare_cached(netns, |netns| compare_rules(netns, redirect, then), late)
         });
-        add_comparison(pod, PodLife::Running, seen);
+        add_comparison(pod, PodLife::Running, comparison);
     }
 }
 
-pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, seen: Result<RulesComparison, String>) {
-    match seen {
+pub(super) fn add_comparison(pod: &mut PodState, life: PodLife, comparison: Result<RulesComparison, String>) {
+    match comparison {
         Err(why) => {
             pod.capture = SIDECAR.classify().state;
             pod.kernel.unobserved = Some(why);

@@ -17,15 +17,15 @@ pub(crate) fn observe_inside(
     located: &mut LocatedPod,
     options: &FirewallOptions,
 ) -> Result<ObservedInside, Error> {
-    let mut seen = observe_network(slot, &mut located.net)?;
+    let mut observed = observe_network(slot, &mut located.net)?;
     let (opened, found, sysctls) = located.netns.run_in(|| {
         let (opened, found) = Firewall::open(options)?;
         Ok::<_, Error>((opened, found, read_sysctls(&watched_inside_sysctls())?))
     })??;
     located.firewall = Some(opened);
-    seen.firewall = found.families;
-    seen.sysctls = sysctls;
-    Ok(seen)
+    observed.firewall = found.families;
+    observed.sysctls = sysctls;
+    Ok(observed)
 }
 
 fn observe_network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<ObservedInside, Error> {

@@ -179,8 +179,8 @@ impl NodePath {
             ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect();
         let addresses = self.net.list_addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
-            let seen = ObservedLink { up: link.flags.is_up(), right: false };
-            observed.links.insert(link.name.clone(), seen);
+            let state = ObservedLink { up: link.flags.is_up(), right: false };
+            observed.links.insert(link.name.clone(), state);
             let own = addresses.iter().filter(|address| address.index == link.index);
             let nets = own.filter_map(|own| IpNet::new(own.ip, own.prefix_len).ok());
             observed.addresses.extend(nets.map(|net| (link.name.clone(), net)));
@@ -235,15 +235,15 @@ impl NodePath {
             let same = generation.ips.iter().any(|ip| slot.select_from(&known.ips).contains(ip));
             let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
             for pair in link_pairs(slot) {
-                let Some(seen) = observed.links.get_mut(&pair.node) else { continue };
+                let Some(link_state) = observed.links.get_mut(&pair.node) else { continue };
                 let link = self.net.link_by_name(&pair.node)?;
-                seen.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
+                link_state.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
             }
-            let mut seen = inside::observe_inside(slot, located, &self.options)?;
+            let mut inside_state = inside::observe_inside(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
-            seen.journal = noted.page_entries(JournalPage::Settings(whose));
-            seen.chains_noted = noted.has_notes(JournalPage::Chains(whose));
-            *slot.of_mut(&mut observed.inside) = Some(seen);
+            inside_state.journal = noted.page_entries(JournalPage::Settings(whose));
+            inside_state.chains_noted = noted.has_notes(JournalPage::Chains(whose));
+            *slot.of_mut(&mut observed.inside) = Some(inside_state);
         }
         Ok(())
     }

@@ -199,8 +199,8 @@ fn restore_rules(
     if done.is_unchanged() {
         return Ok((Vec::new(), connections));
     }
-    let seen = redirect::verify(&redirect.config, families, options)?;
-    match seen.differences {
+    let observed = redirect::verify(&redirect.config, families, options)?;
+    match observed.differences {
         missing if missing.is_empty() => Ok((done.differences, connections)),
         missing => Err(InPlaceError::NotInPlace(missing)),
     }

@@ -136,8 +136,8 @@ fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<NodeFa
         explanation.node_problems.push(sanitize_text(&fault.finding.says));
         explanation.advice.extend(fault.finding.advice);
     }
-    let mut seen = std::collections::BTreeSet::new();
-    explanation.advice.retain(|advice| seen.insert(advice.clone()));
+    let mut observed = std::collections::BTreeSet::new();
+    explanation.advice.retain(|advice| observed.insert(advice.clone()));
     explanation.code = found.code;
     explanation
 }

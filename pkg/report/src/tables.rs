@@ -141,7 +141,7 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         .map(|blind| format!("{}: {}", to_clause(&blind.description), to_clause(&blind.message)))
         .collect();
     let network = &state.network;
-    for (kind, part, is_unseen) in [
+    for (kind, part, is_unobserved) in [
         (
             "ipsets",
             StatePart::Ipsets,
@@ -166,7 +166,7 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         ),
     ] {
         let is_told = |blind: &Unobserved| [part, StatePart::Network].contains(&blind.part);
-        if is_unseen && !state.observation.unobserved.iter().any(is_told) {
+        if is_unobserved && !state.observation.unobserved.iter().any(is_told) {
             all.push(format!("{kind}: the kernel could not be asked"));
         }
     }

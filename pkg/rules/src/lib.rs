@@ -25,7 +25,7 @@ pub use ir::{
     AddressSide, Chain, CtStates, Hook, HookJump, JumpPlace, LocalRoute, Match, MatchValue, PortRange, Rule,
     RuleSet, Table, TableRules, Target, TransportProtocol,
 };
-pub use list::{RuleLine, SeenLine};
+pub use list::{ObservedLine, RuleLine};
 pub use parse::{SavedRule, SavedTable, SavedTables, SavedTablesBuilder};
 pub use plan::{AddedRule, ChainSet, RuleChange, RulePlace, TableEdit};
 pub use recorded::{RecordedRules, UnknownRecordedRule};

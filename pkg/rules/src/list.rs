@@ -19,7 +19,7 @@ pub struct RuleLine {
 
 /// A rule that a save shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenLine {
+pub struct ObservedLine {
     /// For comparisons.
     pub line: RuleLine,
     /// Text behind the chain's name, to the letter of the save.
@@ -47,15 +47,15 @@ impl RuleSet {
 impl ChainSet {
     /// Returns those of a namespace's rules that are this owner's: the rules in its chains, and those that lead there.
     #[must_use]
-    pub fn owned_lines(self, observed: &SavedTables) -> Vec<SeenLine> {
+    pub fn owned_lines(self, observed: &SavedTables) -> Vec<ObservedLine> {
         let mut lines = Vec::new();
         for (table, saved) in &observed.tables {
             let jumps = saved.rules_into_chains_of(self).map(|(_, rule)| rule);
             let inside = saved.rules.iter().filter(|rule| self.contains(&rule.chain));
-            lines.extend(jumps.chain(inside).map(|seen| {
-                let rule = seen.rule.as_ref().map_or_else(|| seen.text.clone(), ToString::to_string);
-                let line = RuleLine { table: *table, chain: seen.chain.clone(), rule };
-                SeenLine { line, text: seen.text.clone() }
+            lines.extend(jumps.chain(inside).map(|found| {
+                let rule = found.rule.as_ref().map_or_else(|| found.text.clone(), ToString::to_string);
+                let line = RuleLine { table: *table, chain: found.chain.clone(), rule };
+                ObservedLine { line, text: found.text.clone() }
             }));
         }
         lines

@@ -21,13 +21,17 @@ impl InPodCapture {
             ambiguous += usize::from(enrolled_pod.ambiguity.is_some());
             excepted += usize::from(enrolled_pod.options.exceptions != PodExceptions::default());
             overruled += usize::from(enrolled_pod.overruling_rules().next().is_some());
-            outside += enrolled_pod.seen.iter().map(|seen| seen.outside_connections().count).sum::<usize>();
+            outside += enrolled_pod
+                .observed_rules
+                .iter()
+                .map(|rules| rules.outside_connections().count)
+                .sum::<usize>();
             if only.is_some_and(|changed| !changed.pods.contains_key(uid)) {
                 continue;
             }
             state.notices.refused_exceptions(&enrolled_pod.name, uid, &enrolled_pod.refused_exceptions);
             state.notices.can_bypass(&enrolled_pod.name, uid, enrolled_pod.privilege);
-            if enrolled_pod.seen.is_none() {
+            if enrolled_pod.observed_rules.is_none() {
                 continue; // the last result counts until the next observation
             }
             let found: Vec<&str> = enrolled_pod.overruling_rules().collect();

@@ -246,7 +246,7 @@ impl InPodCapture {
                 );
                 let changed = !report.differences.is_empty();
                 if changed && enrolled_pod.netns_id() == Some(netns) {
-                    enrolled_pod.seen = None; // it is observed next
+                    enrolled_pod.observed_rules = None; // it is observed next
                     // After a repair that did not hold, or could not be verified.
                     if enrolled_pod.looked.is_some() {
                         self.metrics.count_repair("pod");
@@ -273,8 +273,8 @@ impl InPodCapture {
         whole: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
-        let seen = enrolled_pod.seen.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
-        let Some(glance) = whole.or(seen) else { return self.execute_action(&uid, PodAction::Observe) };
+        let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
+        let Some(glance) = whole.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
         let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
         self.handle_result(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
     }
@@ -298,12 +298,12 @@ impl InPodCapture {
                     self.metrics.count_repair("pod");
                 }
                 if is_there {
-                    let before = enrolled_pod.seen.as_ref();
+                    let before = enrolled_pod.observed_rules.as_ref();
                     differs = before.is_none_or(|before| {
                         !before.bypass_reasons().eq(glance.bypass_reasons())
                             || before.outside_connections() != glance.outside_connections()
                     });
-                    enrolled_pod.seen = Some(glance);
+                    enrolled_pod.observed_rules = Some(glance);
                     enrolled_pod.looked = Some(SystemTime::now());
                 }
                 Ok(repaired)

@@ -61,7 +61,7 @@ pub(super) struct EnrolledPod {
     /// A later one, for the next observation.
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
-    pub(super) seen: Option<Arc<PodRulesSnapshot>>,
+    pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
     /// How many looks at its rules since the last full one only asked for their generation.
     quick_looks: u32,
     /// When its rules were last observed.
@@ -98,7 +98,7 @@ impl EnrolledPod {
             watch: None,
             examined: None,
             disturbance: None,
-            seen: None,
+            observed_rules: None,
             quick_looks: 0,
             looked: None,
             waiting: Vec::new(),
@@ -125,7 +125,7 @@ impl EnrolledPod {
         let open = is_away && self.options.exceptions.without_ztunnel;
         let changed = std::mem::replace(&mut self.options.open, open) != open;
         if changed {
-            (self.seen, self.looked) = (None, None); // the other rules
+            (self.observed_rules, self.looked) = (None, None); // the other rules
         }
         changed
     }
@@ -146,7 +146,7 @@ impl EnrolledPod {
         (self.witness, self.ambiguity) = (Some(witness), None);
         if self.netns_id() != Some(id) {
             self.netns = Some(Arc::new(netns));
-            (self.seen, self.watch) = (None, None);
+            (self.observed_rules, self.watch) = (None, None);
             (self.examined, self.disturbance) = (None, None);
         }
         id
@@ -163,7 +163,7 @@ impl EnrolledPod {
 
     /// Rules of other components that precede ours, as they were last observed.
     pub(super) fn overruling_rules(&self) -> impl Iterator<Item = &str> {
-        self.seen.iter().flat_map(|seen| seen.bypass_reasons())
+        self.observed_rules.iter().flat_map(|rules| rules.bypass_reasons())
     }
 
     /// Whether it ends with a container.
@@ -185,19 +185,19 @@ impl EnrolledPod {
     /// and whatever changed since would be notified, except new legacy tables. The pod itself cannot make any, and for those of a
     /// component on the node a full look follows a few of these.
     pub(super) fn can_look_quickly(&self) -> bool {
-        let is_decisive = |seen: &Arc<PodRulesSnapshot>| seen.decisive_generation().is_some();
+        let is_decisive = |rules: &Arc<PodRulesSnapshot>| rules.decisive_generation().is_some();
         self.lifecycle.rules_state() == RulesState::Verified
             && self.lifecycle.last_failure().is_none()
             && self.privilege < NetworkPrivilege::NetAdmin
             && self.quick_looks < QUICK_LOOKS
             && self.disturbance.is_none()
-            && self.seen.as_ref().is_some_and(is_decisive)
+            && self.observed_rules.as_ref().is_some_and(is_decisive)
             && self.watch.is_some()
     }
 
     /// A look at its rules, which begins now, if there is something to compare them with.
     pub(super) fn glance_order(&mut self, uid: &PodUid) -> Option<GlanceOrder> {
-        let (netns, before) = (self.netns.clone()?, self.seen.clone()?);
+        let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
         self.begun = Instant::now();
         let watch = self.watch.as_ref().filter(|_| self.can_look_quickly()).map(NetnsWatch::id);
         self.quick_looks = if watch.is_some() { self.quick_looks + 1 } else { 0 };
@@ -209,7 +209,9 @@ impl EnrolledPod {
         // Of a watch that is just being begun, the result of the observation will tell.
         let is_own = self.watch.as_ref().is_none_or(|watch| watch.id() == change.watch);
         let disturbance = NetnsDisturbance::new(change);
-        if !is_own || disturbance.was_observed(self.seen.as_ref().and_then(|seen| seen.generation())) {
+        if !is_own
+            || disturbance.was_observed(self.observed_rules.as_ref().and_then(|rules| rules.generation()))
+        {
             return false;
         }
         self.disturbance = Some(match self.disturbance.take() {
@@ -221,7 +223,7 @@ impl EnrolledPod {
 
     /// An observation has ended. Returns what it was begun for, or what happened meanwhile and it saw.
     pub(super) fn end_observation(&mut self) -> Option<NetnsDisturbance> {
-        let generation = self.seen.as_ref().and_then(|seen| seen.generation());
+        let generation = self.observed_rules.as_ref().and_then(|rules| rules.generation());
         let observed = self.disturbance.take_if(|disturbance| disturbance.was_observed(generation));
         self.examined.take().or(observed)
     }
@@ -247,7 +249,7 @@ impl EnrolledPod {
             leaving: self.lifecycle.is_leaving(),
             refused: self.lifecycle.refusal_reason().map(str::to_owned),
             looked: self.looked,
-            seen: self.seen.clone(),
+            observed_rules: self.observed_rules.clone(),
             witness: self.witness,
             ambiguity: self.ambiguity.map(|streak| streak.why),
             trouble: ambiguity.or_else(|| self.lifecycle.last_failure().map(str::to_owned)),

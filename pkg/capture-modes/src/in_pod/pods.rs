@@ -57,7 +57,8 @@ impl InPodCapture {
         let Some(netns) = enrolled_pod.netns.clone() else { return };
         enrolled_pod.begun = Instant::now();
         let urgent = *action == PodAction::Capture && enrolled_pod.lifecycle.is_awaited();
-        let (uid, pod, before) = (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.seen.clone());
+        let (uid, pod, before) =
+            (uid.clone(), enrolled_pod.options.clone(), enrolled_pod.observed_rules.clone());
         // A connection through the node's ztunnel must not continue without any.
         let existing = if self.takes_over { ExistingConnections::Reset } else { enrolled_pod.existing };
         let watch = enrolled_pod.watch.is_none();

@@ -165,13 +165,13 @@ impl WorkerContext {
             }
             CaptureJob::Check { netns, pod, before, reply } => {
                 let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
-                let seen =
+                let observed =
                     inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(words);
-                let fine = |seen: PodRulesSnapshot| match seen.is_whole() {
+                let fine = |observed: PodRulesSnapshot| match observed.is_whole() {
                     true => Ok(()),
-                    false => Err(seen.differences().collect::<Vec<_>>().join("; ").into()),
+                    false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
                 };
-                drop(reply.send(seen.and_then(fine))); // a requester that has given up needs no answer
+                drop(reply.send(observed.and_then(fine))); // a requester that has given up needs no answer
                 return None;
             }
             CaptureJob::Exempt => {
@@ -234,9 +234,9 @@ impl WorkerContext {
                 )
             })
             .collect();
-        let mut seen = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
+        let mut observed = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
         for order in left {
-            let now = seen.next().flatten().filter(PodRulesSnapshot::is_whole);
+            let now = observed.next().flatten().filter(PodRulesSnapshot::is_whole);
             pods.push(order.to_result(now.map(|now| reuse_snapshot(Some(&order.before), now))));
         }
         JobResult::Glanced { pods, changes }
@@ -266,9 +266,9 @@ impl WorkerContext {
         desired: &PodRulesSpec<'_>,
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
-        let seen = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
-        if seen.is_whole() {
-            let glance = reuse_snapshot(before, seen);
+        let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
+        if found.is_whole() {
+            let glance = reuse_snapshot(before, found);
             return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
         }
         let made = inpod::capture_pod(netns, desired, &self.options)?;

@@ -80,7 +80,8 @@ impl CaptureMode for NodeCapture {
     ) {
         let verified = self.verified.as_ref();
         let captured = |ip| {
-            self.fresh.contains(ip) || verified.is_some_and(|seen| seen.desired.members.contains_key(ip))
+            self.fresh.contains(ip)
+                || verified.is_some_and(|verified| verified.desired.members.contains_key(ip))
         };
         if attachment.ips.iter().any(captured) {
             state.mark_dirty(ReconcileScope::Membership);

@@ -85,7 +85,7 @@ impl NodeCapture {
         self.refused_exceptions = report_refused_exceptions(state, &desired);
         shared::write_shared_config(&self.settings, &desired)?;
         self.applied = Some(desired.clone());
-        self.verified = Some(VerifiedState { desired, seen: observed });
+        self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
         self.path.let_go().map_err(words)?;
         Ok(NodePass { lost, repaired })
@@ -166,14 +166,14 @@ impl NodeCapture {
         observed: &mut ObservedState,
         desired: &DesiredState,
     ) -> Result<(), Reason> {
-        if let Some(VerifiedState { seen, .. }) =
+        if let Some(VerifiedState { observed: verified, .. }) =
             self.verified.as_ref().filter(|_| scope != ReconcileScope::Full)
         {
-            observed.firewall.clone_from(&seen.firewall);
-            observed.sysctls.clone_from(&seen.sysctls);
-            observed.inside.clone_from(&seen.inside);
+            observed.firewall.clone_from(&verified.firewall);
+            observed.sysctls.clone_from(&verified.sysctls);
+            observed.inside.clone_from(&verified.inside);
             for (name, link) in &mut observed.links {
-                link.right = seen.links.get(name).is_some_and(|seen| seen.right);
+                link.right = verified.links.get(name).is_some_and(|verified| verified.right);
             }
             return Ok(());
         }

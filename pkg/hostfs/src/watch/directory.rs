@@ -18,7 +18,7 @@ pub(super) struct WatchedDirectory {
 enum WatchState {
     New,
     Watched(i32),
-    Polled { why: String, seen: DirectoryListing },
+    Polled { why: String, listing: DirectoryListing },
 }
 
 impl WatchedDirectory {
@@ -48,23 +48,24 @@ impl WatchedDirectory {
                 false
             }
             (Err(why), WatchState::New | WatchState::Watched(_)) => {
-                self.state = WatchState::Polled { why, seen: DirectoryListing::read_directory(&self.path) };
+                self.state =
+                    WatchState::Polled { why, listing: DirectoryListing::read_directory(&self.path) };
                 true
             }
             (Ok(watch), state) => match mem::replace(state, WatchState::Watched(watch)) {
                 WatchState::New => true,
                 WatchState::Watched(before) => before != watch,
                 // Compared after the watch is there, so nothing falls between.
-                WatchState::Polled { seen, .. } => seen != DirectoryListing::read_directory(&self.path),
+                WatchState::Polled { listing, .. } => listing != DirectoryListing::read_directory(&self.path),
             },
         }
     }
 
     /// If it is polled: whether it is not what it was.
     pub(super) fn compare_listing(&mut self) -> bool {
-        let WatchState::Polled { seen, .. } = &mut self.state else { return false };
+        let WatchState::Polled { listing, .. } = &mut self.state else { return false };
         let now = DirectoryListing::read_directory(&self.path);
-        now != mem::replace(seen, now.clone())
+        now != mem::replace(listing, now.clone())
     }
 }
 

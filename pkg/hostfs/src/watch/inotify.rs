@@ -64,7 +64,7 @@ impl Inotify {
     pub(super) fn drain_events(&self, watches: &[i32]) -> Result<PendingEvents, String> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
-        let mut seen = PendingEvents::default();
+        let mut pending = PendingEvents::default();
         let mut taken = 0;
         while taken < MOST || !reader.is_buffer_empty() {
             let (flags, watch) = match reader.next() {
@@ -75,10 +75,10 @@ impl Inotify {
             };
             taken += 1;
             let ours = flags.contains(ReadFlags::QUEUE_OVERFLOW) || watches.contains(&watch);
-            seen.changed |= ours;
-            seen.unsure |= ours && flags.intersects(ENDS);
+            pending.changed |= ours;
+            pending.unsure |= ours && flags.intersects(ENDS);
         }
-        Ok(seen)
+        Ok(pending)
     }
 }
 

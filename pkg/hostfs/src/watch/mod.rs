@@ -156,13 +156,13 @@ impl DirectoryWatcher {
         let end = Instant::now() + at_most;
         let mut quiet = Instant::now() + quiet_for;
         while !wake.woken {
-            let Ok(seen) = self.wait_once(Some(quiet.min(end))) else { break };
-            *wake |= seen;
+            let Ok(events) = self.wait_once(Some(quiet.min(end))) else { break };
+            *wake |= events;
             let now = Instant::now();
-            if now >= end || (!seen.changed && now >= quiet && !self.compare_polled()) {
+            if now >= end || (!events.changed && now >= quiet && !self.compare_polled()) {
                 break;
             }
-            if seen.changed || now >= quiet {
+            if events.changed || now >= quiet {
                 quiet = now + quiet_for;
             }
         }
@@ -200,9 +200,9 @@ impl DirectoryWatcher {
         let Ok(inotify) = &self.inotify else { return false };
         let watches = self.current_watches();
         match inotify.drain_events(&watches) {
-            Ok(seen) => {
-                self.unsure |= seen.unsure;
-                seen.changed
+            Ok(events) => {
+                self.unsure |= events.unsure;
+                events.changed
             }
             Err(why) => {
                 self.inotify = Err(why);

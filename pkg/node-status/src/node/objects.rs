@@ -10,10 +10,10 @@ use planner::node::{
     DesiredInside, DesiredNode, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo,
 };
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
-use rules::{ChainSet, RuleSet, SavedTables, SeenLine};
+use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
 
 use super::{family_number, policy_rule};
-use crate::firewall::{ShownRule, as_seen, shown_rule};
+use crate::firewall::{ShownRule, shown_rule, to_observed_line};
 
 /// Objects of one place, or of all.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct NetworkObjects {
     addresses: Vec<(String, IpNet)>,
     sysctls: BTreeMap<String, String>,
     journal: BTreeMap<String, String>,
-    firewall: Vec<(Family, SeenLine)>,
+    firewall: Vec<(Family, ObservedLine)>,
 }
 
 /// Both sides, ready to be shown.
@@ -62,8 +62,8 @@ impl ComparedLists {
         let ours = have.sysctls.iter().filter(|(name, _)| want.sysctls.contains_key(*name));
         let observed: Vec<SysctlState> = ours.map(|(name, value)| show(name, value)).collect();
         let mut of = Comparison::compare_sets(desired, observed);
-        for seen in of.observed.iter_mut().flatten() {
-            seen.previous_value = have.journal.get(&seen.name).cloned();
+        for setting in of.observed.iter_mut().flatten() {
+            setting.previous_value = have.journal.get(&setting.name).cloned();
         }
         self.sysctls.desired.append(&mut of.desired);
         self.sysctls.observed.get_or_insert_default().extend(of.observed.unwrap_or_default());
@@ -85,14 +85,14 @@ impl ShownObjects {
     }
 }
 
-fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, SeenLine)> {
+fn desired_lines(sets: &BTreeMap<Family, RuleSet>) -> Vec<(Family, ObservedLine)> {
     let of = |(family, set): (&Family, &RuleSet)| {
-        set.rule_lines().into_iter().map(|line| (*family, as_seen(line))).collect()
+        set.rule_lines().into_iter().map(|line| (*family, to_observed_line(line))).collect()
     };
     sets.iter().flat_map(|one| -> Vec<_> { of(one) }).collect()
 }
 
-fn seen_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, SeenLine)> {
+fn observed_lines(saved: &BTreeMap<Family, SavedTables>) -> Vec<(Family, ObservedLine)> {
     let of = |(family, saved): (&Family, &SavedTables)| {
         ChainSet::NODE.owned_lines(saved).into_iter().map(|line| (*family, line)).collect()
     };
@@ -120,15 +120,15 @@ impl From<&DesiredNode> for NetworkObjects {
 }
 
 impl From<&ObservedState> for NetworkObjects {
-    fn from(seen: &ObservedState) -> NetworkObjects {
+    fn from(observed: &ObservedState) -> NetworkObjects {
         NetworkObjects {
-            rules: seen.rules.clone(),
-            routes: seen.routes.clone(),
-            links: seen.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
-            addresses: without_link_local(&seen.addresses),
-            sysctls: seen.sysctls.clone(),
-            journal: seen.journal.clone(),
-            firewall: seen_lines(&seen.firewall),
+            rules: observed.rules.clone(),
+            routes: observed.routes.clone(),
+            links: observed.links.iter().map(|(name, link)| (name.clone(), (link.up, link.right))).collect(),
+            addresses: without_link_local(&observed.addresses),
+            sysctls: observed.sysctls.clone(),
+            journal: observed.journal.clone(),
+            firewall: observed_lines(&observed.firewall),
         }
     }
 }
@@ -149,15 +149,15 @@ impl From<&DesiredInside> for NetworkObjects {
 }
 
 impl From<&ObservedInside> for NetworkObjects {
-    fn from(seen: &ObservedInside) -> NetworkObjects {
+    fn from(observed: &ObservedInside) -> NetworkObjects {
         NetworkObjects {
-            rules: seen.rules.clone(),
-            routes: seen.routes.clone(),
-            links: seen.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
-            addresses: without_link_local(&seen.addresses),
-            sysctls: seen.sysctls.clone(),
-            journal: seen.journal.clone(),
-            firewall: seen_lines(&seen.firewall),
+            rules: observed.rules.clone(),
+            routes: observed.routes.clone(),
+            links: observed.links.iter().map(|(name, up)| (name.clone(), (*up, true))).collect(),
+            addresses: without_link_local(&observed.addresses),
+            sysctls: observed.sysctls.clone(),
+            journal: observed.journal.clone(),
+            firewall: observed_lines(&observed.firewall),
         }
     }
 }

@@ -73,14 +73,14 @@ fn lost_routes(routes: &Comparison<RouteState>) -> Vec<&RouteState> {
 ///
 /// `open`: without a ztunnel, traffic bypasses the mesh.
 pub(crate) fn judge_on_node(
-    seen: &NodeNetwork<'_>,
+    network: &NodeNetwork<'_>,
     open: bool,
     shown: &mut PodState,
     evidence: &mut Evidence,
 ) {
-    let active = seen.active;
+    let active = network.active;
     let inside: Vec<IpAddr> =
-        shown.ips.iter().copied().filter(|ip| seen.has_member(*ip, &shown.uid)).collect();
+        shown.ips.iter().copied().filter(|ip| network.has_member(*ip, &shown.uid)).collect();
     if shown.mode != Some(RedirectionMode::Node) {
         if !inside.is_empty() && shown.mode.is_none() {
             evidence.membership = MeshMembership::Outside { remains: true };
@@ -90,7 +90,7 @@ pub(crate) fn judge_on_node(
         return;
     }
     evidence.membership = MeshMembership::Member;
-    if seen.members.is_none() {
+    if network.members.is_none() {
         evidence.rules = RulesEvidence::Unobserved;
         shown.kernel.unobserved = Some("the node's network could not be observed".to_owned());
         return;
@@ -100,11 +100,11 @@ pub(crate) fn judge_on_node(
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
         let of = family_number(Family::of_ip(ip));
-        let broken = seen.broken.iter().filter(|rule| rule.concerns_family(of));
+        let broken = network.broken.iter().filter(|rule| rule.concerns_family(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
-        let lost: Vec<&RouteState> = seen.lost_for(ip).collect();
+        let lost: Vec<&RouteState> = network.lost_for(ip).collect();
         // Where a route is missing, what holds its traffic applies, unless that is missing, too.
-        leaks |= !inside.contains(&ip) || seen.holding.as_deref().unwrap_or(seen).may_bypass(ip);
+        leaks |= !inside.contains(&ip) || network.holding.as_deref().unwrap_or(network).may_bypass(ip);
         if !inside.contains(&ip) {
             differences.push(format!("{ip} is not in the set of enrolled addresses"));
         } else if active && lost.is_empty() && broken.is_empty() {
@@ -128,16 +128,20 @@ pub(crate) fn judge_on_node(
 }
 
 /// An address that is missing in the set of probed pods blocks the kubelet's probes, and nothing else.
-pub(super) fn add_missing_probes(seen: &NodeNetwork<'_>, settings: &CaptureSettings, shown: &mut PodState) {
+pub(super) fn add_missing_probes(
+    network: &NodeNetwork<'_>,
+    settings: &CaptureSettings,
+    shown: &mut PodState,
+) {
     let captured = matches!(shown.capture, CaptureState::Captured | CaptureState::Held);
-    let Some(chosen) = settings.capture.in_pod().filter(|_| captured && seen.members.is_some()) else {
+    let Some(chosen) = settings.capture.in_pod().filter(|_| captured && network.members.is_some()) else {
         return;
     };
     let families = chosen.captured_families();
     let lacking = shown
         .ips
         .iter()
-        .filter(|ip| families.contains(&Family::of_ip(**ip)) && !seen.has_member(**ip, &shown.uid));
+        .filter(|ip| families.contains(&Family::of_ip(**ip)) && !network.has_member(**ip, &shown.uid));
     let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
     shown.kernel.differences.extend(words);
 }

@@ -87,9 +87,9 @@ fn slot_steps(
     steps.extend(address_steps(place, &desired, &inside.addresses, &fresh));
     // A new link has the settings that all new links have.
     let of_fresh = |name: &str| name.split('/').any(|part| fresh.contains(part));
-    let differ = |desired: BTreeMap<String, String>, seen: &BTreeMap<String, String>| {
+    let differ = |desired: BTreeMap<String, String>, found: &BTreeMap<String, String>| {
         let settings =
-            desired.into_iter().filter(|(name, value)| of_fresh(name) || seen.get(name) != Some(value));
+            desired.into_iter().filter(|(name, value)| of_fresh(name) || found.get(name) != Some(value));
         settings.collect::<Vec<_>>()
     };
     steps.extend(sysctl_step(place, differ(want::inside_sysctls(slot), &inside.sysctls)));

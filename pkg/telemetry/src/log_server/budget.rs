@@ -38,20 +38,20 @@ struct TokenBucket {
     rate: LogRate,
     lines: f64,
     bytes: f64,
-    seen: Instant,
+    refilled: Instant,
 }
 
 impl TokenBucket {
     fn full(rate: LogRate, now: Instant) -> TokenBucket {
-        TokenBucket { rate, lines: f64::from(rate.lines), bytes: f64::from(rate.bytes), seen: now }
+        TokenBucket { rate, lines: f64::from(rate.lines), bytes: f64::from(rate.bytes), refilled: now }
     }
 
     fn refill(&mut self, now: Instant) {
-        let seconds = now.saturating_duration_since(self.seen).as_secs_f64();
+        let seconds = now.saturating_duration_since(self.refilled).as_secs_f64();
         let LogRate { lines, bytes, lines_per_second, bytes_per_second } = self.rate;
         self.lines = (self.lines + seconds * f64::from(lines_per_second)).min(f64::from(lines));
         self.bytes = (self.bytes + seconds * f64::from(bytes_per_second)).min(f64::from(bytes));
-        self.seen = now;
+        self.refilled = now;
     }
 
     fn has_tokens(&self, bytes: f64) -> bool {
