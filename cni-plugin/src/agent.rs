@@ -131,7 +131,7 @@ impl AgentClient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSilence {
     /// A clause that says so.
-    pub words: String,
+    pub message: String,
     /// There is no agent: its successor will answer.
     pub is_gap: bool,
 }
@@ -301,7 +301,7 @@ impl AgentOrApi {
     pub fn silence_reason(&self) -> Option<AgentSilence> {
         if let Some(answer) = self.answer.get() {
             let error = answer.error.as_ref().filter(|_| self.falls_back)?;
-            return Some(AgentSilence { words: format!("the node agent failed ({error})"), is_gap: false });
+            return Some(AgentSilence { message: format!("the node agent failed ({error})"), is_gap: false });
         }
         let silence = self.silence.get()?;
         let waited = self.api.elapsed().as_secs();
@@ -309,8 +309,8 @@ impl AgentOrApi {
             true => format!(", waited {waited} s"),
             false => String::new(),
         };
-        let words = format!("the node agent is unavailable ({silence}{waited})");
-        Some(AgentSilence { words, is_gap: silence.is_gap() })
+        let message = format!("the node agent is unavailable ({silence}{waited})");
+        Some(AgentSilence { message, is_gap: silence.is_gap() })
     }
 
     /// The pod, if anybody asked for it and was told.

@@ -167,8 +167,8 @@ fn decide_from_pod(
         Err(error) => return decide_without_facts(call, error, later, log),
     };
     refusal::remove_record(call);
-    if let Some(AgentSilence { words, is_gap: false }) = authority.silence_reason() {
-        log.warn(format!("{words}; asked the API server"));
+    if let Some(AgentSilence { message, is_gap: false }) = authority.silence_reason() {
+        log.warn(format!("{message}; asked the API server"));
     }
     let decision = decide_by_facts(call, authority, &pod).map_err(later)?;
     let decision = decision.map_err(|error| CniError::new(ErrorCode::Other, error.to_string()))?;
@@ -238,8 +238,8 @@ pub(crate) fn describe_unknown(pod: &PodName, error: &LookupError, silence: Opti
         // It may know very well, and not have been able to do what follows.
         (LookupError::Agent(why), _) => format!("the node agent failed to handle pod {pod}: {why}"),
         (_, None) => format!("cannot determine whether pod {pod} belongs to the mesh: {error}"),
-        (_, Some(AgentSilence { words, .. })) => {
-            format!("cannot determine whether pod {pod} belongs to the mesh: {words}, and {error}")
+        (_, Some(AgentSilence { message, .. })) => {
+            format!("cannot determine whether pod {pod} belongs to the mesh: {message}, and {error}")
         }
     }
 }
@@ -259,7 +259,7 @@ fn ensure_enrolled(
         return enrolled_by_agent(call, &decision, done);
     }
     let unavailable = || {
-        let silence = authority.silence_reason().map(|silence| silence.words);
+        let silence = authority.silence_reason().map(|silence| silence.message);
         silence.unwrap_or_else(|| "the node agent is unavailable".to_owned())
     };
     let Err(why) = enrolled_alone(call) else { return Ok(format!("{decision}; {}", unavailable())) };

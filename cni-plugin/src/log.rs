@@ -83,7 +83,7 @@ impl CallLog {
     /// A short name of the decision, and its words; `None`: it did not come that far.
     #[must_use]
     pub fn decision(&self) -> Option<(&'static str, &str)> {
-        self.decision.as_ref().map(|(code, words)| (*code, words.as_str()))
+        self.decision.as_ref().map(|(code, message)| (*code, message.as_str()))
     }
 
     /// Whether the decision was that the pod belongs to ambient mode.

@@ -41,7 +41,7 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
             return;
         }
     }
-    let (code, words) = log.decision().unwrap_or_default();
+    let (code, message) = log.decision().unwrap_or_default();
     let netns = call.environment.netns.as_ref().map(|netns| netns.as_path());
     let record = PodRecord {
         namespace: name.namespace.clone(),
@@ -55,7 +55,7 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
         ips: offline_enrol::pod_addresses(call).unwrap_or_default(),
         at: current_time(),
         decision: code.to_owned(),
-        words: words.to_owned(),
+        message: message.to_owned(),
         error: error.map(|error| error.msg.clone()),
         rules: log.rules().rules.lines().clone(),
         captured: log.rules().captured.to_lines(),
@@ -197,7 +197,7 @@ mod tests {
     fn a_record_is_whole_or_absent_and_nothing_staged_stays() {
         let run_dir = scratch("whole");
         let directory = run_dir.join(RECORDS);
-        let record = |words: &str| PodRecord { words: words.to_owned(), ..PodRecord::default() };
+        let record = |words: &str| PodRecord { message: words.to_owned(), ..PodRecord::default() };
         write_record(&directory, "one", record("first")).unwrap();
         write_record(&directory, "one", record(&"\u{1}".repeat(100_000))).unwrap();
         let text = fs::read(directory.join("one")).unwrap();

@@ -298,7 +298,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         | CliCommand::Prove
         | CliCommand::History
         | CliCommand::Simulate
-        | CliCommand::LogLevel => flags::parse_with_words(table, options::STYLE, arguments, around)?,
+        | CliCommand::LogLevel => flags::parse_with_operands(table, options::STYLE, arguments, around)?,
         _ => flags::parse(table, options::STYLE, arguments, around)?,
     };
     let values = match request {

@@ -25,8 +25,8 @@ const START: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(500);
 /// How often it is told that nothing has changed.
 const HEARTBEAT: Duration = Duration::from_secs(300);
-/// How often the words may change while it does not.
-const WORDS: Duration = Duration::from_secs(10);
+/// How often the message may change while it does not.
+const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// After a failure, the next try; twice as long after each further one, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ impl LastReported {
         let since = now.saturating_duration_since(*when);
         match (last.status == condition.status, last == condition) {
             (false, _) => true,
-            (true, false) => since >= WORDS,
+            (true, false) => since >= MESSAGE_INTERVAL,
             (true, true) => since >= HEARTBEAT,
         }
     }

@@ -40,12 +40,12 @@ pub(crate) fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        error!(target: "install", thread, at = place, error = words_of(panic.payload()), "defect: a thread panicked");
+        error!(target: "install", thread, at = place, error = panic_message(panic.payload()), "defect: a thread panicked");
     }));
 }
 
 /// Returns the message of a panic.
-fn words_of(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
     text.unwrap_or("without words").to_owned()
@@ -59,7 +59,7 @@ async fn catch_panic(task: impl Future<Output = ()>) -> Result<(), String> {
         match panic::catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
-            Err(payload) => Poll::Ready(Err(words_of(&*payload))),
+            Err(payload) => Poll::Ready(Err(panic_message(&*payload))),
         }
     })
     .await
@@ -106,7 +106,7 @@ pub(crate) fn restart_thread_on_panic(name: &str, mut run: impl FnMut()) {
     loop {
         let began = std::time::Instant::now();
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(&mut run)) {
-            error!(target: "install", task = %name, error = words_of(&*payload), "task panicked");
+            error!(target: "install", task = %name, error = panic_message(&*payload), "task panicked");
         }
         thread::sleep(restart_delay(&mut attempts, began.elapsed()));
     }

@@ -17,9 +17,9 @@ pub fn id_of(name: &str, file: &str) -> Option<u32> {
 #[must_use]
 pub fn name_servers(resolv_conf: &str) -> Vec<IpAddr> {
     let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        (words.next()? == "nameserver").then_some(())?;
-        words.next()?.split('%').next()?.parse().ok()
+        let mut fields = line.split_whitespace();
+        (fields.next()? == "nameserver").then_some(())?;
+        fields.next()?.split('%').next()?.parse().ok()
     };
     resolv_conf.lines().filter_map(server).collect()
 }

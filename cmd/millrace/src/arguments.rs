@@ -288,10 +288,10 @@ pub(crate) struct Invocation {
 
 impl Invocation {
     /// Reads the command line; ends the program with usage or help if it is none.
-    pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Invocation {
-        let words: Vec<OsString> = words.into_iter().collect();
-        let program = program_name(words.first());
-        let matches = command_grammar(program).get_matches_from(words);
+    pub(crate) fn parse(command_line: impl IntoIterator<Item = OsString>) -> Invocation {
+        let command_line: Vec<OsString> = command_line.into_iter().collect();
+        let program = program_name(command_line.first());
+        let matches = command_grammar(program).get_matches_from(command_line);
         match Arguments::from_arg_matches(&matches) {
             Ok(arguments) => Invocation { arguments, program },
             Err(error) => error.exit(),

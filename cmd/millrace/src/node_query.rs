@@ -127,9 +127,9 @@ impl AgentQuery {
         let body = match self.via {
             Via::PortForward => self.get_document(agent, &change.debug_path()).await?,
             Via::Exec => {
-                let words = simulated_words(change);
+                let arguments = simulation_arguments(change);
                 let command = ["install-cni", "simulate", "-o", "json"].into_iter();
-                let command: Vec<&str> = command.chain(words.iter().map(String::as_str)).collect();
+                let command: Vec<&str> = command.chain(arguments.iter().map(String::as_str)).collect();
                 self.exec_in_agent(agent, &command).await?
             }
         };
@@ -209,7 +209,7 @@ async fn connection_error(port: kubeio::ForwardedPort, otherwise: &str) -> Query
 }
 
 /// The change on the command line of `install-cni simulate`.
-fn simulated_words(change: &SimulatedChange) -> Vec<String> {
+fn simulation_arguments(change: &SimulatedChange) -> Vec<String> {
     match change {
         SimulatedChange::Settings(change) => vec!["settings".to_owned(), change.to_json()],
         SimulatedChange::Labels(change) => {
@@ -218,8 +218,8 @@ fn simulated_words(change: &SimulatedChange) -> Vec<String> {
                 None => ("namespace", change.namespace.clone()),
             };
             let labels = change.labels_text();
-            let words = ["label", kind, &name].into_iter().chain(labels.split(','));
-            words.map(str::to_owned).collect()
+            let arguments = ["label", kind, &name].into_iter().chain(labels.split(','));
+            arguments.map(str::to_owned).collect()
         }
     }
 }

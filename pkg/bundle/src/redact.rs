@@ -10,7 +10,7 @@ const NAMES: [&str; 6] = ["token", "password", "passwd", "secret", "client-key-d
 #[must_use]
 pub fn text(text: &str) -> String {
     let text = without_keys(text);
-    text.split_inclusive('\n').map(|line| redact_words(&redact_named_values(line))).collect()
+    text.split_inclusive('\n').map(|line| redact_secrets(&redact_named_values(line))).collect()
 }
 
 /// Removes the credentials from each text of a value.
@@ -70,7 +70,7 @@ fn redact_named_values(line: &str) -> String {
 }
 
 /// Words that are tokens by their look, or stand behind `Bearer`.
-fn redact_words(line: &str) -> String {
+fn redact_secrets(line: &str) -> String {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.+/=~".contains(c);
     let mut text = String::with_capacity(line.len());
     let mut rest = line;

@@ -179,12 +179,12 @@ fn unknown_pods<'a>(
         |node: &str| matches!(replies.get(node), Some(Ok(simulation)) if simulation.mistakes.is_empty());
     let is_unknown = move |pod: &&Pod| !pod.spec.node_name.is_empty() && !is_known(&pod.spec.node_name);
     changed.pods.iter().filter(is_unknown).map(|pod| {
-        let words = match replies.get(&pod.spec.node_name) {
+        let why = match replies.get(&pod.spec.node_name) {
             Some(Ok(_)) => "an agent with these settings would not start",
             Some(Err(_)) => "the agent of its node did not answer",
             None => "no agent runs on its node",
         };
-        let reason = StateReason { code: String::new(), message: words.to_owned() };
+        let reason = StateReason { code: String::new(), message: why.to_owned() };
         let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
         let pod_row = SimulatedPod { namespace, name, reason, ..SimulatedPod::default() };
         SimulatedRow { node: pod.spec.node_name.clone(), effect: MembershipEffect::Unknown, pod: pod_row }

@@ -181,12 +181,12 @@ fn render_conclusion(report: &CheckReport, colour: bool) -> String {
 }
 
 fn verdict_text(verdict: Verdict, colour: bool) -> String {
-    let (mark, shade, words) = match verdict {
+    let (mark, shade, text) = match verdict {
         Verdict::Healthy => ("√", Colour::Green, "healthy"),
         Verdict::Unhealthy => ("×", Colour::Red, "unhealthy"),
         Verdict::Unknown => ("?", Colour::Yellow, "not determined"),
     };
-    format!("Status check results are {} {words}\n", paint(mark, shade, colour))
+    format!("Status check results are {} {text}\n", paint(mark, shade, colour))
 }
 
 /// `millrace list`: one line for each pod. `wide` adds address, phase and UID.

@@ -53,9 +53,9 @@ pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, E
     }
     let mut all: Vec<String> = Vec::new();
     for one in found {
-        let words = one.to_string();
-        if !all.contains(&words) {
-            all.push(words);
+        let effect = one.to_string();
+        if !all.contains(&effect) {
+            all.push(effect);
         }
     }
     let more = all.len().saturating_sub(MOST);
@@ -192,9 +192,9 @@ fn take_chain(
     let rules = number(CHAIN_USE)?;
     chains.rules = chains.rules.saturating_add(rules);
     if let Some(hook) = attributes.find(CHAIN_HOOK).filter(|_| rules > 0)
-        && let Some(words) = early_hook(family, &hook.nested_attributes())?
+        && let Some(effect) = early_hook(family, &hook.nested_attributes())?
     {
-        chains.early.insert(name.to_owned(), words);
+        chains.early.insert(name.to_owned(), effect);
     }
     Ok(())
 }

@@ -91,7 +91,7 @@ pub enum ValueSource {
 pub struct FlagValues {
     values: BTreeMap<&'static str, (String, ValueSource)>,
     ignored: BTreeSet<&'static str>,
-    words: Vec<String>,
+    operands: Vec<String>,
 }
 
 impl FlagValues {
@@ -137,7 +137,7 @@ impl FlagValues {
     /// The words that are no flags, in their order; see [`parse_with_words`].
     #[must_use]
     pub fn positionals(&self) -> &[String] {
-        &self.words
+        &self.operands
     }
 }
 
@@ -161,7 +161,7 @@ pub fn parse(
 ///
 /// # Errors
 /// Everything that cannot be understood, at once.
-pub fn parse_with_words(
+pub fn parse_with_operands(
     table: &'static [Flag],
     style: FlagStyle,
     arguments: impl IntoIterator<Item = OsString>,
@@ -173,7 +173,7 @@ pub fn parse_with_words(
 fn parse_arguments(
     table: &'static [Flag],
     style: FlagStyle,
-    takes_words: bool,
+    takes_operands: bool,
     arguments: impl IntoIterator<Item = OsString>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<ParseOutcome, FlagErrors> {
@@ -183,7 +183,7 @@ fn parse_arguments(
     loop {
         match next_argument(table, style, &mut parser, &mut values) {
             Ok(NextArg::Flag) => {}
-            Ok(NextArg::Word(word)) if takes_words => values.words.push(word),
+            Ok(NextArg::Word(word)) if takes_operands => values.operands.push(word),
             Ok(NextArg::Word(word)) => errors.push(FlagError::Unexpected(word)),
             Ok(NextArg::Help) => return Ok(ParseOutcome::Help),
             Ok(NextArg::End) if errors.is_empty() => return Ok(ParseOutcome::Run(values)),
@@ -209,7 +209,7 @@ fn from_environment(
     FlagValues {
         values: table.iter().map(value).collect(),
         ignored: ignored.map(|flag| flag.long).collect(),
-        words: Vec::new(),
+        operands: Vec::new(),
     }
 }
 
@@ -384,7 +384,7 @@ mod tests {
     fn words_are_kept_where_they_are_asked_for() {
         let style = FlagStyle { ignored: &[] };
         let arguments = ["shop/web", "-u", "3", "b", "--redirect-dns", "--", "-c"].map(OsString::from);
-        match parse_with_words(TABLE, style, arguments, |_| None).unwrap() {
+        match parse_with_operands(TABLE, style, arguments, |_| None).unwrap() {
             ParseOutcome::Run(values) => {
                 assert_eq!(values.positionals(), ["shop/web", "b", "-c"]);
                 assert_eq!(values.flag_text(&PROXY_UID), "3");

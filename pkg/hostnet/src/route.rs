@@ -149,25 +149,25 @@ impl Route {
 
     /// Prints it as `ip` does, with this name for its link.
     fn describe_with_link(&self, link: Option<&str>) -> String {
-        let mut words = Vec::new();
+        let mut fields = Vec::new();
         match self.kind {
             RouteKind::Unicast => {}
-            RouteKind::Local => words.push("local".to_owned()),
-            RouteKind::Blackhole => words.push("blackhole".to_owned()),
-            RouteKind::Unreachable => words.push("unreachable".to_owned()),
-            RouteKind::Other(number) => words.push(format!("type {number}")),
+            RouteKind::Local => fields.push("local".to_owned()),
+            RouteKind::Blackhole => fields.push("blackhole".to_owned()),
+            RouteKind::Unreachable => fields.push("unreachable".to_owned()),
+            RouteKind::Other(number) => fields.push(format!("type {number}")),
         }
-        words.push(self.dst.map_or_else(|| "default".to_owned(), |dst| dst.to_string()));
+        fields.push(self.dst.map_or_else(|| "default".to_owned(), |dst| dst.to_string()));
         let number = self.oif.map(|index| format!("#{}", index.0));
         let link = link.or(number.as_deref());
-        words.extend(self.gateway.map(|gateway| format!("via {gateway}")));
-        words.extend(link.map(|link| format!("dev {link}")));
-        words.push(format!("table {}", self.table));
-        words.extend(self.scope.map(|scope| format!("scope {scope}")));
-        words.extend(self.prefsrc.map(|source| format!("src {source}")));
-        words.extend(self.metric.map(|metric| format!("metric {metric}")));
-        words.extend(self.onlink.then(|| "onlink".to_owned()));
-        words.join(" ")
+        fields.extend(self.gateway.map(|gateway| format!("via {gateway}")));
+        fields.extend(link.map(|link| format!("dev {link}")));
+        fields.push(format!("table {}", self.table));
+        fields.extend(self.scope.map(|scope| format!("scope {scope}")));
+        fields.extend(self.prefsrc.map(|source| format!("src {source}")));
+        fields.extend(self.metric.map(|metric| format!("metric {metric}")));
+        fields.extend(self.onlink.then(|| "onlink".to_owned()));
+        fields.join(" ")
     }
 }
 

@@ -30,8 +30,8 @@ pub fn has_listener(netns: &Netns, port: Port) -> Result<bool, Error> {
 fn lists_listener(table: &str, port: Port) -> bool {
     let suffix = format!(":{:04X}", port.0);
     table.lines().skip(1).any(|line| {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        let (local, state) = (words.next(), words.nth(1));
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, state) = (fields.next(), fields.nth(1));
         local.is_some_and(|local| local.ends_with(&suffix)) && state == Some(LISTEN)
     })
 }

@@ -199,9 +199,9 @@ impl Installer {
     /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
     fn report_pass(&mut self, turn: PassResult) -> (Duration, bool) {
         let ready = turn.problems.is_empty();
-        let words: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
-        let words = words.join("; ");
-        self.log_if_new(&words);
+        let problems: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
+        let problems = problems.join("; ");
+        self.log_if_new(&problems);
         if ready {
             if turn.changed || !self.ready {
                 self.metrics.count_install();
@@ -209,11 +209,11 @@ impl Installer {
             self.status.set_installed(turn.witnesses);
             self.complete = true;
         } else {
-            self.status.set_missing(words.clone());
+            self.status.set_missing(problems.clone());
         }
         self.metrics.set_ready(ready);
         self.ready = ready;
-        self.said = words;
+        self.said = problems;
         let failed = turn.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Failed(step, _) => Some(*step),
             _ => None,
@@ -232,16 +232,16 @@ impl Installer {
     }
 
     /// Logs what is new, not what was said the last time.
-    fn log_if_new(&self, words: &str) {
-        if words.is_empty() && !self.ready {
+    fn log_if_new(&self, message: &str) {
+        if message.is_empty() && !self.ready {
             info!(target: "install", "the plugin is installed");
             let is_ambient = self.settings.defaults.iter().any(|(key, _)| *key == "ambient_enabled");
             let limit = is_ambient.then(|| known_limits::ambient_limit(&self.settings.conf_dir)).flatten();
             limit
                 .into_iter()
                 .for_each(|reason| warn!(target: "install", reason, "limited by the node's network"));
-        } else if !words.is_empty() && words != self.said {
-            warn!(target: "install", error = words, "the plugin is not installed correctly");
+        } else if !message.is_empty() && message != self.said {
+            warn!(target: "install", error = message, "the plugin is not installed correctly");
         }
     }
 

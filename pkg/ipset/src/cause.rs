@@ -22,14 +22,14 @@ impl IpsetCause {
 
     fn known_error(&self) -> Option<(&'static str, &'static str)> {
         let errno = self.errno()?;
-        KNOWN.iter().find(|(number, ..)| *number == errno.0).map(|(_, symbol, words)| (*symbol, *words))
+        KNOWN.iter().find(|(number, ..)| *number == errno.0).map(|(_, symbol, text)| (*symbol, *text))
     }
 }
 
 impl fmt::Display for IpsetCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known_error() {
-            Some((symbol, words)) => write!(f, "kernel says: {words} ({symbol})"),
+            Some((symbol, text)) => write!(f, "kernel says: {text} ({symbol})"),
             None if self.errno() == Some(Errno::NOENT) => f.write_str("kernel says: no such set (ENOENT)"),
             None => self.0.fmt(f),
         }

@@ -52,8 +52,8 @@ fn process_name(pid: &str) -> String {
 fn holder_pids(locks: &str, inode: u64) -> impl Iterator<Item = &str> {
     let suffix = format!(":{inode}");
     locks.lines().filter_map(move |line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words.as_slice() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields.as_slice() {
             [_, kind, _, _, pid, file, ..] if *kind != "->" && file.ends_with(&suffix) => Some(*pid),
             _ => None,
         }

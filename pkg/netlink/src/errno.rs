@@ -42,7 +42,7 @@ impl Errno {
     }
 
     fn symbol_and_text(self) -> Option<(&'static str, &'static str)> {
-        KNOWN.iter().find(|(number, ..)| *number == self.0).map(|(_, name, words)| (*name, *words))
+        KNOWN.iter().find(|(number, ..)| *number == self.0).map(|(_, name, text)| (*name, *text))
     }
 
     /// `reason (SYMBOL)`, with words of our own where the kernel gave no reason.
@@ -50,7 +50,7 @@ impl Errno {
         match (reason, self.symbol_and_text()) {
             (Some(reason), Some((name, _))) => write!(f, "{reason} ({name})"),
             (Some(reason), None) => write!(f, "{reason} (error {})", self.0),
-            (None, Some((name, words))) => write!(f, "{words} ({name})"),
+            (None, Some((name, text))) => write!(f, "{text} ({name})"),
             (None, None) => write!(f, "error {}", self.0),
         }
     }

@@ -11,7 +11,7 @@ use crate::{Errno, ListBounds};
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused the request.
-    #[error("kernel says: {}", KernelWords { errno: *errno, message: message.as_deref() })]
+    #[error("kernel says: {}", KernelMessage { errno: *errno, message: message.as_deref() })]
     Kernel {
         /// The error number that it answered.
         errno: Errno,
@@ -69,12 +69,12 @@ impl Error {
 pub struct Malformed(pub &'static str);
 
 /// `Nexthop has invalid gateway (EINVAL)`: the kernel's sentence if it gave one, else that of the error number.
-struct KernelWords<'a> {
+struct KernelMessage<'a> {
     errno: Errno,
     message: Option<&'a str>,
 }
 
-impl fmt::Display for KernelWords<'_> {
+impl fmt::Display for KernelMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.errno.write_explanation(self.message.map(|message| message.trim_end_matches('.')), f)
     }

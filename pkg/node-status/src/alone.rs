@@ -232,8 +232,9 @@ fn judge_in_pod(settings: &CaptureSettings, netns: Option<Arc<Netns>>, pod: &mut
             let rules = RulesEvidence::Incomplete { holds: false };
             pod.capture = Evidence { life: life_of(pod), rules, ..Evidence::UNKNOWN }.classify().state;
             let lacking = families.iter().filter(|family| !found.contains(family));
-            let words = |family| format!("its network namespace has no policy route to ztunnel for {family}");
-            pod.kernel.differences.extend(lacking.map(words));
+            let describe =
+                |family| format!("its network namespace has no policy route to ztunnel for {family}");
+            pod.kernel.differences.extend(lacking.map(describe));
         }
         Err(error) => {
             pod.capture = Evidence::UNKNOWN.classify().state;

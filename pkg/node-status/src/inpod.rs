@@ -90,14 +90,14 @@ fn compare_probe_rules(
 /// Returns the steps that the reconciler would take now: on the node, and pod by pod.
 pub(super) fn plan_steps(state: &StateReport, enrolled: &BTreeMap<PodUid, EnrolledPodView>) -> Vec<PlanStep> {
     let mut steps = Vec::new();
-    let mut step = |kind: &str, words: String, operations: Vec<String>| {
-        steps.push(PlanStep { kind: kind.to_owned(), message: words, operations });
+    let mut step = |kind: &str, message: String, operations: Vec<String>| {
+        steps.push(PlanStep { kind: kind.to_owned(), message, operations });
     };
     let network = &state.network;
     let differs = |found: &[StateDifference]| found.iter().map(ToString::to_string).collect::<Vec<_>>();
     if !network.firewall.differences.is_empty() {
-        let words = "add the rules that exempt the node's probes from capture".to_owned();
-        step("firewall", words, differs(&network.firewall.differences));
+        let message = "add the rules that exempt the node's probes from capture".to_owned();
+        step("firewall", message, differs(&network.firewall.differences));
     }
     if !network.ipsets.differences.is_empty() {
         step(

@@ -149,13 +149,13 @@ pub(super) fn life_of(known: &KnownPod) -> PodLife {
 }
 
 pub(super) fn reason_of(standing: &AmbientStanding) -> StateReason {
-    let (code, words) = match standing {
+    let (code, message) = match standing {
         AmbientStanding::Member { reason, .. } | AmbientStanding::Pending(reason) => {
             (reason.code(), reason.to_string())
         }
         AmbientStanding::Out(reason) => (reason.code(), reason.to_string()),
     };
-    StateReason { code: code.to_owned(), message: words }
+    StateReason { code: code.to_owned(), message }
 }
 
 /// In in-pod redirection the reconciler knows the state of each pod.

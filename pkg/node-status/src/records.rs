@@ -215,5 +215,5 @@ fn reason_text(record: &PodRecord) -> String {
         return "it was injected".to_owned();
     }
     let known = ALL_SKIPPED.iter().find(|reason| reason.code() == record.decision);
-    known.map_or_else(|| record.words.clone(), ToString::to_string)
+    known.map_or_else(|| record.message.clone(), ToString::to_string)
 }

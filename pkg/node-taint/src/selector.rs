@@ -77,8 +77,8 @@ fn is_requirement(part: &str) -> bool {
 /// Such as `app in (a,b`.
 fn is_set_requirement(text: &str) -> bool {
     let Some((head, values)) = text.split_once('(') else { return false };
-    let mut words = head.split_whitespace();
-    let (key, operator, rest) = (words.next(), words.next(), words.next());
+    let mut fields = head.split_whitespace();
+    let (key, operator, rest) = (fields.next(), fields.next(), fields.next());
     key.is_some_and(is_key)
         && matches!(operator, Some("in" | "notin"))
         && rest.is_none()

@@ -120,8 +120,8 @@ impl NodePath {
         let mut removed = Vec::new();
         for place in places {
             let Some(firewall) = self.firewall_of(place)?.clone() else { continue };
-            let words = self.run_at(place, || firewall.remove_elsewhere(ChainSet::NODE))?;
-            removed.extend(words.into_iter().map(|what| format!("{place}: {what}")));
+            let removed_here = self.run_at(place, || firewall.remove_elsewhere(ChainSet::NODE))?;
+            removed.extend(removed_here.into_iter().map(|what| format!("{place}: {what}")));
         }
         Ok(removed)
     }

@@ -111,11 +111,11 @@ fn checksum_of(protocol: u8, source: IpAddr, dest: IpAddr, bytes: &[u8]) -> u16 
 
 /// RFC 1071.
 fn sum_bytes(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks(2).map(|pair| match pair {
+    let halfwords = bytes.chunks(2).map(|pair| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),
         rest => rest.first().map_or(0, |high| u32::from(*high) << 8),
     });
-    let sum = words.sum::<u32>();
+    let sum = halfwords.sum::<u32>();
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
     !u16::try_from(folded).unwrap_or(u16::MAX)

@@ -67,8 +67,8 @@ pub fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<Sta
 
 fn initial_changes(now: &StateReport) -> Vec<StateChange> {
     let count = now.pods.iter().filter(|pod| pod.capture == CaptureState::Captured).count();
-    let words = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
-    let mut all = vec![StateChange::for_node("node", words)];
+    let message = format!("watching {}: {} pods, {count} captured", now.node.name, now.pods.len());
+    let mut all = vec![StateChange::for_node("node", message)];
     all.extend(
         now.node.problem.iter().map(|problem| StateChange::for_node("node", format!("problem: {problem}"))),
     );
@@ -121,11 +121,11 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
                 all.push(StateChange::for_pod(pod, format!("still {}", describe_pod(pod))));
             }
             Some(old) if old.problem != pod.problem => {
-                let words = pod
+                let message = pod
                     .problem
                     .as_ref()
                     .map_or("the problem is solved".to_owned(), |new| format!("problem: {new}"));
-                all.push(StateChange::for_pod(pod, words));
+                all.push(StateChange::for_pod(pod, message));
             }
             Some(_) => {}
         }
@@ -136,7 +136,7 @@ fn of_pods(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
 }
 
 fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
-    let words = |state: &StateReport| -> BTreeSet<String> {
+    let message = |state: &StateReport| -> BTreeSet<String> {
         let all = state.ztunnels.iter().map(|ztunnel| {
             let on = |holds, word: &str| if holds { format!(", {word}") } else { String::new() };
             let ready = if ztunnel.ready { "ready" } else { "not ready" };
@@ -145,7 +145,7 @@ fn of_ztunnels(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
         });
         all.collect()
     };
-    added_and_gone("ztunnel", &words(before), &words(now))
+    added_and_gone("ztunnel", &message(before), &message(now))
 }
 
 fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
@@ -154,8 +154,8 @@ fn of_differences(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
 }
 
 fn added_and_gone(kind: &'static str, before: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<StateChange> {
-    let gone = before.difference(now).map(|words| StateChange::for_node(kind, format!("- {words}")));
-    gone.chain(now.difference(before).map(|words| StateChange::for_node(kind, format!("+ {words}"))))
+    let gone = before.difference(now).map(|message| StateChange::for_node(kind, format!("- {message}")));
+    gone.chain(now.difference(before).map(|message| StateChange::for_node(kind, format!("+ {message}"))))
         .collect()
 }
 
@@ -170,8 +170,8 @@ fn of_history(before: &StateReport, now: &StateReport) -> Vec<StateChange> {
             (None, ChangeStatus::Failed) => "failed".to_owned(),
             (None, ChangeStatus::Succeeded) => format!("{:.1} ms", change.duration_ms),
         };
-        let words = format!("{} [{}] ({end})", change.action, change.cause);
-        StateChange { kind: "history", pod: change.pod.clone(), message: words }
+        let message = format!("{} [{}] ({end})", change.action, change.cause);
+        StateChange { kind: "history", pod: change.pod.clone(), message }
     };
     new.into_iter().map(event).collect()
 }

@@ -248,22 +248,22 @@ fn may_lead_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
 
 /// Understands what stands behind a chain's name; `None`: the model cannot express it.
 pub(crate) fn rule_of(text: &str) -> Option<Rule> {
-    rule::parse(&split_words(text)?)
+    rule::parse(&split_arguments(text)?)
 }
 
 /// Splits as the restore tools do: blanks separate, double quotes group, a backslash inside quotes escapes. None
 /// when a quote is not closed.
-pub(crate) fn split_words(text: &str) -> Option<Vec<String>> {
-    let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
+pub(crate) fn split_arguments(text: &str) -> Option<Vec<String>> {
+    let (mut arguments, mut word, mut chars) = (Vec::new(), None::<String>, text.chars());
     while let Some(c) = chars.next() {
         match c {
-            ' ' | '\t' => words.extend(word.take()),
+            ' ' | '\t' => arguments.extend(word.take()),
             '"' => read_quoted(&mut chars, word.get_or_insert_default())?,
             other => word.get_or_insert_default().push(other),
         }
     }
-    words.extend(word);
-    Some(words)
+    arguments.extend(word);
+    Some(arguments)
 }
 
 fn read_quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()> {
@@ -278,12 +278,12 @@ fn read_quoted(chars: &mut std::str::Chars<'_>, word: &mut String) -> Option<()>
 
 /// The word behind `-j` or `-g` of a rule that we do not understand otherwise. A comment may say `-j` as well; the
 /// save quotes it only where it has blanks.
-pub(crate) fn target_word(text: &str) -> Option<String> {
-    let mut words = split_words(text)?.into_iter();
-    while let Some(word) = words.next() {
+pub(crate) fn target_name(text: &str) -> Option<String> {
+    let mut arguments = split_arguments(text)?.into_iter();
+    while let Some(word) = arguments.next() {
         match word.as_str() {
-            "--comment" => drop(words.next()),
-            "-j" | "-g" => return words.next(),
+            "--comment" => drop(arguments.next()),
+            "-j" | "-g" => return arguments.next(),
             _ => {}
         }
     }

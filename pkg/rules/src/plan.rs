@@ -226,7 +226,7 @@ impl SavedRule {
                 Some(Cow::Borrowed(&chain.0))
             }
             Some(_) => None,
-            None => parse::target_word(&self.text).map(Cow::Owned),
+            None => parse::target_name(&self.text).map(Cow::Owned),
         }
     }
 }

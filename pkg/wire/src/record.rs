@@ -29,7 +29,7 @@ pub const MAX_SUCCESS: usize = 4 << 10;
 pub const MAX_RECORD: usize = 1 << 20;
 /// Bytes of a record's error and of its message, as JSON has them.
 const MAX_ERROR: usize = 4 << 10;
-const MAX_WORDS: usize = 512;
+const MAX_MESSAGE: usize = 512;
 /// Bytes of an annotation of a pod that is too long otherwise. Longer ones are lists, which say nothing beyond the rules that
 /// they led to.
 const MAX_ANNOTATION: usize = 128;
@@ -94,9 +94,9 @@ pub struct PodRecord {
     /// A short, stable name of the decision; empty: it did not come that far.
     #[serde(default)]
     pub decision: String,
-    /// The decision in words.
-    #[serde(default)]
-    pub words: String,
+    /// The decision as a message; its name in the file stays what earlier versions write.
+    #[serde(default, rename = "words")]
+    pub message: String,
     /// Why the ADD failed; `None`: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -132,7 +132,7 @@ impl PodRecord {
     /// The rest is still too long, which no names that Kubernetes permits are.
     pub fn encode(mut self) -> Result<Vec<u8>, RecordError> {
         let limit = if self.error.is_some() { MAX_FAILURE } else { MAX_SUCCESS };
-        truncate_text(&mut self.words, MAX_WORDS);
+        truncate_text(&mut self.message, MAX_MESSAGE);
         if let Some(error) = &mut self.error {
             truncate_text(error, MAX_ERROR);
         }
@@ -301,18 +301,18 @@ mod tests {
         #[test]
         fn no_text_makes_a_record_longer_than_its_bound(
             error in proptest::option::of(hostile()),
-            words in hostile(),
+            message in hostile(),
             value in hostile(),
             rules in proptest::collection::btree_map(hostile(), hostile(), 0..3),
         ) {
             let pod = Some(Box::new(Pod { metadata: annotated(value), ..Pod::default() }));
-            let before = PodRecord { error, words, rules, pod, ..record() };
+            let before = PodRecord { error, message, rules, pod, ..record() };
             let after = decoded(&before);
             prop_assert_eq!(&after, &decoded(&before));
             let whole = |text: &str, whole: &str| {
                 text == whole || text.strip_suffix('…').is_some_and(|start| whole.starts_with(start))
             };
-            prop_assert!(whole(&after.words, &before.words));
+            prop_assert!(whole(&after.message, &before.message));
             prop_assert_eq!(after.error.is_some(), before.error.is_some());
             prop_assert!(whole(&after.error.clone().unwrap_or_default(), &before.error.clone().unwrap_or_default()));
             let is_of = |after: &Pod, before: &Pod| {

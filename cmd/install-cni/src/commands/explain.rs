@@ -30,11 +30,11 @@ pub(super) fn whole_name(call: &CommandInvocation) -> Result<(String, String)> {
 }
 
 /// Returns the pod that two words, or one with a slash, name; `None` without any word.
-pub(super) fn pod_name(words: &[String]) -> Result<Option<String>> {
-    if words.is_empty() {
+pub(super) fn pod_name(operands: &[String]) -> Result<Option<String>> {
+    if operands.is_empty() {
         return Ok(None);
     }
-    match parse_pod_query(words, "")? {
+    match parse_pod_query(operands, "")? {
         PodQuery::Pod(namespace, name) => Ok(Some(format!("{namespace}/{name}"))),
         PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
     }
@@ -47,9 +47,9 @@ enum PodQuery {
     Name(String),
 }
 
-fn parse_pod_query(words: &[String], namespace: &str) -> Result<PodQuery> {
+fn parse_pod_query(operands: &[String], namespace: &str) -> Result<PodQuery> {
     let pod = |namespace: &str, name: &str| PodQuery::Pod(namespace.to_owned(), name.to_owned());
-    let asked = match (words, namespace) {
+    let asked = match (operands, namespace) {
         ([word], "") => match word.split_once('/') {
             Some((namespace, name)) => pod(namespace, name),
             None => PodQuery::Name(word.clone()),
@@ -62,7 +62,7 @@ fn parse_pod_query(words: &[String], namespace: &str) -> Result<PodQuery> {
     match &asked {
         PodQuery::Pod(namespace, name) if is_name(namespace) && is_name(name) => Ok(asked),
         PodQuery::Name(name) if is_name(name) => Ok(asked),
-        _ => bail!("{:?} names no pod: it is NAMESPACE/POD", words.join(" ")),
+        _ => bail!("{:?} names no pod: it is NAMESPACE/POD", operands.join(" ")),
     }
 }
 

@@ -23,9 +23,9 @@ struct ScopeLevel {
 }
 
 /// Changes what `words` name, and prints all levels.
-pub(super) fn run(socket: &Path, words: &[String], output: OutputOptions) -> Result<ExitCode> {
+pub(super) fn run(socket: &Path, operands: &[String], output: OutputOptions) -> Result<ExitCode> {
     // All are read before the first is sent.
-    let changes = words.iter().flat_map(|word| model::list_elements(word)).map(change_query);
+    let changes = operands.iter().flat_map(|word| model::list_elements(word)).map(change_query);
     for query in changes.collect::<Result<Vec<String>>>()? {
         node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }

@@ -18,10 +18,10 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     })
 }
 
-fn parse_change(words: &[String]) -> Result<SimulatedChange> {
+fn parse_change(operands: &[String]) -> Result<SimulatedChange> {
     const USAGE: &str =
         "what is to be simulated? label namespace NAME KEY=VALUE, or settings NAME=VALUE; see --help";
-    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    match operands.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         // As kubectl millrace passes them.
         ["settings", text] if text.starts_with('{') => {
             Ok(SimulatedChange::Settings(SettingsChange::from_text(text)?))

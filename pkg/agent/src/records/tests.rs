@@ -117,13 +117,13 @@ fn a_file_is_read_again_only_after_a_change() {
     assert_eq!((settled.len(), again.len()), (2, 2));
     assert!(settled.iter().zip(&again).all(|(one, other)| Arc::ptr_eq(one, other)), "nothing was read");
     assert_eq!(first, index.read_records());
-    let changed = PodRecord { words: "changed".to_owned(), ..record };
+    let changed = PodRecord { message: "changed".to_owned(), ..record };
     fixture.put_record("two", &changed, then);
     fixture.put_record("three", &changed, then);
     fs::remove_file(fixture.0.join("pods/one")).unwrap();
     let last = index.read_records();
     assert_eq!(last.iter().map(|record| record.name.as_str()).collect::<Vec<_>>(), ["three", "two"]);
-    assert!(last.iter().all(|record| record.words == "changed"));
+    assert!(last.iter().all(|record| record.message == "changed"));
 }
 
 #[test]

@@ -7,9 +7,9 @@ pub(crate) fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
-        let mut words = line.split_whitespace();
-        let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
-        if words.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
+        let mut fields = line.split_whitespace();
+        let Some(address) = fields.next().and_then(|word| word.parse().ok()) else { continue };
+        if fields.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
             addresses.push(address);
         }
     }
@@ -29,18 +29,18 @@ impl ResolvConf {
     pub(crate) fn parse(text: &str) -> Self {
         let mut conf = ResolvConf { servers: Vec::new(), search: Vec::new(), ndots: 1 };
         for line in text.lines() {
-            let mut words = line.split_whitespace();
-            match words.next() {
+            let mut fields = line.split_whitespace();
+            match fields.next() {
                 Some("nameserver") if conf.servers.len() < 3 => {
-                    conf.servers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()));
+                    conf.servers.extend(fields.next().and_then(|word| word.parse::<IpAddr>().ok()));
                 }
                 // The last of both holds.
                 Some("search" | "domain") => {
                     let clean = |word: &str| word.trim_matches('.').to_ascii_lowercase();
-                    conf.search = words.map(clean).filter(|word| !word.is_empty()).take(6).collect();
+                    conf.search = fields.map(clean).filter(|word| !word.is_empty()).take(6).collect();
                 }
                 Some("options") => {
-                    let ndots = words
+                    let ndots = fields
                         .filter_map(|word| word.strip_prefix("ndots:")?.parse::<usize>().ok())
                         .next_back();
                     conf.ndots = ndots.map_or(conf.ndots, |ndots| ndots.min(15));

@@ -59,8 +59,8 @@ impl InPodCapture {
         warn!(target: "ambient", added, removed, "probe sets of the node restored");
         self.metrics.count_repair("node");
         self.metrics.drift_repaired(NodeChange::Sets.metric_label(), noticed.elapsed());
-        let words = format!("{added} addresses added to sets, and {removed} removed");
-        state.notices.report_repair(PROBES, &[words]);
+        let message = format!("{added} addresses added to sets, and {removed} removed");
+        state.notices.report_repair(PROBES, &[message]);
     }
 
     pub(super) fn finish_exemption(

@@ -45,13 +45,13 @@ fn catch_job_panic(
     match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(done) => done,
         Err(payload) => {
-            otherwise.map(|done| done(format!("a defect of the agent: {}", words_of(&*payload)).into()))
+            otherwise.map(|done| done(format!("a defect of the agent: {}", panic_message(&*payload)).into()))
         }
     }
 }
 
 /// The message of a panic.
-fn words_of(payload: &(dyn Any + Send)) -> &str {
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
@@ -144,29 +144,29 @@ impl WorkerContext {
 
     /// `None`: the result is only for the requester.
     fn run_job(&self, job: CaptureJob) -> Option<JobResult> {
-        let words = |error: inpod::Error| Reason::from(error.to_string());
+        let to_reason = |error: inpod::Error| Reason::from(error.to_string());
         Some(match job {
             CaptureJob::Capture { uid, netns, pod, existing } => {
                 let desired = self.desired_rules(&pod, existing);
-                let result = inpod::capture_pod(&netns, &desired, &self.options).map_err(words);
+                let result = inpod::capture_pod(&netns, &desired, &self.options).map_err(to_reason);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
             CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
                 let watch = if watch { self.watch_netns(&uid, &netns) } else { None };
                 let desired = self.desired_rules(&pod, existing);
-                let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(words);
+                let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(to_reason);
                 JobResult::Looked { uid, netns: netns.id(), watch, result }
             }
             CaptureJob::Glance(pods) => self.glance_at_pods(&pods),
             CaptureJob::Release { uid, netns } => {
-                let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(words);
+                let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(to_reason);
                 JobResult::Released { uid, result }
             }
             CaptureJob::Check { netns, pod, before, reply } => {
                 let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
                 let observed =
-                    inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(words);
+                    inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(to_reason);
                 let fine = |observed: PodRulesSnapshot| match observed.is_whole() {
                     true => Ok(()),
                     false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
@@ -176,11 +176,11 @@ impl WorkerContext {
             }
             CaptureJob::Exempt => {
                 let began = Instant::now();
-                let result = self.probes.ensure_rules().map_err(words);
+                let result = self.probes.ensure_rules().map_err(to_reason);
                 JobResult::Exempted { took: began.elapsed(), result }
             }
             CaptureJob::Search { pods, processes, records } => {
-                JobResult::Searched(self.search_namespaces(&pods, processes, records).map_err(words))
+                JobResult::Searched(self.search_namespaces(&pods, processes, records).map_err(to_reason))
             }
         })
     }

@@ -42,9 +42,9 @@ impl NodeCapture {
         state: &mut AgentState,
         scope: ReconcileScope,
     ) -> Result<NodePass, Reason> {
-        let words = |error: nodepath::Error| error.to_string();
+        let to_message = |error: nodepath::Error| error.to_string();
         self.look = None; // other passes follow one that fails
-        let mut observed = self.path.observe_network().map_err(words)?;
+        let mut observed = self.path.observe_network().map_err(to_message)?;
         refuse_to_share(&observed)?;
         let (living, lost) = self.running_ztunnels(state, scope);
         let desired = self.desired_state(state, &observed, &living);
@@ -60,7 +60,7 @@ impl NodeCapture {
             self.applied = Some(desired.clone());
             // Our own, and those of others are observed next.
             let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
-            observed = self.path.observe_network().map_err(words)?;
+            observed = self.path.observe_network().map_err(to_message)?;
             self.complete_observation(scope, &mut observed, &desired)?;
             let left = plan_operations(&self.settings.node, Some(&desired), &observed);
             if let Some(step) = left.first() {
@@ -75,7 +75,7 @@ impl NodeCapture {
             }
         }
         if !self.alone {
-            for what in self.path.remove_elsewhere().map_err(words)? {
+            for what in self.path.remove_elsewhere().map_err(to_message)? {
                 info!(target: "ambient", rules = what, "removed stale rules from the other iptables backend");
             }
             self.alone = true;
@@ -87,7 +87,7 @@ impl NodeCapture {
         self.applied = Some(desired.clone());
         self.verified = Some(VerifiedState { desired, observed });
         self.fresh.clear();
-        self.path.let_go().map_err(words)?;
+        self.path.let_go().map_err(to_message)?;
         Ok(NodePass { lost, repaired })
     }
 
@@ -232,9 +232,9 @@ impl NodeCapture {
 }
 
 fn report_repair(state: &AgentState, steps: &[Operation]) {
-    let words: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = steps.iter().map(ToString::to_string).collect();
     state.metrics.count_repair("node");
-    state.notices.report_repair("traffic of the node's pods to ztunnel", &words);
+    state.notices.report_repair("traffic of the node's pods to ztunnel", &messages);
 }
 
 fn kind_of(step: &Operation) -> NodeChange {

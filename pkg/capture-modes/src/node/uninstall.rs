@@ -45,9 +45,9 @@ fn removal_steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<
 /// # Errors
 /// The kernel cannot be queried.
 pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Result<ObservedState, Reason> {
-    let words = |error: nodepath::Error| error.to_string();
-    let mut observed = path.observe_network().map_err(words)?;
-    path.observe_firewall(&mut observed).map_err(words)?;
+    let to_message = |error: nodepath::Error| error.to_string();
+    let mut observed = path.observe_network().map_err(to_message)?;
+    path.observe_firewall(&mut observed).map_err(to_message)?;
     let known = KernelSlots::from(&settings.node, &observed);
     let mut slots = [None, None];
     for slot in ZtunnelSlot::BOTH {
@@ -63,7 +63,7 @@ pub fn observe_installed(settings: &CaptureSettings, path: &mut NodePath) -> Res
             Err(error) => warn!(target: "ambient", %slot, %error, "ztunnel cannot be entered"),
         }
     }
-    path.observe_slots(&mut observed, &slots).map_err(words)?;
+    path.observe_slots(&mut observed, &slots).map_err(to_message)?;
     Ok(observed)
 }
 

@@ -62,10 +62,10 @@ fn version_finding(lookup: &Lookup<'_>) -> Option<Finding> {
     }
     let mut versions: Vec<_> = by_version.into_iter().collect();
     versions.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
-    let words = |(version, nodes): &(&str, Vec<String>)| {
+    let describe = |(version, nodes): &(&str, Vec<String>)| {
         format!("{version} on {} nodes ({})", nodes.len(), shorten_list(nodes, NAMED))
     };
-    let all: Vec<String> = versions.iter().map(words).collect();
+    let all: Vec<String> = versions.iter().map(describe).collect();
     let message = all.join("; ");
     (all.len() > 1).then(|| Finding::new(Code::VersionsDiffer, ObjectName::cluster(), message))
 }

@@ -101,7 +101,7 @@ impl<'a> Missing<'a> {
                 &format!("of {} agents did not answer", self.cluster.answers.len()),
             ),
             Basis::Observations => {
-                let of = |code, words| self.node_count_reason(code, words);
+                let of = |code, message| self.node_count_reason(code, message);
                 let unread = of(Code::NotSynced, "agents have not read their pods and namespaces");
                 let blind = of(Code::NotObserved, "nodes were not observed completely");
                 let all: Vec<String> = unread.into_iter().chain(blind).collect();
@@ -119,9 +119,9 @@ impl<'a> Missing<'a> {
     }
 
     /// How many nodes have this finding.
-    fn node_count_reason(&self, code: Code, words: &str) -> Option<String> {
+    fn node_count_reason(&self, code: Code, message: &str) -> Option<String> {
         let of_code = self.findings.iter().filter(|finding| finding.code == code);
         let nodes: BTreeSet<&str> = of_code.filter_map(|finding| finding.node.as_deref()).collect();
-        (!nodes.is_empty()).then(|| format!("{} {words}", nodes.len()))
+        (!nodes.is_empty()).then(|| format!("{} {message}", nodes.len()))
     }
 }

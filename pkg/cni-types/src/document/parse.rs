@@ -161,8 +161,8 @@ impl<'a> JsonReader<'a> {
     }
 
     fn read_literal(&mut self) -> Result<Json, JsonError> {
-        let words = [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
-        let found = words.into_iter().find(|(word, _)| self.remaining_text().starts_with(word));
+        let literals = [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))];
+        let found = literals.into_iter().find(|(word, _)| self.remaining_text().starts_with(word));
         let (word, value) = found.ok_or_else(|| self.expected_error("a value"))?;
         self.at += word.len();
         Ok(value)

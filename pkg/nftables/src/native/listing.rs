@@ -105,17 +105,17 @@ impl NativeListing {
     /// [`Unsupported`].
     pub fn differences(&self, prefix: &str, desired: &NativeRules) -> Result<Vec<String>, Unsupported> {
         let expected = NativeListing::from_rules(desired)?;
-        let mut words = Vec::new();
+        let mut all = Vec::new();
         for (table, desired) in expected.tables.iter().zip(&desired.tables) {
             match self.find_table(&table.name) {
-                None => words.push(format!("inet {}: the table is missing", table.name)),
-                Some(found) => found.collect_differences(table, desired, &mut words),
+                None => all.push(format!("inet {}: the table is missing", table.name)),
+                Some(found) => found.collect_differences(table, desired, &mut all),
             }
         }
         for table in self.tables_named(prefix).filter(|table| expected.find_table(&table.name).is_none()) {
-            words.push(format!("inet {}: the table should not exist", table.name));
+            all.push(format!("inet {}: the table should not exist", table.name));
         }
-        Ok(words)
+        Ok(all)
     }
 
     pub(super) fn find_table(&self, name: &str) -> Option<&ListedTable> {
@@ -128,9 +128,14 @@ impl ListedTable {
         self.chains.iter().find(|chain| chain.name == name)
     }
 
-    fn collect_differences(&self, expected: &ListedTable, desired: &NativeTable, words: &mut Vec<String>) {
+    fn collect_differences(
+        &self,
+        expected: &ListedTable,
+        desired: &NativeTable,
+        differences: &mut Vec<String>,
+    ) {
         let mut differs =
-            |chain: &str, how: &str| words.push(format!("inet {}: chain {chain} {how}", self.name));
+            |chain: &str, how: &str| differences.push(format!("inet {}: chain {chain} {how}", self.name));
         for (chain, desired) in expected.chains.iter().zip(&desired.chains) {
             match self.find_chain(&chain.name) {
                 None => differs(&chain.name, "is missing"),

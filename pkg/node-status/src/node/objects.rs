@@ -168,7 +168,7 @@ fn route_state(place: &str, route: &PathRoute) -> RouteState {
         RouteTo::Local(link) => ("local", None, Some(link.clone())),
         RouteTo::Blackhole => ("blackhole", None, None),
         RouteTo::Unreachable => ("unreachable", None, None),
-        RouteTo::Other(words) => (words.as_str(), None, None),
+        RouteTo::Other(text) => (text.as_str(), None, None),
     };
     RouteState {
         netns: place.to_owned(),

@@ -142,6 +142,6 @@ pub(super) fn add_missing_probes(
         .ips
         .iter()
         .filter(|ip| families.contains(&Family::of_ip(**ip)) && !network.has_member(**ip, &shown.uid));
-    let words = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
-    shown.kernel.differences.extend(words);
+    let differences = lacking.map(|ip| format!("{ip} is not in the set of pods whose probes are exempt"));
+    shown.kernel.differences.extend(differences);
 }

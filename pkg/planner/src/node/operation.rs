@@ -118,9 +118,9 @@ impl fmt::Display for Operation {
             Operation::SetUp(place, name) => write!(f, "{place}: switch {name} on"),
             Operation::AddAddress(place, name, net) => write!(f, "{place}: add {net} to {name}"),
             Operation::SetSysctls(place, settings) => {
-                let words: Vec<_> =
+                let settings_text: Vec<_> =
                     settings.iter().map(|(name, value)| format!("{name} to {value}")).collect();
-                write!(f, "{place}: set {}", words.join(", "))
+                write!(f, "{place}: set {}", settings_text.join(", "))
             }
             Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
             Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),

@@ -178,7 +178,7 @@ impl fmt::Display for PathRoute {
             RouteTo::Local(link) => write!(f, "local {dst} dev {link}")?,
             RouteTo::Blackhole => write!(f, "blackhole {dst}")?,
             RouteTo::Unreachable => write!(f, "unreachable {dst}")?,
-            RouteTo::Other(words) => write!(f, "{words}")?,
+            RouteTo::Other(text) => write!(f, "{text}")?,
         }
         write!(f, " table {} metric {}", self.table, self.metric)
     }

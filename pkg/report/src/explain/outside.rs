@@ -11,7 +11,7 @@ use crate::{
 pub(super) fn reason_clause(pod: &PodState) -> String {
     match pod.reason.message.as_str() {
         "" => "nobody says why".to_owned(),
-        words => to_clause(words),
+        message => to_clause(message),
     }
 }
 

@@ -59,15 +59,15 @@ fn reason_sentence(pod: &PodState) -> Option<String> {
     if matches!(pod.capture, CaptureState::Outside | CaptureState::Leaving) {
         return None;
     }
-    let words = match to_clause(&pod.reason.message) {
-        words if words.is_empty() => {
+    let clause = match to_clause(&pod.reason.message) {
+        clause if clause.is_empty() => {
             return Some("Why it should be captured, or why not, is not known.".to_owned());
         }
-        words => words,
+        clause => clause,
     };
     Some(match pod.capture {
-        CaptureState::Unknown if pod.mode.is_none() => format!("It should not be captured: {words}."),
-        _ => format!("It should be captured{}: {words}.", mode_clause(pod.mode)),
+        CaptureState::Unknown if pod.mode.is_none() => format!("It should not be captured: {clause}."),
+        _ => format!("It should be captured{}: {clause}.", mode_clause(pod.mode)),
     })
 }
 

@@ -70,8 +70,11 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
         .then(|| summary_row("Facts", Cell::coloured("not read whole since the agent's start", Colour::Red)));
     let problem = node.problem.iter().map(|why| summary_row("Problem", Cell::coloured(why, Colour::Red)));
     let health = state.health.iter().map(|part| {
-        let words = if part.healthy { "healthy" } else { part.message.as_str() };
-        summary_row(&format!("Health, {}", part.component), Cell::coloured(words, health_color(part.healthy)))
+        let message = if part.healthy { "healthy" } else { part.message.as_str() };
+        summary_row(
+            &format!("Health, {}", part.component),
+            Cell::coloured(message, health_color(part.healthy)),
+        )
     });
     facts.into_iter().chain(problem).chain(health).collect()
 }
@@ -79,8 +82,8 @@ fn of_agent(state: &StateReport) -> Vec<Vec<Cell>> {
 /// The installation's files, rules of other components that matter, and what is not known.
 fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
     let files = state.installation.iter().map(|file| {
-        let words = format!("{}: {}", file.path, file.message);
-        summary_row(&format!("File, {}", file.kind), Cell::coloured(&words, health_color(file.correct)))
+        let message = format!("{}: {}", file.path, file.message);
+        summary_row(&format!("File, {}", file.kind), Cell::coloured(&message, health_color(file.correct)))
     });
     let foreign = state.network.foreign.iter();
     let foreign = foreign.map(|what| summary_row("Foreign", Cell::coloured(what, Colour::Red)));
@@ -101,7 +104,7 @@ fn state_counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
 
 fn ztunnel_states(state: &StateReport) -> String {
     let all = state.ztunnels.iter().map(|ztunnel| {
-        let words = [
+        let states = [
             (ztunnel.active, "active"),
             (ztunnel.ready, "ready"),
             (!ztunnel.ready, "not ready"),
@@ -110,8 +113,9 @@ fn ztunnel_states(state: &StateReport) -> String {
             (ztunnel.connected == Some(false), "not connected"),
             (ztunnel.terminating, "ending"),
         ];
-        let words: Vec<&str> = words.into_iter().filter_map(|(holds, word)| holds.then_some(word)).collect();
-        format!("{} ({})", ztunnel.name, words.join(", "))
+        let states: Vec<&str> =
+            states.into_iter().filter_map(|(holds, word)| holds.then_some(word)).collect();
+        format!("{} ({})", ztunnel.name, states.join(", "))
     });
     let all: Vec<String> = all.collect();
     if all.is_empty() { "none".to_owned() } else { all.join("; ") }

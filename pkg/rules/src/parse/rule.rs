@@ -14,11 +14,11 @@ use crate::ir::{
 };
 
 /// Understands the words behind `-A CHAIN`, or gives up.
-pub(super) fn parse(words: &[String]) -> Option<Rule> {
-    let mut reader = RuleWords { rest: words.iter() };
+pub(super) fn parse(arguments: &[String]) -> Option<Rule> {
+    let mut reader = RuleArguments { rest: arguments.iter() };
     let mut rule = Rule::new(Target::Return);
     let mut negated = false;
-    while let Some(word) = reader.next_word() {
+    while let Some(word) = reader.next_argument() {
         match word {
             "!" if !negated => {
                 negated = true;
@@ -26,12 +26,12 @@ pub(super) fn parse(words: &[String]) -> Option<Rule> {
             }
             "-j" if !negated => {
                 rule.target = read_target(&mut reader)?;
-                return reader.next_word().is_none().then_some(rule);
+                return reader.next_argument().is_none().then_some(rule);
             }
             "-g" if !negated => {
-                let chain = reader.next_word().filter(|chain| is_plain(chain))?.to_owned();
+                let chain = reader.next_argument().filter(|chain| is_plain(chain))?.to_owned();
                 rule.target = Target::Goto(Chain(Cow::Owned(chain)));
-                return reader.next_word().is_none().then_some(rule);
+                return reader.next_argument().is_none().then_some(rule);
             }
             "-m" if !negated => rule.matches.push(read_match(&mut reader, rule.proto.as_ref())?),
             option => read_endpoint(&mut rule, option, negated, &mut reader)?,
@@ -41,12 +41,12 @@ pub(super) fn parse(words: &[String]) -> Option<Rule> {
     None // a rule without a verdict only counts; we make none
 }
 
-struct RuleWords<'a> {
+struct RuleArguments<'a> {
     rest: Iter<'a, String>,
 }
 
-impl<'a> RuleWords<'a> {
-    fn next_word(&mut self) -> Option<&'a str> {
+impl<'a> RuleArguments<'a> {
+    fn next_argument(&mut self) -> Option<&'a str> {
         self.rest.next().map(String::as_str)
     }
 
@@ -55,11 +55,11 @@ impl<'a> RuleWords<'a> {
     }
 
     fn parse_next<T: FromStr>(&mut self) -> Option<T> {
-        self.next_word()?.parse().ok()
+        self.next_argument()?.parse().ok()
     }
 
     /// Consumes `word` when it is next.
-    fn accept_word(&mut self, word: &str) -> bool {
+    fn accept_argument(&mut self, word: &str) -> bool {
         let found = self.peek_word() == Some(word);
         if found {
             self.rest.next();
@@ -68,18 +68,23 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Consumes `word`, which has to be next.
-    fn expect_word(&mut self, word: &str) -> Option<()> {
-        self.accept_word(word).then_some(())
+    fn expect_argument(&mut self, word: &str) -> Option<()> {
+        self.accept_argument(word).then_some(())
     }
 }
 
-fn read_endpoint(rule: &mut Rule, option: &str, negated: bool, words: &mut RuleWords<'_>) -> Option<()> {
+fn read_endpoint(
+    rule: &mut Rule,
+    option: &str,
+    negated: bool,
+    arguments: &mut RuleArguments<'_>,
+) -> Option<()> {
     match option {
-        "-s" => set_once(&mut rule.source, negated, parse_net(words.next_word()?)?),
-        "-d" => set_once(&mut rule.dest, negated, parse_net(words.next_word()?)?),
-        "-i" => set_once(&mut rule.input, negated, IfName::new(words.next_word()?).ok()?),
-        "-o" => set_once(&mut rule.output, negated, IfName::new(words.next_word()?).ok()?),
-        "-p" => set_once(&mut rule.proto, negated, parse_proto(words.next_word()?)?),
+        "-s" => set_once(&mut rule.source, negated, parse_net(arguments.next_argument()?)?),
+        "-d" => set_once(&mut rule.dest, negated, parse_net(arguments.next_argument()?)?),
+        "-i" => set_once(&mut rule.input, negated, IfName::new(arguments.next_argument()?).ok()?),
+        "-o" => set_once(&mut rule.output, negated, IfName::new(arguments.next_argument()?).ok()?),
+        "-p" => set_once(&mut rule.proto, negated, parse_proto(arguments.next_argument()?)?),
         _ => None,
     }
 }
@@ -106,16 +111,16 @@ fn parse_proto(text: &str) -> Option<TransportProtocol> {
 }
 
 fn read_match(
-    words: &mut RuleWords<'_>,
+    arguments: &mut RuleArguments<'_>,
     rule_proto: Option<&MatchValue<TransportProtocol>>,
 ) -> Option<Match> {
-    let module = words.next_word()?;
-    let negated = words.accept_word("!");
-    let option = words.next_word()?;
+    let module = arguments.next_argument()?;
+    let negated = arguments.accept_argument("!");
+    let option = arguments.next_argument()?;
     match (module, option) {
         ("tcp" | "udp", "--dport" | "--sport") => {
             let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
-            let value = words.next_word()?;
+            let value = arguments.next_argument()?;
             let condition = match (option, value.split_once(':')) {
                 ("--dport", Some((first, last))) if !negated => {
                     let [first, last] = [first, last].map(|port| port.parse().ok().map(Port));
@@ -127,34 +132,34 @@ fn read_match(
             names_it.then_some(condition)
         }
         ("multiport", "--dports") => {
-            let ports = words
-                .next_word()?
+            let ports = arguments
+                .next_argument()?
                 .split(',')
                 .map(|port| port.parse().ok().map(Port))
                 .collect::<Option<Vec<_>>>()?;
             Some(Match::DestPorts(MatchValue { negated, value: ports }))
         }
-        ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: words.parse_next()? })),
-        ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: words.parse_next()? })),
+        ("owner", "--uid-owner") => Some(Match::Uid(MatchValue { negated, value: arguments.parse_next()? })),
+        ("owner", "--gid-owner") => Some(Match::Gid(MatchValue { negated, value: arguments.parse_next()? })),
         ("mark", "--mark") => {
-            Some(Match::Mark(MatchValue { negated, value: parse_mark(words.next_word()?)? }))
+            Some(Match::Mark(MatchValue { negated, value: parse_mark(arguments.next_argument()?)? }))
         }
         ("connmark", "--mark") => {
-            Some(Match::ConnMark(MatchValue { negated, value: parse_mark(words.next_word()?)? }))
+            Some(Match::ConnMark(MatchValue { negated, value: parse_mark(arguments.next_argument()?)? }))
         }
         ("conntrack", "--ctstate") if !negated => {
-            let states = words.next_word()?;
+            let states = arguments.next_argument()?;
             CtStates::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
         }
         ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
-        ("set", "--match-set") => read_set_match(words, negated),
+        ("set", "--match-set") => read_set_match(arguments, negated),
         _ => None,
     }
 }
 
-fn read_set_match(words: &mut RuleWords<'_>, negated: bool) -> Option<Match> {
-    let name = words.next_word().filter(|name| is_plain(name))?;
-    let side = words.next_word()?;
+fn read_set_match(arguments: &mut RuleArguments<'_>, negated: bool) -> Option<Match> {
+    let name = arguments.next_argument().filter(|name| is_plain(name))?;
+    let side = arguments.next_argument()?;
     let side = AddressSide::ALL.into_iter().find(|known| known.name() == side)?;
     Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
 }
@@ -172,31 +177,31 @@ fn parse_number(text: &str) -> Option<u32> {
     }
 }
 
-fn read_target(words: &mut RuleWords<'_>) -> Option<Target> {
-    match words.next_word()? {
+fn read_target(arguments: &mut RuleArguments<'_>) -> Option<Target> {
+    match arguments.next_argument()? {
         "RETURN" => Some(Target::Return),
         "ACCEPT" => Some(Target::Accept),
         "DROP" => Some(Target::Drop),
         "REDIRECT" => {
-            words.expect_word("--to-ports")?;
-            Some(Target::Redirect(Port(words.parse_next()?)))
+            arguments.expect_argument("--to-ports")?;
+            Some(Target::Redirect(Port(arguments.parse_next()?)))
         }
-        "DNAT" => read_dnat(words),
+        "DNAT" => read_dnat(arguments),
         "SNAT" => {
-            words.expect_word("--to-source")?;
-            Some(Target::Snat(words.parse_next()?))
+            arguments.expect_argument("--to-source")?;
+            Some(Target::Snat(arguments.parse_next()?))
         }
-        "TPROXY" => read_tproxy(words),
+        "TPROXY" => read_tproxy(arguments),
         "MARK" => {
-            words.expect_word("--set-xmark")?;
-            Some(Target::SetMark(parse_mark(words.next_word()?)?))
+            arguments.expect_argument("--set-xmark")?;
+            Some(Target::SetMark(parse_mark(arguments.next_argument()?)?))
         }
-        "CONNMARK" => read_connmark(words),
+        "CONNMARK" => read_connmark(arguments),
         "CT" => {
-            words.expect_word("--zone")?;
-            Some(Target::CtZone(words.parse_next()?))
+            arguments.expect_argument("--zone")?;
+            Some(Target::CtZone(arguments.parse_next()?))
         }
-        "NFLOG" => read_nflog(words),
+        "NFLOG" => read_nflog(arguments),
         chain if KNOWN_TARGETS.contains(&chain) || !is_plain(chain) => None,
         chain => Some(Target::Jump(Chain(Cow::Owned(chain.to_owned())))),
     }
@@ -234,31 +239,31 @@ const KNOWN_TARGETS: [&str; 20] = [
 ];
 
 /// `10.0.0.1:53`, `[fd00::1]:53`; no range, no zone, never without a port.
-fn read_dnat(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect_word("--to-destination")?;
-    let to: SocketAddr = words.parse_next()?;
+fn read_dnat(arguments: &mut RuleArguments<'_>) -> Option<Target> {
+    arguments.expect_argument("--to-destination")?;
+    let to: SocketAddr = arguments.parse_next()?;
     let plain = SocketAddr::new(to.ip(), to.port()) == to;
     plain.then_some(Target::Dnat { ip: to.ip(), port: Port(to.port()) })
 }
 
-fn read_tproxy(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect_word("--on-port")?;
-    let port = Port(words.parse_next()?);
-    if words.accept_word("--on-ip") && !words.parse_next::<IpAddr>()?.is_unspecified() {
+fn read_tproxy(arguments: &mut RuleArguments<'_>) -> Option<Target> {
+    arguments.expect_argument("--on-port")?;
+    let port = Port(arguments.parse_next()?);
+    if arguments.accept_argument("--on-ip") && !arguments.parse_next::<IpAddr>()?.is_unspecified() {
         return None;
     }
-    words.expect_word("--tproxy-mark")?;
-    Some(Target::Tproxy { port, mark: parse_mark(words.next_word()?)? })
+    arguments.expect_argument("--tproxy-mark")?;
+    Some(Target::Tproxy { port, mark: parse_mark(arguments.next_argument()?)? })
 }
 
 /// A copy is understood when it takes the same bits on both sides; saving, when it takes all.
-fn read_connmark(words: &mut RuleWords<'_>) -> Option<Target> {
-    let verb = words.next_word()?;
+fn read_connmark(arguments: &mut RuleArguments<'_>) -> Option<Target> {
+    let verb = arguments.next_argument()?;
     if verb == "--set-xmark" {
-        return Some(Target::SetConnMark(parse_mark(words.next_word()?)?));
+        return Some(Target::SetConnMark(parse_mark(arguments.next_argument()?)?));
     }
-    let nfmask = read_mask(words, "--nfmask")?;
-    let ctmask = read_mask(words, "--ctmask")?;
+    let nfmask = read_mask(arguments, "--nfmask")?;
+    let ctmask = read_mask(arguments, "--ctmask")?;
     match verb {
         "--save-mark" => (nfmask == u32::MAX && ctmask == u32::MAX).then_some(Target::SaveMark),
         "--restore-mark" => (nfmask == ctmask).then_some(Target::RestoreMark(nfmask)),
@@ -267,15 +272,15 @@ fn read_connmark(words: &mut RuleWords<'_>) -> Option<Target> {
 }
 
 /// All bits, unless the option says otherwise.
-fn read_mask(words: &mut RuleWords<'_>, option: &str) -> Option<u32> {
-    if words.accept_word(option) { parse_number(words.next_word()?) } else { Some(u32::MAX) }
+fn read_mask(arguments: &mut RuleArguments<'_>, option: &str) -> Option<u32> {
+    if arguments.accept_argument(option) { parse_number(arguments.next_argument()?) } else { Some(u32::MAX) }
 }
 
-fn read_nflog(words: &mut RuleWords<'_>) -> Option<Target> {
-    words.expect_word("--nflog-prefix")?;
-    let prefix = Cow::Owned(words.next_word()?.to_owned());
-    words.expect_word("--nflog-group")?;
-    let group = words.parse_next()?;
-    words.expect_word("--nflog-size")?;
-    Some(Target::Nflog { prefix, group, size: words.parse_next()? })
+fn read_nflog(arguments: &mut RuleArguments<'_>) -> Option<Target> {
+    arguments.expect_argument("--nflog-prefix")?;
+    let prefix = Cow::Owned(arguments.next_argument()?.to_owned());
+    arguments.expect_argument("--nflog-group")?;
+    let group = arguments.parse_next()?;
+    arguments.expect_argument("--nflog-size")?;
+    Some(Target::Nflog { prefix, group, size: arguments.parse_next()? })
 }

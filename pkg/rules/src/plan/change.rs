@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
-const MAX_WORDS: usize = 200;
+const MAX_ARGUMENTS: usize = 200;
 
 /// A rule of ours for one of our chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl AddedRule {
             RulePlace::End => format!("-A {} {}", self.chain, self.rule),
             RulePlace::Before { number, .. } => format!("-I {} {number} {}", self.chain, self.rule),
         };
-        if line.split(' ').count() <= MAX_WORDS {
+        if line.split(' ').count() <= MAX_ARGUMENTS {
             return line;
         }
         ["uid", "gid"].iter().fold(line, |line, owner| {
@@ -129,7 +129,7 @@ impl TableEdit {
         let table = self.table.name();
         declare
             .chain(self.restore_lines())
-            .filter_map(move |command| parse::split_words(&format!("-t {table} {command}")))
+            .filter_map(move |command| parse::split_arguments(&format!("-t {table} {command}")))
     }
 }
 
