@@ -226,8 +226,8 @@ impl AgentOrApi {
             if self.is_answered()
                 && let Some(answer) = self.answer.get()
             {
-                let told = answered(answer).filter(|told| told.is_ok() || !self.falls_back);
-                return told.unwrap_or_else(|| ask_api(&|| false));
+                let reply = answered(answer).filter(|reply| reply.is_ok() || !self.falls_back);
+                return reply.unwrap_or_else(|| ask_api(&|| false));
             }
             match ask_api(&|| self.is_answered()) {
                 Err(error) if !error.is_not_found() && self.has_changed() => {}

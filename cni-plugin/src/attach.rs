@@ -87,16 +87,16 @@ fn decide_then_redirect(call: &PluginCall, authority: &AgentOrApi, log: &mut Cal
 /// The runtime says that the pod was injected: while the answer of who knows the pod is on its way, its namespace is
 /// looked at and the tools are loaded. Both take about as long. If the pod turns out to need nothing, nothing was done.
 fn prepare_while_deciding(call: &PluginCall, authority: &AgentOrApi, log: &mut CallLog) -> AttachOutcome {
-    let (tell, told) = mpsc::channel();
-    let told = Mutex::new(told);
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Mutex::new(receiver);
     thread::scope(|scope| {
-        let wait = || told.lock().ok()?.recv().ok();
+        let wait = || receiver.lock().ok()?.recv().ok();
         let work = scope.spawn(move || redirect_pod(call, true, wait));
         let decision = decide_from_pod(call, authority, log);
         if let Ok(PodDecision::Sidecar(redirect)) = &decision {
-            drop(tell.send(redirect.clone())); // nobody listens when the work has failed already
+            drop(sender.send(redirect.clone())); // nobody listens when the work has failed already
         }
-        drop(tell);
+        drop(sender);
         (decision, work.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }

@@ -88,25 +88,25 @@ impl LastReported {
 
 /// Keeps the condition as it is with us, until it is dropped.
 pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>, node: String) {
-    let (mut told, mut said) = (LastReported::new(Instant::now()), LastError::default());
+    let (mut last_report, mut last_error) = (LastReported::new(Instant::now()), LastError::default());
     loop {
         let condition = decide_condition(probe.installer_health(), probe.agent_health().unwrap_or(Ok(())));
         if let Some(client) = cluster.client()
-            && told.is_due(&condition, Instant::now())
+            && last_report.is_due(&condition, Instant::now())
         {
-            let before = told.last.as_ref().map(|(last, _)| last.status);
+            let before = last_report.last.as_ref().map(|(last, _)| last.status);
             match publish_condition(&client, &node, before, &condition).await {
                 Ok(()) => {
-                    if said.clear() {
+                    if last_error.clear() {
                         info!(target: "install", "node condition updated again");
                     }
-                    told.record_success(condition, Instant::now());
+                    last_report.record_success(condition, Instant::now());
                 }
                 Err(error) => {
-                    if said.replace(&error) {
+                    if last_error.replace(&error) {
                         warn!(target: "install", %error, "cannot update the node condition");
                     }
-                    told.record_failure(Instant::now());
+                    last_report.record_failure(Instant::now());
                 }
             }
         }

@@ -131,9 +131,9 @@ fn start_parts(
     let proofs = settings.proof_interval.map(|interval| (interval, ProofMetrics::register(&mut registry)));
     let agent = node_agent::start_reconciler(&settings, &mut registry, mesh_pods)?;
     let log_server = settings.log_socket.as_deref().map(bind_log_server).transpose()?;
-    let (tell, notices) = mpsc::channel(NOTICES);
+    let (sender, notices) = mpsc::channel(NOTICES);
     let status = Arc::new(InstallerStatus::default());
-    let notify = Box::new(move |notice: InstallerNotice| drop(tell.try_send(notice)));
+    let notify = Box::new(move |notice: InstallerNotice| drop(sender.try_send(notice)));
     let (installer, handle) =
         Installer::new(settings.installer.clone(), installer_metrics, Arc::clone(&status), notify)?;
     let work = start_installer(installer, handle)?;
@@ -169,10 +169,10 @@ struct InstallerThread {
 }
 
 fn start_installer(mut installer: Installer, handle: InstallerHandle) -> Result<InstallerThread> {
-    let (tell, ended) = oneshot::channel();
+    let (sender, ended) = oneshot::channel();
     let body = move || {
         installer.run();
-        drop(tell.send(installer)); // nobody asks any more when the daemon has ended
+        drop(sender.send(installer)); // nobody asks any more when the daemon has ended
     };
     thread::Builder::new().name("installer".to_owned()).spawn(body).context("cannot start a thread")?;
     Ok(InstallerThread { handle, ended })
@@ -203,10 +203,10 @@ impl Daemon {
         let preflight = Arc::clone(&self.preflight);
         let probe = HealthProbe { installer, agent: status, preflight, is_ambient };
         let condition = self.follow_condition(probe.clone());
-        let (tell, drift_notices) = mpsc::channel(NOTICES);
-        let (tell_repairs, repairs) = mpsc::channel(NOTICES);
+        let (sender, drift_notices) = mpsc::channel(NOTICES);
+        let (repair_notices, repairs) = mpsc::channel(NOTICES);
         if let Some(metrics) = repair {
-            pod_repair::start(&self.settings, metrics, probe.clone(), tell_repairs);
+            pod_repair::start(&self.settings, metrics, probe.clone(), repair_notices);
         }
         let (settings, installer) = (Arc::clone(&self.settings), Arc::clone(&self.status));
         let collector = Arc::new(StateCollector::new(settings, installer, probe.clone(), inspector));
@@ -214,7 +214,7 @@ impl Daemon {
         let watched = Arc::clone(&collector);
         let watch_node = tokio::spawn(async move {
             restart_on_panic("the watch over the node", checker, |checker| {
-                Box::pin(Arc::clone(&watched).keep_watch(checker, tell.clone()))
+                Box::pin(Arc::clone(&watched).keep_watch(checker, sender.clone()))
             })
             .await;
         });

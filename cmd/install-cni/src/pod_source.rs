@@ -106,11 +106,11 @@ impl FactFollower {
     /// Follows for as long as that is possible. Returns when to try again.
     async fn follow_once(&mut self) -> Duration {
         let handle = self.handle.clone();
-        let tell = move |fact: Fact| handle.send_fact(fact);
+        let send = move |fact: Fact| handle.send_fact(fact);
         let node = &self.settings.identity.node;
         let source = self.settings.ambient.as_ref().map(|ambient| &ambient.source);
         if let Some(PodSource::Directory(path)) = source {
-            match follow_dir(path, node, tell) {
+            match follow_dir(path, node, send) {
                 // It follows until it is dropped.
                 Ok(_follower) => pending().await,
                 Err(error) => warn!(target: "ambient", path = %path.display(), %error, "cannot watch"),
@@ -120,11 +120,11 @@ impl FactFollower {
         let Some(connection) = &self.settings.api else { return pending().await };
         let (client, own) = (connect_to_api(connection).await, self.settings.identity.own_pod());
         if source.is_some() {
-            follow_api(client, node, own, tell).await;
+            follow_api(client, node, own, send).await;
             return AGAIN;
         }
         // Where our role does not grant that, each pod is asked for when it starts.
-        let refusal = follow_pods(client, node, own, tell).await;
+        let refusal = follow_pods(client, node, own, send).await;
         if self.last.replace(&refusal) {
             info!(target: "install", "no permission to watch the node's pods; getting each pod that starts");
             debug!(target: "install", error = %refusal, "watch of pods refused");

@@ -246,8 +246,8 @@ impl StateCollector {
         state.installation.extend(node_status::shared_config(&self.settings));
         let parts =
             [("installer", Some(self.probe.installer_health())), ("agent", self.probe.agent_health())];
-        let told = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
-        state.health = parts.into_iter().filter_map(told).collect();
+        let to_health = |(part, found): (&str, Option<Result<(), Reason>>)| Some(part_health(part, found?));
+        state.health = parts.into_iter().filter_map(to_health).collect();
         // Listed only while something is wrong: it is no part of the agent.
         let unrecordable = self.settings.records.check_space().err();
         state.health.extend(unrecordable.map(|why| part_health("records", Err(why.into()))));
@@ -290,7 +290,7 @@ impl StateCollector {
     pub(crate) async fn keep_watch(
         self: Arc<StateCollector>,
         checker: &mut SidecarDriftChecker,
-        tell: mpsc::Sender<AgentNotice>,
+        notices: mpsc::Sender<AgentNotice>,
     ) {
         let (mut last, mut unrecordable) = (LastError::default(), LastError::default());
         sleep(FIRST_WRITE).await;
@@ -306,7 +306,7 @@ impl StateCollector {
                         if let NoticeSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
                         }
-                        drop(tell.try_send(notice)); // more than can be published are in the log
+                        drop(notices.try_send(notice)); // more than can be published are in the log
                     }
                 }
                 self.write_down(state, &mut last).await;

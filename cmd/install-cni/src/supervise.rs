@@ -88,8 +88,8 @@ pub(crate) struct VitalTasks(Sender<String>);
 
 impl VitalTasks {
     pub(crate) fn new() -> (VitalTasks, Receiver<String>) {
-        let (tell, told) = mpsc::channel(1);
-        (VitalTasks(tell), told)
+        let (sender, receiver) = mpsc::channel(1);
+        (VitalTasks(sender), receiver)
     }
 
     /// Runs such a task.

@@ -86,8 +86,8 @@ pub struct AgentState {
     /// Notices that have been published as Events, and those that are due.
     pub notices: NoticeTracker,
     pace: MembershipPace,
-    tell: AnnotationSink,
-    told: BTreeMap<PodUid, (Redirection, Instant)>,
+    annotation_sink: AnnotationSink,
+    submitted: BTreeMap<PodUid, (Redirection, Instant)>,
     waiting: Vec<PodWaiter>,
     started: Instant,
     /// UIDs of pods whose sandbox was deleted, and that have no other.
@@ -99,7 +99,7 @@ pub struct AgentState {
     /// The last changes of the node, and what caused the pass that is running.
     pub history: ChangeHistory,
     /// Problem of the node, if there is one.
-    pub(crate) trouble: Option<String>,
+    pub(crate) problem: Option<String>,
     /// Last report of each pod, by UID.
     reports: BTreeMap<PodUid, PodReport>,
     /// Objects for which the API server's lists were not believed at the last pass.
@@ -111,7 +111,7 @@ impl AgentState {
         policy: EnrolmentPolicy,
         metrics: AgentMetrics,
         status: Arc<AgentStatus>,
-        tell: AnnotationSink,
+        annotation_sink: AnnotationSink,
         notify: NoticeSink,
     ) -> AgentState {
         AgentState {
@@ -122,8 +122,8 @@ impl AgentState {
             status,
             notices: NoticeTracker::new(notify),
             pace: MembershipPace::default(),
-            tell,
-            told: BTreeMap::new(),
+            annotation_sink,
+            submitted: BTreeMap::new(),
             waiting: Vec::new(),
             started: Instant::now(),
             ended: BTreeSet::new(),
@@ -131,7 +131,7 @@ impl AgentState {
             dirty: Some(ReconcileScope::Full),
             changed: ChangedPods::default(),
             history: ChangeHistory::default(),
-            trouble: None,
+            problem: None,
             reports: BTreeMap::new(),
             doubted: DoubtedObjects::default(),
         }
@@ -451,7 +451,7 @@ impl AgentState {
         self.store_reports(only, reports);
         self.count_pods();
         self.count_doubts();
-        self.tell_marks(only, marks);
+        self.publish_annotations(only, marks);
     }
 
     /// Keeps what was reported, and since when each pod is in its state.
@@ -490,7 +490,7 @@ impl AgentState {
         let known = |pod: &Pod| KnownPod {
             standing: self.pod_standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
-            told: self.ledger.added_addresses(&pod.metadata.uid),
+            reported_ips: self.ledger.added_addresses(&pod.metadata.uid),
             ended: self.has_ended(pod),
             doubted: self.is_doubted(pod),
             since: self.reports.get(&pod.metadata.uid).map(|report| report.since),
@@ -501,33 +501,33 @@ impl AgentState {
             ztunnels: ztunnel::list_candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
             has_pods: self.index.has_pods(),
-            trouble: self.trouble.clone(),
+            problem: self.problem.clone(),
             history: self.history.newest_changes(),
             way,
         }
     }
 
     /// Submits annotations that the API does not show: each once, and again while the API still does not show it.
-    fn tell_marks(&mut self, only: Option<&ChangedPods>, marks: Vec<AnnotationUpdate>) {
+    fn publish_annotations(&mut self, only: Option<&ChangedPods>, marks: Vec<AnnotationUpdate>) {
         let desired: BTreeMap<&PodUid, Redirection> =
             marks.iter().map(|mark| (&mark.uid, mark.redirection)).collect();
         let is_other = |uid: &PodUid| only.is_some_and(|changed| !changed.pods.contains_key(uid));
-        self.told.retain(|uid, (redirection, _)| is_other(uid) || desired.get(uid) == Some(redirection));
+        self.submitted.retain(|uid, (redirection, _)| is_other(uid) || desired.get(uid) == Some(redirection));
         for mark in marks {
-            let told = self.told.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
-            if !told {
-                self.told.insert(mark.uid.clone(), (mark.redirection, Instant::now()));
-                (self.tell)(mark);
+            let is_submitted = self.submitted.get(&mark.uid).is_some_and(|(_, when)| when.elapsed() < AGAIN);
+            if !is_submitted {
+                self.submitted.insert(mark.uid.clone(), (mark.redirection, Instant::now()));
+                (self.annotation_sink)(mark);
             }
         }
     }
 
     /// Pods could not be observed, or not be captured.
-    pub(crate) fn tell_failure(&mut self, trouble: &str) {
+    pub(crate) fn report_failure(&mut self, problem: &str) {
         self.notices.begin_observation();
         for pod in self.index.pods() {
             let standing = self.pod_standing(pod);
-            self.notices.observe_failure(pod, &standing, trouble, Instant::now());
+            self.notices.observe_failure(pod, &standing, problem, Instant::now());
         }
         self.notices.end_observation();
     }
@@ -535,7 +535,7 @@ impl AgentState {
     /// Marks every pod as not captured: none of our rules will be left.
     pub(crate) fn unmark_all(&self) {
         let unmark = |pod: &Pod| annotation_update(pod, Redirection::None);
-        self.index.pods().filter_map(unmark).for_each(|mark| (self.tell)(mark));
+        self.index.pods().filter_map(unmark).for_each(|mark| (self.annotation_sink)(mark));
     }
 }
 

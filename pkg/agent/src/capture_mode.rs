@@ -41,7 +41,7 @@ pub trait CaptureMode: Send {
     fn is_awaited(&self) -> bool;
 
     /// Answers the requests that wait for a pass; `trouble`: why no pod can be enrolled.
-    fn answer_requests(&mut self, trouble: Option<&Reason>);
+    fn answer_requests(&mut self, problem: Option<&Reason>);
 
     /// Enrols a pod.
     fn enrol_pod(&mut self, core: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply);

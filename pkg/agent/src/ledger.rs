@@ -140,11 +140,11 @@ impl AttachmentLedger {
 
     /// A container was deleted. Returns its addresses that belong to no other pod, and the UID that they were added with;
     /// `told` is what the call itself reports, for an agent that did not receive the ADD.
-    pub fn record_delete(&mut self, container: &ContainerId, told: PodAttachment) -> PodAttachment {
+    pub fn record_delete(&mut self, container: &ContainerId, reported: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);
         let observed = record.as_ref().is_some_and(|record| record.observed);
-        let attachment = record.map_or(told, |record| record.attachment);
+        let attachment = record.map_or(reported, |record| record.attachment);
         let holds = |record: &AttachmentRecord, ip: &IpAddr| record.attachment.ips.contains(ip);
         for ip in &attachment.ips {
             let mut own = self.records.values().filter(|record| record.attachment.uid == attachment.uid);

@@ -79,7 +79,7 @@ struct PodHistory {
 struct UncapturedPod {
     reason: &'static str,
     why: String,
-    said: Option<&'static str>,
+    reported: Option<&'static str>,
     next: Instant,
 }
 
@@ -89,7 +89,7 @@ struct ZtunnelAbsence {
     known: bool,
     /// When to report that it is gone, and what happens meanwhile.
     gone: Option<(Instant, String)>,
-    said: bool,
+    reported: bool,
 }
 
 /// A process that connected as ztunnel and runs in no ztunnel pod.
@@ -229,11 +229,11 @@ impl NoticeTracker {
         if there {
             ztunnel.known = true;
             ztunnel.gone = None;
-            if std::mem::take(&mut ztunnel.said) {
+            if std::mem::take(&mut ztunnel.reported) {
                 let message = "A ztunnel accepts new connections again.".to_owned();
                 self.emit_notice(NoticeSubject::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
             }
-        } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.said {
+        } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.reported {
             ztunnel.gone = Some((now + PATIENCE, meanwhile.to_owned()));
         }
     }
@@ -257,7 +257,7 @@ impl NoticeTracker {
         }
         let due = self.ztunnel.gone.take_if(|(when, _)| *when <= now);
         if let Some((_, meanwhile)) = due {
-            self.ztunnel.said = true;
+            self.ztunnel.reported = true;
             self.emit_warning("NoZtunnel", format!("No ztunnel is available on the node: {meanwhile}."));
         }
         let mut due = Vec::new();
@@ -266,7 +266,7 @@ impl NoticeTracker {
                 continue;
             };
             missing.next = now + AGAIN;
-            missing.said = Some(missing.reason);
+            missing.reported = Some(missing.reason);
             history.ran_outside = true;
             let about = NoticeSubject::Pod { name: history.name.clone(), uid: uid.clone() };
             due.push((about, (NoticeLevel::Warning, missing.reason, missing.event_message(&history.name))));
@@ -313,13 +313,13 @@ impl PodHistory {
         let missing = self.missing.get_or_insert_with(|| UncapturedPod {
             reason,
             why: String::new(),
-            said: None,
+            reported: None,
             next: now + PATIENCE,
         });
         missing.reason = reason;
         missing.why = why();
         // The cause has changed.
-        if missing.said.is_some_and(|said| said != reason) {
+        if missing.reported.is_some_and(|reported| reported != reason) {
             missing.next = missing.next.min(now + PATIENCE);
         }
     }

@@ -295,39 +295,39 @@ impl Reconciler {
         // Pods that belong to the mesh are enrolled, and held, also while no ztunnel can be used.
         let refused = done.as_ref().err().cloned();
         if let Some(refused) = refused.as_ref().filter(|_| self.core.is_synced()) {
-            self.core.tell_failure(refused.as_str());
+            self.core.report_failure(refused.as_str());
         }
         if scope > ReconcileScope::Timers {
             self.core.forget_changed();
         }
-        let trouble = done.unwrap_or_else(Some).map(String::from);
-        self.log_trouble(trouble.as_deref());
+        let problem = done.unwrap_or_else(Some).map(String::from);
+        self.log_problem(problem.as_deref());
         self.core.history.clear_causes();
-        self.core.trouble.clone_from(&trouble);
-        self.core.status.set_trouble(trouble.clone());
+        self.core.problem.clone_from(&problem);
+        self.core.status.set_problem(problem.clone());
         self.core.metrics.set_ready(self.core.status.check_readiness().is_ok());
         // Before the facts are in sync nothing can be answered; each request has a deadline.
         if self.core.is_synced() {
             self.mode.answer_requests(refused.as_ref());
         }
-        trouble.map_or(Ok(()), |_| Err(()))
+        problem.map_or(Ok(()), |_| Err(()))
     }
 
     /// Logs only changes. After each start the facts take a moment to arrive, which is no failure.
-    fn log_trouble(&mut self, trouble: Option<&str>) {
-        if trouble.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
+    fn log_problem(&mut self, problem: Option<&str>) {
+        if problem.is_some() && !self.core.index.is_synced() && self.started.elapsed() < STARTING {
             return;
         }
-        match trouble {
-            Some(trouble) if self.logged.as_deref() != Some(trouble) => {
-                warn!(target: "ambient", error = trouble, "reconcile failed");
+        match problem {
+            Some(problem) if self.logged.as_deref() != Some(problem) => {
+                warn!(target: "ambient", error = problem, "reconcile failed");
             }
-            None if self.logged.is_some() || self.core.trouble.is_some() => {
+            None if self.logged.is_some() || self.core.problem.is_some() => {
                 info!(target: "ambient", "reconcile succeeded");
             }
             _ => {}
         }
-        self.logged = trouble.map(str::to_owned);
+        self.logged = problem.map(str::to_owned);
     }
 
     fn handle_message(&mut self, message: ReconcilerMessage) {
@@ -356,9 +356,11 @@ impl Reconciler {
             ReconcilerMessage::Pod(name, uid, reply) => {
                 core.wait_for_pod(PodWaiter { name, uid, since: Instant::now(), reply });
             }
-            ReconcilerMessage::Add(arrival, told, reply) => drop(told.send(self.process_add(arrival, reply))),
-            ReconcilerMessage::Release(container, told, reply) => {
-                drop(reply.send(self.release_container(&container, told)));
+            ReconcilerMessage::Add(arrival, decision, reply) => {
+                drop(decision.send(self.process_add(arrival, reply)));
+            }
+            ReconcilerMessage::Release(container, reported, reply) => {
+                drop(reply.send(self.release_container(&container, reported)));
             }
             ReconcilerMessage::Check(uid, ips, reply) => mode.check_pod(core, &uid, &ips, reply),
             ReconcilerMessage::Collect(attachments, reply) => {
@@ -414,8 +416,8 @@ impl Reconciler {
         Ok(AddDecision { known, membership })
     }
 
-    fn release_container(&mut self, container: &ContainerId, told: PodAttachment) -> CaptureResult {
-        let gone = self.core.ledger.record_delete(container, told);
+    fn release_container(&mut self, container: &ContainerId, reported: PodAttachment) -> CaptureResult {
+        let gone = self.core.ledger.record_delete(container, reported);
         self.core.record_sandbox_end(&gone.uid);
         self.core.history.add_cause(|| format!("DEL of container {container}"));
         self.core.mark_pod(&gone.uid, &gone.ips);

@@ -26,7 +26,7 @@ pub struct AgentSnapshot {
     /// The first list of pods has come, so `pods` lacks none; without ambient mode nobody follows namespaces.
     pub has_pods: bool,
     /// Problem of the node, if there is one.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// The last changes, newest first.
     pub history: Vec<ChangeRecord>,
     /// State of the capture mode.
@@ -43,7 +43,7 @@ pub struct KnownPod {
     /// Whether it belongs to ambient mode, and why.
     pub standing: AmbientStanding,
     /// Addresses that the plugin reported.
-    pub told: Vec<IpAddr>,
+    pub reported_ips: Vec<IpAddr>,
     /// Whether the pod's sandbox was deleted and it has no other one.
     pub ended: bool,
     /// The API server's list lacks it, or shows it as it was before.
@@ -110,7 +110,7 @@ pub struct EnrolledPodView {
     /// Result of that observation.
     pub observed_rules: Option<Arc<PodRulesSnapshot>>,
     /// Last failure that concerns the pod, unless it has been overcome since.
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Evidence of whether the pod is captured. The caller, who knows the pod's phase, adds it.
     pub evidence: Evidence,
 }

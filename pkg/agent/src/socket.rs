@@ -282,15 +282,15 @@ fn answer_request(
             answer
         }
         CniVerb::Del => {
-            let told = PodAttachment { uid: request.uid, ips: request.ips };
-            told_by(ask_reconciler(shared, with.deadline, |reply| {
-                ReconcilerMessage::Release(request.container, told, reply)
+            let attachment = PodAttachment { uid: request.uid, ips: request.ips };
+            answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
+                ReconcilerMessage::Release(request.container, attachment, reply)
             }))
         }
         CniVerb::Check => answer_check(request, with.deadline, shared),
         CniVerb::Gc => {
             let attachments: BTreeSet<ContainerId> = request.attachments.into_iter().collect();
-            told_by(ask_reconciler(shared, with.deadline, |reply| {
+            answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
                 ReconcilerMessage::Collect(attachments, reply)
             }))
         }
@@ -298,7 +298,7 @@ fn answer_request(
     }
 }
 
-fn told_by(done: Result<CaptureResult, Reason>) -> AgentAnswer {
+fn answer_from_result(done: Result<CaptureResult, Reason>) -> AgentAnswer {
     AgentAnswer { error: done.and_then(|done| done).err().map(String::from), ..AgentAnswer::default() }
 }
 
@@ -367,7 +367,7 @@ fn decide_add(
         if is_gone() {
             return Err("the client no longer waits for the answer".into());
         }
-        ask_reconciler(shared, deadline, |told| ReconcilerMessage::Add(arrival, told, reply.clone()))
+        ask_reconciler(shared, deadline, |decision| ReconcilerMessage::Add(arrival, decision, reply.clone()))
     };
     let mut unknown = match decided(arrival)? {
         Ok(decided) => return Ok(decided),
@@ -393,7 +393,7 @@ fn answer_check(request: AgentRequest, deadline: Instant, shared: &ConnectionCon
     let mut answer = AgentAnswer::default();
     if evaluate_membership(&pod, namespace.as_ref(), &shared.policy).is_ok() {
         let uid = pod.metadata.uid.clone();
-        answer = told_by(ask_reconciler(shared, deadline, |reply| {
+        answer = answer_from_result(ask_reconciler(shared, deadline, |reply| {
             ReconcilerMessage::Check(uid, request.ips, reply)
         }));
         answer.enrolled = answer.error.is_none();

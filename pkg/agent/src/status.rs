@@ -25,7 +25,7 @@ struct ReconcilerHealth {
     turned: Instant,
     /// The workers make no progress any more.
     standstill: bool,
-    trouble: Option<String>,
+    problem: Option<String>,
     /// When an ADD last failed for lack of file descriptors.
     short: Option<Instant>,
 }
@@ -36,9 +36,9 @@ pub struct AgentStatus(Mutex<ReconcilerHealth>, AtomicU64);
 
 impl Default for AgentStatus {
     fn default() -> AgentStatus {
-        let trouble = Some("the node has not been observed yet".to_owned());
+        let problem = Some("the node has not been observed yet".to_owned());
         AgentStatus(
-            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, trouble, short: None }),
+            Mutex::new(ReconcilerHealth { turned: Instant::now(), standstill: false, problem, short: None }),
             AtomicU64::new(0),
         )
     }
@@ -58,10 +58,10 @@ impl AgentStatus {
         self.lock_health().standstill = standstill;
     }
 
-    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+    pub(crate) fn set_problem(&self, problem: Option<String>) {
         let mut state = self.lock_health();
-        if state.trouble != trouble {
-            state.trouble = trouble;
+        if state.problem != problem {
+            state.problem = problem;
             self.record_change();
         }
     }
@@ -120,6 +120,6 @@ impl AgentStatus {
             )
             .into());
         }
-        state.trouble.clone().map_or(Ok(()), |why| Err(why.into()))
+        state.problem.clone().map_or(Ok(()), |why| Err(why.into()))
     }
 }

@@ -209,8 +209,8 @@ impl CaptureMode for AutoCapture {
         if self.current_mode().is_err() {
             self.open_current().map_err(|error| error.to_string())?;
         }
-        let trouble = self.current_mode()?.reconcile(state, scope)?;
-        Ok(self.hand_over(state).or(trouble))
+        let problem = self.current_mode()?.reconcile(state, scope)?;
+        Ok(self.hand_over(state).or(problem))
     }
 
     fn is_awaited(&self) -> bool {
@@ -218,16 +218,16 @@ impl CaptureMode for AutoCapture {
         in_pod || self.node.as_ref().is_some_and(CaptureMode::is_awaited)
     }
 
-    fn answer_requests(&mut self, trouble: Option<&Reason>) {
+    fn answer_requests(&mut self, problem: Option<&Reason>) {
         if let Ok(way) = self.current_mode() {
-            way.answer_requests(trouble);
+            way.answer_requests(problem);
         }
     }
 
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         match self.current_mode() {
             Ok(way) => way.enrol_pod(state, enrolment, reply),
-            Err(trouble) => drop(reply.send(Err(trouble))),
+            Err(problem) => drop(reply.send(Err(problem))),
         }
     }
 
@@ -240,7 +240,7 @@ impl CaptureMode for AutoCapture {
     ) {
         match self.current_mode() {
             Ok(way) => way.skip_pod(state, container, attachment, reply),
-            Err(trouble) => drop(reply.send(Err(trouble))),
+            Err(problem) => drop(reply.send(Err(problem))),
         }
     }
 

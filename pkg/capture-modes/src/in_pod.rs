@@ -109,7 +109,7 @@ pub(crate) struct InPodCapture {
     /// Changes of them by others.
     drift: NodeDrift,
     /// Problem of the search for running pods, if there is one.
-    search_trouble: Option<Reason>,
+    discovery_problem: Option<Reason>,
     due: Option<Instant>,
     /// The pods whose probes are to be exempt.
     addresses: MemberAddresses,
@@ -134,12 +134,12 @@ impl InPodCapture {
         )?;
         let (sender, results) = JobResultSender::new(owner.clone());
         let zds_sender = sender.clone();
-        let tell = move |event| zds_sender.send(JobResult::Zds(event));
+        let send_event = move |event| zds_sender.send(JobResult::Zds(event));
         // It belongs to node-level capture: the plugin would use it to enrol pods alone while no agent runs.
         if let Err(error) = hostfs::remove(&settings.shared_config) {
             tracing::warn!(target: "ambient", %error, "cannot remove the shared configuration of node-level capture");
         }
-        let hub = Hub::new(Box::new(tell), Box::new(connection_addresses));
+        let hub = Hub::new(Box::new(send_event), Box::new(connection_addresses));
         let server = ZdsServer::bind(&chosen.socket)?;
         server.serve(hub.clone()).map_err(Error::Thread)?;
         let node = Netns::current()?;
@@ -176,7 +176,7 @@ impl InPodCapture {
             started: now,
             exemption: ProbeExemption::default(),
             drift: NodeDrift::new(now),
-            search_trouble: None,
+            discovery_problem: None,
             due: None,
             addresses: MemberAddresses::new(),
             takes_over: false,
@@ -271,7 +271,7 @@ impl CaptureMode for InPodCapture {
         self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_awaited())
     }
 
-    fn answer_requests(&mut self, _trouble: Option<&Reason>) {}
+    fn answer_requests(&mut self, _problem: Option<&Reason>) {}
 
     fn enrol_pod(&mut self, state: &mut AgentState, mut enrolment: PodEnrolment, reply: CaptureReply) {
         if let Err(why) = self.validate_enrolment(&enrolment) {

@@ -7,9 +7,9 @@ use crate::{in_pod, node, settings::CaptureSettings};
 /// Removes everything that an agent, of whatever version of ours and with whatever capture mode, has made. It needs neither
 /// facts nor API server. Repeating it changes nothing. Returns what could not be removed, as sentences.
 pub fn uninstall(settings: &CaptureSettings) -> Vec<String> {
-    let mut troubles = node::uninstall(settings);
-    troubles.extend(in_pod::uninstall(settings));
-    troubles
+    let mut problems = node::uninstall(settings);
+    problems.extend(in_pod::uninstall(settings));
+    problems
 }
 
 /// Logs what could not be removed of a capture mode that is no longer used.

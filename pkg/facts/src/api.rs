@@ -39,8 +39,8 @@ const LAST_RELIST: Duration = Duration::from_secs(30);
 /// counts as gone because it is.
 ///
 /// `tell` must not block.
-pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, tell: impl Fn(Fact) + Send) {
-    let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, tell);
+pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, send: impl Fn(Fact) + Send) {
+    let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, send);
     let namespaces = Box::pin(following.watch_namespaces());
     following.follow_until_refused(namespaces).await; // in this scope it does not end
 }
@@ -51,9 +51,9 @@ pub async fn follow_pods(
     client: KubeClient,
     node: &str,
     own: Option<PodName>,
-    tell: impl Fn(Fact) + Send,
+    send: impl Fn(Fact) + Send,
 ) -> Error {
-    let mut following = ApiFollower::new(client, node, own, FollowScope::Pods, tell);
+    let mut following = ApiFollower::new(client, node, own, FollowScope::Pods, send);
     following.follow_until_refused(Box::pin(stream::pending())).await
 }
 
@@ -97,10 +97,10 @@ struct ApiFollower<F> {
     node: String,
     own: Option<PodName>,
     scope: FollowScope,
-    tell: F,
+    send: F,
     pods: CollectionCache<PodName>,
     namespaces: CollectionCache<String>,
-    told: DoubtedObjects,
+    reported_doubts: DoubtedObjects,
     synced: bool,
     /// The API server has shown our own pod, and when it did so last.
     has_own: bool,
@@ -110,16 +110,16 @@ struct ApiFollower<F> {
 }
 
 impl<F: Fn(Fact) + Send> ApiFollower<F> {
-    fn new(client: KubeClient, node: &str, own: Option<PodName>, scope: FollowScope, tell: F) -> Self {
+    fn new(client: KubeClient, node: &str, own: Option<PodName>, scope: FollowScope, send: F) -> Self {
         ApiFollower {
             client,
             node: node.to_owned(),
             own,
             scope,
-            tell,
+            send,
             pods: CollectionCache::default(),
             namespaces: CollectionCache::default(),
-            told: DoubtedObjects::default(),
+            reported_doubts: DoubtedObjects::default(),
             synced: false,
             has_own: false,
             witnessed: None,
@@ -175,12 +175,12 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     /// Errors are refusals, and told with [`FollowScope::Pods`] alone.
     fn watch_pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
-        let tells_refusals = self.scope == FollowScope::Pods;
+        let reports_refusals = self.scope == FollowScope::Pods;
         let events = self.client.watch_all::<TrimmedObject<Pod>>(&core_collection("Pod", of_node));
         let mut errors = LoggedErrors::new("pods");
         events.filter_map(move |event| {
             future::ready(match event {
-                Err(error) if tells_refusals && error.kind() == ApiErrorKind::Refused => Some(Err(error)),
+                Err(error) if reports_refusals && error.kind() == ApiErrorKind::Refused => Some(Err(error)),
                 event => errors.ok_or_log(event).map(Ok),
             })
         })
@@ -242,22 +242,22 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 self.pods.apply_list(versions, |_| true, now);
                 self.synced = true;
                 self.notice_own();
-                others = self.tell_doubts();
-                (self.tell)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
+                others = self.report_doubts();
+                (self.send)(Fact::Pods(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
                 let counts = self.pods.apply_event(slim.object.name(), slim.version(), now);
                 self.notice_own();
-                others = self.tell_doubts();
+                others = self.report_doubts();
                 if counts {
-                    (self.tell)(Fact::Pod(Box::new(slim.object)));
+                    (self.send)(Fact::Pod(Box::new(slim.object)));
                 }
             }
             ListEvent::Deleted(slim) => {
                 let (name, uid) = (slim.object.name(), slim.object.metadata.uid);
                 self.pods.apply_delete(&name, &uid);
-                others = self.tell_doubts();
-                (self.tell)(Fact::PodGone { name, uid });
+                others = self.report_doubts();
+                (self.send)(Fact::PodGone { name, uid });
             }
         }
         others
@@ -275,22 +275,22 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                     |name| pods.known_names().any(|pod| pod.namespace == *name),
                     now,
                 );
-                others = self.tell_doubts();
-                (self.tell)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
+                others = self.report_doubts();
+                (self.send)(Fact::Namespaces(list.into_iter().map(|slim| slim.object).collect()));
             }
             ListEvent::Applied(slim) => {
                 let name = slim.object.metadata.name.clone();
                 let counts = self.namespaces.apply_event(name, slim.version(), now);
-                others = self.tell_doubts();
+                others = self.report_doubts();
                 if counts {
-                    (self.tell)(Fact::Namespace(Box::new(slim.object)));
+                    (self.send)(Fact::Namespace(Box::new(slim.object)));
                 }
             }
             ListEvent::Deleted(slim) => {
                 let meta = slim.object.metadata;
                 self.namespaces.apply_delete(&meta.name, &meta.uid);
-                others = self.tell_doubts();
-                (self.tell)(Fact::NamespaceGone(meta.name));
+                others = self.report_doubts();
+                (self.send)(Fact::NamespaceGone(meta.name));
             }
         }
         others
@@ -301,24 +301,24 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     /// Before the list that is meant, so that it is not taken for more than it is. True if they are others than before.
-    fn tell_doubts(&mut self) -> bool {
+    fn report_doubts(&mut self) -> bool {
         let doubted =
             DoubtedObjects { pods: self.pods.doubted_names(), namespaces: self.namespaces.doubted_names() };
-        if doubted == self.told {
+        if doubted == self.reported_doubts {
             return false;
         }
         let number = doubted.pods.len() + doubted.namespaces.len();
         let first = doubted.pods.first().map(|pod| format!("pod {pod}"));
         let first = first.or_else(|| doubted.namespaces.first().map(|name| format!("namespace {name}")));
         match first {
-            Some(first) if self.told == DoubtedObjects::default() => {
+            Some(first) if self.reported_doubts == DoubtedObjects::default() => {
                 warn!(target: "ambient", objects = number, first, "the API server's list is stale or lacks known objects; keeping them until each is confirmed");
             }
             Some(_) => {}
             None => info!(target: "ambient", "all known objects are confirmed"),
         }
-        self.told = doubted.clone();
-        (self.tell)(Fact::Doubted(doubted));
+        self.reported_doubts = doubted.clone();
+        (self.send)(Fact::Doubted(doubted));
         true
     }
 
@@ -360,24 +360,24 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                 let settled = self.pods.apply_answer(&name, &uid, answer, now);
                 let object = object.filter(|pod| pod.spec.node_name == self.node);
                 if matches!(settled, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
-                    (self.tell)(Fact::PodGone { name, uid });
+                    (self.send)(Fact::PodGone { name, uid });
                 }
                 if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(pod)) = (settled, object) {
-                    (self.tell)(Fact::Pod(pod));
+                    (self.send)(Fact::Pod(pod));
                 }
             }
             QueryAnswer::Namespace(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
                 let settled = self.namespaces.apply_answer(&name, &uid, answer, now);
                 if settled == DoubtOutcome::Gone {
-                    (self.tell)(Fact::NamespaceGone(name));
+                    (self.send)(Fact::NamespaceGone(name));
                 }
                 if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(namespace)) = (settled, object) {
-                    (self.tell)(Fact::Namespace(namespace));
+                    (self.send)(Fact::Namespace(namespace));
                 }
             }
         }
-        self.tell_doubts();
+        self.report_doubts();
     }
 }
 

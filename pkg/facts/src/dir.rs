@@ -61,7 +61,7 @@ impl Drop for ManifestFollower {
 pub fn follow_dir(
     path: &Path,
     node: &str,
-    tell: impl Fn(Fact) + Send + 'static,
+    send: impl Fn(Fact) + Send + 'static,
 ) -> io::Result<ManifestFollower> {
     let mut watcher = DirectoryWatcher::new().map_err(io::Error::other)?;
     let (waker, stopped) = (watcher.waker(), Arc::new(AtomicBool::new(false)));
@@ -72,7 +72,7 @@ pub fn follow_dir(
         while !stop.load(Ordering::Acquire) {
             watcher.set_directories(&paths); // before looking, so that no change falls in between
             for fact in manifests.scan_files() {
-                tell(fact);
+                send(fact);
             }
             if watcher.wait_for_change(REGULAR).is_err() {
                 thread::sleep(Duration::from_secs(1)); // for want of memory
@@ -116,7 +116,7 @@ struct ManifestDirectory {
     node: String,
     files: BTreeMap<OsString, ManifestFile>,
     last: LastError,
-    told: bool,
+    was_reported: bool,
 }
 
 /// One file.
@@ -134,7 +134,7 @@ struct ManifestFile {
 impl ManifestDirectory {
     fn new(path: &Path, node: &str) -> Self {
         let (path, node) = (path.to_owned(), node.to_owned());
-        Self { path, node, files: BTreeMap::new(), last: LastError::default(), told: false }
+        Self { path, node, files: BTreeMap::new(), last: LastError::default(), was_reported: false }
     }
 
     /// Looks at every file. What differs from what was told last: single pods, or all that is known.
@@ -159,7 +159,7 @@ impl ManifestDirectory {
             let file = self.files.entry(name.clone()).or_default();
             replaced.extend(file.read_if_changed(&self.path.join(&name)).map(|before| (name, before)));
         }
-        if are_fewer || !std::mem::replace(&mut self.told, true) {
+        if are_fewer || !std::mem::replace(&mut self.was_reported, true) {
             return self.all_facts();
         }
         self.pod_facts(&replaced).unwrap_or_else(|| self.all_facts())

@@ -57,7 +57,7 @@ impl BuiltIn {
     ///
     /// # Errors
     /// The kernel refuses, for another reason than that it is used.
-    pub fn put_back(&self, family: Family, table: &str) -> Result<(), Error> {
+    pub fn restore_chains(&self, family: Family, table: &str) -> Result<(), Error> {
         let mut tables = BuiltInTables::open(family)?;
         for name in NAMES.into_iter().filter(|name| !self.chains.iter().any(|there| there == name)) {
             if tables.find_chain(table, name)?.is_some_and(|chain| chain.is_unused()) {

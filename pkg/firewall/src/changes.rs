@@ -183,8 +183,8 @@ impl Firewall {
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {
-            let told = self.without_strange_deletes(changes)?;
-            return self.or_native(self.restore(&told.restore_texts(), waiting), changes);
+            let restorable = self.without_strange_deletes(changes)?;
+            return self.or_native(self.restore(&restorable.restore_texts(), waiting), changes);
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
         let refused = match nftables::transaction_messages(&by_family) {

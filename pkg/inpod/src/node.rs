@@ -19,7 +19,7 @@ pub struct NodeProbes {
     sets: ipset::IpsetHandle,
     branches: BranchRules,
     /// Why probes of pods with a branch interface fail, until it is reported.
-    branch_trouble: Option<Error>,
+    branch_error: Option<Error>,
 }
 
 /// The rules among them: all that takes tools, which take seconds where others have tens of thousands of rules.
@@ -95,7 +95,7 @@ impl NodeProbes {
         // The node's rules ask x_tables and sets.
         let options = FirewallOptions { native: NativeTables::Never, ..options };
         let rules = ProbeRules { config, families, options, journal: Journal::for_file(journal) };
-        Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_trouble: None })
+        Ok(NodeProbes { rules, sets: ipset::IpsetHandle::open()?, branches, branch_error: None })
     }
 
     /// The rules, for a thread of the same namespace that may wait for tools.
@@ -119,7 +119,7 @@ impl NodeProbes {
         for family in self.rules.families.clone() {
             let _ = self.sets.create_set(&probe_set_spec(family)?)?;
         }
-        self.branch_trouble.take().map_or(Ok(()), Err)
+        self.branch_error.take().map_or(Ok(()), Err)
     }
 
     /// The addresses in the sets, each with the UID of its pod, if it has one.
@@ -193,7 +193,7 @@ impl NodeProbes {
     /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
     /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
     pub fn settle_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
-        self.branch_trouble = self.branches.ensure_rules(desired.keys()).err();
+        self.branch_error = self.branches.ensure_rules(desired.keys()).err();
     }
 
     /// Takes away rules, of both backends, the built-in chains that came with them, and sets; tells what.

@@ -46,7 +46,7 @@ pub(crate) enum ConflictVerdict {
 
 impl ConflictBackoff {
     /// Records a damage and decides what to do about it.
-    pub(crate) fn record_damage(&mut self, now: Instant) -> ConflictVerdict {
+    pub(crate) fn record_drift(&mut self, now: Instant) -> ConflictVerdict {
         if let Some(until) = self.until {
             if now < until {
                 return ConflictVerdict::BackOff(until);
@@ -62,7 +62,7 @@ impl ConflictBackoff {
             return ConflictVerdict::Repair;
         }
         self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
-        let many = self.count_damage(now) >= MANY;
+        let many = self.count_drift(now) >= MANY;
         match self.pause {
             None if self.answers < ANSWERS && !many => ConflictVerdict::Repair,
             None => ConflictVerdict::Conflict(self.start_pause(now, FIRST_PAUSE)),
@@ -91,7 +91,7 @@ impl ConflictBackoff {
         until
     }
 
-    fn count_damage(&mut self, now: Instant) -> u32 {
+    fn count_drift(&mut self, now: Instant) -> u32 {
         let long = self.long.filter(|(began, _)| now.saturating_duration_since(*began) <= LONG);
         let (began, count) = long.unwrap_or((now, 0));
         self.long = Some((began, count + 1));
@@ -109,7 +109,7 @@ mod tests {
         let (mut conflict, mut now) = (ConflictBackoff::default(), start);
         let (mut repaired, mut told) = (Vec::new(), 0);
         while repaired.len() < damages {
-            match conflict.record_damage(now) {
+            match conflict.record_drift(now) {
                 ConflictVerdict::Repair => {
                     conflict.record_repair(now);
                     repaired.push((now - start).as_millis());
@@ -154,17 +154,17 @@ mod tests {
         let (mut conflict, mut now) = (ConflictBackoff::default(), Instant::now());
         conflict.record_repair(now);
         for _ in 0..ANSWERS - 1 {
-            assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+            assert_eq!(conflict.record_drift(now), ConflictVerdict::Repair);
             conflict.record_repair(now);
         }
-        let ConflictVerdict::Conflict(until) = conflict.record_damage(now) else { panic!("a conflict") };
-        assert_eq!(conflict.record_damage(now), ConflictVerdict::BackOff(until));
+        let ConflictVerdict::Conflict(until) = conflict.record_drift(now) else { panic!("a conflict") };
+        assert_eq!(conflict.record_drift(now), ConflictVerdict::BackOff(until));
         now = until;
-        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+        assert_eq!(conflict.record_drift(now), ConflictVerdict::Repair);
         conflict.record_repair(now);
         now += PEACE + Duration::from_secs(1);
-        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair);
+        assert_eq!(conflict.record_drift(now), ConflictVerdict::Repair);
         conflict.record_repair(now);
-        assert_eq!(conflict.record_damage(now), ConflictVerdict::Repair, "it begins anew");
+        assert_eq!(conflict.record_drift(now), ConflictVerdict::Repair, "it begins anew");
     }
 }

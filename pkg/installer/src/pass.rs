@@ -51,7 +51,7 @@ impl Installer {
 
     /// Whether the plugin is there and runs.
     fn binaries_step(&mut self, turn: &mut PassResult) -> bool {
-        if self.complete && self.binaries.are_touched() && !self.may_mend(InstallStep::Binaries, turn) {
+        if self.complete && self.binaries.are_touched() && !self.may_repair(InstallStep::Binaries, turn) {
             return false;
         }
         let installed = match self.binaries.install(&self.settings) {
@@ -106,15 +106,15 @@ impl Installer {
         let before = self.credential;
         let mut fingerprint = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
         if !is_good(path, &text, desired.mode) {
-            let is_damage = before.is_some_and(|(text, _)| text == now.0);
-            if is_damage && !self.may_mend(InstallStep::Kubeconfig, turn) {
+            let is_drift = before.is_some_and(|(text, _)| text == now.0);
+            if is_drift && !self.may_repair(InstallStep::Kubeconfig, turn) {
                 return Ok(());
             }
             hostfs::write(path, text.as_bytes(), desired.mode)?;
             turn.changed = true;
             fingerprint = hostfs::fingerprint(path)?;
             // Its content is a secret: only the path is logged.
-            if is_damage {
+            if is_drift {
                 self.record_repair(
                     InstallStep::Kubeconfig,
                     "kubeconfig",
@@ -136,12 +136,12 @@ impl Installer {
     }
 
     fn conf_step(&mut self, turn: &mut PassResult) {
-        if let Err(error) = self.put_entry(turn) {
+        if let Err(error) = self.write_entry(turn) {
             turn.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
         }
     }
 
-    fn put_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
+    fn write_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
         let look = self.entries.reload_template(&self.settings)?;
         let is_new = matches!(look, TemplateUpdate::New);
         if let TemplateUpdate::Refused(error) = look {
@@ -159,7 +159,7 @@ impl Installer {
             leftovers::remove_temporaries(&self.settings, &holder);
         }
         if !changes.is_empty() {
-            if self.complete && !is_new && !self.may_mend(InstallStep::Conf, turn) {
+            if self.complete && !is_new && !self.may_repair(InstallStep::Conf, turn) {
                 return Ok(());
             }
             self.apply_changes(&changes, is_new)?;
@@ -216,9 +216,9 @@ impl Installer {
     }
 
     /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
-    fn may_mend(&mut self, step: InstallStep, turn: &mut PassResult) -> bool {
+    fn may_repair(&mut self, step: InstallStep, turn: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
-        let (until, is_first) = match conflict.record_damage(Instant::now()) {
+        let (until, is_first) = match conflict.record_drift(Instant::now()) {
             ConflictVerdict::Repair => return true,
             ConflictVerdict::Conflict(until) => (until, true),
             ConflictVerdict::BackOff(until) => (until, false),

@@ -47,7 +47,7 @@ pub struct Installer {
     commands: Receiver<InstallerCommand>,
     ready: bool,
     attempts: Attempts,
-    said: String,
+    last_message: String,
 }
 
 impl fmt::Debug for Installer {
@@ -153,7 +153,7 @@ impl Installer {
             commands,
             ready: false,
             attempts: Backoff::new(FIRST_RETRY, LAST_RETRY).start_attempts(),
-            said: String::new(),
+            last_message: String::new(),
         };
         Ok((installer, handle))
     }
@@ -213,7 +213,7 @@ impl Installer {
         }
         self.metrics.set_ready(ready);
         self.ready = ready;
-        self.said = problems;
+        self.last_message = problems;
         let failed = turn.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Failed(step, _) => Some(*step),
             _ => None,
@@ -240,7 +240,7 @@ impl Installer {
             limit
                 .into_iter()
                 .for_each(|reason| warn!(target: "install", reason, "limited by the node's network"));
-        } else if !message.is_empty() && message != self.said {
+        } else if !message.is_empty() && message != self.last_message {
             warn!(target: "install", error = message, "the plugin is not installed correctly");
         }
     }

@@ -45,13 +45,13 @@ fn query_version(path: &Path) -> Result<(), String> {
             return Err(format!("cannot wait for it: {error}"));
         }
     };
-    let said = read_answer(&mut child);
-    let said = said.map_err(|error| format!("its answer cannot be read: {error}"))?;
+    let output = read_answer(&mut child);
+    let output = output.map_err(|error| format!("its answer cannot be read: {error}"))?;
     if !status.success() {
-        return Err(format!("it ended with {status}: {}", said.trim()));
+        return Err(format!("it ended with {status}: {}", output.trim()));
     }
-    if !said.contains("supportedVersions") {
-        return Err(format!("it answers {:?} to VERSION", said.trim()));
+    if !output.contains("supportedVersions") {
+        return Err(format!("it answers {:?} to VERSION", output.trim()));
     }
     Ok(())
 }
@@ -60,10 +60,10 @@ fn query_version(path: &Path) -> Result<(), String> {
 fn read_answer(child: &mut Child) -> Result<String, std::io::Error> {
     let Some(output) = child.stdout.take() else { return Ok(String::new()) };
     rustix::io::ioctl_fionbio(&output, true)?;
-    let mut said = Vec::new();
-    match output.take(MAX_OUTPUT).read_to_end(&mut said) {
+    let mut bytes = Vec::new();
+    match output.take(MAX_OUTPUT).read_to_end(&mut bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
-        _ => Ok(String::from_utf8_lossy(&said).into_owned()),
+        _ => Ok(String::from_utf8_lossy(&bytes).into_owned()),
     }
 }
 

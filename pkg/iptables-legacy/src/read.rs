@@ -90,7 +90,7 @@ pub fn tables_fingerprint(longest: usize) -> Result<Option<u64>, Error> {
             open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
         for table in tables {
             let content = read_table(&socket, family, &table, longest)
-                .map_err(|trouble| trouble.in_table(family, &table))?;
+                .map_err(|problem| problem.in_table(family, &table))?;
             (family, &table, content).hash(&mut hasher);
         }
     }
@@ -152,7 +152,7 @@ fn read_each(
     let socket = open_socket(family).map_err(|errno| Error::LegacySocket { family, source: errno.into() })?;
     for table in names {
         let content = read_table(&socket, family, &table, longest)
-            .map_err(|trouble| trouble.in_table(family, &table))?;
+            .map_err(|problem| problem.in_table(family, &table))?;
         let (info, answer) = content.split_at_checked(size_of::<TableInfo>()).unwrap_or_default();
         let entries = answer.get(offset_of!(EntriesHeader, entries)..).unwrap_or_default();
         let chains =

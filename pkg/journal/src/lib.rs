@@ -168,7 +168,7 @@ impl Journal {
     pub fn remove_chains(&self, page: JournalPage) -> Result<(), Error> {
         for (name, before) in self.read_snapshot().page_entries(page) {
             if let Some((family, table)) = parse_entry(&name) {
-                BuiltIn::parse(&before).put_back(family, table)?;
+                BuiltIn::parse(&before).restore_chains(family, table)?;
             }
             self.forget_value(page, &name)?;
         }

@@ -87,17 +87,17 @@ fn status_of(node: &Node, kind: &str) -> Option<ConditionStatus> {
 /// The API server finds the condition by its type. What is left out of it stays.
 fn condition_patch(condition: &NodeCondition, now: SystemTime, changed: bool) -> Value {
     let now = rfc3339(now);
-    let mut told = json!({
+    let mut entry = json!({
         "type": condition.kind,
         "status": condition.status.as_str(),
         "reason": condition.reason,
         "message": condition.message,
         "lastHeartbeatTime": now,
     });
-    if changed && let Some(told) = told.as_object_mut() {
-        told.insert("lastTransitionTime".to_owned(), Value::String(now));
+    if changed && let Some(entry) = entry.as_object_mut() {
+        entry.insert("lastTransitionTime".to_owned(), Value::String(now));
     }
-    json!({"status": {"conditions": [told]}})
+    json!({"status": {"conditions": [entry]}})
 }
 
 #[cfg(test)]

@@ -60,10 +60,14 @@ impl KubeClient {
             Some(status) => tokio::time::timeout(REASON, status).await.ok().flatten(),
             None => None,
         };
-        let said = complaint.map(|said| String::from_utf8_lossy(&said).trim().to_owned()).unwrap_or_default();
+        let stderr_text = complaint
+            .map(|stderr_text| String::from_utf8_lossy(&stderr_text).trim().to_owned())
+            .unwrap_or_default();
         let status = status.and_then(|status| status.message).filter(|message| !message.is_empty());
-        let parts: Vec<String> =
-            status.into_iter().chain(Some(said).filter(|said| !said.is_empty())).collect();
+        let parts: Vec<String> = status
+            .into_iter()
+            .chain(Some(stderr_text).filter(|stderr_text| !stderr_text.is_empty()))
+            .collect();
         Err(ExecError::Output(if parts.is_empty() {
             "it wrote nothing".to_owned()
         } else {

@@ -69,11 +69,11 @@ impl ForwardedPort {
 
     /// Why the connection ended without an answer, as the kubelet or the connection to the API server has it; `None`: nobody says.
     pub async fn failure_reason(mut self) -> Option<String> {
-        let said = self.forwarder.take_error(self.port);
-        if let Some(said) = said
-            && let Ok(Some(said)) = tokio::time::timeout(REASON, said).await
+        let message = self.forwarder.take_error(self.port);
+        if let Some(message) = message
+            && let Ok(Some(message)) = tokio::time::timeout(REASON, message).await
         {
-            return Some(said);
+            return Some(message);
         }
         drop(self.stream);
         match tokio::time::timeout(REASON, self.forwarder.join()).await {

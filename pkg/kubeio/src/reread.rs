@@ -26,7 +26,7 @@ struct LastRead<T> {
     value: T,
     content: Vec<u8>,
     /// Why it could not be read since; told once.
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
 impl<T: Clone> ReloadedFile<T> {
@@ -37,7 +37,7 @@ impl<T: Clone> ReloadedFile<T> {
     pub(crate) fn new(path: &Path, parse: fn(&[u8]) -> Result<T, String>) -> Result<Self, String> {
         let content = read_file(path)?;
         let value = parse_content(path, &content, parse)?;
-        let last = Mutex::new(LastRead { value, content, trouble: None });
+        let last = Mutex::new(LastRead { value, content, problem: None });
         Ok(Self { path: path.to_owned(), parse, last })
     }
 
@@ -45,12 +45,12 @@ impl<T: Clone> ReloadedFile<T> {
     pub(crate) fn current_value(&self) -> T {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match self.read_changed(&last.content) {
-            Ok(None) => last.trouble = None,
-            Ok(Some((value, content))) => *last = LastRead { value, content, trouble: None },
-            Err(why) if last.trouble.as_ref() == Some(&why) => {}
+            Ok(None) => last.problem = None,
+            Ok(Some((value, content))) => *last = LastRead { value, content, problem: None },
+            Err(why) if last.problem.as_ref() == Some(&why) => {}
             Err(why) => {
                 warn!(target: "api", error = why, "cannot reload a credential file; using the last contents");
-                last.trouble = Some(why);
+                last.problem = Some(why);
             }
         }
         last.value.clone()

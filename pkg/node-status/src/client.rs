@@ -155,11 +155,11 @@ pub fn send_put(socket: &Path, path: &str, limit: Duration) -> Result<Vec<u8>, F
 }
 
 fn send_request(socket: &Path, method: &str, path: &str, limit: Duration) -> Result<Vec<u8>, FetchError> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (socket, request) = (socket.to_owned(), format!("{method} {path} HTTP/1.0\r\nHost: unix\r\n\r\n"));
-    let body = move || drop(tell.send(exchange_http(&socket, &request, limit)));
+    let body = move || drop(sender.send(exchange_http(&socket, &request, limit)));
     thread::Builder::new().spawn(body).map_err(FetchError::Exchange)?;
-    told.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
+    receiver.recv_timeout(limit).map_err(|_| FetchError::Late(limit))?
 }
 
 /// In HTTP/1.0, so that the agent closes the connection after the answer.
@@ -198,8 +198,8 @@ fn request_on(stream: &mut UnixStream, request: &str, limit: Duration) -> Result
 pub fn error_text(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,
-        said if said.contains(&cause) => text,
-        said => format!("{said}: {cause}"),
+        text_so_far if text_so_far.contains(&cause) => text,
+        text_so_far => format!("{text_so_far}: {cause}"),
     })
 }
 

@@ -28,7 +28,7 @@ use crate::{
 
 /// Fills in the node's part.
 pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddresses, state: &mut StateReport) {
-    let blind = &mut state.observation.unobserved;
+    let unobserved = &mut state.observation.unobserved;
     let Some(chosen) = settings.capture.in_pod() else { return };
     // The node has no links, routes and policy rules in this mode, and no settings are changed.
     state.network = NetworkState {
@@ -44,18 +44,18 @@ pub(super) fn observe_probes(settings: &CaptureSettings, desired: &MemberAddress
     );
     let mut probes = match opened {
         Ok(probes) => probes,
-        Err(error) => return blind.push(Unobserved::new(StatePart::Network, error)),
+        Err(error) => return unobserved.push(Unobserved::new(StatePart::Network, error)),
     };
     match probes.set_members() {
         Ok(members) => {
             state.network.ipsets =
                 compare_members(desired, members.into_iter(), |family| probe_set_name(family).to_owned());
         }
-        Err(error) => blind.push(Unobserved::new(StatePart::Ipsets, error)),
+        Err(error) => unobserved.push(Unobserved::new(StatePart::Ipsets, error)),
     }
     match compare_probe_rules(probes.rules(), chosen) {
         Ok(shown) => state.network.firewall = shown,
-        Err(error) => blind.push(Unobserved::new(StatePart::Firewall, error)),
+        Err(error) => unobserved.push(Unobserved::new(StatePart::Firewall, error)),
     }
 }
 

@@ -186,9 +186,9 @@ impl ObservationStart {
     /// Notes in the document when it was observed, and by whom.
     fn stamp_report(self, state: &mut StateReport, by: Observer) {
         let (at, took_ms) = (wire::rfc3339(self.at), to_milliseconds(self.began.elapsed()));
-        let blind = std::mem::take(&mut state.observation.unobserved);
+        let missing = std::mem::take(&mut state.observation.unobserved);
         state.observation =
-            Provenance { observed_at: at, duration_ms: took_ms, observer: by, unobserved: blind };
+            Provenance { observed_at: at, duration_ms: took_ms, observer: by, unobserved: missing };
     }
 }
 
@@ -260,7 +260,7 @@ fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState
         mode: mode_of(&snapshot.way),
         configured_mode: configured_mode.to_owned(),
         no_ztunnel_policy,
-        problem: snapshot.trouble.clone(),
+        problem: snapshot.problem.clone(),
         synced: snapshot.synced,
         ..NodeState::default() // the kernel shows the active slot
     }

@@ -28,7 +28,7 @@ pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) 
 pub(super) struct KernelLook {
     pub(super) observed: Option<ObservedState>,
     /// The parts that could not be observed.
-    pub(super) blind: Vec<Unobserved>,
+    pub(super) unobserved: Vec<Unobserved>,
 }
 
 /// Observes everything, in the calling thread's namespace, and changes nothing.
@@ -37,14 +37,14 @@ pub(super) fn observe_node(settings: &CaptureSettings, desired: Option<&DesiredS
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
     match observed {
-        Err(error) => look.blind.push(Unobserved::new(StatePart::Network, error)),
+        Err(error) => look.unobserved.push(Unobserved::new(StatePart::Network, error)),
         Ok((mut path, mut observed)) => {
             if let Err(error) = path.observe_firewall(&mut observed) {
-                look.blind.push(Unobserved::new(StatePart::Firewall, error));
+                look.unobserved.push(Unobserved::new(StatePart::Firewall, error));
             }
             let slots = desired.map_or([None, None], |desired| desired.slots.clone());
             if let Err(error) = path.observe_slots(&mut observed, &slots) {
-                look.blind.push(Unobserved::new(StatePart::ZtunnelNamespace, error));
+                look.unobserved.push(Unobserved::new(StatePart::ZtunnelNamespace, error));
             }
             look.observed = Some(observed);
         }
@@ -59,8 +59,8 @@ pub(super) fn add_network(
     look: KernelLook,
     state: &mut StateReport,
 ) {
-    let complete = look.blind.is_empty();
-    state.observation.unobserved.extend(look.blind);
+    let complete = look.unobserved.is_empty();
+    state.observation.unobserved.extend(look.unobserved);
     let Some(observed) = look.observed else { return };
     let nothing = DesiredState::default();
     let want = desired_node(&settings.node, desired.unwrap_or(&nothing), &observed);

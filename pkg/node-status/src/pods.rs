@@ -90,7 +90,7 @@ impl PodContext<'_> {
             CaptureSnapshot::Node { .. }
                 if shown.mode == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
             {
-                shown.problem.clone_from(&self.snapshot.trouble);
+                shown.problem.clone_from(&self.snapshot.problem);
             }
             CaptureSnapshot::InPod { .. } => add_missing_probes(&self.network, self.settings, &mut shown),
             _ => {}
@@ -111,7 +111,7 @@ impl PodContext<'_> {
 fn pod_from_api(known: &KnownPod) -> PodState {
     let meta = &known.pod.metadata;
     let mut ips = known.pod.status.ips();
-    ips.extend(known.told.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
+    ips.extend(known.reported_ips.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
     PodState {
         message: String::new(),
         namespace: meta.namespace.clone(),
@@ -167,7 +167,7 @@ fn add_enrolment(enrolled_pod: &EnrolledPodView, shown: &mut PodState, evidence:
     shown.kernel = inpod::last_observation(enrolled_pod);
     let serves = enrolled_pod.evidence.proxy == ProxyEvidence::Serves;
     shown.ztunnel = Some(ZtunnelView { acknowledged: serves, error: enrolled_pod.refused.clone() });
-    shown.problem.clone_from(&enrolled_pod.trouble);
+    shown.problem.clone_from(&enrolled_pod.problem);
     shown.exceptions = enrolled_pod.options.exceptions.kind_descriptions();
     shown.refused_exceptions.clone_from(&enrolled_pod.refused_exceptions);
 }

@@ -119,9 +119,9 @@ pub(super) fn observe_recorded(
     };
     sidecar::observe_sidecars(&places, records, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let blind = if known.is_some() { None } else { unrecorded_namespaces(records, &places) };
+    let missing = if known.is_some() { None } else { unrecorded_namespaces(records, &places) };
     StateReport {
-        observation: Provenance { unobserved: blind.into_iter().collect(), ..Provenance::default() },
+        observation: Provenance { unobserved: missing.into_iter().collect(), ..Provenance::default() },
         node: NodeState { synced: known.is_some(), ..NodeState::default() },
         history: snapshot.map(|snapshot| snapshot.history.clone()).unwrap_or_default(),
         pods,
@@ -176,13 +176,13 @@ pub(super) fn uid_of(record: &PodRecord) -> PodUid {
 
 fn pod_of_record(record: &PodRecord) -> PodState {
     let is_sidecar = record.decision == "sidecar";
-    let blind = match record.pod {
+    let why_unobserved = match record.pod {
         Some(_) => "its rules have not been observed",
         None => {
             "the record of its ADD lacks the pod, for which it was too long, so there is nothing to compare its rules with"
         }
     };
-    let blind = is_sidecar.then(|| blind.to_owned());
+    let why_unobserved = is_sidecar.then(|| why_unobserved.to_owned());
     PodState {
         message: String::new(),
         namespace: record.namespace.clone(),
@@ -196,7 +196,7 @@ fn pod_of_record(record: &PodRecord) -> PodState {
         reason: StateReason { code: record.decision.clone(), message: reason_text(record) },
         last_transition_time: Some(record.at.clone()),
         redirection_annotation: None,
-        kernel: KernelView { unobserved: blind, ..KernelView::default() },
+        kernel: KernelView { unobserved: why_unobserved, ..KernelView::default() },
         ztunnel: None,
         unconfirmed: None,
         problem: None,

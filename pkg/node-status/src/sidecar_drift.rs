@@ -49,7 +49,7 @@ const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassi
 #[derive(Debug, Default)]
 struct BypassRecord {
     looks: u32,
-    said: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 /// Detects drift from one observation to the next; remembers what was observed and reported.
@@ -81,9 +81,10 @@ impl SidecarDriftChecker {
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
             let mut watched = before.remove(&pod.uid).unwrap_or_default();
             watched.looks = watched.looks.saturating_add(1);
-            let is_due = watched.said.is_none_or(|said| now.saturating_duration_since(said) >= AGAIN);
+            let is_due =
+                watched.reported.is_none_or(|reported| now.saturating_duration_since(reported) >= AGAIN);
             if watched.looks >= LOOKS && is_due {
-                watched.said = Some(now);
+                watched.reported = Some(now);
                 notices.push(bypass_notice(pod));
             }
             self.watched.insert(pod.uid.clone(), watched);

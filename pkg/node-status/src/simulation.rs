@@ -133,7 +133,7 @@ fn build_simulation(
         mode: basis.mode,
         synced,
         ztunnel_ready: is_ztunnel_ready(&snapshot.way),
-        problem: snapshot.trouble.clone(),
+        problem: snapshot.problem.clone(),
         resets_connections: resets,
         pods,
         ..NodeSimulation::default()

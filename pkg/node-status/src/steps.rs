@@ -53,7 +53,7 @@ fn operation_commands(operation: &Operation, config: &NodeConfig) -> Vec<String>
         Operation::Routes(place, edits) => edits
             .iter()
             .map(|edit| match edit {
-                RouteEdit::Put(put) => format!("{}ip route replace {put}", at(place)),
+                RouteEdit::Replace(put) => format!("{}ip route replace {put}", at(place)),
                 RouteEdit::Delete(gone) => format!("{}ip route delete {gone}", at(place)),
             })
             .collect(),

@@ -167,13 +167,13 @@ impl NodePath {
     fn edit_routes(&mut self, place: NetnsPlace, edits: &[RouteEdit]) -> Result<(), Error> {
         let net = self.handle_at(place)?;
         let routes = edits.iter().map(|edit| match edit {
-            RouteEdit::Put(route) | RouteEdit::Delete(route) => route,
+            RouteEdit::Replace(route) | RouteEdit::Delete(route) => route,
         });
         let names = LinkNames::of_routes(net, routes)?;
         let mut changes = Vec::with_capacity(edits.len());
         for edit in edits {
             match edit {
-                RouteEdit::Put(route) => {
+                RouteEdit::Replace(route) => {
                     changes.push(RouteChange::Replace(convert::route_to(route, &names)?));
                 }
                 // A route over a link that is gone is gone with it.

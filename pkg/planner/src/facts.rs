@@ -233,9 +233,9 @@ fn but_for<K: Ord, V>(listed: BTreeMap<K, V>, kept: impl Iterator<Item = (K, V)>
 fn replace_all<K: Ord, V: PartialEq>(
     known: &mut BTreeMap<K, V>,
     now: BTreeMap<K, V>,
-    was_told: &mut bool,
+    was_listed: &mut bool,
 ) -> bool {
-    let first = !std::mem::replace(was_told, true);
+    let first = !std::mem::replace(was_listed, true);
     let other = *known != now;
     *known = now;
     first || other

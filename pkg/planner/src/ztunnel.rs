@@ -74,8 +74,8 @@ pub fn newest_speaks_in_pod(index: &FactIndex, selector: &ZtunnelSelector) -> Op
     let ztunnels = index.pods().filter(|pod| selector.matches(pod) && pod.metadata.deleted.is_none());
     let newest = ztunnels.max_by_key(|pod| (&pod.metadata.created, &pod.metadata.uid))?;
     let mut env = newest.spec.containers.iter().flat_map(|container| &container.env);
-    let says = |value: &str| model::parse_go_bool(value) == Some(true);
-    let speaks = env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(says));
+    let is_true = |value: &str| model::parse_go_bool(value) == Some(true);
+    let speaks = env.any(|var| var.name == "INPOD_ENABLED" && var.value.as_deref().is_some_and(is_true));
     (speaks || is_ready(newest)).then_some(speaks)
 }
 

@@ -87,7 +87,7 @@ pub struct Lifecycle<N> {
     due: AgentTime,
     /// When its rules are to be observed.
     observe: AgentTime,
-    trouble: Option<Reason>,
+    problem: Option<Reason>,
 }
 
 impl<N: Copy + PartialEq> Lifecycle<N> {
@@ -118,7 +118,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             changing: false,
             due: now,
             observe: now,
-            trouble: None,
+            problem: None,
         }
     }
 
@@ -267,7 +267,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     /// Returns the reason of the last failure, unless an attempt has succeeded since.
     #[must_use]
     pub fn last_failure(&self) -> Option<&str> {
-        self.trouble.as_ref().map(Reason::as_str)
+        self.problem.as_ref().map(Reason::as_str)
     }
 
     /// Whether the pod may bypass the mesh, or be cut off. A single failure does not count: it is retried at once.

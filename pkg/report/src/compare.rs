@@ -86,10 +86,10 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
     pub fn compare_sets(desired: Vec<T>, observed: Vec<T>) -> Comparison<T> {
         let (want, have): (BTreeSet<&T>, BTreeSet<&T>) =
             (desired.iter().collect(), observed.iter().collect());
-        let say =
+        let to_difference =
             |kind| move |what: &&T| StateDifference { kind, family: what.family(), object: what.to_string() };
-        let missing = want.difference(&have).map(say(DifferenceKind::Missing));
-        let unexpected = have.difference(&want).map(say(DifferenceKind::Unexpected));
+        let missing = want.difference(&have).map(to_difference(DifferenceKind::Missing));
+        let unexpected = have.difference(&want).map(to_difference(DifferenceKind::Unexpected));
         let difference = missing.chain(unexpected).collect();
         Comparison { desired, observed: Some(observed), differences: difference }
     }

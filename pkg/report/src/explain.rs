@@ -72,7 +72,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
             advice: Vec::new(),
             node_problems: Vec::new(),
         };
-        return put_together(explanation, found, faults);
+        return join_finding(explanation, found, faults);
     };
     let mut found = known::pod_finding(state, pod);
     // A pod that is well by itself suffers from what is wrong below it, or soon will; that is the news then.
@@ -84,7 +84,7 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
     {
         fault.finding.code.clone_into(&mut found.code);
         found.verdict = found.verdict.max(fault.finding.verdict);
-        found.says = format!("{} But {}", found.says, lowercase_first_word(&fault.finding.says));
+        found.message = format!("{} But {}", found.message, lowercase_first_word(&fault.finding.message));
     }
     let explanation = Explanation {
         pod: sanitize_text(&pod.title()),
@@ -94,11 +94,11 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         verdict: found.verdict,
         code: String::new(),
         message: String::new(),
-        details: [sentences::of_pod(state, pod, &found.says), of_unobserved(state)].concat(),
+        details: [sentences::of_pod(state, pod, &found.message), of_unobserved(state)].concat(),
         advice: Vec::new(),
         node_problems: Vec::new(),
     };
-    put_together(explanation, found, faults)
+    join_finding(explanation, found, faults)
 }
 
 /// Returns the cause of a pod's state as a clause that does not name the pod, and its code: of a pod that is as it should be, why
@@ -124,16 +124,16 @@ pub(crate) fn node_faults(state: &StateReport) -> Vec<(String, String, Vec<Strin
         ("no-ztunnel".to_owned(), format!("{message}."), advice)
     });
     let faults = faults::node_faults(state).into_iter();
-    let faults =
-        faults.map(|NodeFault { finding, .. }| (finding.code, sanitize_text(&finding.says), finding.advice));
+    let faults = faults
+        .map(|NodeFault { finding, .. }| (finding.code, sanitize_text(&finding.message), finding.advice));
     missing.into_iter().chain(faults).collect()
 }
 
-fn put_together(mut explanation: Explanation, found: Finding, faults: Vec<NodeFault>) -> Explanation {
-    explanation.message = sanitize_text(&found.says);
+fn join_finding(mut explanation: Explanation, found: Finding, faults: Vec<NodeFault>) -> Explanation {
+    explanation.message = sanitize_text(&found.message);
     explanation.advice = found.advice;
     for fault in faults {
-        explanation.node_problems.push(sanitize_text(&fault.finding.says));
+        explanation.node_problems.push(sanitize_text(&fault.finding.message));
         explanation.advice.extend(fault.finding.advice);
     }
     let mut observed = std::collections::BTreeSet::new();

@@ -136,9 +136,11 @@ pub fn whole_seconds(time: &str) -> String {
 /// Returns what could not be observed, in sentences. As long as there is any, nobody can say that all is well.
 #[must_use]
 pub fn not_known(state: &StateReport) -> Vec<String> {
-    let blind = state.observation.unobserved.iter();
-    let mut all: Vec<String> = blind
-        .map(|blind| format!("{}: {}", to_clause(&blind.description), to_clause(&blind.message)))
+    let unobserved = state.observation.unobserved.iter();
+    let mut all: Vec<String> = unobserved
+        .map(|unobserved| {
+            format!("{}: {}", to_clause(&unobserved.description), to_clause(&unobserved.message))
+        })
         .collect();
     let network = &state.network;
     for (kind, part, is_unobserved) in [
@@ -165,8 +167,8 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
             network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
         ),
     ] {
-        let is_told = |blind: &Unobserved| [part, StatePart::Network].contains(&blind.part);
-        if is_unobserved && !state.observation.unobserved.iter().any(is_told) {
+        let is_listed = |unobserved: &Unobserved| [part, StatePart::Network].contains(&unobserved.part);
+        if is_unobserved && !state.observation.unobserved.iter().any(is_listed) {
             all.push(format!("{kind}: the kernel could not be asked"));
         }
     }

@@ -48,7 +48,7 @@ impl RootServer {
     ) -> io::Result<()> {
         let RootServer { listener, file } = self;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let listener = RootOnly { listener, told: Mutex::new(None) };
+        let listener = RootOnly { listener, last_warning: Mutex::new(None) };
         let shutdown = async move {
             shutdown.await;
             drop(file);
@@ -64,14 +64,14 @@ const TELL: Duration = Duration::from_secs(60);
 /// Drops the connections of others: somebody may have given the socket another mode.
 struct RootOnly {
     listener: tokio::net::UnixListener,
-    told: Mutex<Option<Instant>>,
+    last_warning: Mutex<Option<Instant>>,
 }
 
 impl RootOnly {
     fn log_refusal(&self, user: u32) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= TELL) {
-            *told = Some(Instant::now());
+        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= TELL) {
+            *last_warning = Some(Instant::now());
             warn!(target: "install", uid = user, "rejected a connection to a socket for root only");
         }
     }

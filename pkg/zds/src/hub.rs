@@ -65,7 +65,7 @@ struct HubState {
     counting: Mutex<()>,
     holders: Mutex<PlaceHolders>,
     notices: Mutex<NoticeBudget>,
-    tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
+    event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
     locate: PeerLocator,
     deadlines: ZdsDeadlines,
 }
@@ -75,20 +75,20 @@ impl Hub {
     /// should hand them on. `locate` is called for connections whose namespace is not that of a known ztunnel pod, on the
     /// thread that accepts them.
     #[must_use]
-    pub fn new(tell: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
-        Hub::with_deadlines(ZdsDeadlines::default(), tell, locate)
+    pub fn new(event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>, locate: PeerLocator) -> Hub {
+        Hub::with_deadlines(ZdsDeadlines::default(), event_sink, locate)
     }
 
     /// As [`Hub::new`], with other deadlines.
     #[must_use]
     pub fn with_deadlines(
         deadlines: ZdsDeadlines,
-        tell: Box<dyn Fn(ZdsEvent) + Send + Sync>,
+        event_sink: Box<dyn Fn(ZdsEvent) + Send + Sync>,
         locate: PeerLocator,
     ) -> Hub {
         let (ledger, counting) = (Mutex::default(), Mutex::default());
         let (holders, notices) = (Mutex::default(), Mutex::default());
-        let shared = HubState { ledger, counting, holders, notices, tell, locate, deadlines };
+        let shared = HubState { ledger, counting, holders, notices, event_sink, locate, deadlines };
         Hub { shared: Arc::new(shared) }
     }
 
@@ -99,7 +99,7 @@ impl Hub {
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
         if self.lock_ledger().set_pods(pods) {
             self.report_strangers();
-            self.tell_connections();
+            self.wake_connections();
         }
     }
 
@@ -123,8 +123,8 @@ impl Hub {
 
     /// Wants a workload from now on, in the place of one with the same UID. The newest ztunnel is told of it before all
     /// else that waits, unless it has acknowledged the very same; what it refused, it is asked again at once.
-    pub fn put_workload(&self, workload: Workload) {
-        self.lock_ledger().put_workload(workload);
+    pub fn set_workload(&self, workload: Workload) {
+        self.lock_ledger().set_workload(workload);
     }
 
     /// Wants a workload no more. Every ztunnel that was told of it is told that.
@@ -159,9 +159,9 @@ impl Hub {
         };
         let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_strangers(now));
         let addresses = if has_use { (self.shared.locate)(socket.as_fd()) } else { Ok(BTreeSet::new()) };
-        let trouble =
+        let problem =
             id.err().map(|error| error.to_string()).or(addresses.as_ref().err().map(Reason::to_string));
-        if let Some(error) = trouble.filter(|_| self.may_log(Notice::Unlocated, !is_ztunnels)) {
+        if let Some(error) = problem.filter(|_| self.may_log(Notice::Unlocated, !is_ztunnels)) {
             warn!(target: "zds", %error, "cannot determine the pod of a connected ztunnel");
         }
         PeerNetns { id: known, addresses: addresses.unwrap_or_default() }
@@ -204,14 +204,14 @@ impl Hub {
         let id = self.lock_ledger().add_connection(version, netns, event);
         let guard = ConnectionGuard { hub: self, id };
         self.report_strangers();
-        self.tell_connections();
+        self.wake_connections();
         guard
     }
 
-    fn tell_connections(&self) {
+    fn wake_connections(&self) {
         let _in_order = self.shared.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.lock_ledger().connections_event();
-        (self.shared.tell)(count);
+        (self.shared.event_sink)(count);
     }
 
     /// Locks the ledger. After a thread has panicked, it is complete nevertheless: no change of it can stop half-way.
@@ -264,8 +264,8 @@ impl ConnectionGuard<'_> {
         let event = self.hub.lock_ledger().record_answer(self.id, step, error, retry);
         match event {
             // Others may have come or gone since it was counted.
-            Some(ZdsEvent::Connections { .. }) => self.hub.tell_connections(),
-            Some(event) => (self.hub.shared.tell)(event),
+            Some(ZdsEvent::Connections { .. }) => self.hub.wake_connections(),
+            Some(event) => (self.hub.shared.event_sink)(event),
             None => {}
         }
     }
@@ -274,7 +274,7 @@ impl ConnectionGuard<'_> {
 impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         let events = self.hub.lock_ledger().remove_connection(self.id);
-        self.hub.tell_connections();
-        events.into_iter().for_each(|event| (self.hub.shared.tell)(event));
+        self.hub.wake_connections();
+        events.into_iter().for_each(|event| (self.hub.shared.event_sink)(event));
     }
 }

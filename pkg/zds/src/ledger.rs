@@ -47,7 +47,7 @@ impl DesiredWorkload {
 }
 
 impl WorkloadLedger {
-    pub(crate) fn put_workload(&mut self, workload: Workload) {
+    pub(crate) fn set_workload(&mut self, workload: Workload) {
         let known = self.desired.get(&workload.uid);
         let is_same = known.is_some_and(|known| known.workload.is_same(&workload));
         if is_same && !self.is_refused(&workload.uid) {

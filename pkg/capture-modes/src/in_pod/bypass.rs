@@ -10,7 +10,7 @@ use agent::{AgentState, ChangedPods};
 
 impl InPodCapture {
     /// Counts them, and reports what is new. `only`: nothing changed of others.
-    pub(super) fn tell_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
+    pub(super) fn report_bypasses(&self, state: &mut AgentState, only: Option<&ChangedPods>) {
         let (mut privileges, mut overruled) = (BTreeMap::<NetworkPrivilege, usize>::new(), 0);
         let (mut outside, mut ambiguous, mut excepted) = (0, 0, 0);
         let now = Instant::now();

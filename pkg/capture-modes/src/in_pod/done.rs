@@ -28,7 +28,7 @@ impl InPodCapture {
                 None => state.mark_dirty(ReconcileScope::Membership),
             }
         }
-        self.tell_notices(state, &done);
+        self.report_notices(state, &done);
         match done {
             JobResult::Captured { uid, netns, result } => {
                 self.note_captured(state, &uid, &result);
@@ -39,7 +39,7 @@ impl InPodCapture {
                 self.keep_watch(&uid, netns, watch);
                 self.note_looked(state, &uid, &result);
                 if self.finish_observation(state, &uid, netns, result) {
-                    self.tell_bypasses(state, None);
+                    self.report_bypasses(state, None);
                 }
                 self.look_again(&uid, netns);
             }
@@ -73,7 +73,7 @@ impl InPodCapture {
                 self.set_connections(connected, synced);
             }
             JobResult::Zds(ZdsEvent::Accepted { uid, netns }) => {
-                self.note_said(state, &uid, "ztunnel serves the pod", Ok(()));
+                self.note_answer(state, &uid, "ztunnel serves the pod", Ok(()));
                 self.handle_pod_event(&uid, PodEvent::Accepted(netns));
             }
             JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
@@ -82,7 +82,7 @@ impl InPodCapture {
                     .get(&uid)
                     .is_some_and(|enrolled_pod| enrolled_pod.lifecycle.refusal_reason().is_none());
                 if is_new {
-                    self.note_said(state, &uid, "the pod was sent to ztunnel", Err(&error));
+                    self.note_answer(state, &uid, "the pod was sent to ztunnel", Err(&error));
                 }
                 self.record_refusal(&uid, netns, &error);
             }
@@ -187,7 +187,7 @@ impl InPodCapture {
     }
 
     /// Records an answer of ztunnel; how long that took is unknown.
-    fn note_said(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
+    fn note_answer(&self, state: &mut AgentState, uid: &PodUid, what: &str, done: Result<(), &str>) {
         if let Some(enrolled_pod) = self.enrolled.get(uid) {
             note_ztunnel(state, Some(enrolled_pod.name.to_string()), what, done);
         }
@@ -214,7 +214,7 @@ impl InPodCapture {
         }
     }
 
-    fn tell_notices(&self, state: &mut AgentState, done: &JobResult) {
+    fn report_notices(&self, state: &mut AgentState, done: &JobResult) {
         if let JobResult::Zds(ZdsEvent::Connections { connected, .. }) = done {
             let meanwhile = "new connections of captured pods fail until one is there";
             state.notices.observe_ztunnel(*connected > 0, meanwhile, Instant::now());

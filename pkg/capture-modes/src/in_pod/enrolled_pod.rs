@@ -252,7 +252,7 @@ impl EnrolledPod {
             observed_rules: self.observed_rules.clone(),
             witness: self.witness,
             ambiguity: self.ambiguity.map(|streak| streak.why),
-            trouble: ambiguity.or_else(|| self.lifecycle.last_failure().map(str::to_owned)),
+            problem: ambiguity.or_else(|| self.lifecycle.last_failure().map(str::to_owned)),
         }
     }
 

@@ -107,7 +107,7 @@ impl InPodCapture {
             Ok(finds) => finds,
             Err(error) => {
                 self.ztunnels.apply_answers(None);
-                self.search_trouble =
+                self.discovery_problem =
                     Some(format!("cannot search for the network namespaces of running pods: {error}").into());
                 if by_processes {
                     self.processes.schedule_retry();
@@ -116,7 +116,7 @@ impl InPodCapture {
             }
         };
         self.searched = true;
-        self.search_trouble = None;
+        self.discovery_problem = None;
         self.ztunnels.apply_answers(Some(&mut finds.processes));
         for uid in std::mem::take(&mut self.sought) {
             let answer = finds.processes.get(&uid);

@@ -34,7 +34,7 @@ impl InPodCapture {
             PodAction::Capture | PodAction::Observe | PodAction::Release => self.queue_job(uid, &action),
             // ztunnel is sent the pod when its rules are in place, and its end when they are gone, and not before: else
             // its traffic would be redirected where nothing listens.
-            PodAction::Serve => self.hub.put_workload(enrolled_pod.to_workload(uid)),
+            PodAction::Serve => self.hub.set_workload(enrolled_pod.to_workload(uid)),
             PodAction::Answer(result) => {
                 if let Err(error) = &result {
                     warn!(target: "ambient", %namespace, pod = %name, %error, "pod could not be enrolled");

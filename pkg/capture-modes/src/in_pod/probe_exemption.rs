@@ -30,7 +30,7 @@ impl ProbeExemption {
     }
 
     /// Why probes are not exempt, if they are not.
-    pub(super) fn trouble(&self) -> Option<Reason> {
+    pub(super) fn current_problem(&self) -> Option<Reason> {
         let of = self.sets.as_ref().or(self.rules.as_ref());
         of.map(|error| format!("the node's probes are not exempt: {error}").into())
     }

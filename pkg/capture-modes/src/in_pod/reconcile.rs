@@ -49,7 +49,7 @@ impl InPodCapture {
             self.search_if_due(state);
             self.start_due_actions();
             self.due = self.next_due();
-            return Ok(self.trouble(state));
+            return Ok(self.current_problem(state));
         }
         let changed = state.changed_pods(scope);
         match &changed {
@@ -69,16 +69,16 @@ impl InPodCapture {
         self.start_due_actions();
         self.give_up();
         self.report_status(state, changed.as_ref());
-        self.tell_bypasses(state, changed.as_ref());
+        self.report_bypasses(state, changed.as_ref());
         self.due = self.next_due();
-        Ok(self.trouble(state))
+        Ok(self.current_problem(state))
     }
 
     /// Returns what is wrong although pods can be enrolled, if anything.
-    fn trouble(&self, state: &AgentState) -> Option<Reason> {
+    fn current_problem(&self, state: &AgentState) -> Option<Reason> {
         self.exemption
-            .trouble()
-            .or_else(|| self.search_trouble.clone())
+            .current_problem()
+            .or_else(|| self.discovery_problem.clone())
             .or_else(|| self.unsynced_ztunnel(state))
     }
 
@@ -235,7 +235,7 @@ impl InPodCapture {
         for (uid, enrolled_pod) in
             self.enrolled.iter().filter(|(_, enrolled_pod)| enrolled_pod.lifecycle.is_inherited())
         {
-            self.hub.put_workload(enrolled_pod.to_workload(uid));
+            self.hub.set_workload(enrolled_pod.to_workload(uid));
         }
         self.hub.start_snapshots();
         self.open = true;

@@ -29,21 +29,21 @@ impl InPodCapture {
         }
         let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return false };
         let (standing, pod) = (state.pod_standing(pod), pod.clone());
-        let told = state.ledger.record_inherited(&container, PodAttachment { uid: uid.clone(), ips });
+        let addresses = state.ledger.record_inherited(&container, PodAttachment { uid: uid.clone(), ips });
         match standing {
             AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return false,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
             AmbientStanding::Out(_) if found.captured => self.left_meanwhile(state, uid),
             AmbientStanding::Out(_) => return false,
             // Other pods have its addresses by now, or it has another container.
-            AmbientStanding::Pending(_) if told.is_empty() => return false,
+            AmbientStanding::Pending(_) if addresses.is_empty() => return false,
             AmbientStanding::Member { .. } | AmbientStanding::Pending(_) => {
                 self.enrolled_pod_of(state, &pod);
             }
         }
         let Some(enrolled_pod) = self.enrolled.get_mut(uid) else { return false };
         if enrolled_pod.ips.is_empty() {
-            enrolled_pod.ips = told;
+            enrolled_pod.ips = addresses;
         }
         enrolled_pod.container = container;
         let netns = enrolled_pod.settle_in(found.netns, found.witness);

@@ -20,7 +20,7 @@ const AT_A_TIME: usize = 16;
 /// Removes it. Returns what could not be removed, as sentences.
 pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
     let config = settings.capture.in_pod().map_or_else(Default::default, |chosen| chosen.rules.clone());
-    let mut troubles = Vec::new();
+    let mut problems = Vec::new();
     let mut probes = match NodeProbes::open(
         config.clone(),
         Family::BOTH.to_vec(),
@@ -28,12 +28,12 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         &settings.journal,
     ) {
         Ok(probes) => probes,
-        Err(error) if error.is_without_sets() => return troubles,
+        Err(error) if error.is_without_sets() => return problems,
         Err(error) => return vec![error.to_string()],
     };
     // With node-level capture each start calls this: it must not examine every pod in vain.
     if settings.capture.in_pod().is_none() && matches!(probes.are_there(), Ok(false)) {
-        return troubles;
+        return problems;
     }
     // Only in-pod redirection needs a list of processes: without one, the runtime's directory has to suffice.
     let chosen = settings.capture.in_pod();
@@ -55,15 +55,15 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
                 });
                 done.err().map(|error| format!("a pod's rules: {error}"))
             };
-            troubles.extend(side_by_side(pods.values(), release));
+            problems.extend(side_by_side(pods.values(), release));
         }
-        Err(error) => troubles.push(error.to_string()),
+        Err(error) => problems.push(error.to_string()),
     }
     // Last: they show the next attempt that something is left.
-    if troubles.is_empty() {
-        troubles.extend(probes.remove_all().err().map(|error| error.to_string()));
+    if problems.is_empty() {
+        problems.extend(probes.remove_all().err().map(|error| error.to_string()));
     }
-    troubles
+    problems
 }
 
 /// Does something to each item, several at a time. Returns what that returned for some, in no particular order.

@@ -49,9 +49,9 @@ impl CaptureMode for NodeCapture {
         !self.joining.is_empty()
     }
 
-    fn answer_requests(&mut self, trouble: Option<&Reason>) {
+    fn answer_requests(&mut self, problem: Option<&Reason>) {
         for reply in std::mem::take(&mut self.joining) {
-            drop(reply.send(trouble.map_or(Ok(()), |trouble| Err(trouble.clone()))));
+            drop(reply.send(problem.map_or(Ok(()), |problem| Err(problem.clone()))));
         }
     }
 

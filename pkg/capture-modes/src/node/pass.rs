@@ -99,12 +99,12 @@ impl NodeCapture {
     ) -> (Vec<(ZtunnelCandidate, ZtunnelInstance)>, Option<Reason>) {
         let candidates = ztunnel::list_candidates(&state.index, &state.policy.ztunnel);
         let chosen = ztunnel::active_candidate(&candidates).map(|active| active.uid.clone());
-        let (mut living, mut trouble) = (Vec::new(), None);
+        let (mut living, mut problem) = (Vec::new(), None);
         for candidate in candidates.iter().filter(|candidate| !candidate.ips.is_empty()) {
             match self.locate_candidate(scope, candidate) {
                 Ok(generation) => living.push((candidate.clone(), generation)),
                 Err(error) if Some(&candidate.uid) == chosen.as_ref() => {
-                    trouble = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
+                    problem = Some(format!("ztunnel {} cannot be used: {error}", candidate.name).into());
                 }
                 // One that starts or ends has no network yet, or none any more.
                 Err(error) => {
@@ -112,7 +112,7 @@ impl NodeCapture {
                 }
             }
         }
-        (living, trouble)
+        (living, problem)
     }
 
     fn locate_candidate(

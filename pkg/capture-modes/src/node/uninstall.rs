@@ -18,22 +18,22 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
         Err(error) if error.is_without_sets() => return Vec::new(),
         Err(error) => return vec![error.to_string()],
     };
-    let mut troubles = Vec::new();
+    let mut problems = Vec::new();
     match removal_steps(settings, &mut path) {
         Ok(steps) => {
-            troubles.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
+            problems.extend(path.remove_elsewhere().err().map(|error| error.to_string()));
             let mut begun = path.begin_restores(&steps);
             let failed = steps.iter().filter_map(|step| {
                 path.apply_step(step, &mut begun).err().map(|error| format!("{step}: {error}"))
             });
-            troubles.extend(failed.collect::<Vec<_>>());
+            problems.extend(failed.collect::<Vec<_>>());
         }
-        Err(error) => troubles.push(error.into()),
+        Err(error) => problems.push(error.into()),
     }
     if let Err(error) = hostfs::remove(&settings.shared_config) {
-        troubles.push(error.to_string());
+        problems.push(error.to_string());
     }
-    troubles
+    problems
 }
 
 fn removal_steps(settings: &CaptureSettings, path: &mut NodePath) -> Result<Vec<Operation>, Reason> {

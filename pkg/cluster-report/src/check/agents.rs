@@ -91,9 +91,10 @@ fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
         let message = "its agent has not read pods and namespaces completely since its start";
         all.push(finding(Code::NotSynced, message.to_owned()));
     }
-    all.extend(state.observation.unobserved.iter().map(|blind| {
-        let code = if blind.part == StatePart::UnrecordedPods { Code::NoRecords } else { Code::NotObserved };
-        finding(code, format!("{}: {}", blind.description, blind.message))
+    all.extend(state.observation.unobserved.iter().map(|unobserved| {
+        let code =
+            if unobserved.part == StatePart::UnrecordedPods { Code::NoRecords } else { Code::NotObserved };
+        finding(code, format!("{}: {}", unobserved.description, unobserved.message))
     }));
     all
 }

@@ -103,8 +103,8 @@ impl<'a> Missing<'a> {
             Basis::Observations => {
                 let of = |code, message| self.node_count_reason(code, message);
                 let unread = of(Code::NotSynced, "agents have not read their pods and namespaces");
-                let blind = of(Code::NotObserved, "nodes were not observed completely");
-                let all: Vec<String> = unread.into_iter().chain(blind).collect();
+                let unobserved = of(Code::NotObserved, "nodes were not observed completely");
+                let all: Vec<String> = unread.into_iter().chain(unobserved).collect();
                 (!all.is_empty()).then(|| all.join(", "))
             }
             Basis::MeshNodes => {

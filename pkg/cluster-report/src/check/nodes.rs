@@ -62,8 +62,8 @@ fn taint_finding(node: &Node) -> Option<Finding> {
 
 fn of_state(node: &str, state: &StateReport) -> Vec<Finding> {
     let finding = |code, message: String| Finding::new(code, ObjectName::node(node), message).on_node(node);
-    let damaged = state.installation.iter().filter(|file| !file.correct);
-    let mut all: Vec<Finding> = damaged
+    let drifted = state.installation.iter().filter(|file| !file.correct);
+    let mut all: Vec<Finding> = drifted
         .map(|file| {
             finding(Code::InstallationDamaged, format!("{} {}: {}", file.kind, file.path, file.message))
         })

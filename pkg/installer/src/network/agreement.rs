@@ -238,12 +238,12 @@ fn fill_directory(directory: &Path, random: &mut Random) {
         if random.one_in(4) {
             fs::create_dir(directory.join(network)).unwrap();
             for _ in 0..random.below(3) {
-                put_entry(directory, &format!("{network}/{}", file_name(random)), random);
+                make_entry(directory, &format!("{network}/{}", file_name(random)), random);
             }
         }
     }
     for _ in 0..=random.below(4) {
-        put_entry(directory, &file_name(random), random);
+        make_entry(directory, &file_name(random), random);
     }
 }
 
@@ -253,7 +253,7 @@ fn file_name(random: &mut Random) -> String {
 }
 
 /// Makes one entry, unless there is one of that name.
-fn put_entry(directory: &Path, name: &str, random: &mut Random) {
+fn make_entry(directory: &Path, name: &str, random: &mut Random) {
     let path = directory.join(name);
     if path.exists() || path.is_symlink() {
         return;

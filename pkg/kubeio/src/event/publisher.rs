@@ -64,7 +64,7 @@ impl EventRecorder {
                 NextEvent::Publish(waiting) => {
                     let result = publication.publish_event(&waiting).await;
                     if result.as_ref().is_err_and(|error| error.kind() == ApiErrorKind::Unavailable) {
-                        log_dropped(self.lock_queue().put_back(waiting, Instant::now()));
+                        log_dropped(self.lock_queue().requeue_event(waiting, Instant::now()));
                     }
                     report(result);
                 }

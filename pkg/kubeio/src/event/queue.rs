@@ -237,7 +237,7 @@ impl EventQueue {
     }
 
     /// Takes an Event back that could not be published, unless a newer one waits.
-    pub(super) fn put_back(&mut self, failed: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
+    pub(super) fn requeue_event(&mut self, failed: WaitingEvent, now: Instant) -> Option<WaitingEvent> {
         let queue = self.classes.get_mut(&failed.class())?;
         match queue.waiting.iter_mut().find(|newer| newer.replaces(&failed)) {
             Some(newer) if newer.event == failed.event => {

@@ -23,7 +23,7 @@ pub enum NetnsPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteEdit {
     /// Put it in, in the place of the one with its destination and metric.
-    Put(PathRoute),
+    Replace(PathRoute),
     /// Take it out.
     Delete(PathRoute),
 }
@@ -126,7 +126,7 @@ impl fmt::Display for Operation {
             Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
             Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
             Operation::Routes(place, edits) => match edits.as_slice() {
-                [RouteEdit::Put(route)] => write!(f, "{place}: put route {route}"),
+                [RouteEdit::Replace(route)] => write!(f, "{place}: put route {route}"),
                 [RouteEdit::Delete(route)] => write!(f, "{place}: delete route {route}"),
                 many => write!(f, "{place}: change {} routes", many.len()),
             },

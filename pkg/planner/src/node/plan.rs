@@ -47,7 +47,7 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
     let missing = desired.families().into_iter().filter(|family| !observed.sets.contains_key(family));
     steps.extend(missing.map(Operation::CreateSet));
     let (nets, ways) = route_changes(config, desired, observed);
-    steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Put));
+    steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Replace));
     // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
     let rules: Vec<PathRule> =
         desired.families().into_iter().flat_map(|family| want::policy_rules(config, family)).collect();
@@ -97,7 +97,7 @@ fn slot_steps(
     steps.extend(
         diff::missing_elements(&rules, &inside.rules).into_iter().map(|rule| Operation::AddRule(place, rule)),
     );
-    steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Put));
+    steps.extend(route_step(place, diff::changed_routes(&routes, &inside.routes), RouteEdit::Replace));
     let desired = |family| inside_rules(config, ztunnel, family);
     // What a ztunnel does not take for its own goes out again: without all this it is everything.
     steps.extend(firewall_step(place, desired, &inside.firewall, true));
@@ -174,7 +174,7 @@ fn way_steps(
     let (new_connections, of_slots): (Vec<_>, Vec<_>) =
         ways.into_iter().partition(|route| tables.contains(&route.table.0));
     let mut steps: Vec<Operation> =
-        route_step(NetnsPlace::Node, of_slots, RouteEdit::Put).into_iter().collect();
+        route_step(NetnsPlace::Node, of_slots, RouteEdit::Replace).into_iter().collect();
     let families = desired.families();
     let desired_rules = |family| {
         if families.contains(&family) { node_rules(config, desired, family) } else { RuleSet::default() }
@@ -185,7 +185,7 @@ fn way_steps(
         &observed.firewall,
         only_new_slots(config, desired, observed),
     ));
-    steps.extend(route_step(NetnsPlace::Node, new_connections, RouteEdit::Put));
+    steps.extend(route_step(NetnsPlace::Node, new_connections, RouteEdit::Replace));
     steps
 }
 

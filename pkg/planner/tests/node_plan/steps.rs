@@ -229,7 +229,7 @@ impl Netns {
     fn edit(&mut self, edit: &RouteEdit) -> Done {
         match edit {
             RouteEdit::Delete(route) => self.routes.retain(|(other, ours)| !ours || other != route),
-            RouteEdit::Put(route) => {
+            RouteEdit::Replace(route) => {
                 if let Some(link) = leads_over(route) {
                     let link = self.links.get(link).ok_or("no such link")?;
                     link.up.then_some(()).ok_or("network is down")?;

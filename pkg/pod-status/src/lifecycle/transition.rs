@@ -238,11 +238,11 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
 
     fn record_failure(&mut self, why: Reason, now: AgentTime) {
         self.due = now + self.attempts.record_failure();
-        self.trouble = Some(why);
+        self.problem = Some(why);
     }
 
     fn record_success(&mut self) {
         self.attempts.record_success();
-        self.trouble = None;
+        self.problem = None;
     }
 }

@@ -41,36 +41,43 @@ pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
 }
 
 fn agent_down(state: &StateReport) -> Option<Finding> {
-    if let Some(blind) = state.observation.unobserved.iter().find(|blind| blind.part == StatePart::Agent) {
-        let says = format!("The agent of this node could not be queried: {}.", to_clause(&blind.message));
-        return Some(Finding::wrong("agent-down", says, where_to_ask(state)));
+    if let Some(unobserved) =
+        state.observation.unobserved.iter().find(|unobserved| unobserved.part == StatePart::Agent)
+    {
+        let message =
+            format!("The agent of this node could not be queried: {}.", to_clause(&unobserved.message));
+        return Some(Finding::wrong("agent-down", message, where_to_ask(state)));
     }
-    let says = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
+    let message = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
                 not start.";
     let advice = [
         "Find the agent's pod of this node: kubectl get pods -A -o wide -l k8s-app=istio-cni-node.",
         "Read why it ended: kubectl logs --previous, or the container runtime's log on the node.",
     ];
-    (state.observation.observer == Observer::Command).then(|| Finding::wrong("agent-down", says, &advice))
+    (state.observation.observer == Observer::Command).then(|| Finding::wrong("agent-down", message, &advice))
 }
 
 fn not_synced(state: &StateReport) -> Option<Finding> {
     if state.observation.observer == Observer::Command || state.node.synced || !state.node.ambient_enabled {
         return None;
     }
-    let says = "The agent has not been able to read the list of pods and namespaces since it started: which pods belong to \
+    let message = "The agent has not been able to read the list of pods and namespaces since it started: which pods belong to \
                 the mesh is not known, so nothing is released and only new pods are added.";
     let advice = [
         "Check whether the API server can be reached from this node, and whether the agent's service account may list pods and namespaces.",
         "The agent's log names the error (scope kube or ambient).",
     ];
-    Some(Finding::wrong("not-synced", says, &advice))
+    Some(Finding::wrong("not-synced", message, &advice))
 }
 
 fn node_degraded(state: &StateReport) -> Option<Finding> {
-    let trouble = state.node.problem.as_ref()?;
-    let says = format!("The node is degraded: {}.", to_clause(trouble));
-    Some(Finding::wrong("node-degraded", says, &["Fix what the message names; the agent goes on by itself."]))
+    let problem = state.node.problem.as_ref()?;
+    let message = format!("The node is degraded: {}.", to_clause(problem));
+    Some(Finding::wrong(
+        "node-degraded",
+        message,
+        &["Fix what the message names; the agent goes on by itself."],
+    ))
 }
 
 /// Objects of ours that are not as they should be; of files there is more to say.
@@ -85,11 +92,11 @@ fn node_drift(state: &StateReport) -> Option<Finding> {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let says = format!(
+    let message = format!(
         "The node's network differs from the desired state in {} ({first}{more}).",
         format_count(all.len(), "place")
     );
-    Some(Finding::wrong("node-drift", says, repair_advice(state)))
+    Some(Finding::wrong("node-drift", message, repair_advice(state)))
 }
 
 fn foreign_objects(state: &StateReport) -> Option<Finding> {
@@ -98,19 +105,19 @@ fn foreign_objects(state: &StateReport) -> Option<Finding> {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    let says = format!("Another program uses what the agent needs: {}{more}.", to_clause(first));
+    let message = format!("Another program uses what the agent needs: {}{more}.", to_clause(first));
     let advice = ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
-    Some(Finding::wrong("foreign", says, &advice))
+    Some(Finding::wrong("foreign", message, &advice))
 }
 
 fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
     let (part_, why) = (sanitize_text(&part.component), to_clause(&part.message));
-    let (code, says) = match part.component.as_str() {
+    let (code, message) = match part.component.as_str() {
         "live" | "ready" => ("agent-unwell".to_owned(), format!("The agent is not {part_}: {why}.")),
         _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
     };
     (!part.message.is_empty())
-        .then(|| Finding::wrong(&code, says, &["Read the agent's log of the last minutes."]))
+        .then(|| Finding::wrong(&code, message, &["Read the agent's log of the last minutes."]))
 }
 
 /// Returns the consequence of a file that is not as it should be, with advice.

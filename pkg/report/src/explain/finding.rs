@@ -35,25 +35,30 @@ impl PodVerdict {
 pub(super) struct Finding {
     pub(super) code: String,
     pub(super) verdict: PodVerdict,
-    pub(super) says: String,
+    pub(super) message: String,
     pub(super) advice: Vec<String>,
 }
 
 impl Finding {
-    pub(super) fn new(code: &str, verdict: PodVerdict, says: impl Into<String>, advice: &[&str]) -> Finding {
+    pub(super) fn new(
+        code: &str,
+        verdict: PodVerdict,
+        message: impl Into<String>,
+        advice: &[&str],
+    ) -> Finding {
         let advice = advice.iter().map(|advice| (*advice).to_owned()).collect();
-        Finding { code: code.to_owned(), verdict, says: says.into(), advice }
+        Finding { code: code.to_owned(), verdict, message: message.into(), advice }
     }
 
-    pub(super) fn well(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Healthy, says, advice)
+    pub(super) fn well(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Healthy, message, advice)
     }
 
-    pub(super) fn wrong(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Unhealthy, says, advice)
+    pub(super) fn wrong(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Unhealthy, message, advice)
     }
 
-    pub(super) fn unknown(code: &str, says: impl Into<String>, advice: &[&str]) -> Finding {
-        Finding::new(code, PodVerdict::Unknown, says, advice)
+    pub(super) fn unknown(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+        Finding::new(code, PodVerdict::Unknown, message, advice)
     }
 }

@@ -25,7 +25,8 @@ const RECURS: &str = "If it comes back, another program changes it: install-cni 
 /// Returns advice on where to find out more. More may be visible in the agent's container than elsewhere; a command
 /// that runs there already can only refer to the log.
 pub(super) fn where_to_ask(state: &StateReport) -> &'static [&'static str] {
-    let is_elsewhere = state.observation.unobserved.iter().any(|blind| blind.part == StatePart::Installation);
+    let is_elsewhere =
+        state.observation.unobserved.iter().any(|unobserved| unobserved.part == StatePart::Installation);
     if is_elsewhere { &["Run the command as root in the agent's container."] } else { &[LOG] }
 }
 
@@ -90,30 +91,30 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     if !pod.ips.is_empty() || pod.capture != CaptureState::Pending {
         return None;
     }
-    let says = format!("The pod {} has no address yet, so there is nothing to capture.", pod_title(pod));
+    let message = format!("The pod {} has no address yet, so there is nothing to capture.", pod_title(pod));
     let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
-    Some(Finding::wrong("no-address", says, &advice))
+    Some(Finding::wrong("no-address", message, &advice))
 }
 
 /// The last try failed.
 fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
-    let trouble = pod.problem.as_ref()?;
+    let problem = pod.problem.as_ref()?;
     let what = if pod.mode.is_some() { "could not be enrolled" } else { "could not start" };
-    let says =
-        format!("The pod {} {what}: {}. {}", pod_title(pod), to_clause(trouble), traffic_consequence(pod));
+    let message =
+        format!("The pod {} {what}: {}. {}", pod_title(pod), to_clause(problem), traffic_consequence(pod));
     let advice =
         ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
-    Some(Finding::wrong("failed", says, &advice))
+    Some(Finding::wrong("failed", message, &advice))
 }
 
 /// Finds a pod that is captured, but whose annotation does not show this to the control plane.
 fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_ambient = matches!(pod.mode, Some(RedirectionMode::Node | RedirectionMode::InPod));
-    let is_told = pod.redirection_annotation.as_deref() == Some("enabled");
-    if !is_ambient || is_told || pod.capture != CaptureState::Captured || has_no_api(state) {
+    let is_annotated = pod.redirection_annotation.as_deref() == Some("enabled");
+    if !is_ambient || is_annotated || pod.capture != CaptureState::Captured || has_no_api(state) {
         return None;
     }
-    let says = format!(
+    let message = format!(
         "The pod {} is captured, but the API does not show its annotation ambient.istio.io/redirection yet: istiod does not \
          know, and others do not reach it through the mesh.",
         pod_title(pod)
@@ -122,7 +123,7 @@ fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
         "Wait some seconds and ask again.",
         "If it does not pass, see whether the agent's service account may patch pods, and whether the API server can be reached.",
     ];
-    Some(Finding::wrong("annotation-missing", says, &advice))
+    Some(Finding::wrong("annotation-missing", message, &advice))
 }
 
 /// Pods are read from a directory: nobody could be told.
@@ -154,20 +155,24 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
             Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.mode)), &[])
         }
         CaptureState::Bypassing => {
-            let says = format!(
+            let message = format!(
                 "The pod {title} should be captured, and all or some of its traffic bypasses the mesh."
             );
-            Finding::wrong("bypassing", says, &[WAIT, RESTART])
+            Finding::wrong("bypassing", message, &[WAIT, RESTART])
         }
         CaptureState::Held => {
-            let says = format!(
+            let message = format!(
                 "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
             );
-            Finding::wrong("held", says, &["Check whether a ztunnel of this node is ready and well.", WAIT])
+            Finding::wrong(
+                "held",
+                message,
+                &["Check whether a ztunnel of this node is ready and well.", WAIT],
+            )
         }
         _ => {
-            let says = format!("The pod {title} is on its way into the mesh and not captured yet.");
-            Finding::wrong("pending", says, &["Wait some seconds and ask again.", RESTART])
+            let message = format!("The pod {title} is on its way into the mesh and not captured yet.");
+            Finding::wrong("pending", message, &["Wait some seconds and ask again.", RESTART])
         }
     }
 }
@@ -178,7 +183,7 @@ fn leaving_finding(pod: &PodState) -> Finding {
         Some(first) => format!(" ({})", to_clause(first)),
         None => String::new(),
     };
-    let says = format!(
+    let message = format!(
         "The pod {} should not be captured, and rules or addresses of ours are still there for it{left}: {}.",
         pod_title(pod),
         outside::reason_clause(pod)
@@ -187,5 +192,5 @@ fn leaving_finding(pod: &PodState) -> Finding {
         "Wait a minute and ask again: the agent removes them by itself.",
         "If they stay, the agent's log says why; install-cni plan shows what it would do.",
     ];
-    Finding::wrong("leaving", says, &advice)
+    Finding::wrong("leaving", message, &advice)
 }

@@ -18,7 +18,7 @@ pub(super) fn reason_clause(pod: &PodState) -> String {
 pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
     let title = sanitize_text(&pod.title());
     if pod.reason.code == "namespace-unknown" {
-        let says = format!(
+        let message = format!(
             "The pod {title} is not captured, because its namespace {} is not known yet: whether it belongs to the mesh cannot \
              be said.",
             sanitize_text(&pod.namespace)
@@ -26,16 +26,16 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
         let advice = [
             "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
         ];
-        return Finding::unknown("namespace-unknown", says, &advice);
+        return Finding::unknown("namespace-unknown", message, &advice);
     }
     let advice: Vec<String> = capture_advice(pod, state).into_iter().map(str::to_owned).collect();
     let Some(then) = reason_text(&pod.reason.code) else {
-        let says = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
+        let message = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
         let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };
-        return Finding { advice, ..Finding::well(code, says, &[]) };
+        return Finding { advice, ..Finding::well(code, message, &[]) };
     };
-    let says = format!("The pod {title} is not captured, and should not be: {then}.");
-    Finding { advice, ..Finding::well(&pod.reason.code, says, &[]) }
+    let message = format!("The pod {title} is not captured, and should not be: {then}.");
+    Finding { advice, ..Finding::well(&pod.reason.code, message, &[]) }
 }
 
 /// Returns the meaning of a code, for a tired reader; `None` for a code that is not known here.

@@ -18,13 +18,13 @@ pub(super) fn of_pod(state: &StateReport, pod: &PodState, answer: &str) -> Vec<S
     let mut all = vec![since_sentence(state, pod)];
     all.extend(reason_sentence(pod));
     all.extend(kernel_sentences(pod, answer));
-    all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_says(ztunnel, pod.capture, answer)));
+    all.extend(pod.ztunnel.as_ref().and_then(|ztunnel| ztunnel_sentence(ztunnel, pod.capture, answer)));
     all.extend(annotation_sentence(state, pod));
     all.extend(pod.unconfirmed.as_ref().map(|doubt| format!("It is in doubt: {}.", to_clause(doubt))));
     all.extend(privilege_sentence(pod));
     all.extend(exception_sentences(pod));
-    let trouble = pod.problem.as_ref().filter(is_new);
-    all.extend(trouble.map(|trouble| format!("What failed last: {}.", to_clause(trouble))));
+    let problem = pod.problem.as_ref().filter(is_new);
+    all.extend(problem.map(|problem| format!("What failed last: {}.", to_clause(problem))));
     let changes = state.history.iter().filter(|change| change.pod.as_deref() == Some(&pod.title()));
     let which = std::iter::once("The last change").chain(std::iter::repeat("Before that"));
     all.extend(which.zip(changes).take(MOST_CHANGES).map(|(which, change)| change_sentence(which, change)));
@@ -106,8 +106,9 @@ fn kernel_sentences(pod: &PodState, answer: &str) -> Vec<String> {
     if !kernel.observed.is_empty() {
         all.push(format!("The kernel showed{when}: {}.", list(&kernel.observed)));
     }
-    let is_said = |differences: &[String]| matches!(differences, [one] if answer.contains(&to_clause(one)));
-    if !kernel.differences.is_empty() && !is_said(&kernel.differences) {
+    let is_answered =
+        |differences: &[String]| matches!(differences, [one] if answer.contains(&to_clause(one)));
+    if !kernel.differences.is_empty() && !is_answered(&kernel.differences) {
         all.push(format!("Differences from the desired state{when}: {}.", list(&kernel.differences)));
     }
     all.extend(bypass_sentence(&kernel.bypassing_connections));
@@ -125,7 +126,7 @@ fn kernel_sentences(pod: &PodState, answer: &str) -> Vec<String> {
     all
 }
 
-fn ztunnel_says(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
+fn ztunnel_sentence(ztunnel: &ZtunnelView, capture: CaptureState, answer: &str) -> Option<String> {
     Some(match (&ztunnel.error, ztunnel.acknowledged) {
         (Some(why), _) if answer.contains(&to_clause(why)) => return None,
         (Some(why), _) => format!("ztunnel reported: {}.", to_clause(why)),
@@ -183,13 +184,13 @@ fn change_sentence(which: &str, change: &ChangeRecord) -> String {
 
 /// Returns sentences about what could not be observed when the document was made.
 pub(crate) fn of_unobserved(state: &StateReport) -> Vec<String> {
-    let blind = state.observation.unobserved.iter();
-    blind
-        .map(|blind| {
+    let unobserved = state.observation.unobserved.iter();
+    unobserved
+        .map(|unobserved| {
             to_sentence(&format!(
                 "Unknown: {}, because: {}",
-                to_clause(&blind.description),
-                to_clause(&blind.message)
+                to_clause(&unobserved.description),
+                to_clause(&unobserved.message)
             ))
         })
         .collect()

@@ -18,43 +18,43 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
     };
     let title = format!("{namespace}/{name}");
     if is_namespace_excluded(state, &namespace) {
-        let says = format!(
+        let message = format!(
             "Nothing is known of the pod {title}, and nothing would be done for it: the namespace {namespace} is excluded \
              by the setting exclude-namespaces."
         );
         let advice = format!(
             "To bring its pods into the mesh, remove {namespace} from exclude-namespaces and restart the agent."
         );
-        return Finding::new("no-such-pod-excluded", PodVerdict::NotFound, says, &[&advice]);
+        return Finding::new("no-such-pod-excluded", PodVerdict::NotFound, message, &[&advice]);
     }
     if state.observation.observer == Observer::Command {
-        let says = format!(
+        let message = format!(
             "Nothing is known of the pod {title}: the agent does not answer, and no record that it left mentions this pod."
         );
-        return Finding::unknown("agent-down", says, &[]);
+        return Finding::unknown("agent-down", message, &[]);
     }
     if !state.node.ambient_enabled && !state.node.synced {
-        let says = format!(
+        let message = format!(
             "Nothing is known of the pod {title}: ambient mode is off and the agent does not follow the node's pods, so it knows only those of which \
              the plugin recorded an ADD."
         );
         let advice = format!("Check whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
-        return Finding::unknown("no-record", says, &[&advice]);
+        return Finding::unknown("no-record", message, &[&advice]);
     }
     if !state.node.synced {
-        let says = format!(
+        let message = format!(
             "Nothing is known of the pod {title} yet: the agent has not been able to read the list of pods since it started."
         );
-        return Finding::unknown("not-synced", says, &[]);
+        return Finding::unknown("not-synced", message, &[]);
     }
-    let says = format!(
+    let message = format!(
         "The node{on} has no pod {title}: its name is different, it is on another node, or it is gone."
     );
     let find = format!("Find its name and its node with: kubectl get pods -n {namespace} -o wide.");
     Finding::new(
         "no-such-pod",
         PodVerdict::NotFound,
-        says,
+        message,
         &[&find, "Ask the agent of the node on which the pod runs."],
     )
 }

@@ -9,7 +9,7 @@ use super::*;
 fn put_and_remove() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
     agent.hub.remove_workload(&"a".into());
@@ -23,11 +23,11 @@ fn put_and_remove() {
 fn the_same_again_is_not_told() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
-    agent.hub.put_workload(workload("a", 0));
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("a", 0));
+    agent.hub.set_workload(workload("b", 1));
     ztunnel.acks(&add("b", 1));
     assert_eq!(agent.event(), accepted("b", 1));
     ztunnel.hears_nothing();
@@ -37,11 +37,11 @@ fn the_same_again_is_not_told() {
 #[test]
 fn another_netns_or_identity_is_told() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
-    agent.hub.put_workload(workload("a", 1));
+    agent.hub.set_workload(workload("a", 1));
     ztunnel.acks(&add("a", 1));
-    agent.hub.put_workload(Workload { service_account: "other".to_owned(), ..workload("a", 1) });
+    agent.hub.set_workload(Workload { service_account: "other".to_owned(), ..workload("a", 1) });
     let Asked::Add { who, .. } = ztunnel.asked() else { panic!("no Add") };
     assert_eq!(who, ["pod-a", "ns", "other"]);
     ztunnel.send(ztunnel::ACK);
@@ -52,14 +52,14 @@ fn another_netns_or_identity_is_told() {
 fn only_the_last_of_several_changes_is_told() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("x", 0));
+    agent.hub.set_workload(workload("x", 0));
     assert_eq!(ztunnel.asked(), add("x", 0)); // its answer is waited for meanwhile
-    agent.hub.put_workload(workload("a", 0));
-    agent.hub.put_workload(workload("a", 1));
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 1));
+    agent.hub.set_workload(workload("b", 1));
     agent.hub.remove_workload(&"b".into());
-    agent.hub.put_workload(workload("x", 2));
-    agent.hub.put_workload(workload("x", 3));
+    agent.hub.set_workload(workload("x", 2));
+    agent.hub.set_workload(workload("x", 3));
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&add("a", 1));
     ztunnel.acks(&add("x", 3));
@@ -71,9 +71,9 @@ fn only_the_last_of_several_changes_is_told() {
 #[test]
 fn a_netns_that_is_forgotten_changes_nothing() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
-    agent.hub.put_workload(workload("a", None));
+    agent.hub.set_workload(workload("a", None));
     ztunnel.hears_nothing();
     drop(ztunnel);
     eventually(|| agent.hub.state().connections.is_empty());
@@ -85,12 +85,12 @@ fn a_netns_that_is_forgotten_changes_nothing() {
 #[test]
 fn removed_and_put_again_is_told_again() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
     assert_eq!(agent.event(), accepted("a", 0));
     agent.hub.remove_workload(&"a".into());
     ztunnel.acks(&del("a"));
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
 }
@@ -106,7 +106,7 @@ fn a_removed_workload_is_not_held_open() {
         let fds = fs::read_dir("/proc/self/fd").unwrap().flatten();
         fds.filter(|fd| fs::metadata(fd.path()).is_ok_and(|file| file.ino() == inode)).count()
     };
-    agent.hub.put_workload(Workload { netns: Some(own), ..workload("a", None) });
+    agent.hub.set_workload(Workload { netns: Some(own), ..workload("a", None) });
     assert!(matches!(ztunnel.asked(), Asked::Add { .. }));
     agent.hub.remove_workload(&"a".into());
     eventually(|| open() == 0); // even while the answer is waited for

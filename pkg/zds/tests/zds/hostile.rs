@@ -17,7 +17,7 @@ fn impatient() -> Agent {
     let agent =
         Agent::with(ZdsDeadlines { hello: SHORT, answer: SHORT, stranger_pause, ..ZdsDeadlines::default() });
     agent.hub.start_snapshots();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     agent
 }
 
@@ -30,7 +30,7 @@ fn serves(agent: &Agent) {
 #[test]
 fn hellos_that_are_none() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let long = [0x12, 0x80, 0x08].into_iter().chain([b'x'; 1024]).collect::<Vec<u8>>();
     for bad in
         [&b"\xff\xff\xff"[..], b"", b"\x08", b"\x08\x00", b"GET / HTTP/1.1\r\n\r\n", ztunnel::ACK, &long]
@@ -78,7 +78,7 @@ fn no_answer_in_time() {
 #[test]
 fn answers_that_are_none() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let nothing = [0x12, 0x00];
     for bad in [&b"\xff"[..], b"", ztunnel::HELLO, &nothing, b"\x0a\x02\x0a\x05", b"\x0a\x03\x0a\x01\xff"] {
         let ztunnel = agent.ztunnel();
@@ -93,7 +93,7 @@ fn answers_that_are_none() {
 #[test]
 fn an_answer_before_anything_was_asked() {
     let agent = Agent::closed();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel();
     ztunnel.send(ztunnel::ACK);
     ztunnel.is_closed();
@@ -104,7 +104,7 @@ fn an_answer_before_anything_was_asked() {
 #[test]
 fn an_answer_too_many() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
     ztunnel.send(ztunnel::ACK);
     ztunnel.is_closed();
@@ -130,7 +130,7 @@ fn an_answer_too_many_before_the_next_request() {
     let path = directory.path().join("ztunnel.sock");
     ZdsServer::bind(&path).unwrap().serve(hub.clone()).unwrap();
     hub.start_snapshots();
-    hub.put_workload(workload("a", 0));
+    hub.set_workload(workload("a", 0));
     let ztunnel = Ztunnel::dial(&path);
     ztunnel.hello();
     ztunnel.acks(&add("a", 0));
@@ -143,7 +143,7 @@ fn an_answer_too_many_before_the_next_request() {
 #[test]
 fn ends_at_every_point() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     for (requests, how) in (0..3).flat_map(|n| [Shutdown::Write, Shutdown::Both].map(|how| (n, how))) {
         let ztunnel = agent.ztunnel();
         for _ in 0..requests {
@@ -164,7 +164,7 @@ fn ends_at_every_point() {
 #[test]
 fn file_descriptors() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let fd = netns(3);
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.try_send(ztunnel::HELLO, &[fd.as_fd()]).unwrap();
@@ -184,7 +184,7 @@ fn too_many() {
     assert!(refused < Duration::from_secs(4), "only its time was up");
     assert_eq!(agent.hub.state().connections.len(), zds::MAX_STRANGERS);
     drop(all.pop());
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     // There is room when the thread of the one that left has ended, a moment after it has said goodbye.
     eventually(|| {
         let ztunnel = Ztunnel::dial(&agent.socket());

@@ -68,7 +68,7 @@ fn mute_strangers_keep_no_ztunnel_from_its_place() {
     let agent = Agent::with(ZdsDeadlines::default());
     agent.hub.start_snapshots();
     agent.hub.set_ztunnels(vec![known(1, 1, 1)]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let (over, dialled) = (AtomicBool::new(false), AtomicUsize::new(0));
     let socket = agent.socket();
     thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn mute_strangers_keep_no_ztunnel_from_its_place() {
         eventually(|| dialled.load(Ordering::Relaxed) > 500);
         for _ in 0..5 {
             let ztunnel = served_from(&agent, 1, &["a"]);
-            agent.hub.put_workload(workload("b", 2));
+            agent.hub.set_workload(workload("b", 2));
             ztunnel.acks(&add("b", 2));
             let of_ztunnels = |event: &ZdsEvent| *event == accepted("b", 2);
             eventually(|| agent.events.try_iter().any(|event| of_ztunnels(&event)));
@@ -149,7 +149,7 @@ fn the_address_of_a_ztunnel_pod_makes_no_ztunnel() {
         agent.hub.state().connections.iter().all(|one| one.in_sync)
             && agent.hub.state().connections.len() == 2
     });
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     real.acks(&add("a", 0));
     fake.hears_nothing();
     let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
@@ -174,7 +174,7 @@ fn without_a_known_namespace_the_address_counts_least() {
     real.acks(&Asked::SnapshotSent);
     eventually(|| agent.hub.state().connections.iter().filter(|one| one.in_sync).count() == 2);
     agent.hub.set_ztunnels(vec![known(1, 1, 1)]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     real.acks(&add("a", 0));
     fake.hears_nothing();
     let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
@@ -190,7 +190,7 @@ fn a_ztunnel_on_the_nodes_network_is_known_by_that() {
     agent
         .hub
         .set_ztunnels(vec![known(1, 1, 3), known(1, 2, 3)].into_iter().zip(["a", "b"]).map(named).collect());
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     old.acks(&add("a", 0));
     let new = served_from(&agent, 3, &["a"]);
     assert_eq!(agent.unknown(), 0);

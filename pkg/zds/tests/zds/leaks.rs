@@ -24,7 +24,7 @@ fn nothing_is_left_of_those_who_leave() {
         return;
     }
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let sent = netns(1);
     let counts = || [count("/proc/self/fd"), count("/proc/self/task")];
     let before = counts();

@@ -145,7 +145,7 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Put(uid, number) => {
-                self.agent.hub.put_workload(workload(&uid, number));
+                self.agent.hub.set_workload(workload(&uid, number));
                 self.wanted.insert(uid, number);
             }
             Op::Remove(uid) => {

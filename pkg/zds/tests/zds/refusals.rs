@@ -15,14 +15,14 @@ fn impatient() -> Agent {
 #[test]
 fn a_refusal_stops_nobody_else() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("a", 0));
+    agent.hub.set_workload(workload("b", 1));
     let ztunnel = agent.ztunnel();
     ztunnel.refuses(&add("a", 0), "port in use");
     ztunnel.acks(&add("b", 1));
     ztunnel.acks(&Asked::SnapshotSent);
     assert_eq!((agent.event(), agent.event()), (refused("a", 0, "port in use"), accepted("b", 1)));
-    agent.hub.put_workload(workload("c", 2));
+    agent.hub.set_workload(workload("c", 2));
     ztunnel.acks(&add("c", 2));
     assert_eq!(agent.event(), accepted("c", 2));
     let state = agent.hub.state();
@@ -36,7 +36,7 @@ fn a_refusal_stops_nobody_else() {
 fn it_is_asked_again_less_and_less_often() {
     let agent = impatient();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.refuses(&add("a", 0), "port in use");
     for (tries, error) in [(1, "port in use"), (2, "port in use"), (3, "no memory")] {
         let began = Instant::now();
@@ -60,13 +60,13 @@ fn it_is_asked_again_less_and_less_often() {
 fn it_is_asked_again_at_once_when_it_is_put_again() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.refuses(&add("a", 0), "port in use");
     assert_eq!(agent.event(), refused("a", 0, "port in use"));
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.refuses(&add("a", 0), "port in use");
     assert_eq!(agent.event(), refused("a", 0, "port in use"), "whoever put it waits for an answer");
-    agent.hub.put_workload(workload("a", 1));
+    agent.hub.set_workload(workload("a", 1));
     ztunnel.acks(&add("a", 1));
     assert_eq!(agent.event(), accepted("a", 1));
 }
@@ -76,7 +76,7 @@ fn it_is_asked_again_at_once_when_it_is_put_again() {
 fn a_refused_workload_is_removed_like_others() {
     let agent = impatient();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.refuses(&add("a", 0), "port in use");
     assert_eq!(agent.event(), refused("a", 0, "port in use"));
     agent.hub.remove_workload(&"a".into());
@@ -87,8 +87,8 @@ fn a_refused_workload_is_removed_like_others() {
 #[test]
 fn a_refused_removal_or_keep_is_left_at_that() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", None));
-    agent.hub.put_workload(workload("b", 0));
+    agent.hub.set_workload(workload("a", None));
+    agent.hub.set_workload(workload("b", 0));
     let ztunnel = agent.ztunnel();
     ztunnel.refuses(&keep("a"), "no");
     ztunnel.acks(&add("b", 0));
@@ -111,7 +111,7 @@ fn a_refused_end_of_the_snapshot_ends_the_connection() {
 fn a_long_error_is_cut_and_no_reason_to_close() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let error = "ä".repeat(5000);
     ztunnel.refuses(&add("a", 0), &error);
     assert_eq!(agent.event(), refused("a", 0, &error[..1024]));
@@ -122,9 +122,9 @@ fn a_long_error_is_cut_and_no_reason_to_close() {
 fn what_ztunnel_has_no_room_for_is_not_sent() {
     let agent = Agent::open();
     // 20 bytes go with such a name; ztunnel reads 1024.
-    agent.hub.put_workload(Workload { name: "n".repeat(1004), ..workload("a", 0) });
-    agent.hub.put_workload(Workload { name: "n".repeat(1005), ..workload("b", 0) });
-    agent.hub.put_workload(workload("c", 1));
+    agent.hub.set_workload(Workload { name: "n".repeat(1004), ..workload("a", 0) });
+    agent.hub.set_workload(Workload { name: "n".repeat(1005), ..workload("b", 0) });
+    agent.hub.set_workload(workload("c", 1));
     let _ztunnel = agent.ztunnel_with(&["a", "c"]);
     assert_eq!(agent.event(), accepted("a", 0));
     assert_eq!(agent.event(), refused("b", 0, "a message of 1025 bytes is longer than ztunnel reads"));

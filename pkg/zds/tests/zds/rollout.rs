@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn the_newest_is_told_everything_and_older_ones_what_ends() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let old = agent.ztunnel_with(&["a"]);
     let new = agent.ztunnel_with(&["a"]);
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     new.acks(&add("b", 1));
     agent.hub.remove_workload(&"a".into());
     new.acks(&del("a"));
@@ -22,19 +22,19 @@ fn the_newest_is_told_everything_and_older_ones_what_ends() {
 #[test]
 fn a_survivor_gets_what_it_missed() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
-    agent.hub.put_workload(workload("m", 0));
+    agent.hub.set_workload(workload("a", 0));
+    agent.hub.set_workload(workload("m", 0));
     let old = agent.ztunnel_with(&["a", "m"]);
     let new = agent.ztunnel_with(&["a", "m"]);
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     new.acks(&add("b", 1));
-    agent.hub.put_workload(workload("c", None));
+    agent.hub.set_workload(workload("c", None));
     agent.hub.remove_workload(&"a".into());
     new.acks(&del("a"));
     old.acks(&del("a"));
     drop(new);
     old.acks(&add("b", 1));
-    agent.hub.put_workload(workload("d", 2));
+    agent.hub.set_workload(workload("d", 2));
     old.acks(&add("d", 2));
     old.hears_nothing();
     eventually(|| agent.hub.state().connections[0].acknowledged == 3);
@@ -45,12 +45,12 @@ fn a_survivor_gets_what_it_missed() {
 fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     let agent = Agent::open();
     for uid in ["a", "b"] {
-        agent.hub.put_workload(workload(uid, 0));
+        agent.hub.set_workload(workload(uid, 0));
     }
     let old = agent.ztunnel();
     assert_eq!(old.asked(), add("a", 0));
     let new = agent.ztunnel_with(&["a", "b"]);
-    agent.hub.put_workload(workload("k", None));
+    agent.hub.set_workload(workload("k", None));
     agent.hub.remove_workload(&"a".into());
     new.acks(&del("a"));
     old.send(ztunnel::ACK);
@@ -58,7 +58,7 @@ fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
     old.acks(&del("a"));
     old.acks(&add("b", 0));
     old.acks(&Asked::SnapshotSent);
-    agent.hub.put_workload(workload("c", 1));
+    agent.hub.set_workload(workload("c", 1));
     new.acks(&add("c", 1));
     old.hears_nothing();
     drop(new);
@@ -70,7 +70,7 @@ fn one_in_the_middle_of_its_snapshot_gets_all_of_it() {
 fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     let agent = Agent::closed();
     agent.hub.set_ztunnels(vec![pod(1, 1), pod(2, 2)]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let (new, old) = (agent.ztunnel_at(2), agent.ztunnel_at(1));
     agent.hub.start_snapshots();
     for ztunnel in [&new, &old] {
@@ -78,7 +78,7 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
         ztunnel.acks(&Asked::SnapshotSent);
     }
     eventually(|| agent.hub.state().connections.iter().all(|one| one.in_sync));
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     new.acks(&add("b", 1));
     old.hears_nothing();
     assert_eq!(agent.unknown(), 0);
@@ -89,7 +89,7 @@ fn the_newest_is_known_by_its_pod_and_not_by_its_connection() {
     // A rollback: the new one is on its way out, and still connected.
     agent.hub.set_ztunnels(vec![pod(1, 1), ZtunnelPod { terminating: true, ..pod(2, 2) }]);
     old.acks(&add("b", 1));
-    agent.hub.put_workload(workload("c", 1));
+    agent.hub.set_workload(workload("c", 1));
     old.acks(&add("c", 1));
     new.hears_nothing();
 }
@@ -103,7 +103,7 @@ fn without_their_pods_the_last_to_connect_is_the_newest() {
         ztunnel.acks(&Asked::SnapshotSent);
     }
     agent.wait_synced();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     two.acks(&add("a", 0));
     agent.hub.set_ztunnels(vec![pod(1, 3), pod(2, 2)]);
     one.acks(&add("a", 0));
@@ -120,7 +120,7 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     let stranger = agent.ztunnel_at(9);
     stranger.acks(&Asked::SnapshotSent);
     agent.wait_synced();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     stranger.hears_nothing();
     let known = agent.hub.state().connections;
@@ -131,7 +131,7 @@ fn who_runs_in_no_ztunnel_pod_takes_nothing_from_one_that_does() {
     // The ztunnel is on its way out, and its successor has connected before anything is known of its pod.
     agent.hub.set_ztunnels(vec![ZtunnelPod { terminating: true, ..pod(1, 1) }]);
     stranger.acks(&add("a", 0));
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     stranger.acks(&add("b", 1));
 }
 
@@ -155,7 +155,7 @@ fn what_the_newest_refuses_an_older_one_is_asked_for() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
     let new = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     new.refuses(&add("a", 0), "no");
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
@@ -172,7 +172,7 @@ fn what_all_refuse_is_refused() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
     let new = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     new.refuses(&add("a", 0), "new: no");
     old.refuses(&add("a", 0), "old: no");
     assert_eq!(agent.event(), refused("a", 0, "new: no"));
@@ -182,7 +182,7 @@ fn what_all_refuse_is_refused() {
 #[test]
 fn a_refusal_is_no_news_while_another_one_serves() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let _old = agent.ztunnel_with(&["a"]);
     assert_eq!(agent.event(), accepted("a", 0));
     let new = agent.ztunnel();
@@ -216,7 +216,7 @@ fn an_older_one_that_goes_is_not_missed() {
     let new = agent.ztunnel_with(&[]);
     drop(old);
     eventually(|| agent.hub.state().connections.len() == 1);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     new.acks(&add("a", 0));
     new.hears_nothing();
 }
@@ -225,10 +225,10 @@ fn an_older_one_that_goes_is_not_missed() {
 #[test]
 fn an_older_one_lets_go_of_a_namespace_that_is_replaced() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let old = agent.ztunnel_with(&["a"]);
     let new = agent.ztunnel_with(&["a"]);
-    agent.hub.put_workload(workload("a", 1));
+    agent.hub.set_workload(workload("a", 1));
     new.acks(&add("a", 1));
     old.acks(&del("a"));
     old.hears_nothing();
@@ -240,7 +240,7 @@ fn an_older_one_lets_go_of_a_namespace_that_is_replaced() {
 fn only_what_the_newest_says_counts() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     assert_eq!(old.asked(), add("a", 0));
     let new = agent.ztunnel();
     old.send(&ztunnel::nack("no"));
@@ -259,10 +259,10 @@ fn only_what_the_newest_says_counts() {
 fn one_that_does_not_answer_holds_up_nobody_else() {
     let agent = Agent::open();
     let old = agent.ztunnel_with(&[]);
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     assert_eq!(old.asked(), add("a", 0)); // and says no more
     let new = agent.ztunnel_with(&["a"]);
-    agent.hub.put_workload(workload("b", 0));
+    agent.hub.set_workload(workload("b", 0));
     new.acks(&add("b", 0));
 }
 
@@ -273,13 +273,13 @@ fn while_the_newest_has_no_snapshot_the_older_one_is_told_too() {
     let old = agent.ztunnel_with(&[]);
     let new = agent.ztunnel();
     assert_eq!(new.asked(), Asked::SnapshotSent); // and says no more
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     old.acks(&add("a", 0));
     assert_eq!(agent.event(), accepted("a", 0));
     new.send(ztunnel::ACK);
     new.acks(&add("a", 0));
     agent.wait_synced();
-    agent.hub.put_workload(workload("b", 0));
+    agent.hub.set_workload(workload("b", 0));
     new.acks(&add("b", 0));
     old.hears_nothing();
 }

@@ -10,9 +10,9 @@ use super::*;
 #[test]
 fn hello_then_adds_and_keeps_then_the_end() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
-    agent.hub.put_workload(workload("b", None));
-    agent.hub.put_workload(workload("c", 1));
+    agent.hub.set_workload(workload("a", 0));
+    agent.hub.set_workload(workload("b", None));
+    agent.hub.set_workload(workload("c", 1));
     let ztunnel = Ztunnel::dial(&agent.socket());
     ztunnel.hears_nothing();
     ztunnel.hello();
@@ -45,9 +45,9 @@ fn an_empty_snapshot_has_an_end_too() {
 #[test]
 fn nothing_is_told_before_the_hub_is_open() {
     let agent = Agent::closed();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel();
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     agent.hub.remove_workload(&"a".into());
     ztunnel.hears_nothing();
     assert!(!agent.hub.state().open);
@@ -61,13 +61,13 @@ fn nothing_is_told_before_the_hub_is_open() {
 fn what_is_put_meanwhile_comes_next() {
     let agent = Agent::open();
     for number in 0..20 {
-        agent.hub.put_workload(workload(&format!("old-{number}"), 0));
+        agent.hub.set_workload(workload(&format!("old-{number}"), 0));
     }
     let ztunnel = agent.ztunnel();
     assert!(matches!(ztunnel.asked(), Asked::Add { .. }));
-    agent.hub.put_workload(workload("new-2", 1));
-    agent.hub.put_workload(workload("new-1", 2));
-    agent.hub.put_workload(workload("old-7", 3)); // waits no more with the others either
+    agent.hub.set_workload(workload("new-2", 1));
+    agent.hub.set_workload(workload("new-1", 2));
+    agent.hub.set_workload(workload("old-7", 3)); // waits no more with the others either
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&add("new-2", 1));
     ztunnel.acks(&add("new-1", 2));
@@ -83,11 +83,11 @@ fn nothing_is_urgent_before_the_hub_is_open() {
     let agent = Agent::closed();
     let ztunnel = agent.ztunnel();
     for uid in ["a", "b", "c"] {
-        agent.hub.put_workload(workload(uid, 0));
+        agent.hub.set_workload(workload(uid, 0));
     }
     agent.hub.start_snapshots();
     assert_eq!(ztunnel.asked(), add("a", 0));
-    agent.hub.put_workload(workload("d", 1));
+    agent.hub.set_workload(workload("d", 1));
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&add("d", 1));
 }
@@ -96,9 +96,9 @@ fn nothing_is_urgent_before_the_hub_is_open() {
 fn what_is_removed_meanwhile_is_taken_back_or_never_told() {
     let agent = Agent::open();
     for uid in ["a", "b", "c"] {
-        agent.hub.put_workload(workload(uid, 0));
+        agent.hub.set_workload(workload(uid, 0));
     }
-    agent.hub.put_workload(workload("d", None));
+    agent.hub.set_workload(workload("d", None));
     let ztunnel = agent.ztunnel();
     ztunnel.acks(&add("a", 0));
     assert_eq!(ztunnel.asked(), add("b", 0));
@@ -120,11 +120,11 @@ fn what_is_removed_meanwhile_is_taken_back_or_never_told() {
 #[test]
 fn kept_workloads_are_added_after_the_snapshot() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", None));
-    agent.hub.put_workload(workload("b", 0));
+    agent.hub.set_workload(workload("a", None));
+    agent.hub.set_workload(workload("b", 0));
     let ztunnel = agent.ztunnel();
     assert_eq!(ztunnel.asked(), keep("a"));
-    agent.hub.put_workload(workload("a", 1));
+    agent.hub.set_workload(workload("a", 1));
     ztunnel.send(ztunnel::ACK);
     ztunnel.acks(&add("b", 0));
     ztunnel.acks(&Asked::SnapshotSent);
@@ -137,13 +137,13 @@ fn nothing_is_kept_after_the_snapshot() {
     let agent = Agent::open();
     let ztunnel = agent.ztunnel();
     assert_eq!(ztunnel.asked(), Asked::SnapshotSent);
-    agent.hub.put_workload(workload("a", None)); // the end is on its way
+    agent.hub.set_workload(workload("a", None)); // the end is on its way
     ztunnel.send(ztunnel::ACK);
-    agent.hub.put_workload(workload("b", None));
+    agent.hub.set_workload(workload("b", None));
     ztunnel.hears_nothing();
     assert_eq!(agent.progress("b"), WorkloadProgress::Waiting);
     agent.hub.remove_workload(&"b".into()); // was never told
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     ztunnel.acks(&add("a", 0));
     ztunnel.hears_nothing();
 }
@@ -151,7 +151,7 @@ fn nothing_is_kept_after_the_snapshot() {
 #[test]
 fn everything_is_told_again_to_one_that_reconnects() {
     let agent = Agent::open();
-    agent.hub.put_workload(workload("a", 0));
+    agent.hub.set_workload(workload("a", 0));
     let ztunnel = agent.ztunnel_with(&["a"]);
     let connections = |connected, synced| Ok(ZdsEvent::Connections { connected, synced, unknown: 0 });
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
@@ -160,7 +160,7 @@ fn everything_is_told_again_to_one_that_reconnects() {
     drop(ztunnel);
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(0, 0));
     assert_eq!(agent.progress("a"), WorkloadProgress::Waiting);
-    agent.hub.put_workload(workload("b", 1));
+    agent.hub.set_workload(workload("b", 1));
     let _ztunnel = agent.ztunnel_with(&["a", "b"]);
     assert_eq!(agent.events.recv_timeout(PATIENCE), connections(1, 0));
     assert_eq!((agent.event(), agent.event()), (accepted("a", 0), accepted("b", 1)));
@@ -170,7 +170,7 @@ fn everything_is_told_again_to_one_that_reconnects() {
 fn many_take_no_time() {
     let agent = Agent::open();
     for number in 0..250 {
-        agent.hub.put_workload(workload(&format!("{number}"), number % 4));
+        agent.hub.set_workload(workload(&format!("{number}"), number % 4));
     }
     let began = Instant::now();
     let ztunnel = agent.ztunnel();

@@ -157,7 +157,7 @@ fn what_could_not_be_published_is_tried_again_unless_there_is_news_or_it_is_too_
     let fail = |desk: &mut Desk| {
         let failed = desk.published().remove(0);
         let now = desk.now;
-        desk.queue.put_back(failed, now);
+        desk.queue.requeue_event(failed, now);
     };
     desk.add(subject("shop", "web"), event("BypassesMesh", true, "a"));
     fail(&mut desk);
@@ -166,7 +166,7 @@ fn what_could_not_be_published_is_tried_again_unless_there_is_news_or_it_is_too_
     desk.add(subject("shop", "web"), event("BypassesMesh", true, "a"));
     let failed = desk.published().remove(0);
     desk.add(subject("shop", "web"), event("BypassesMesh", true, "b"));
-    desk.queue.put_back(failed, desk.now);
+    desk.queue.requeue_event(failed, desk.now);
     assert_eq!(desk.texts(), ["shop/web BypassesMesh b*1"]);
     desk.add(subject("shop", "web"), event("BypassesMesh", true, "c"));
     fail(&mut desk);

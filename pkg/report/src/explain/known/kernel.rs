@@ -25,7 +25,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
     }
     let out = outside_the_set(&state.network.ipsets, pod)?;
     let title = pod_title(pod);
-    let (code, says) = match pod.mode {
+    let (code, message) = match pod.mode {
         Some(RedirectionMode::InPod) => (
             "probe-address-missing",
             format!(
@@ -39,7 +39,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
             ),
         ),
     };
-    Some(Finding::wrong(code, says, repair_advice(state)))
+    Some(Finding::wrong(code, message, repair_advice(state)))
 }
 
 /// The first of its addresses that should be in a set and is in none.
@@ -61,7 +61,7 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
     }
     let why =
         pod.kernel.unobserved.as_deref().map_or_else(String::new, |why| format!(" ({})", to_clause(why)));
-    let says = format!(
+    let message = format!(
         "The network namespace of the pod {} was not found{why}. {}",
         pod_title(pod),
         traffic_consequence(pod)
@@ -71,7 +71,7 @@ pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
         "Check whether the agent sees the processes of the whole node (setting host-proc).",
         RESTART,
     ];
-    Some(Finding::wrong("netns-not-found", says, &advice))
+    Some(Finding::wrong("netns-not-found", message, &advice))
 }
 
 /// Finds a pod whose rules are in place, but preceded by rules of other components.
@@ -79,7 +79,7 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
     let first = to_clause(pod.kernel.preceding_rules.first()?);
     let number = pod.kernel.preceding_rules.len();
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
-    let says = format!(
+    let message = format!(
         "The rules of the pod {} are in place, but rules of another component in its network namespace precede them, so all or \
          some of its traffic bypasses the mesh ({first}{more}).",
         pod_title(pod)
@@ -89,13 +89,13 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
          alone.",
         "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
     ];
-    Some(Finding::wrong("overruled", says, &advice))
+    Some(Finding::wrong("overruled", message, &advice))
 }
 
 /// Finds a pod whose rules are in place only for the moment.
 pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let repairs = Some(pod.kernel.repair_count).filter(|repairs| *repairs > 0)?;
-    let says = format!(
+    let message = format!(
         "The rules of the pod {} are removed repeatedly, and were restored {repairs} times in a row: all or some of its traffic \
          bypasses the mesh in between. It is pending until its rules stay in place.",
         pod_title(pod)
@@ -104,7 +104,7 @@ pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding>
         "Find out which container of the pod, or which program of the node, removes them; the Event CaptureUnstable lists which.",
         "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
     ];
-    Some(Finding::wrong("unstable", says, &advice))
+    Some(Finding::wrong("unstable", message, &advice))
 }
 
 pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
@@ -112,7 +112,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
     let (title, number) = (pod_title(pod), pod.kernel.differences.len());
     let more = if number > 1 { format!(", and {} more", number - 1) } else { String::new() };
     if pod.mode == Some(RedirectionMode::Sidecar) && pod.capture == CaptureState::Bypassing {
-        let says = format!(
+        let message = format!(
             "The pod {title} has a sidecar, and the rules that redirect its traffic there are missing or incomplete ({first}{more}). \
              {}",
             traffic_consequence(pod)
@@ -121,15 +121,15 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
             "Delete the pod: its owner starts another one, which goes through the plugin.",
             "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
         ];
-        return Some(Finding::wrong("sidecar-rules-missing", says, &advice));
+        return Some(Finding::wrong("sidecar-rules-missing", message, &advice));
     }
-    let says = format!(
+    let message = format!(
         "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
         format_count(number, "place"),
         traffic_consequence(pod)
     );
     let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repair_advice(state) };
-    Some(Finding::wrong("drifted", says, advice))
+    Some(Finding::wrong("drifted", message, advice))
 }
 
 /// The kernel could not be asked.
@@ -140,7 +140,7 @@ pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
         None if state.observation.observer == Observer::Command => "the agent does not run".to_owned(),
         None => "it has not been observed yet".to_owned(),
     };
-    let says = format!(
+    let message = format!(
         "Whether the pod {title} is captured is unknown, because the kernel could not be queried: {why}."
     );
     let advice = where_to_ask(state);
@@ -151,5 +151,5 @@ pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
         true => "kernel-unobserved",
         false => "netns-not-found",
     };
-    Finding::unknown(code, says, advice)
+    Finding::unknown(code, message, advice)
 }

@@ -12,14 +12,14 @@ use crate::{
 
 pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let why = pod.ztunnel.as_ref()?.error.as_ref()?;
-    let says = format!(
+    let message = format!(
         "ztunnel refused the pod {}: {}. {}",
         pod_title(pod),
         to_clause(why),
         traffic_consequence(pod)
     );
     let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
-    Some(Finding::wrong("ztunnel-refused", says, &advice))
+    Some(Finding::wrong("ztunnel-refused", message, &advice))
 }
 
 /// A clause about a missing ztunnel, and what to do about it.
@@ -33,8 +33,8 @@ fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZ
         RedirectionMode::Node => {
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
             // There is one, and what leads to it could not be made: the node's trouble says why.
-            let is_trouble = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
-            (!is_active && !is_trouble).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
+            let has_problem = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
+            (!is_active && !has_problem).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
         }
         // A command is nobody to be connected to. Of several, one that is connected cannot always be told by name.
         RedirectionMode::InPod => {
@@ -83,8 +83,8 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
         ),
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
-    let says = format!("{there}, so the pod {} has no proxy: {then}.", pod_title(pod));
-    Some(Finding::wrong(code, says, advice))
+    let message = format!("{there}, so the pod {} has no proxy: {then}.", pod_title(pod));
+    Some(Finding::wrong(code, message, advice))
 }
 
 /// With in-pod capture: no ztunnel talks to the agent.
@@ -92,10 +92,10 @@ pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Findi
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.acknowledged);
     let way = pod.mode.filter(|way| *way == RedirectionMode::InPod && !serves)?;
     let (there, advice) = missing_ztunnel(state, way)?;
-    let says = format!(
+    let message = format!(
         "{there}, so ztunnel does not serve the pod {}. {}",
         pod_title(pod),
         traffic_consequence(pod)
     );
-    Some(Finding::wrong("ztunnel-not-connected", says, advice))
+    Some(Finding::wrong("ztunnel-not-connected", message, advice))
 }
