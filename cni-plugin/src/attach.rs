@@ -111,7 +111,7 @@ fn redirect_pod(
         return order().map_or(Ok(None), |redirect| write_only(call, &redirect, file));
     }
     let (done, warning) = in_pod(call, |options| {
-        let _turn = netns_lock::acquire()?;
+        let _lock = netns_lock::acquire()?;
         let mut prepared = PreparedNetns::observe(options)?;
         if start_tools {
             prepared.start_tools();

@@ -83,7 +83,7 @@ impl Membership {
 
     /// # Errors
     /// Neither agent nor API server answered in time, or an annotation is invalid now.
-    fn look_up(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
+    fn find_membership(call: &PluginCall, authority: &AgentOrApi) -> Result<Membership, String> {
         let Some(name) = &call.pod else { return Ok(Membership::Outside) };
         let unknown = |error| describe_unknown(name, &error, authority.silence_reason());
         let pod = authority.submit_call(name, call.uid.as_ref()).map_err(unknown)?;
@@ -106,7 +106,7 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
         Ok(missing) => missing.join(", "),
         Err(why) => return CheckVerdict::Unknown(why),
     };
-    match recorded.map_or_else(|| Membership::look_up(call, authority), Ok) {
+    match recorded.map_or_else(|| Membership::find_membership(call, authority), Ok) {
         Ok(Membership::Outside) => CheckVerdict::InOrder,
         Ok(Membership::Sidecar) => CheckVerdict::Bypasses(format!("no rule redirects {missing}")),
         Ok(Membership::Ambient) => judge_enrolment(call, authority),

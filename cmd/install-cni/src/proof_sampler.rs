@@ -65,7 +65,7 @@ impl ProofSampler {
 
     /// Proves the next pod. Errors of the observation are reported by who else asks for it; the next one may succeed.
     async fn prove_next(&mut self) {
-        let alone = self.collector.wait_turn().await;
+        let alone = self.collector.wait_for_proof().await;
         let Ok(state) = self.collector.collect_state().await else { return };
         let pods = redirected_pods(&state.pods);
         self.bypassing.retain(|key| pods.contains(key));

@@ -158,14 +158,14 @@ impl StateCollector {
         namespace: String,
         name: String,
     ) -> Result<serde_json::Value, Reason> {
-        let alone = self.wait_turn().await;
+        let alone = self.wait_for_proof().await;
         let state = self.collect_state().await?;
         let proof = self.prove_in(alone, state, &namespace, &name).await?;
         serde_json::to_value(proof).map_err(|error| error.to_string().into())
     }
 
     /// Waits until no other proof is being made. A state that is observed then is as the proof finds it.
-    pub(crate) async fn wait_turn(&self) -> OwnedMutexGuard<()> {
+    pub(crate) async fn wait_for_proof(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.proving).lock_owned().await
     }
 
@@ -209,7 +209,7 @@ impl StateCollector {
         self.answer_all(|| self.observe_node());
     }
 
-    fn answer_all(&self, look: impl Fn() -> StateAnswer) {
+    fn answer_all(&self, observe: impl Fn() -> StateAnswer) {
         loop {
             let rest =
                 self.lock_queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -224,8 +224,8 @@ impl StateCollector {
             drop(queue);
             let began = Instant::now();
             // Whoever asks next is to have an answer, whatever became of this one.
-            let looked = panic::catch_unwind(AssertUnwindSafe(&look));
-            let answer = looked.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
+            let outcome = panic::catch_unwind(AssertUnwindSafe(&observe));
+            let answer = outcome.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
             let rest = (began.elapsed() * REST).min(LONGEST_REST);
             self.lock_queue().rest_until = Some(Instant::now() + rest);
             for reply in waiting {

@@ -106,7 +106,7 @@ pub struct EnrolledPodView {
     /// Why ztunnel does not serve it, if it has refused.
     pub refused: Option<String>,
     /// When its rules were observed last.
-    pub looked: Option<SystemTime>,
+    pub observed_at: Option<SystemTime>,
     /// Result of that observation.
     pub observed_rules: Option<Arc<PodRulesSnapshot>>,
     /// Last failure that concerns the pod, unless it has been overcome since.

@@ -106,7 +106,7 @@ impl AutoCapture {
     /// Continues with the other capture mode. The new one is applied first, so that no packet of a captured pod bypasses
     /// the mesh meanwhile: until everything of the old one is removed, a pod's traffic goes through the new one, or
     /// nowhere.
-    fn turn_to(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
+    fn switch_mode(&mut self, state: &mut AgentState, is_in_pod: bool) -> CaptureResult {
         if is_in_pod {
             self.open_in_pod().map_err(|error| error.to_string())?;
             if let Some(in_pod) = &mut self.in_pod {
@@ -201,7 +201,7 @@ impl CaptureMode for AutoCapture {
         self.reconciled = Instant::now();
         let scope = match self.ztunnel_speaks_in_pod(state) {
             Some(is_in_pod) if is_in_pod != self.is_in_pod => {
-                self.turn_to(state, is_in_pod)?;
+                self.switch_mode(state, is_in_pod)?;
                 ReconcileScope::Full
             }
             _ => scope,

@@ -57,7 +57,7 @@ pub(crate) struct NodeCapture {
     /// Addresses that were enrolled at once: no pass has verified them yet.
     fresh: BTreeSet<IpAddr>,
     /// When the next pass is to verify them.
-    look: Option<Instant>,
+    verify_at: Option<Instant>,
     /// Exceptions that pods ask for: none is applied here.
     refused_exceptions: BTreeMap<PodUid, Vec<String>>,
     /// Reports changes of the node's objects until it is dropped.
@@ -107,7 +107,7 @@ impl NodeCapture {
             desired: None,
             joining: Vec::new(),
             fresh: BTreeSet::new(),
-            look: None,
+            verify_at: None,
             refused_exceptions: BTreeMap::new(),
             _watch: watch,
             changes,

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use firewall::RulesSnapshot;
+use firewall::RulesGeneration;
 use ipset::{IpsetHandle, SetName};
 use netlink::{NetlinkProtocol, StandingQuestions};
 use netns::Netns;
@@ -212,7 +212,7 @@ struct NodeObserver {
     notifications: Option<(ChangeWatcher<()>, NetnsWatch<()>)>,
     /// `None`: the kernel could not be asked, or has no nf_tables.
     generation: Option<u32>,
-    rules: Option<RulesSnapshot>,
+    rules: Option<RulesGeneration>,
     legacy_due: Instant,
     /// Of each set, the number of members that others have changed; `None`: unknown.
     sets: Option<Vec<i64>>,
@@ -287,7 +287,7 @@ impl NodeObserver {
         }
         let began = processor_time();
         let before = self.rules.take();
-        let now = RulesSnapshot::of_node(self.objects.rules, before.as_ref());
+        let now = RulesGeneration::of_node(self.objects.rules, before.as_ref());
         self.legacy_due = list_due(began);
         self.generation = generation;
         let changed = before.is_some_and(|before| {

@@ -160,7 +160,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                         asking = asking.filter(|_| !self.take_pods(*event));
                     }
                     Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
-                        asking = asking.filter(|_| !self.take_namespaces(*event));
+                        asking = asking.filter(|_| !self.apply_namespaces(*event));
                     }
                     Either::Right((answered, _)) => {
                         self.apply_answer(answered);
@@ -263,7 +263,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         others
     }
 
-    fn take_namespaces(&mut self, event: ListEvent<TrimmedObject<Namespace>>) -> bool {
+    fn apply_namespaces(&mut self, event: ListEvent<TrimmedObject<Namespace>>) -> bool {
         let now = Instant::now();
         let others;
         match event {

@@ -223,15 +223,15 @@ impl AllTables {
         presence: &BackendPresence,
         with_all: bool,
     ) -> Result<AllTables, Error> {
-        let look =
+        let read =
             |backend| Firewall::with_backend(backend, options).read_tables(presence.families_of(backend));
         let legacy = Firewall::with_backend(Backend::Legacy, options);
         let has_legacy = with_all || presence.legacy.iter().any(|family| legacy.has_tool(*family));
         let native = presence.native && options.native != NativeTables::Never;
         Ok(AllTables {
-            nft: look(Backend::Nft)?,
-            legacy: if has_legacy { look(Backend::Legacy)? } else { ObservedTables::default() },
-            native: native.then(|| look(Backend::Native)).transpose()?,
+            nft: read(Backend::Nft)?,
+            legacy: if has_legacy { read(Backend::Legacy)? } else { ObservedTables::default() },
+            native: native.then(|| read(Backend::Native)).transpose()?,
             prefers_native: options.native == NativeTables::Preferred && presence.has_nf_tables,
         })
     }

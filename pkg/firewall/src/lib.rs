@@ -17,7 +17,7 @@ mod firewall;
 mod foreign;
 #[doc(hidden)]
 pub mod fuzzing;
-mod glance;
+mod generation;
 mod in_use;
 mod inside;
 mod presence;
@@ -32,7 +32,7 @@ pub use firewall::{
     Firewall, FirewallOptions, NativeTables, NftAccess, ObservedTables, WaitingRestore, may_use_legacy,
 };
 pub use foreign::foreign_effects;
-pub use glance::RulesSnapshot;
+pub use generation::RulesGeneration;
 pub use in_use::{has_legacy_tool, legacy_chains};
 pub use inside::run_inside;
 pub use iptables_legacy::{XtablesLock, become_tool};

@@ -279,7 +279,7 @@ fn refuse_shared(answers: &mut BTreeMap<PodUid, NetnsAnswer>) {
 ///
 /// # Errors
 /// The processes cannot be listed. One that ends meanwhile is passed over.
-pub fn process_namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
+pub fn process_netns(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error> {
     let opened =
         process_directories(proc)?.into_iter().filter_map(|process| Netns::open(process.join("ns/net")).ok());
     Ok(opened.map(|netns| (netns.id(), netns)).collect())
@@ -290,7 +290,7 @@ pub fn process_namespaces(proc: &Path) -> Result<BTreeMap<NetnsId, Netns>, Error
 ///
 /// # Errors
 /// The processes cannot be listed. One that ends meanwhile, or may not be looked at, is passed over.
-pub fn namespaces_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
+pub fn netns_of_pods(proc: &Path) -> Result<Vec<(PathBuf, Netns)>, Error> {
     let first = Netns::open(proc.join("1/ns/net")).map(|netns| netns.id());
     let mut visited = BTreeSet::from([Netns::current()?.id()]);
     visited.extend(first);

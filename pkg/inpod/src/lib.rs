@@ -19,7 +19,7 @@ pub use conntrack::ConnectionsReport;
 pub use error::Error;
 pub use existing::OutsideConnections;
 pub use find::{
-    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, namespaces_of_pods, process_namespaces, recorded_netns,
+    NetnsAnswer, NetnsFinder, NetnsMatch, NetnsQuery, netns_of_pods, process_netns, recorded_netns,
 };
 pub use listener::has_listener;
 pub use node::{NodeProbes, ProbeRules, probe_set_name};

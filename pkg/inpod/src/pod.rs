@@ -182,12 +182,12 @@ pub fn observe_each(
     until: Instant,
 ) -> Vec<Option<PodRulesSnapshot>> {
     let netns: Vec<&Netns> = pods.iter().map(|(netns, ..)| *netns).collect();
-    let look = |place: usize| {
+    let observe = |place: usize| {
         let (_, desired, before) = pods.get(place).filter(|_| Instant::now() < until)?;
         observe_netns(desired, Some(before), options).ok()
     };
-    let looked = Netns::run_in_each(&netns, look).unwrap_or_default();
-    looked.into_iter().map(|looked| looked.ok().flatten()).collect()
+    let observed = Netns::run_in_each(&netns, observe).unwrap_or_default();
+    observed.into_iter().map(|observed| observed.ok().flatten()).collect()
 }
 
 /// Takes away all that [`capture_pod`] makes, with whatever options and by whichever backend; and tells what.

@@ -25,17 +25,17 @@ const MAX_KUBECONFIG: usize = 4 * 1024 * 1024;
 impl Installer {
     /// Looks at everything and repairs it.
     pub(crate) fn run_pass(&mut self) -> PassResult {
-        let mut turn = PassResult::default();
-        let plugin = self.binaries_step(&mut turn);
-        let credential = self.kubeconfig_step(&mut turn);
+        let mut result = PassResult::default();
+        let plugin = self.binaries_step(&mut result);
+        let credential = self.kubeconfig_step(&mut result);
         // An entry without a plugin that runs, or without the credential that it names, would keep pods from starting.
         if plugin && credential {
-            self.conf_step(&mut turn);
+            self.conf_step(&mut result);
         }
-        if turn.problems.is_empty() && (turn.changed || !self.complete) {
+        if result.problems.is_empty() && (result.changed || !self.complete) {
             self.remove_former_kubeconfigs();
         }
-        turn
+        result
     }
 
     /// Credentials under names of other settings, which nobody reads any more.
@@ -50,14 +50,14 @@ impl Installer {
     }
 
     /// Whether the plugin is there and runs.
-    fn binaries_step(&mut self, turn: &mut PassResult) -> bool {
-        if self.complete && self.binaries.are_touched() && !self.may_repair(InstallStep::Binaries, turn) {
+    fn binaries_step(&mut self, result: &mut PassResult) -> bool {
+        if self.complete && self.binaries.are_touched() && !self.may_repair(InstallStep::Binaries, result) {
             return false;
         }
         let installed = match self.binaries.install(&self.settings) {
             Ok(installed) => installed,
             Err(error) => {
-                turn.problems.push(InstallProblem::Failed(InstallStep::Binaries, error));
+                result.problems.push(InstallProblem::Failed(InstallStep::Binaries, error));
                 return false;
             }
         };
@@ -71,25 +71,25 @@ impl Installer {
         for path in &installed.replaced {
             self.record_repair(InstallStep::Binaries, "binary", &format!("installed {}", path.display()));
         }
-        turn.changed |= !installed.replaced.is_empty();
+        result.changed |= !installed.replaced.is_empty();
         let at_once =
             |path: PathBuf| InstallProblem::Waiting(format!("{} was changed at once", path.display()));
-        turn.problems.extend(installed.unsettled.into_iter().map(at_once));
-        turn.witnesses.extend(installed.good);
+        result.problems.extend(installed.unsettled.into_iter().map(at_once));
+        result.witnesses.extend(installed.good);
         true
     }
 
     /// Whether there is a credential, if one is wanted. An old one is better than none: it may still be good.
-    fn kubeconfig_step(&mut self, turn: &mut PassResult) -> bool {
+    fn kubeconfig_step(&mut self, result: &mut PassResult) -> bool {
         let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
-            Some(desired) => self.write_kubeconfig(&path, &desired, turn),
+            Some(desired) => self.write_kubeconfig(&path, &desired, result),
             None => hostfs::remove(&path).map(drop).map_err(Error::from),
         };
         match done {
             Ok(()) => true,
             Err(error) => {
-                turn.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error));
+                result.problems.push(InstallProblem::Failed(InstallStep::Kubeconfig, error));
                 hostfs::read(&path, MAX_KUBECONFIG).is_ok() // not so for a directory
             }
         }
@@ -99,7 +99,7 @@ impl Installer {
         &mut self,
         path: &Path,
         desired: &KubeconfigSettings,
-        turn: &mut PassResult,
+        result: &mut PassResult,
     ) -> Result<(), Error> {
         let (text, token) = desired.render()?;
         let now = (hash(&text), hash(&token));
@@ -107,11 +107,11 @@ impl Installer {
         let mut fingerprint = hostfs::fingerprint(path)?; // before the look at the content, so that it tells of changes since
         if !is_good(path, &text, desired.mode) {
             let is_drift = before.is_some_and(|(text, _)| text == now.0);
-            if is_drift && !self.may_repair(InstallStep::Kubeconfig, turn) {
+            if is_drift && !self.may_repair(InstallStep::Kubeconfig, result) {
                 return Ok(());
             }
             hostfs::write(path, text.as_bytes(), desired.mode)?;
-            turn.changed = true;
+            result.changed = true;
             fingerprint = hostfs::fingerprint(path)?;
             // Its content is a secret: only the path is logged.
             if is_drift {
@@ -128,30 +128,30 @@ impl Installer {
             }
         }
         self.credential = Some(now);
-        if turn.changed && !is_good(path, &text, desired.mode) {
-            turn.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
+        if result.changed && !is_good(path, &text, desired.mode) {
+            result.problems.push(InstallProblem::Waiting(format!("{} was changed at once", path.display())));
         }
-        turn.witnesses.extend(fingerprint.map(|fingerprint| (path.to_owned(), fingerprint)));
+        result.witnesses.extend(fingerprint.map(|fingerprint| (path.to_owned(), fingerprint)));
         Ok(())
     }
 
-    fn conf_step(&mut self, turn: &mut PassResult) {
-        if let Err(error) = self.write_entry(turn) {
-            turn.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
+    fn conf_step(&mut self, result: &mut PassResult) {
+        if let Err(error) = self.write_entry(result) {
+            result.problems.push(InstallProblem::Failed(InstallStep::Conf, error));
         }
     }
 
-    fn write_entry(&mut self, turn: &mut PassResult) -> Result<(), Error> {
-        let look = self.entries.reload_template(&self.settings)?;
-        let is_new = matches!(look, TemplateUpdate::New);
-        if let TemplateUpdate::Refused(error) = look {
+    fn write_entry(&mut self, result: &mut PassResult) -> Result<(), Error> {
+        let update = self.entries.reload_template(&self.settings)?;
+        let is_new = matches!(update, TemplateUpdate::New);
+        if let TemplateUpdate::Refused(error) = update {
             self.report_refusal(&error.to_string());
         }
         let Some(current) = self.entries.current_entry() else { return Err(Error::NoTemplate) };
         let (holder, changes) = match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder, changes } => (holder, changes),
             ConfPlan::Wait(why) => {
-                turn.problems.push(InstallProblem::Waiting(why));
+                result.problems.push(InstallProblem::Waiting(why));
                 return Ok(());
             }
         };
@@ -159,11 +159,11 @@ impl Installer {
             leftovers::remove_temporaries(&self.settings, &holder);
         }
         if !changes.is_empty() {
-            if self.complete && !is_new && !self.may_repair(InstallStep::Conf, turn) {
+            if self.complete && !is_new && !self.may_repair(InstallStep::Conf, result) {
                 return Ok(());
             }
             self.apply_changes(&changes, is_new)?;
-            turn.changed = true;
+            result.changed = true;
         }
         if is_new {
             self.metrics.count_update(true);
@@ -173,14 +173,15 @@ impl Installer {
         let fingerprints = (hostfs::fingerprint(&directory)?, hostfs::fingerprint(&holder)?);
         match conf::plan_changes(&self.settings, &current.entry, &current.text)? {
             ConfPlan::Do { holder: now, changes } if changes.is_empty() && now == holder => {
-                turn.witnesses.extend(fingerprints.0.map(|fingerprint| (directory, fingerprint)));
-                turn.witnesses.extend(fingerprints.1.map(|fingerprint| (holder, fingerprint)));
+                result.witnesses.extend(fingerprints.0.map(|fingerprint| (directory, fingerprint)));
+                result.witnesses.extend(fingerprints.1.map(|fingerprint| (holder, fingerprint)));
             }
             ConfPlan::Do { .. } => {
-                turn.problems
+                result
+                    .problems
                     .push(InstallProblem::Waiting(format!("{} was changed at once", directory.display())));
             }
-            ConfPlan::Wait(why) => turn.problems.push(InstallProblem::Waiting(why)),
+            ConfPlan::Wait(why) => result.problems.push(InstallProblem::Waiting(why)),
         }
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Installer {
     }
 
     /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
-    fn may_repair(&mut self, step: InstallStep, turn: &mut PassResult) -> bool {
+    fn may_repair(&mut self, step: InstallStep, result: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
         let (until, is_first) = match conflict.record_drift(Instant::now()) {
             ConflictVerdict::Repair => return true,
@@ -231,7 +232,7 @@ impl Installer {
             warn!(target: "install", file, times, rival, "another program keeps reverting the installation; backing off");
             (self.notify)(InstallerNotice { reason: "CNIConfigConflict", message: message.clone() });
         }
-        turn.problems.push(InstallProblem::Fought(message, until));
+        result.problems.push(InstallProblem::Fought(message, until));
         false
     }
 }

@@ -168,9 +168,9 @@ impl Installer {
             self.watcher.set_directories(&directories); // before looking, so that no change falls in between
             self.metrics.set_polled(self.watcher.polled().len());
             let started = Instant::now();
-            let turn = self.run_pass();
+            let result = self.run_pass();
             self.metrics.observe_duration(started.elapsed().as_secs_f64());
-            let (pause, impatient) = self.report_pass(turn);
+            let (pause, impatient) = self.report_pass(result);
             self.wait_for_change(pause, impatient);
         }
         self.metrics.set_ready(false);
@@ -197,16 +197,16 @@ impl Installer {
     }
 
     /// Tells everybody what came of a pass. Until when to wait, and whether changes may shorten that.
-    fn report_pass(&mut self, turn: PassResult) -> (Duration, bool) {
-        let ready = turn.problems.is_empty();
-        let problems: Vec<String> = turn.problems.iter().map(ToString::to_string).collect();
+    fn report_pass(&mut self, result: PassResult) -> (Duration, bool) {
+        let ready = result.problems.is_empty();
+        let problems: Vec<String> = result.problems.iter().map(ToString::to_string).collect();
         let problems = problems.join("; ");
         self.log_if_new(&problems);
         if ready {
-            if turn.changed || !self.ready {
+            if result.changed || !self.ready {
                 self.metrics.count_install();
             }
-            self.status.set_installed(turn.witnesses);
+            self.status.set_installed(result.witnesses);
             self.complete = true;
         } else {
             self.status.set_missing(problems.clone());
@@ -214,7 +214,7 @@ impl Installer {
         self.metrics.set_ready(ready);
         self.ready = ready;
         self.last_message = problems;
-        let failed = turn.problems.iter().filter_map(|problem| match problem {
+        let failed = result.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Failed(step, _) => Some(*step),
             _ => None,
         });
@@ -224,7 +224,7 @@ impl Installer {
             return (self.attempts.record_failure(), false);
         }
         self.attempts.record_success();
-        let until = turn.problems.iter().filter_map(|problem| match problem {
+        let until = result.problems.iter().filter_map(|problem| match problem {
             InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
             _ => None,
         });

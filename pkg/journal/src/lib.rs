@@ -192,7 +192,7 @@ impl Journal {
     }
 
     fn update_entries(&self, change: impl FnOnce(&mut JournalEntries)) -> Result<(), Error> {
-        let _turn = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
+        let _lock = CHANGES.lock().unwrap_or_else(PoisonError::into_inner); // the file is old or new, never half
         let JournalContents { entries: before, foreign, unread } = self.read_contents();
         let mut entries = before.clone();
         change(&mut entries);

@@ -100,7 +100,7 @@ impl<K: Clone> ChangeWatcher<K> {
             return Err(Error::DescriptorShare { most });
         }
         let sockets = Sockets::open_in(netns, sources)?;
-        let mut watched = self.0.lock_namespaces();
+        let mut watched = self.0.lock_watched();
         let id = WatchId(watched.next_id);
         watched.next_id += 1;
         sockets.register(self.0.epoll.as_fd(), |source| event_data(id, source))?;
@@ -130,7 +130,7 @@ impl<K: Clone> ChangeWatcher<K> {
         if events.iter().any(|event| event.data.u64() == CLOSED) {
             return Ok(None);
         }
-        Ok(Some(self.0.lock_namespaces().read_events(&events)))
+        Ok(Some(self.0.lock_watched().read_events(&events)))
     }
 
     /// Asks for the generation of nf_tables' rules in each of these watched namespaces, at the cost of one small request each:
@@ -139,7 +139,7 @@ impl<K: Clone> ChangeWatcher<K> {
     /// changes, and not reported once more.
     #[must_use]
     pub fn read_generations(&self, watches: &[WatchId]) -> (Vec<Option<u32>>, Vec<Change<K>>) {
-        let mut watched = self.0.lock_namespaces();
+        let mut watched = self.0.lock_watched();
         let WatchedNamespaces { namespaces, buffer, .. } = &mut *watched;
         let mut changes = Vec::new();
         let mut ask = |id: &WatchId| {
@@ -159,7 +159,7 @@ impl<K> ChangeWatcher<K> {
     /// Returns the number of watches.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.lock_namespaces().namespaces.len()
+        self.0.lock_watched().namespaces.len()
     }
 
     /// Whether no namespace is watched.
@@ -190,7 +190,7 @@ impl<K> NetnsWatch<K> {
 
 impl<K> Drop for NetnsWatch<K> {
     fn drop(&mut self) {
-        let removed = self.set.lock_namespaces().namespaces.remove(&self.id);
+        let removed = self.set.lock_watched().namespaces.remove(&self.id);
         if let Some((_, sockets)) = removed {
             sockets.deregister(self.set.epoll.as_fd());
         }
@@ -198,7 +198,7 @@ impl<K> Drop for NetnsWatch<K> {
 }
 
 impl<K> EpollSet<K> {
-    fn lock_namespaces(&self) -> MutexGuard<'_, WatchedNamespaces<K>> {
+    fn lock_watched(&self) -> MutexGuard<'_, WatchedNamespaces<K>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

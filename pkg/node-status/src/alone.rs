@@ -80,8 +80,8 @@ fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> 
         Ok(observed) => {
             let sysctls = observed_sysctls(&observed);
             state.node.active_slot = node::active_slot(settings, &observed).map(ZtunnelSlot::number);
-            let look = node::KernelLook { observed: Some(observed), unobserved: Vec::new() };
-            node::add_network(settings, None, look, &mut state);
+            let observation = node::KernelObservation { observed: Some(observed), unobserved: Vec::new() };
+            node::add_network(settings, None, observation, &mut state);
             state.network.sysctls.observed = Some(sysctls);
             state
         }

@@ -145,7 +145,7 @@ const NO_NETNS: &str = "the plugin did not pass its network namespace, and no pr
 /// The reconciler's last observation.
 pub(super) fn last_observation(enrolled_pod: &EnrolledPodView) -> KernelView {
     let mut view = KernelView {
-        observed_at: enrolled_pod.looked.map(wire::rfc3339),
+        observed_at: enrolled_pod.observed_at.map(wire::rfc3339),
         netns: enrolled_pod.netns.as_ref().map(|netns| netns_ref(netns.id())),
         netns_witness: enrolled_pod.witness.map(|witness| witness.to_string()),
         preceding_rules: enrolled_pod.overruling_rules().map(str::to_owned).collect(),

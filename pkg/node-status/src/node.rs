@@ -25,43 +25,43 @@ pub(super) fn active_slot(settings: &CaptureSettings, observed: &ObservedState) 
 
 /// An observation of the kernel.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KernelLook {
+pub(super) struct KernelObservation {
     pub(super) observed: Option<ObservedState>,
     /// The parts that could not be observed.
     pub(super) unobserved: Vec<Unobserved>,
 }
 
 /// Observes everything, in the calling thread's namespace, and changes nothing.
-pub(super) fn observe_node(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelLook {
-    let mut look = KernelLook::default();
+pub(super) fn observe_node(settings: &CaptureSettings, desired: Option<&DesiredState>) -> KernelObservation {
+    let mut observation = KernelObservation::default();
     let observed =
         open_path(settings).and_then(|mut path| path.observe_network().map(|observed| (path, observed)));
     match observed {
-        Err(error) => look.unobserved.push(Unobserved::new(StatePart::Network, error)),
+        Err(error) => observation.unobserved.push(Unobserved::new(StatePart::Network, error)),
         Ok((mut path, mut observed)) => {
             if let Err(error) = path.observe_firewall(&mut observed) {
-                look.unobserved.push(Unobserved::new(StatePart::Firewall, error));
+                observation.unobserved.push(Unobserved::new(StatePart::Firewall, error));
             }
             let slots = desired.map_or([None, None], |desired| desired.slots.clone());
             if let Err(error) = path.observe_slots(&mut observed, &slots) {
-                look.unobserved.push(Unobserved::new(StatePart::ZtunnelNamespace, error));
+                observation.unobserved.push(Unobserved::new(StatePart::ZtunnelNamespace, error));
             }
-            look.observed = Some(observed);
+            observation.observed = Some(observed);
         }
     }
-    look
+    observation
 }
 
 /// Fills in network and plan.
 pub(super) fn add_network(
     settings: &CaptureSettings,
     desired: Option<&DesiredState>,
-    look: KernelLook,
+    observation: KernelObservation,
     state: &mut StateReport,
 ) {
-    let complete = look.unobserved.is_empty();
-    state.observation.unobserved.extend(look.unobserved);
-    let Some(observed) = look.observed else { return };
+    let complete = observation.unobserved.is_empty();
+    state.observation.unobserved.extend(observation.unobserved);
+    let Some(observed) = observation.observed else { return };
     let nothing = DesiredState::default();
     let want = desired_node(&settings.node, desired.unwrap_or(&nothing), &observed);
     let set = |family| settings.node.set_name(family).to_owned();
@@ -127,13 +127,13 @@ fn compare_network(
 ) -> NetworkState {
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
     let mut all = ComparedLists::default();
-    all.add_namespace("node", &want.into(), &observed.into());
+    all.add_netns("node", &want.into(), &observed.into());
     for slot in ZtunnelSlot::BOTH {
         let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();
         let (want, have) = (slot.select_from(&want.inside), slot.select_from(&observed.inside));
         let want = want.as_ref().map_or(nothing.clone(), Into::into);
-        all.add_namespace(&place, &want, &have.as_ref().map_or(nothing, Into::into));
+        all.add_netns(&place, &want, &have.as_ref().map_or(nothing, Into::into));
     }
     NetworkState {
         ipsets: compare_members(&desired.members, in_sets, set),

@@ -131,7 +131,7 @@ impl NodeInspector {
     fn netns_of(&self, requested: NetnsRef) -> Result<Netns, String> {
         let proc = self.settings.ambient.is_none().then(|| self.settings.host_proc.clone());
         let places = NetnsPaths { netns_directory: self.settings.netns_directory.clone(), proc };
-        let mut found = places.list_namespaces().map_err(|error| error.to_string())?.into_iter();
+        let mut found = places.list_netns().map_err(|error| error.to_string())?.into_iter();
         let found = found.find(|(_, netns)| netns_ref(netns.id()) == requested);
         found.map(|(_, netns)| netns).ok_or_else(|| "its network namespace is gone".to_owned())
     }

@@ -50,7 +50,7 @@ pub fn add_failures(records: &[Arc<PodRecord>], pods: &mut Vec<PodState>) {
 }
 
 /// Network namespaces without a record: their pods started before the plugin was installed, or under another version of it.
-fn unrecorded_namespaces(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
+fn unrecorded_netns(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Option<Unobserved> {
     let netns_directory = &places.netns_directory;
     let unrecorded = |why: String| Unobserved::new(StatePart::UnrecordedPods, why);
     if places.are_unknown() {
@@ -63,7 +63,7 @@ fn unrecorded_namespaces(records: &[Arc<PodRecord>], places: &NetnsPaths) -> Opt
     let name = |path: &Path| path.file_name().map(ToOwned::to_owned);
     let known: BTreeSet<_> = records.iter().filter_map(|record| name(Path::new(&record.netns))).collect();
     let ids: BTreeSet<_> = records.iter().filter_map(|record| recorded_netns(record)).collect();
-    let found = match places.list_namespaces() {
+    let found = match places.list_netns() {
         Ok(found) => found,
         Err(error) => return Some(unrecorded(error.to_string())),
     };
@@ -119,7 +119,7 @@ pub(super) fn observe_recorded(
     };
     sidecar::observe_sidecars(&places, records, &redirects, cache, &mut pods);
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    let missing = if known.is_some() { None } else { unrecorded_namespaces(records, &places) };
+    let missing = if known.is_some() { None } else { unrecorded_netns(records, &places) };
     StateReport {
         observation: Provenance { unobserved: missing.into_iter().collect(), ..Provenance::default() },
         node: NodeState { synced: known.is_some(), ..NodeState::default() },
@@ -144,14 +144,14 @@ impl RecordedAdds {
         let rules =
             |record: &Arc<PodRecord>| (uid_of(record), RecordedRules::from_lines(record.rules.clone()));
         RecordedAdds {
-            namespaces: recorded_namespaces(records, is_meant),
+            namespaces: netns_by_record(records, is_meant),
             rules: in_order(records, is_meant).map(rules).collect(),
         }
     }
 }
 
 /// Returns the network namespaces that the newest successful ADDs of these pods recorded.
-pub(super) fn recorded_namespaces(
+pub(super) fn netns_by_record(
     records: &[Arc<PodRecord>],
     is_meant: impl Fn(&PodUid) -> bool,
 ) -> BTreeMap<PodUid, NetnsId> {

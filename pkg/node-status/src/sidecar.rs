@@ -68,9 +68,9 @@ impl NetnsPaths {
     }
 
     /// All that there are, and their addresses.
-    pub(super) fn list_namespaces(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
+    pub(super) fn list_netns(&self) -> Result<Vec<(PathBuf, Netns)>, ::inpod::Error> {
         match self.by_process() {
-            Some(proc) => ::inpod::namespaces_of_pods(proc),
+            Some(proc) => ::inpod::netns_of_pods(proc),
             None => Ok(Netns::list_directory(&self.netns_directory)?),
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn observe_sidecars(
         return;
     }
     let adds = RecordedAdds::of_pods(records, redirects);
-    let found = places.list_namespaces().map_err(|error| error.to_string());
+    let found = places.list_netns().map_err(|error| error.to_string());
     let found = found.map(|all| cache.by_address(all));
     let began = Instant::now();
     for pod in pods.iter_mut().filter(|pod| is_one(pod)) {

@@ -48,7 +48,7 @@ const STATES: [CaptureState; 3] = [CaptureState::Captured, CaptureState::Bypassi
 /// Observations and reports of a pod that bypasses the mesh.
 #[derive(Debug, Default)]
 struct BypassRecord {
-    looks: u32,
+    observations: u32,
     reported: Option<Instant>,
 }
 
@@ -80,10 +80,10 @@ impl SidecarDriftChecker {
         let mut notices = Vec::new();
         for pod in sidecars.into_iter().filter(|pod| pod.capture == CaptureState::Bypassing) {
             let mut watched = before.remove(&pod.uid).unwrap_or_default();
-            watched.looks = watched.looks.saturating_add(1);
+            watched.observations = watched.observations.saturating_add(1);
             let is_due =
                 watched.reported.is_none_or(|reported| now.saturating_duration_since(reported) >= AGAIN);
-            if watched.looks >= LOOKS && is_due {
+            if watched.observations >= LOOKS && is_due {
                 watched.reported = Some(now);
                 notices.push(bypass_notice(pod));
             }

@@ -27,7 +27,7 @@ use wire::PodRecord;
 use crate::{
     mode_of,
     pods::{SidecarDecision, decide_sidecar, reason_of},
-    records::recorded_namespaces,
+    records::netns_by_record,
     sidecar::{self, NetnsPaths},
 };
 
@@ -272,10 +272,10 @@ fn count_connections(
         return pods;
     }
     let places = NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
-    let Ok(all) = places.list_namespaces() else { return pods };
+    let Ok(all) = places.list_netns() else { return pods };
     let all = sidecar::by_address(all);
     let uids: BTreeSet<&PodUid> = joining.iter().map(|(known, _)| &known.pod.metadata.uid).collect();
-    let recorded = recorded_namespaces(records, |uid| uids.contains(uid));
+    let recorded = netns_by_record(records, |uid| uids.contains(uid));
     let began = Instant::now();
     for (known, pod) in joining {
         if began.elapsed() > LIMIT {

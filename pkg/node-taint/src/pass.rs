@@ -147,7 +147,7 @@ impl<'a> TaintPass<'a> {
                 if is_changed {
                     log_change(&node, change, &self.index.verdict(&node));
                 }
-                self.look_again(&node, change);
+                self.observe_again(&node, change);
             }
             Err(error) if error.kind() == ApiErrorKind::NotFound => self.queue.record_success(&node),
             Err(error) => {
@@ -163,7 +163,7 @@ impl<'a> TaintPass<'a> {
 
     /// After a change that was made: only the watch shows what a node has, because it may show a later change by another
     /// component before the answer to ours arrives.
-    fn look_again(&mut self, node: &str, made: TaintChange) {
+    fn observe_again(&mut self, node: &str, made: TaintChange) {
         match self.index.needed_change(node) {
             None => self.queue.record_success(node),
             Some(needed) if needed == made => self.queue.schedule_retry(node, Instant::now()),

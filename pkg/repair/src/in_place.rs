@@ -53,7 +53,7 @@ pub enum InPlaceError {
     Node(netns::Error),
     /// The node's processes cannot be listed.
     #[error("cannot search for its network namespace: {0}")]
-    Search(#[from] inpod::Error),
+    NetnsDiscovery(#[from] inpod::Error),
     /// No process of the pod was found, or none in a namespace with its address.
     #[error(
         "its network namespace was not found: none of its processes, the pause container's included, is in a network namespace that has its address"

@@ -93,7 +93,7 @@ impl RuleKeeper {
         let new: Vec<PodUid> = pods.keys().filter(|uid| !self.known.contains_key(*uid)).cloned().collect();
         // A streak counts regular passes.
         let streaks = self.ambiguous.clone();
-        self.find_namespaces(all, pods)?;
+        self.find_netns(all, pods)?;
         self.ambiguous = streaks;
         Ok(new.into_iter().filter_map(|uid| self.compare_pod(uid, pods, None)).collect())
     }
@@ -121,7 +121,7 @@ impl RuleKeeper {
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,
     ) -> Result<Vec<RulesReport>, InPlaceError> {
-        self.find_namespaces(all, pods)?;
+        self.find_netns(all, pods)?;
         let mut reports = Vec::new();
         for (uid, pod) in pods {
             if self.known.contains_key(uid) {
@@ -144,7 +144,7 @@ impl RuleKeeper {
     }
 
     /// Pods that are new, or whose network namespace is another one than before.
-    fn find_namespaces(
+    fn find_netns(
         &mut self,
         all: &KnownPods,
         pods: &BTreeMap<PodUid, Arc<SidecarPod>>,

@@ -16,7 +16,7 @@ use zds::ZdsEvent;
 use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
-    worker::{GlanceResult, JobResult, RulesCheck},
+    worker::{GenerationResult, JobResult, RulesCheck},
 };
 use agent::{AgentState, HistoryEntry, ReconcileScope, summarize_steps};
 
@@ -33,15 +33,15 @@ impl InPodCapture {
             JobResult::Captured { uid, netns, result } => {
                 self.note_captured(state, &uid, &result);
                 self.finish_capture(&uid, netns, result);
-                self.look_again(&uid, netns);
+                self.observe_again(&uid, netns);
             }
-            JobResult::Looked { uid, netns, watch, result } => {
+            JobResult::Verified { uid, netns, watch, result } => {
                 self.keep_watch(&uid, netns, watch);
-                self.note_looked(state, &uid, &result);
+                self.note_verified(state, &uid, &result);
                 if self.finish_observation(state, &uid, netns, result) {
                     self.report_bypasses(state, None);
                 }
-                self.look_again(&uid, netns);
+                self.observe_again(&uid, netns);
             }
             JobResult::Changed(change) => self.netns_changed(change),
             JobResult::NodeChanged(change) => {
@@ -49,10 +49,10 @@ impl InPodCapture {
                 self.examine_node(state);
                 self.due = self.next_due();
             }
-            JobResult::Glanced { pods, changes } => {
+            JobResult::GenerationsChecked { pods, changes } => {
                 changes.into_iter().for_each(|change| self.netns_changed(change));
-                for GlanceResult { uid, netns, whole } in pods {
-                    self.finish_glance(state, uid, netns, whole);
+                for GenerationResult { uid, netns, whole } in pods {
+                    self.finish_generation_check(state, uid, netns, whole);
                 }
             }
             JobResult::Released { uid, result } => {
@@ -60,7 +60,7 @@ impl InPodCapture {
                 self.record_pod_change(state, &uid, "left the mesh", "its rules were removed", done);
                 self.finish_release(&uid, result);
             }
-            JobResult::Searched(result) => self.finish_search(state, result),
+            JobResult::NetnsDiscovered(result) => self.finish_discovery(state, result),
             JobResult::Exempted { took, result } => self.finish_exemption(state, took, result),
             JobResult::Zds(ZdsEvent::Connections { connected, synced, unknown }) => {
                 if connected != self.connections {
@@ -104,13 +104,13 @@ impl InPodCapture {
         let uid = change.key.clone();
         let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { return };
         if let (true, Some(netns)) = (enrolled_pod.record_disturbance(change), enrolled_pod.netns_id()) {
-            self.look_again(&uid, netns);
+            self.observe_again(&uid, netns);
         }
     }
 
     /// Has a pod's rules observed if its namespace changed and nothing is being done there. Not by a pass: what is wrong with the
     /// node may delay passes.
-    fn look_again(&mut self, uid: &PodUid, netns: NetnsId) {
+    fn observe_again(&mut self, uid: &PodUid, netns: NetnsId) {
         let Some(enrolled_pod) = self.enrolled.get(uid) else { return };
         if enrolled_pod.disturbance.is_some() && !enrolled_pod.lifecycle.is_busy() {
             self.handle_pod_event(uid, PodEvent::Changed(netns));
@@ -142,11 +142,11 @@ impl InPodCapture {
         }
     }
 
-    fn note_looked(&self, state: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
+    fn note_verified(&self, state: &mut AgentState, uid: &PodUid, result: &Result<RulesCheck, Reason>) {
         match result {
-            Ok(look) if look.repaired.is_empty() => {}
-            Ok(look) => {
-                let mut what = format!("restored: {}", summarize_steps(&look.repaired));
+            Ok(check) if check.repaired.is_empty() => {}
+            Ok(check) => {
+                let mut what = format!("restored: {}", summarize_steps(&check.repaired));
                 let examined = self.enrolled.get(uid).and_then(|pod| pod.examined.as_ref());
                 if let Some(writer) = examined.and_then(NetnsDisturbance::writer_name) {
                     what.push_str(&format!("; changed by {writer}"));
@@ -198,17 +198,17 @@ impl InPodCapture {
     fn is_nothing_new(&self, done: &JobResult) -> bool {
         let of = |uid: &PodUid, holds: fn(&EnrolledPod) -> bool| self.enrolled.get(uid).is_some_and(holds);
         match done {
-            JobResult::Looked { uid, result: Ok(look), .. } => {
+            JobResult::Verified { uid, result: Ok(check), .. } => {
                 let is_stable = |pod: &EnrolledPod| {
                     pod.lifecycle.rules_state() == RulesState::Verified && !pod.lifecycle.is_unstable()
                 };
-                look.repaired.is_empty() && of(uid, is_stable)
+                check.repaired.is_empty() && of(uid, is_stable)
             }
             JobResult::Captured { uid, result: Ok(_), .. } => {
                 of(uid, |enrolled_pod| enrolled_pod.lifecycle.is_awaited())
             }
             JobResult::Exempted { .. } => true, // a pass follows if it is
-            JobResult::Glanced { .. } => true,  // each pod's result is taken for itself
+            JobResult::GenerationsChecked { .. } => true, // each pod's result is taken for itself
             JobResult::Changed(_) | JobResult::NodeChanged(_) => true, // an observation follows
             _ => false,
         }
@@ -248,7 +248,7 @@ impl InPodCapture {
                 if changed && enrolled_pod.netns_id() == Some(netns) {
                     enrolled_pod.observed_rules = None; // it is observed next
                     // After a repair that did not hold, or could not be verified.
-                    if enrolled_pod.looked.is_some() {
+                    if enrolled_pod.observed_at.is_some() {
                         self.metrics.count_repair("pod");
                     }
                 }
@@ -265,7 +265,7 @@ impl InPodCapture {
     }
 
     /// Rules that differ are verified, unless they are about to be removed.
-    fn finish_glance(
+    fn finish_generation_check(
         &mut self,
         state: &mut AgentState,
         uid: PodUid,
@@ -274,9 +274,9 @@ impl InPodCapture {
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
         let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
-        let Some(glance) = whole.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
-        let check = RulesCheck { glance, repaired: Vec::new(), connections: None };
-        self.handle_result(state, JobResult::Looked { uid, netns, watch: None, result: Ok(check) });
+        let Some(observed) = whole.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
+        let check = RulesCheck { observed, repaired: Vec::new(), connections: None };
+        self.handle_result(state, JobResult::Verified { uid, netns, watch: None, result: Ok(check) });
     }
 
     /// Whether rules of other components precede ours that did not before, or no longer do.
@@ -292,7 +292,7 @@ impl InPodCapture {
         let PodName { namespace, name } = &enrolled_pod.name.clone();
         let is_there = enrolled_pod.netns_id() == Some(netns) && !enrolled_pod.lifecycle.is_leaving();
         let result = match result {
-            Ok(RulesCheck { glance, repaired, connections }) => {
+            Ok(RulesCheck { observed, repaired, connections }) => {
                 log_connections(&enrolled_pod.name, connections.as_ref());
                 if !repaired.is_empty() {
                     self.metrics.count_repair("pod");
@@ -300,11 +300,11 @@ impl InPodCapture {
                 if is_there {
                     let before = enrolled_pod.observed_rules.as_ref();
                     differs = before.is_none_or(|before| {
-                        !before.bypass_reasons().eq(glance.bypass_reasons())
-                            || before.outside_connections() != glance.outside_connections()
+                        !before.bypass_reasons().eq(observed.bypass_reasons())
+                            || before.outside_connections() != observed.outside_connections()
                     });
-                    enrolled_pod.observed_rules = Some(glance);
-                    enrolled_pod.looked = Some(SystemTime::now());
+                    enrolled_pod.observed_rules = Some(observed);
+                    enrolled_pod.observed_at = Some(SystemTime::now());
                 }
                 Ok(repaired)
             }

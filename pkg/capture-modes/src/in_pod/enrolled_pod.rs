@@ -19,11 +19,11 @@ use pod_status::{
 use tracing::{debug, info};
 use zds::Workload;
 
-use super::worker::GlanceOrder;
+use super::worker::GenerationCheck;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
 /// So many looks at a pod's rules follow each other that only ask for their generation: with the full one, four minutes.
-const QUICK_LOOKS: u32 = 5;
+const GENERATION_CHECKS: u32 = 5;
 
 /// The pod.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ pub(super) struct EnrolledPod {
     /// The last observation of its rules.
     pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
     /// How many looks at its rules since the last full one only asked for their generation.
-    quick_looks: u32,
+    generation_checks: u32,
     /// When its rules were last observed.
-    pub(super) looked: Option<SystemTime>,
+    pub(super) observed_at: Option<SystemTime>,
     /// The requests that wait for its ADD.
     pub(super) waiting: Vec<CaptureReply>,
 }
@@ -99,8 +99,8 @@ impl EnrolledPod {
             examined: None,
             disturbance: None,
             observed_rules: None,
-            quick_looks: 0,
-            looked: None,
+            generation_checks: 0,
+            observed_at: None,
             waiting: Vec::new(),
         }
     }
@@ -125,7 +125,7 @@ impl EnrolledPod {
         let open = is_away && self.options.exceptions.without_ztunnel;
         let changed = std::mem::replace(&mut self.options.open, open) != open;
         if changed {
-            (self.observed_rules, self.looked) = (None, None); // the other rules
+            (self.observed_rules, self.observed_at) = (None, None); // the other rules
         }
         changed
     }
@@ -184,24 +184,24 @@ impl EnrolledPod {
     /// Whether the generation of nf_tables' rules is enough for the next look at them: the last full look found everything in place,
     /// and whatever changed since would be notified, except new legacy tables. The pod itself cannot make any, and for those of a
     /// component on the node a full look follows a few of these.
-    pub(super) fn can_look_quickly(&self) -> bool {
+    pub(super) fn can_check_generation(&self) -> bool {
         let is_decisive = |rules: &Arc<PodRulesSnapshot>| rules.decisive_generation().is_some();
         self.lifecycle.rules_state() == RulesState::Verified
             && self.lifecycle.last_failure().is_none()
             && self.privilege < NetworkPrivilege::NetAdmin
-            && self.quick_looks < QUICK_LOOKS
+            && self.generation_checks < GENERATION_CHECKS
             && self.disturbance.is_none()
             && self.observed_rules.as_ref().is_some_and(is_decisive)
             && self.watch.is_some()
     }
 
     /// A look at its rules, which begins now, if there is something to compare them with.
-    pub(super) fn glance_order(&mut self, uid: &PodUid) -> Option<GlanceOrder> {
+    pub(super) fn generation_check(&mut self, uid: &PodUid) -> Option<GenerationCheck> {
         let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
         self.begun = Instant::now();
-        let watch = self.watch.as_ref().filter(|_| self.can_look_quickly()).map(NetnsWatch::id);
-        self.quick_looks = if watch.is_some() { self.quick_looks + 1 } else { 0 };
-        Some(GlanceOrder { uid: uid.clone(), netns, pod: self.options.clone(), before, watch })
+        let watch = self.watch.as_ref().filter(|_| self.can_check_generation()).map(NetnsWatch::id);
+        self.generation_checks = if watch.is_some() { self.generation_checks + 1 } else { 0 };
+        Some(GenerationCheck { uid: uid.clone(), netns, pod: self.options.clone(), before, watch })
     }
 
     /// Takes in that its namespace changed, unless the change was observed. Returns whether an observation is due.
@@ -248,7 +248,7 @@ impl EnrolledPod {
             repairs: if self.lifecycle.is_unstable() { self.lifecycle.repair_count() } else { 0 },
             leaving: self.lifecycle.is_leaving(),
             refused: self.lifecycle.refusal_reason().map(str::to_owned),
-            looked: self.looked,
+            observed_at: self.observed_at,
             observed_rules: self.observed_rules.clone(),
             witness: self.witness,
             ambiguity: self.ambiguity.map(|streak| streak.why),

@@ -17,24 +17,24 @@ use super::{
     InPodCapture,
     enrolled_pod::EnrolledPod,
     search_schedule::SOON,
-    worker::{CaptureJob, SearchResult},
+    worker::{CaptureJob, DiscoveryResult},
 };
 use agent::AgentState;
 
 impl InPodCapture {
     /// When the next search begins, if there is anything to search for.
-    pub(super) fn search_due(&self) -> Option<Instant> {
+    pub(super) fn discovery_due(&self) -> Option<Instant> {
         let processes = (!self.searched || !self.enrolled.is_empty()).then_some(self.processes.next);
         let records = (self.searched && !self.unplaced.is_empty()).then_some(self.records.next);
         processes
             .into_iter()
             .chain(records)
-            .chain(self.ztunnels.next_search())
+            .chain(self.ztunnels.next_discovery())
             .min()
             .filter(|_| !self.seeking)
     }
 
-    pub(super) fn search_if_due(&mut self, state: &AgentState) {
+    pub(super) fn discover_if_due(&mut self, state: &AgentState) {
         let by_processes = self.processes.is_due();
         // The first search is for all.
         let by_records = if self.searched { self.records.is_due() } else { by_processes };
@@ -80,11 +80,11 @@ impl InPodCapture {
         }
         self.seeking = true;
         let pods = KnownPods::new(state.index.pods().map(PodIds::from));
-        self.workers.send_job(CaptureJob::Search { pods, processes, records }, !self.searched);
+        self.workers.send_job(CaptureJob::DiscoverNetns { pods, processes, records }, !self.searched);
     }
 
     /// A search begins now for a pod that has no namespace, or lost it.
-    pub(super) fn search_soon(&mut self) {
+    pub(super) fn discover_soon(&mut self) {
         self.processes.schedule_within(Duration::ZERO, false);
     }
 
@@ -97,7 +97,11 @@ impl InPodCapture {
         self.unplaced = uids;
     }
 
-    pub(super) fn finish_search(&mut self, state: &mut AgentState, result: Result<SearchResult, Reason>) {
+    pub(super) fn finish_discovery(
+        &mut self,
+        state: &mut AgentState,
+        result: Result<DiscoveryResult, Reason>,
+    ) {
         if !std::mem::take(&mut self.seeking) {
             return; // everything was settled meanwhile
         }
@@ -126,7 +130,7 @@ impl InPodCapture {
             {
                 enrolled_pod.ambiguity = None;
             }
-            self.handle_pod_event(&uid, PodEvent::Searched { there: !is_empty });
+            self.handle_pod_event(&uid, PodEvent::DiscoveryDone { there: !is_empty });
         }
         // The runtime itself named the namespace in a record, so that counts more than where processes are.
         for (uid, recorded) in finds.records {

@@ -67,7 +67,7 @@ impl InPodCapture {
         }
         let job = match action {
             PodAction::Release => CaptureJob::Release { uid, netns },
-            PodAction::Observe => CaptureJob::Look { uid, netns, pod, existing, before, watch },
+            PodAction::Observe => CaptureJob::Verify { uid, netns, pod, existing, before, watch },
             _ => CaptureJob::Capture { uid, netns, pod, existing },
         };
         self.workers.send_job(job, urgent);
@@ -114,7 +114,7 @@ impl InPodCapture {
             state.metrics.count_pod_event("update");
         }
         if is_new {
-            self.search_soon();
+            self.discover_soon();
         }
         self.handle_pod_event(uid, PodEvent::Joined { changed });
     }

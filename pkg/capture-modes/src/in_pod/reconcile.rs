@@ -23,7 +23,7 @@ const LOOKS: usize = 16;
 /// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
 const GLANCES: usize = 8;
 /// How many pods a worker looks at that are only asked for the generation of their rules.
-const QUICK_GLANCES: usize = 256;
+const MOST_GENERATION_CHECKS: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);
 /// How soon a verification begins that had to wait for others.
@@ -46,7 +46,7 @@ impl InPodCapture {
         let now = self.now();
         let is_late = self.enrolled.values().any(|enrolled_pod| enrolled_pod.lifecycle.is_late(now));
         if scope == ReconcileScope::Timers && !is_late {
-            self.search_if_due(state);
+            self.discover_if_due(state);
             self.start_due_actions();
             self.due = self.next_due();
             return Ok(self.current_problem(state));
@@ -64,8 +64,8 @@ impl InPodCapture {
                 self.exempt_all(state)?;
             }
         }
-        self.search_if_due(state);
-        self.open_if_searched();
+        self.discover_if_due(state);
+        self.open_if_discovered();
         self.start_due_actions();
         self.give_up();
         self.report_status(state, changed.as_ref());
@@ -228,7 +228,7 @@ impl InPodCapture {
     }
 
     /// Before ztunnels are sent anything, all pods that they may serve must be known.
-    fn open_if_searched(&mut self) {
+    fn open_if_discovered(&mut self) {
         if self.open || !self.searched {
             return;
         }
@@ -287,27 +287,28 @@ impl InPodCapture {
         let ready: Vec<(PodUid, PodAction)> = self.enrolled.iter().filter_map(ready).collect();
         let mut busy = self.enrolled.values().filter(|enrolled_pod| enrolled_pod.lifecycle.is_busy()).count();
         let next = round_to_batch(now + OBSERVE);
-        let mut glances = Vec::new();
+        let mut checks = Vec::new();
         for (uid, action) in ready {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
-            let takes_long = action == PodAction::Observe && !enrolled_pod.can_look_quickly();
+            let takes_long = action == PodAction::Observe && !enrolled_pod.can_check_generation();
             if takes_long && busy >= LOOKS {
                 continue;
             }
             busy += usize::from(takes_long);
             enrolled_pod.lifecycle.begin_action(&action, next);
             // A change has most likely to be looked into rule by rule.
-            let is_look = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
-            match is_look.then(|| enrolled_pod.glance_order(&uid)).flatten() {
-                Some(order) => glances.push(order),
+            let is_routine = action == PodAction::Observe && enrolled_pod.disturbance.is_none();
+            match is_routine.then(|| enrolled_pod.generation_check(&uid)).flatten() {
+                Some(order) => checks.push(order),
                 None => self.execute_action(&uid, action),
             }
         }
-        let (quick, full): (Vec<_>, Vec<_>) = glances.into_iter().partition(|order| order.watch.is_some());
-        for (mut orders, most) in [(quick, QUICK_GLANCES), (full, GLANCES)] {
+        let (quick, full): (Vec<_>, Vec<_>) = checks.into_iter().partition(|order| order.watch.is_some());
+        for (mut orders, most) in [(quick, MOST_GENERATION_CHECKS), (full, GLANCES)] {
             while !orders.is_empty() {
                 let rest = orders.split_off(orders.len().min(most));
-                self.workers.send_job(CaptureJob::Glance(std::mem::replace(&mut orders, rest)), false);
+                self.workers
+                    .send_job(CaptureJob::CheckGenerations(std::mem::replace(&mut orders, rest)), false);
             }
         }
     }
@@ -376,7 +377,7 @@ impl InPodCapture {
             self.hub.longest_unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
         let drift = self.drift.next_observation().filter(|_| !self.exemption.busy);
         let opens = self.away.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
-        pods.into_iter().chain(self.search_due()).chain(unsynced).chain(drift).chain(opens).min()
+        pods.into_iter().chain(self.discovery_due()).chain(unsynced).chain(drift).chain(opens).min()
     }
 }
 

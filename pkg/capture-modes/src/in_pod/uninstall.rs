@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use inpod::{NodeProbes, is_captured, process_namespaces, release_pod};
+use inpod::{NodeProbes, is_captured, process_netns, release_pod};
 use model::Family;
 use netns::{Netns, NetnsId};
 
@@ -46,7 +46,7 @@ pub(crate) fn uninstall(settings: &CaptureSettings) -> Vec<String> {
             directory.display()
         )];
     }
-    match pod_namespaces(proc, directory) {
+    match pod_netns(proc, directory) {
         Ok(pods) => {
             let release = |netns: &Netns| {
                 let done = is_captured(netns, &config).and_then(|captured| match captured {
@@ -90,9 +90,9 @@ fn side_by_side<T: Send, R: Send>(
 }
 
 /// All namespaces except the node's own.
-fn pod_namespaces(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
+fn pod_netns(proc: Option<&Path>, directory: &Path) -> Result<BTreeMap<NetnsId, Netns>, inpod::Error> {
     let own = Netns::current()?.id();
-    let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), process_namespaces)?;
+    let mut all = proc.map_or_else(|| Ok(BTreeMap::new()), process_netns)?;
     all.extend(Netns::list_directory(directory)?.into_iter().map(|(_, netns)| (netns.id(), netns)));
     all.remove(&own);
     Ok(all)

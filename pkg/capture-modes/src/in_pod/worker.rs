@@ -24,8 +24,8 @@ use super::{pod_records::PodRecordStore, queue::JobQueue};
 use crate::{settings::CaptureSettings, settings::InPodConfig};
 use job::JobFallback;
 
-pub(super) use job::{CaptureJob, GlanceOrder, JobResultSender};
-pub(crate) use job::{GlanceResult, JobResult, RulesCheck, SearchResult};
+pub(super) use job::{CaptureJob, GenerationCheck, JobResultSender};
+pub(crate) use job::{DiscoveryResult, GenerationResult, JobResult, RulesCheck};
 
 /// How many workers there are: the tools of the two families run side by side already. Two serve ADDs only, however long
 /// other jobs take.
@@ -151,14 +151,14 @@ impl WorkerContext {
                 let result = inpod::capture_pod(&netns, &desired, &self.options).map_err(to_reason);
                 JobResult::Captured { uid, netns: netns.id(), result }
             }
-            CaptureJob::Look { uid, netns, pod, existing, before, watch } => {
+            CaptureJob::Verify { uid, netns, pod, existing, before, watch } => {
                 // Changes from now on are reported, and earlier ones are observed.
                 let watch = if watch { self.watch_netns(&uid, &netns) } else { None };
                 let desired = self.desired_rules(&pod, existing);
                 let result = self.check_rules(&netns, &desired, before.as_ref()).map_err(to_reason);
-                JobResult::Looked { uid, netns: netns.id(), watch, result }
+                JobResult::Verified { uid, netns: netns.id(), watch, result }
             }
-            CaptureJob::Glance(pods) => self.glance_at_pods(&pods),
+            CaptureJob::CheckGenerations(pods) => self.check_generations(&pods),
             CaptureJob::Release { uid, netns } => {
                 let result = inpod::release_pod(&netns, &self.config, &self.options).map_err(to_reason);
                 JobResult::Released { uid, result }
@@ -179,20 +179,20 @@ impl WorkerContext {
                 let result = self.probes.ensure_rules().map_err(to_reason);
                 JobResult::Exempted { took: began.elapsed(), result }
             }
-            CaptureJob::Search { pods, processes, records } => {
-                JobResult::Searched(self.search_namespaces(&pods, processes, records).map_err(to_reason))
+            CaptureJob::DiscoverNetns { pods, processes, records } => {
+                JobResult::NetnsDiscovered(self.discover_netns(&pods, processes, records).map_err(to_reason))
             }
         })
     }
 
     /// Searches among processes, and among the records of the pods in `recorded`, each with its addresses.
-    fn search_namespaces(
+    fn discover_netns(
         &self,
         pods: &KnownPods,
         mut processes: BTreeMap<PodUid, NetnsQuery>,
         recorded: Vec<(PodIds, Vec<IpAddr>)>,
-    ) -> Result<SearchResult, inpod::Error> {
-        let mut finds = SearchResult::default();
+    ) -> Result<DiscoveryResult, inpod::Error> {
+        let mut finds = DiscoveryResult::default();
         if !recorded.is_empty() {
             let ips: BTreeMap<PodUid, Vec<IpAddr>> =
                 recorded.iter().map(|(pod, ips)| (pod.uid.clone(), ips.clone())).collect();
@@ -214,9 +214,9 @@ impl WorkerContext {
     }
 
     /// Checks whether the rules of pods are in place. Pods for which this cannot be determined are left to a verification.
-    fn glance_at_pods(&self, orders: &[GlanceOrder]) -> JobResult {
+    fn check_generations(&self, orders: &[GenerationCheck]) -> JobResult {
         let (unchanged, changes) = self.compare_generations(orders);
-        let mut pods: Vec<GlanceResult> = Vec::with_capacity(orders.len());
+        let mut pods: Vec<GenerationResult> = Vec::with_capacity(orders.len());
         let mut left = Vec::new();
         for order in orders {
             match unchanged.contains(&order.uid) {
@@ -224,7 +224,7 @@ impl WorkerContext {
                 false => left.push(order),
             }
         }
-        let looks: Vec<_> = left
+        let requests: Vec<_> = left
             .iter()
             .map(|order| {
                 (
@@ -234,25 +234,26 @@ impl WorkerContext {
                 )
             })
             .collect();
-        let mut observed = inpod::observe_each(&looks, &self.options, Instant::now() + GLANCING).into_iter();
+        let mut observed =
+            inpod::observe_each(&requests, &self.options, Instant::now() + GLANCING).into_iter();
         for order in left {
             let now = observed.next().flatten().filter(PodRulesSnapshot::is_whole);
             pods.push(order.to_result(now.map(|now| reuse_snapshot(Some(&order.before), now))));
         }
-        JobResult::Glanced { pods, changes }
+        JobResult::GenerationsChecked { pods, changes }
     }
 
     /// Returns the pods whose rules have the generation that they had, of those for which that is enough, and changes of their
     /// namespaces that were pending.
-    fn compare_generations(&self, orders: &[GlanceOrder]) -> (BTreeSet<PodUid>, Vec<Change<PodUid>>) {
-        let watched: Vec<(&GlanceOrder, WatchId)> =
+    fn compare_generations(&self, orders: &[GenerationCheck]) -> (BTreeSet<PodUid>, Vec<Change<PodUid>>) {
+        let watched: Vec<(&GenerationCheck, WatchId)> =
             orders.iter().filter_map(|order| Some((order, order.watch?))).collect();
         let Some(watcher) = self.watcher.as_ref().filter(|_| !watched.is_empty()) else {
             return Default::default();
         };
         let ids: Vec<WatchId> = watched.iter().map(|(_, id)| *id).collect();
         let (generations, changes) = watcher.read_generations(&ids);
-        let is_unchanged = |order: &GlanceOrder, now: Option<u32>| {
+        let is_unchanged = |order: &GenerationCheck, now: Option<u32>| {
             now.is_some() && now == order.before.decisive_generation()
         };
         let unchanged = watched.iter().zip(generations);
@@ -268,8 +269,8 @@ impl WorkerContext {
     ) -> Result<RulesCheck, inpod::Error> {
         let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
         if found.is_whole() {
-            let glance = reuse_snapshot(before, found);
-            return Ok(RulesCheck { glance, repaired: Vec::new(), connections: None });
+            let observed = reuse_snapshot(before, found);
+            return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });
         }
         let made = inpod::capture_pod(netns, desired, &self.options)?;
         let after = inpod::observe_pod(netns, desired, None, &self.options)?;
@@ -277,7 +278,7 @@ impl WorkerContext {
         match difference {
             Some(difference) => Err(inpod::Error::Unstable(difference)),
             None => Ok(RulesCheck {
-                glance: Arc::new(after),
+                observed: Arc::new(after),
                 repaired: made.differences,
                 connections: made.connections,
             }),
@@ -309,7 +310,7 @@ mod tests {
         let done = catch_job_panic(|| panic!("out of {}", "bounds"), job.job_fallback());
         let Some(JobResult::Released { uid, result: Err(why) }) = done else { panic!("{done:?}") };
         assert_eq!((uid.as_str(), why.as_str()), ("u1", "a defect of the agent: out of bounds"));
-        let fine = catch_job_panic(|| Some(JobResult::Searched(Ok(SearchResult::default()))), None);
-        assert!(matches!(fine, Some(JobResult::Searched(Ok(_)))));
+        let fine = catch_job_panic(|| Some(JobResult::NetnsDiscovered(Ok(DiscoveryResult::default()))), None);
+        assert!(matches!(fine, Some(JobResult::NetnsDiscovered(Ok(_)))));
     }
 }

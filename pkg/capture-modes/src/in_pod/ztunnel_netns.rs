@@ -53,12 +53,12 @@ impl ZtunnelNamespaces {
     }
 
     /// When the next search is due, if there is anything to search for.
-    pub(super) fn next_search(&self) -> Option<Instant> {
+    pub(super) fn next_discovery(&self) -> Option<Instant> {
         self.pods.values().any(|place| !place.ips.is_empty()).then_some(self.schedule.next)
     }
 
     pub(super) fn is_due(&self) -> bool {
-        self.next_search().is_some() && self.schedule.is_due()
+        self.next_discovery().is_some() && self.schedule.is_due()
     }
 
     /// The search for all of them, also for those that are known: a pod whose sandbox is recreated has another namespace.
@@ -145,7 +145,7 @@ mod tests {
         let mut namespaces = ZtunnelNamespaces::new(Instant::now());
         namespaces.set_pods(pods(&[("a", 1), ("b", 2)]));
         namespaces.apply_answers(Some(&mut BTreeMap::from([found("a")])));
-        let soon = namespaces.next_search().unwrap();
+        let soon = namespaces.next_discovery().unwrap();
         assert!(soon < Instant::now() + Duration::from_secs(5), "b is missing");
         let ambiguous = NetnsAnswer::Ambiguous(Ambiguity::SeveralFit);
         namespaces.apply_answers(Some(&mut BTreeMap::from([("a".into(), ambiguous)])));
@@ -154,6 +154,6 @@ mod tests {
         namespaces.set_pods(pods(&[("b", 2)]));
         assert!(namespaces.netns_id(&"a".into()).is_none());
         namespaces.set_pods(BTreeMap::new());
-        assert!(namespaces.next_search().is_none());
+        assert!(namespaces.next_discovery().is_none());
     }
 }

@@ -17,7 +17,7 @@ use agent::{
 
 /// A pod that was enrolled at once is verified after this time, with all that were enrolled meanwhile: with many pods a
 /// verification takes longer than an enrolment, and pods often start several at a time.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const VERIFY_AFTER: Duration = Duration::from_millis(50);
 
 impl CaptureMode for NodeCapture {
     fn reconcile(&mut self, state: &mut AgentState, scope: ReconcileScope) -> Result<Option<Reason>, Reason> {
@@ -59,7 +59,7 @@ impl CaptureMode for NodeCapture {
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         let PodEnrolment { container, attachment, .. } = enrolment;
         if let Some(active) = self.ready_for(&attachment.ips) {
-            self.look.get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
+            self.verify_at.get_or_insert_with(|| Instant::now() + VERIFY_AFTER);
             self.fresh.extend(&attachment.ips);
             let done = self.members.enrol_pod(&attachment.ips, &attachment.uid, active, self.fallback);
             drop(reply.send(done.map_err(|error| error.to_string().into())));
@@ -126,7 +126,7 @@ impl CaptureMode for NodeCapture {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.look.into_iter().chain(self.drift.next_observation()).min()
+        self.verify_at.into_iter().chain(self.drift.next_observation()).min()
     }
 }
 

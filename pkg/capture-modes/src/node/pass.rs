@@ -43,7 +43,7 @@ impl NodeCapture {
         scope: ReconcileScope,
     ) -> Result<NodePass, Reason> {
         let to_message = |error: nodepath::Error| error.to_string();
-        self.look = None; // other passes follow one that fails
+        self.verify_at = None; // other passes follow one that fails
         let mut observed = self.path.observe_network().map_err(to_message)?;
         refuse_to_share(&observed)?;
         let (living, lost) = self.running_ztunnels(state, scope);

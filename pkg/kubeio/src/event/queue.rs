@@ -152,7 +152,7 @@ impl ClassQueue {
             let reason = share.reasons.get(waiting.event.reason).copied().unwrap_or_default();
             (share.budget.left > 0).then_some((place, (share.served, reason, waiting.number)))
         });
-        let next = candidates.min_by_key(|(_, turn)| *turn);
+        let next = candidates.min_by_key(|(_, order)| *order);
         next.filter(|_| self.budget.left > 0).map(|(place, _)| place)
     }
 
@@ -162,13 +162,13 @@ impl ClassQueue {
         shares.map(|share| share.budget.allows_at()).min().map(|share| share.max(self.budget.allows_at()))
     }
 
-    fn take_event(&mut self, place: usize, turn: u64) -> WaitingEvent {
+    fn take_event(&mut self, place: usize, order: u64) -> WaitingEvent {
         let next = self.waiting.remove(place);
         self.budget.spend();
         if let Some(share) = self.shares.get_mut(next.share_name()) {
             share.budget.spend();
-            share.served = turn;
-            share.reasons.insert(next.event.reason, turn);
+            share.served = order;
+            share.reasons.insert(next.event.reason, order);
         }
         next
     }
@@ -251,11 +251,11 @@ impl EventQueue {
 
     /// The Event to be published now, which is taken out and counts in its budgets, or when there is one.
     pub(super) fn next_event(&mut self, now: Instant) -> NextEvent {
-        let turn = self.next_number();
+        let order = self.next_number();
         for queue in self.classes.values_mut() {
             queue.refill_budgets(now);
             if let Some(place) = queue.next_place() {
-                return NextEvent::Publish(queue.take_event(place, turn));
+                return NextEvent::Publish(queue.take_event(place, order));
             }
         }
         let next = self.classes.values().filter_map(ClassQueue::allows_at).min();

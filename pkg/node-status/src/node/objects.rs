@@ -44,7 +44,7 @@ pub(super) struct ShownObjects {
 }
 
 impl ComparedLists {
-    pub(super) fn add_namespace(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
+    pub(super) fn add_netns(&mut self, place: &str, want: &NetworkObjects, have: &NetworkObjects) {
         self.desired.add_objects(place, want);
         self.observed.add_objects(place, have);
         self.add_sysctls(place, want, have);

@@ -33,7 +33,7 @@ pub enum PodEvent<N> {
         captured: bool,
     },
     /// A search has ended. `there`: it found a process of the pod.
-    Searched {
+    DiscoveryDone {
         /// A process of it was found.
         there: bool,
     },

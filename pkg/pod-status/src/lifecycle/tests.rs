@@ -360,7 +360,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         any::<bool>().prop_map(PodEvent::Opened),
         Just(PodEvent::Left("its label".into())),
         (netns.clone(), any::<bool>()).prop_map(|(netns, captured)| PodEvent::Found { netns, captured }),
-        any::<bool>().prop_map(|there| PodEvent::Searched { there }),
+        any::<bool>().prop_map(|there| PodEvent::DiscoveryDone { there }),
         netns.clone().prop_map(PodEvent::Accepted),
         netns.prop_map(|netns| PodEvent::Refused(netns, failure())),
     ];

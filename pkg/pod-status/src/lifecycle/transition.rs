@@ -47,7 +47,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 if self.settle_in(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
             }
             PodEvent::Found { .. } => Vec::new(), // the ADD knows better
-            PodEvent::Searched { there } => {
+            PodEvent::DiscoveryDone { there } => {
                 self.empty = self.empty.or(Some(now)).filter(|_| !there);
                 Vec::new()
             }

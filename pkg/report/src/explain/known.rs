@@ -5,7 +5,7 @@ mod ztunnel;
 
 use pod_status::{CaptureState, RedirectionMode};
 
-use kernel::{no_namespace, not_in_set, rules_drifted, rules_overruled, rules_unstable, unobserved_pod};
+use kernel::{no_netns, not_in_set, rules_drifted, rules_overruled, rules_unstable, unobserved_pod};
 pub(super) use ztunnel::node_without_ztunnel;
 use ztunnel::{no_ztunnel, not_connected, refused_by_ztunnel};
 
@@ -51,21 +51,21 @@ pub(super) fn pod_finding(state: &StateReport, pod: &PodState) -> Finding {
 
 /// A pod that should be captured: the first that fits.
 fn mesh_pod_finding(state: &StateReport, pod: &PodState) -> Finding {
-    let looks = [
+    let checks = [
         refused_by_ztunnel,
         no_ztunnel,
         not_connected,
         not_started,
         no_address,
         not_in_set,
-        no_namespace,
+        no_netns,
         rules_overruled,
         rules_drifted,
         rules_unstable,
         last_attempt_failed,
         annotation_missing,
     ];
-    looks.iter().find_map(|look| look(state, pod)).unwrap_or_else(|| capture_state_finding(state, pod))
+    checks.iter().find_map(|check| check(state, pod)).unwrap_or_else(|| capture_state_finding(state, pod))
 }
 
 fn pod_title(pod: &PodState) -> String {

@@ -27,7 +27,7 @@ pub(in crate::in_pod) enum CaptureJob {
     Capture { uid: PodUid, netns: Arc<Netns>, pod: rules::inpod::PodOptions, existing: ExistingConnections },
     /// Verify a pod's rules, and restore what is missing. `before`: the last snapshot. `watch`: the namespace is to be watched
     /// for changes before.
-    Look {
+    Verify {
         uid: PodUid,
         netns: Arc<Netns>,
         pod: rules::inpod::PodOptions,
@@ -36,7 +36,7 @@ pub(in crate::in_pod) enum CaptureJob {
         watch: bool,
     },
     /// See whether pods' rules are in place.
-    Glance(Vec<GlanceOrder>),
+    CheckGenerations(Vec<GenerationCheck>),
     /// Remove a pod's rules.
     Release { uid: PodUid, netns: Arc<Netns> },
     /// Compare a pod's rules, and answer the request.
@@ -49,7 +49,7 @@ pub(in crate::in_pod) enum CaptureJob {
     /// Apply the rules for the node's probes.
     Exempt,
     /// Find namespaces by processes, and by the plugin's records.
-    Search {
+    DiscoverNetns {
         /// All pods of the node.
         pods: KnownPods,
         processes: BTreeMap<PodUid, NetnsQuery>,
@@ -60,7 +60,7 @@ pub(in crate::in_pod) enum CaptureJob {
 
 /// A pod whose rules were in place.
 #[derive(Debug)]
-pub(in crate::in_pod) struct GlanceOrder {
+pub(in crate::in_pod) struct GenerationCheck {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: Arc<Netns>,
     pub(in crate::in_pod) pod: rules::inpod::PodOptions,
@@ -80,13 +80,13 @@ impl CaptureJob {
                 let (uid, netns) = (uid.clone(), netns.id());
                 Box::new(move |why| JobResult::Captured { uid, netns, result: Err(why) })
             }
-            CaptureJob::Look { uid, netns, .. } => {
+            CaptureJob::Verify { uid, netns, .. } => {
                 let (uid, netns) = (uid.clone(), netns.id());
-                Box::new(move |why| JobResult::Looked { uid, netns, watch: None, result: Err(why) })
+                Box::new(move |why| JobResult::Verified { uid, netns, watch: None, result: Err(why) })
             }
-            CaptureJob::Glance(pods) => {
+            CaptureJob::CheckGenerations(pods) => {
                 let results = pods.iter().map(|order| order.to_result(None)).collect();
-                Box::new(move |_| JobResult::Glanced { pods: results, changes: Vec::new() })
+                Box::new(move |_| JobResult::GenerationsChecked { pods: results, changes: Vec::new() })
             }
             CaptureJob::Release { uid, .. } => {
                 let uid = uid.clone();
@@ -96,7 +96,7 @@ impl CaptureJob {
             CaptureJob::Exempt => {
                 Box::new(|why| JobResult::Exempted { took: Duration::ZERO, result: Err(why) })
             }
-            CaptureJob::Search { .. } => Box::new(|why| JobResult::Searched(Err(why))),
+            CaptureJob::DiscoverNetns { .. } => Box::new(|why| JobResult::NetnsDiscovered(Err(why))),
         })
     }
 }
@@ -107,7 +107,7 @@ pub(crate) enum JobResult {
     /// A pod's rules.
     Captured { uid: PodUid, netns: NetnsId, result: Result<CaptureReport, Reason> },
     /// The result of a verification, before which the namespace began to be watched, or has been since before.
-    Looked {
+    Verified {
         uid: PodUid,
         netns: NetnsId,
         watch: Option<NetnsWatch<PodUid>>,
@@ -118,13 +118,13 @@ pub(crate) enum JobResult {
     /// Somebody changed sets or rules of the node that are ours.
     NodeChanged(NodeNotice),
     /// A look at the rules of some pods, and changes of their namespaces that were noticed with it.
-    Glanced { pods: Vec<GlanceResult>, changes: Vec<Change<PodUid>> },
+    GenerationsChecked { pods: Vec<GenerationResult>, changes: Vec<Change<PodUid>> },
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },
     /// The rules for the node's probes.
     Exempted { took: Duration, result: Result<Vec<String>, Reason> },
     /// Namespaces, by UID.
-    Searched(Result<SearchResult, Reason>),
+    NetnsDiscovered(Result<DiscoveryResult, Reason>),
     /// Events of ztunnels.
     Zds(ZdsEvent),
 }
@@ -134,7 +134,7 @@ impl JobResult {
     pub(in crate::in_pod) fn pod_uid(&self) -> Option<&PodUid> {
         match self {
             JobResult::Captured { uid, .. }
-            | JobResult::Looked { uid, .. }
+            | JobResult::Verified { uid, .. }
             | JobResult::Released { uid, .. }
             | JobResult::Zds(ZdsEvent::Accepted { uid, .. } | ZdsEvent::Refused { uid, .. }) => Some(uid),
             _ => None,
@@ -168,31 +168,31 @@ impl JobResultSender {
 
 /// The result of a search.
 #[derive(Debug, Default)]
-pub(crate) struct SearchResult {
+pub(crate) struct DiscoveryResult {
     pub(in crate::in_pod) processes: BTreeMap<PodUid, NetnsAnswer>,
     pub(in crate::in_pod) records: BTreeMap<PodUid, RecordedPod>,
 }
 
 /// The result of a look at a pod's rules.
 #[derive(Debug)]
-pub(crate) struct GlanceResult {
+pub(crate) struct GenerationResult {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: NetnsId,
     /// Their snapshot, if they are in place; otherwise they have to be verified.
     pub(in crate::in_pod) whole: Option<Arc<PodRulesSnapshot>>,
 }
 
-impl GlanceOrder {
+impl GenerationCheck {
     /// Returns the result for this pod.
-    pub(in crate::in_pod) fn to_result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GlanceResult {
-        GlanceResult { uid: self.uid.clone(), netns: self.netns.id(), whole }
+    pub(in crate::in_pod) fn to_result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GenerationResult {
+        GenerationResult { uid: self.uid.clone(), netns: self.netns.id(), whole }
     }
 }
 
 /// The result of a verification.
 #[derive(Debug)]
 pub(crate) struct RulesCheck {
-    pub(in crate::in_pod) glance: Arc<PodRulesSnapshot>,
+    pub(in crate::in_pod) observed: Arc<PodRulesSnapshot>,
     /// Missing parts that were restored, as text.
     pub(in crate::in_pod) repaired: Vec<String>,
     /// The outcome for connections that were there before.

@@ -51,7 +51,7 @@ fn outside_the_set(sets: &Comparison<SetMember>, pod: &PodState) -> Option<Strin
 }
 
 /// Where rules would stand is not known.
-pub(super) fn no_namespace(_: &StateReport, pod: &PodState) -> Option<Finding> {
+pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
     let is_missing = pod.kernel.netns.is_none() && pod.kernel.differences.is_empty();
     if !is_missing
         || !matches!(pod.mode, Some(RedirectionMode::InPod | RedirectionMode::Sidecar))

@@ -10,22 +10,22 @@ use crate::RulesFingerprint;
 
 /// State of an owner's rules on the node. It costs little, whatever others have there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RulesSnapshot {
+pub struct RulesGeneration {
     /// Fingerprint of all rules. `None` if the kernel could not be asked: then nothing is known.
     rules: Option<RulesFingerprint>,
     /// The owner's rules in nf_tables, and what leads to them. `None`: they could not be read.
     own: Option<Arc<BTreeMap<Family, SavedTables>>>,
 }
 
-impl RulesSnapshot {
+impl RulesGeneration {
     /// Looks at the calling thread's namespace. What nobody has changed since `before` is not read once more.
     #[must_use]
-    pub fn of_node(owner: ChainSet, before: Option<&RulesSnapshot>) -> RulesSnapshot {
+    pub fn of_node(owner: ChainSet, before: Option<&RulesGeneration>) -> RulesGeneration {
         let rules = RulesFingerprint::of_node().ok();
         let unchanged = before.filter(|before| rules.is_some() && before.rules == rules);
         let own = unchanged.and_then(|before| before.own.clone());
         let own = own.or_else(|| nftables::read_tables(&[owner], ListBounds::NODE).ok().map(Arc::new));
-        RulesSnapshot { rules, own }
+        RulesGeneration { rules, own }
     }
 
     /// The kernel could be asked: a later snapshot can be compared with it.
@@ -37,7 +37,7 @@ impl RulesSnapshot {
     /// Neither the owner's rules nor what leads to them was changed between `self` and `later`. Where the kernel cannot tell, it
     /// is `false`.
     #[must_use]
-    pub fn is_unchanged(&self, later: &RulesSnapshot) -> bool {
+    pub fn is_unchanged(&self, later: &RulesGeneration) -> bool {
         let (Some(then), Some(now)) = (&self.rules, &later.rules) else { return false };
         then == now || (then.same_legacy(now) && self.own.is_some() && self.own == later.own)
     }
