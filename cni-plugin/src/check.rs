@@ -63,7 +63,7 @@ enum Membership {
 impl Membership {
     /// As its ADD decided. `None`: it recorded no decision, or one that changes with labels while the pod runs. One that only
     /// another version knows made no rules as far as this one can determine.
-    fn of_record(record: &PodRecord) -> Option<Membership> {
+    fn membership_by_record(record: &PodRecord) -> Option<Membership> {
         match record.decision.as_str() {
             SidecarRedirect::CODE => Some(Membership::Sidecar),
             code if code.is_empty() || reason::ALL_ENROLLED.iter().any(|reason| reason.code() == code) => {
@@ -73,7 +73,7 @@ impl Membership {
         }
     }
 
-    fn of_decision(decision: &PodDecision) -> Membership {
+    fn membership_by_decision(decision: &PodDecision) -> Membership {
         match decision {
             PodDecision::Skip(_) => Membership::Outside,
             PodDecision::Sidecar(_) => Membership::Sidecar,
@@ -88,7 +88,7 @@ impl Membership {
         let unknown = |error| describe_unknown(name, &error, authority.silence_reason());
         let pod = authority.submit_call(name, call.uid.as_ref()).map_err(unknown)?;
         let decision = decide_by_facts(call, authority, &pod).map_err(unknown)?;
-        decision.as_ref().map(Membership::of_decision).map_err(ToString::to_string)
+        decision.as_ref().map(Membership::membership_by_decision).map_err(ToString::to_string)
     }
 }
 
@@ -97,7 +97,7 @@ fn judge_redirection(call: &PluginCall, authority: &AgentOrApi) -> CheckVerdict 
         return CheckVerdict::InOrder;
     }
     let record = record::find_for_container(call);
-    let recorded = record.as_ref().and_then(Membership::of_record);
+    let recorded = record.as_ref().and_then(Membership::membership_by_record);
     if recorded == Some(Membership::Outside) {
         return CheckVerdict::InOrder;
     }

@@ -183,13 +183,13 @@ impl ApiServer {
         if freshness == Freshness::Cached {
             policy.not_found_grace = Duration::ZERO; // the newest is asked for then
         }
-        let pause = |_| RetryDecision::GiveUp;
-        let watch = |pause| match self.wait_until(Instant::now() + pause, is_answered) {
+        let give_up = |_| RetryDecision::GiveUp;
+        let watch = |delay| match self.wait_until(Instant::now() + delay, is_answered) {
             Some(WaitInterrupt::Agent) => RetryDecision::GiveUp,
             Some(WaitInterrupt::Credential) | None => RetryDecision::Try,
         };
-        let pause: &dyn Fn(Duration) -> RetryDecision = if self.tries_once { &pause } else { &watch };
-        let got = ApiClient::new(self.kubeconfig_path()?).get_pausing(path, freshness, &policy, pause);
+        let wait: &dyn Fn(Duration) -> RetryDecision = if self.tries_once { &give_up } else { &watch };
+        let got = ApiClient::new(self.kubeconfig_path()?).get_interruptible(path, freshness, &policy, wait);
         got.map_err(|error| LookupError::Api(Box::new(error)))
     }
 

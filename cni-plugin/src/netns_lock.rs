@@ -46,10 +46,10 @@ impl std::error::Error for NetnsBusy {}
 /// # Errors
 /// [`NetnsBusy`] when another call, or what it left behind, does not come to its end.
 pub fn acquire() -> Result<NetnsLock, NetnsBusy> {
-    take_within(PATIENCE).map_err(NetnsBusy)
+    acquire_within(PATIENCE).map_err(NetnsBusy)
 }
 
-fn take_within(patience: Duration) -> io::Result<NetnsLock> {
+fn acquire_within(patience: Duration) -> io::Result<NetnsLock> {
     let address = SocketAddr::from_abstract_name(NAME)?;
     let deadline = Instant::now() + patience;
     loop {
@@ -85,7 +85,7 @@ mod tests {
         assert!(waited >= Duration::from_millis(100), "{waited:?}");
 
         let third = acquire().unwrap();
-        let busy = take_within(Duration::from_millis(20)).unwrap_err();
+        let busy = acquire_within(Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), io::ErrorKind::AddrInUse);
         let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
         let started = Instant::now();

@@ -108,9 +108,9 @@ pub(crate) async fn follow_resources(
 }
 
 /// Pauses while something is not there yet.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(60);
-const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LAST_BACKOFF: Duration = Duration::from_secs(60);
+const BACKOFF: Backoff = Backoff::new(FIRST_BACKOFF, LAST_BACKOFF);
 
 /// Tries until the credential can be read.
 pub(crate) async fn connect_to_api(connection: &ApiConnection) -> KubeClient {
@@ -164,7 +164,7 @@ async fn follow_config_map(client: &KubeClient, object: &ObjectRef, key: &str, i
 }
 
 /// Until a question that our role does not allow is asked again: roles change rarely, and there are many agents.
-pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+pub(crate) const REFUSED_DELAY: Duration = Duration::from_secs(600);
 
 /// Keeps what the shutdown needs to know up to date: our DaemonSet by a watch, where our role allows one.
 async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory: &SharedShutdownFacts) {
@@ -176,17 +176,17 @@ async fn follow_daemon_set(client: &KubeClient, identity: &AgentIdentity, memory
     let object = ObjectRef { group: "apps", kind: "DaemonSet", namespace: identity.namespace.clone(), name };
     memory.set_daemon_set(object.clone());
     let name = format!("{}/{}", object.namespace, object.name);
-    let whole = format!("DaemonSet {name}");
+    let description = format!("DaemonSet {name}");
     let mut last = LastError::default();
     loop {
         let error = watch_daemon_set(client, &object, memory, &mut last).await;
         debug!(target: "install", %error, "watch of the DaemonSet refused; reading it at shutdown");
         if let Ok(daemon_set) =
-            client.get::<DaemonSet>(&whole, &shutdown::daemon_set_path(&object), LIMIT).await
+            client.get::<DaemonSet>(&description, &shutdown::daemon_set_path(&object), LIMIT).await
         {
             record_daemon_set(memory, &name, Some(&daemon_set), false);
         }
-        tokio::time::sleep(REFUSED_PAUSE).await;
+        tokio::time::sleep(REFUSED_DELAY).await;
     }
 }
 

@@ -22,14 +22,14 @@ pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
 /// How long an agent may take to start: until then, what it has not looked at yet is no change of the node's.
 const START: Duration = Duration::from_secs(10);
 /// How often we look at ourselves: a change shall be at the node within a second.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How often it is told that nothing has changed.
 const HEARTBEAT: Duration = Duration::from_secs(300);
 /// How often the message may change while it does not.
 const MESSAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// After a failure, the next try; twice as long after each further one, up to the last.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(60);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LAST_BACKOFF: Duration = Duration::from_secs(60);
 /// At the end: the kubelet gives us five seconds in all.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
@@ -82,7 +82,7 @@ impl LastReported {
 
     fn record_failure(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + Backoff::new(FIRST_PAUSE, LAST_PAUSE).delay_after(self.failures));
+        self.not_before = Some(now + Backoff::new(FIRST_BACKOFF, LAST_BACKOFF).delay_after(self.failures));
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn keep_updated(probe: HealthProbe, cluster: Arc<ClusterAccess>
                 }
             }
         }
-        sleep(LOOK).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -386,11 +386,11 @@ async fn withdraw_annotations(agent: AgentThread) -> Result<Option<JoinHandle<()
         return Err("the agent does not stop, so the node path stays".to_owned());
     };
     owner.unmark_all();
-    let settle = move || {
+    let finish_annotations = move || {
         owner.finish_work();
         drop(owner); // with it ends the list of annotations
     };
-    spawn_blocking(settle).await.map_err(|error| error.to_string())?;
+    spawn_blocking(finish_annotations).await.map_err(|error| error.to_string())?;
     Ok(timeout(ANNOTATIONS, &mut marker).await.err().map(|_| marker))
 }
 

@@ -21,7 +21,7 @@ use tokio::{runtime, time::sleep};
 use tracing::{debug, info, warn};
 
 use crate::{
-    cluster::{ClusterAccess, REFUSED_PAUSE, connect_to_api, look_up_limit},
+    cluster::{ClusterAccess, REFUSED_DELAY, connect_to_api, look_up_limit},
     supervise::restart_on_panic,
 };
 
@@ -98,8 +98,8 @@ struct FactFollower {
 impl FactFollower {
     async fn follow_forever(&mut self) {
         loop {
-            let pause = self.follow_once().await;
-            sleep(pause).await;
+            let delay = self.follow_once().await;
+            sleep(delay).await;
         }
     }
 
@@ -129,7 +129,7 @@ impl FactFollower {
             info!(target: "install", "no permission to watch the node's pods; getting each pod that starts");
             debug!(target: "install", error = %refusal, "watch of pods refused");
         }
-        REFUSED_PAUSE
+        REFUSED_DELAY
     }
 }
 

@@ -192,8 +192,8 @@ async fn ask_api_server(client: &KubeClient, known: &ShutdownFacts, identity: &A
         round.node = fetch_object::<Node>(client, &format!("Node {}", identity.node), &path).await;
         return round;
     }
-    let settled = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));
-    if settled || known.presence == DaemonSetPresence::Deleted || identity.namespace.is_empty() {
+    let is_answered = matches!(round.daemon_set, ApiAnswer::Found(_) | ApiAnswer::Failed(_));
+    if is_answered || known.presence == DaemonSetPresence::Deleted || identity.namespace.is_empty() {
         return round;
     }
     let name = format!("our own pod {}/{}", identity.namespace, identity.pod);

@@ -33,13 +33,13 @@ use tracing::{info, warn};
 use crate::health::HealthProbe;
 
 /// After a look of this length, a pause of so many times its length, and at most so long.
-const REST: u32 = 3;
-const LONGEST_REST: Duration = Duration::from_secs(2);
+const IDLE_FACTOR: u32 = 3;
+const LONGEST_IDLE: Duration = Duration::from_secs(2);
 /// How often the state is written down for commands that find no agent, if nothing changes.
 const WRITE: Duration = Duration::from_secs(60);
 /// How often it is at most, and how often changes are looked for.
 const WRITE_AGAIN: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first time: by then the node is as it should be, or will not be for a while.
 const FIRST_WRITE: Duration = Duration::from_secs(5);
 
@@ -83,7 +83,7 @@ struct CollectorQueue {
     waiting: Vec<oneshot::Sender<StateAnswer>>,
     /// Somebody is looking.
     busy: bool,
-    rest_until: Option<Instant>,
+    idle_until: Option<Instant>,
 }
 
 impl StateCollector {
@@ -211,10 +211,10 @@ impl StateCollector {
 
     fn answer_all(&self, observe: impl Fn() -> StateAnswer) {
         loop {
-            let rest =
-                self.lock_queue().rest_until.map(|until| until.saturating_duration_since(Instant::now()));
+            let idle =
+                self.lock_queue().idle_until.map(|until| until.saturating_duration_since(Instant::now()));
             // On a thread for blocking work; whoever comes meanwhile shares the next look.
-            thread::sleep(rest.unwrap_or_default());
+            thread::sleep(idle.unwrap_or_default());
             let mut queue = self.lock_queue();
             let waiting = std::mem::take(&mut queue.waiting);
             if waiting.is_empty() {
@@ -226,8 +226,8 @@ impl StateCollector {
             // Whoever asks next is to have an answer, whatever became of this one.
             let outcome = panic::catch_unwind(AssertUnwindSafe(&observe));
             let answer = outcome.unwrap_or_else(|_| Err("a defect of the agent; its log has more".into()));
-            let rest = (began.elapsed() * REST).min(LONGEST_REST);
-            self.lock_queue().rest_until = Some(Instant::now() + rest);
+            let idle = (began.elapsed() * IDLE_FACTOR).min(LONGEST_IDLE);
+            self.lock_queue().idle_until = Some(Instant::now() + idle);
             for reply in waiting {
                 drop(reply.send(answer.clone())); // one who has gone needs none
             }
@@ -313,7 +313,7 @@ impl StateCollector {
             }
             sleep(WRITE_AGAIN).await;
             while regular > Instant::now() && self.probe.change_count() == changes {
-                sleep(LOOK).await;
+                sleep(CHECK_INTERVAL).await;
             }
         }
     }

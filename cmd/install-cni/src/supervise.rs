@@ -76,9 +76,9 @@ pub(crate) async fn restart_on_panic<K>(
         let began = Instant::now();
         // The task may be wherever it panicked; what it keeps are queues and handles, of which none is half changed.
         let Err(why) = catch_panic(run(&mut keeps)).await else { return };
-        let pause = restart_delay(&mut attempts, began.elapsed());
-        error!(target: "install", task = %name, error = why, pause_s = pause.as_secs(), "task panicked; restarting");
-        sleep(pause).await;
+        let delay = restart_delay(&mut attempts, began.elapsed());
+        error!(target: "install", task = %name, error = why, pause_s = delay.as_secs(), "task panicked; restarting");
+        sleep(delay).await;
     }
 }
 

@@ -157,9 +157,11 @@ impl AgentQuery {
         })?;
         // In HTTP/1.0, so that the agent closes the connection after the answer.
         let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        let rest = self.limit.saturating_sub(began.elapsed());
+        let remaining = self.limit.saturating_sub(began.elapsed());
         let answer =
-            match tokio::time::timeout(rest, port.exchange(request.as_bytes(), MAX_DOCUMENT as u64)).await {
+            match tokio::time::timeout(remaining, port.exchange(request.as_bytes(), MAX_DOCUMENT as u64))
+                .await
+            {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) => return Err(connection_error(port, &error.to_string()).await),
                 Err(_) => return Err(QueryError::Late(self.limit)),

@@ -160,8 +160,8 @@ impl AgentState {
     }
 
     /// Takes in a fact, and requests a pass for what it changes. False if that is nothing.
-    pub(crate) fn take_in(&mut self, fact: Fact) -> bool {
-        let changed = match self.index.take_in(fact) {
+    pub(crate) fn apply_fact(&mut self, fact: Fact) -> bool {
+        let changed = match self.index.apply_fact(fact) {
             FactChange::Nothing => return false,
             FactChange::Pods(changed) if changed.len() <= MANY => changed,
             FactChange::Pods(_) | FactChange::All => {
@@ -486,7 +486,7 @@ impl AgentState {
     }
 
     /// A copy of all that the debug state shows.
-    pub(crate) fn snapshot(&self, way: CaptureSnapshot) -> AgentSnapshot {
+    pub(crate) fn snapshot(&self, capture: CaptureSnapshot) -> AgentSnapshot {
         let known = |pod: &Pod| KnownPod {
             standing: self.pod_standing(pod),
             namespace: self.index.namespace(&pod.metadata.namespace).cloned(),
@@ -503,7 +503,7 @@ impl AgentState {
             has_pods: self.index.has_pods(),
             problem: self.problem.clone(),
             history: self.history.newest_changes(),
-            way,
+            capture,
         }
     }
 

@@ -56,7 +56,7 @@ impl HistoryFile {
         // A line that was cut off ends here, and what is not ours goes.
         if path.exists() {
             let written = file.replace_file(&changes);
-            file.take_in(written);
+            file.note_written(written);
         }
         (file, changes)
     }
@@ -70,7 +70,7 @@ impl HistoryFile {
         } else {
             self.write_line(line.as_bytes())
         };
-        self.take_in(written);
+        self.note_written(written);
     }
 
     fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
@@ -104,7 +104,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    fn take_in(&mut self, written: io::Result<()>) {
+    fn note_written(&mut self, written: io::Result<()>) {
         match written {
             Ok(()) => drop(self.error.clear()),
             Err(error) => {

@@ -124,8 +124,8 @@ impl AttachmentLedger {
         if self.records.iter().any(is_newer) {
             return Vec::new();
         }
-        let taken = |ip: &IpAddr| self.records.values().any(|other| other.attachment.ips.contains(ip));
-        ips.retain(|ip| !taken(ip) && !self.has_released(&uid, *ip));
+        let is_assigned = |ip: &IpAddr| self.records.values().any(|other| other.attachment.ips.contains(ip));
+        ips.retain(|ip| !is_assigned(ip) && !self.has_released(&uid, *ip));
         if !ips.is_empty() {
             let record = AttachmentRecord {
                 attachment: PodAttachment { uid, ips: ips.clone() },

@@ -213,11 +213,11 @@ impl NoticeTracker {
     }
 
     /// Rules that another component had changed were restored. `led`: what they redirect, and where.
-    pub fn report_repair(&self, led: &str, what: &[String]) {
+    pub fn report_repair(&self, what_is_redirected: &str, what: &[String]) {
         self.emit_warning(
             "DriftRepaired",
             format!(
-                "Rules that redirect {led} were changed externally and have been restored: {}.",
+                "Rules that redirect {what_is_redirected} were changed externally and have been restored: {}.",
                 what.join("; ")
             ),
         );

@@ -177,7 +177,7 @@ pub struct Reconciler {
     attempts: Attempts,
     due: Instant,
     /// When everything was last observed.
-    whole: Option<Instant>,
+    observed_all: Option<Instant>,
     oldest: Option<Instant>,
     inbox: Receiver<ReconcilerMessage>,
     started: Instant,
@@ -204,7 +204,7 @@ impl Reconciler {
             mode,
             attempts: BACKOFF.start_attempts(),
             due: Instant::now(),
-            whole: None,
+            observed_all: None,
             oldest: None,
             inbox: inbox.receiver,
             started: Instant::now(),
@@ -271,7 +271,7 @@ impl Reconciler {
                 self.attempts.record_success();
                 // A pass of smaller scope does not postpone the full one.
                 if scope == ReconcileScope::Full {
-                    self.whole = Some(Instant::now());
+                    self.observed_all = Some(Instant::now());
                     self.due = Instant::now() + REGULAR;
                 }
             }
@@ -336,7 +336,7 @@ impl Reconciler {
             ReconcilerMessage::Fact(fact, came) => {
                 self.oldest = self.oldest.or(Some(came));
                 let (cause, was_synced) = (describe_fact(&fact), core.is_synced());
-                if core.take_in(*fact) {
+                if core.apply_fact(*fact) {
                     core.history.add_cause(|| cause);
                     // Passes before that failed for want of facts alone.
                     if core.is_synced() && !was_synced {
@@ -346,9 +346,9 @@ impl Reconciler {
                     // An earlier failure may be due to the lack of this fact.
                     let soonest = Instant::now() + FIRST_RETRY;
                     let calm = self
-                        .whole
+                        .observed_all
                         .filter(|_| self.attempts.failure_count() == 0)
-                        .map(|whole| whole + AFTER_NEWS);
+                        .map(|observed| observed + AFTER_NEWS);
                     self.due = self.due.min(calm.map_or(soonest, |calm| soonest.max(calm)));
                     core.answer_waiting();
                 }

@@ -39,7 +39,7 @@ pub struct RecordIndex {
 struct IndexedFile {
     fingerprint: FileFingerprint,
     /// Any later change shows in the fingerprint.
-    is_settled: bool,
+    is_conclusive: bool,
     /// `None`: no record, or none that this version can read.
     record: Option<Arc<PodRecord>>,
 }
@@ -72,11 +72,11 @@ impl RecordIndex {
             list_files(&self.directory).filter(|file| file.is_record() && !file.is_stale(now)),
             drop,
         ) {
-            let known = before.remove(&file.name).filter(|known| known.is_settled);
+            let known = before.remove(&file.name).filter(|known| known.is_conclusive);
             let indexed = known.filter(|known| known.fingerprint == file.fingerprint).unwrap_or_else(|| {
                 let record = load_record(&self.directory.join(&file.name)).map(Arc::new);
-                let is_settled = file.fingerprint.is_settled(now);
-                IndexedFile { fingerprint: file.fingerprint, is_settled, record }
+                let is_conclusive = file.fingerprint.is_conclusive(now);
+                IndexedFile { fingerprint: file.fingerprint, is_conclusive, record }
             });
             files.insert(file.name, indexed);
         }

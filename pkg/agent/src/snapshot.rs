@@ -30,7 +30,7 @@ pub struct AgentSnapshot {
     /// The last changes, newest first.
     pub history: Vec<ChangeRecord>,
     /// State of the capture mode.
-    pub way: CaptureSnapshot,
+    pub capture: CaptureSnapshot,
 }
 
 /// A pod, and what is decided on it.

@@ -68,23 +68,23 @@ impl ApiClient {
         freshness: Freshness,
         policy: &RetryPolicy,
     ) -> Result<T, Error> {
-        let sleep = |pause| {
-            sleep(pause);
+        let sleep = |delay| {
+            sleep(delay);
             RetryDecision::Try
         };
-        self.get_pausing(segments, freshness, policy, &sleep)
+        self.get_interruptible(segments, freshness, policy, &sleep)
     }
 
     /// [`ApiClient::get`], with pauses that the caller makes: it may end one early because something has changed, or give up.
     ///
     /// # Errors
     /// Why the last try failed.
-    pub fn get_pausing<T: DeserializeOwned>(
+    pub fn get_interruptible<T: DeserializeOwned>(
         &self,
         segments: &[&str],
         freshness: Freshness,
         policy: &RetryPolicy,
-        pause_for: &dyn Fn(Duration) -> RetryDecision,
+        wait: &dyn Fn(Duration) -> RetryDecision,
     ) -> Result<T, Error> {
         let start = Instant::now();
         let mut series = RetrySeries::default();
@@ -98,8 +98,8 @@ impl ApiClient {
                 Ok(value) => return Ok(value),
                 Err(reason) => clearer_reason(reason, before.take(), left < policy.per_try),
             };
-            let pause = series.next_pause(policy, &reason, start.elapsed(), random_fraction());
-            if pause.is_none_or(|pause| pause_for(pause) == RetryDecision::GiveUp) {
+            let delay = series.next_delay(policy, &reason, start.elapsed(), random_fraction());
+            if delay.is_none_or(|delay| wait(delay) == RetryDecision::GiveUp) {
                 let (tries, elapsed) = (series.tries, start.elapsed());
                 return Err(Error { asked: describe_request(segments), server, tries, elapsed, reason });
             }

@@ -49,7 +49,7 @@ pub(crate) struct RetrySeries {
 
 impl RetrySeries {
     /// The pause after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
-    pub(crate) fn next_pause(
+    pub(crate) fn next_delay(
         &mut self,
         policy: &RetryPolicy,
         reason: &FailureReason,
@@ -80,8 +80,8 @@ impl RetrySeries {
             FailureReason::Server { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => Duration::ZERO,
         };
-        let pause = jittered.max(asked);
-        (elapsed.saturating_add(pause) < end.min(policy.deadline)).then_some(pause)
+        let delay = jittered.max(asked);
+        (elapsed.saturating_add(delay) < end.min(policy.deadline)).then_some(delay)
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
             let mut series = RetrySeries::default();
             let retried: Vec<u64> = (0..40)
                 .filter(|second| {
-                    series.next_pause(&policy, &reason, Duration::from_secs(*second), 0.0).is_some()
+                    series.next_delay(&policy, &reason, Duration::from_secs(*second), 0.0).is_some()
                 })
                 .collect();
             assert_eq!(retried.last().copied(), last, "{reason:?}");
@@ -140,7 +140,7 @@ mod tests {
         let mut series = RetrySeries::default();
         let policy = RetryPolicy::default();
         let mut at = |second| {
-            series.next_pause(
+            series.next_delay(
                 &policy,
                 &FailureReason::NotFound(String::new()),
                 Duration::from_secs(second),
@@ -156,15 +156,15 @@ mod tests {
         let millis: Vec<u128> = (1..9)
             .map(|tries| {
                 let mut series = RetrySeries { tries, ..RetrySeries::default() };
-                series.next_pause(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
+                series.next_delay(&policy, &server(500, None), Duration::ZERO, 1.0).unwrap().as_millis()
             })
             .collect();
         assert_eq!(millis, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
         let mut series = RetrySeries { tries: 1, ..RetrySeries::default() };
-        let pause = series.next_pause(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
+        let pause = series.next_delay(&policy, &server(429, Some(3)), Duration::ZERO, 0.5);
         assert_eq!(pause, Some(Duration::from_secs(3)));
-        assert_eq!(series.next_pause(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
-        assert_eq!(series.next_pause(&policy, &server(429, Some(u64::MAX)), Duration::ZERO, 0.5), None);
+        assert_eq!(series.next_delay(&policy, &server(429, Some(31)), Duration::ZERO, 0.5), None);
+        assert_eq!(series.next_delay(&policy, &server(429, Some(u64::MAX)), Duration::ZERO, 0.5), None);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             server(500, None),
         ] {
             let mut series = RetrySeries { tries: u32::MAX, ..RetrySeries::default() };
-            assert!(series.next_pause(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
+            assert!(series.next_delay(&policy, &reason, Duration::from_secs(1), 1.0).is_some());
         }
     }
 

@@ -27,8 +27,8 @@ impl<W: Write> TarWriter<W> {
     pub fn add_file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         self.out.write_all(&file_header(name, content.len(), self.time)?)?;
         self.out.write_all(content)?;
-        let rest = content.len() % BLOCK;
-        let padding = if rest == 0 { 0 } else { BLOCK - rest };
+        let remainder = content.len() % BLOCK;
+        let padding = if remainder == 0 { 0 } else { BLOCK - remainder };
         self.out.write_all(&vec![0; padding])
     }
 

@@ -187,12 +187,12 @@ impl AutoCapture {
     }
 
     fn current_mode(&mut self) -> Result<&mut dyn CaptureMode, Reason> {
-        let way = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
+        let mode = match (self.is_in_pod, &mut self.node, &mut self.in_pod) {
             (false, Some(node), _) => Some(node as &mut dyn CaptureMode),
             (true, _, Some(in_pod)) => Some(in_pod as &mut dyn CaptureMode),
             _ => None,
         };
-        way.ok_or_else(|| "the capture mode of the node's ztunnel could not be opened".into())
+        mode.ok_or_else(|| "the capture mode of the node's ztunnel could not be opened".into())
     }
 }
 
@@ -219,14 +219,14 @@ impl CaptureMode for AutoCapture {
     }
 
     fn answer_requests(&mut self, problem: Option<&Reason>) {
-        if let Ok(way) = self.current_mode() {
-            way.answer_requests(problem);
+        if let Ok(mode) = self.current_mode() {
+            mode.answer_requests(problem);
         }
     }
 
     fn enrol_pod(&mut self, state: &mut AgentState, enrolment: PodEnrolment, reply: CaptureReply) {
         match self.current_mode() {
-            Ok(way) => way.enrol_pod(state, enrolment, reply),
+            Ok(mode) => mode.enrol_pod(state, enrolment, reply),
             Err(problem) => drop(reply.send(Err(problem))),
         }
     }
@@ -239,7 +239,7 @@ impl CaptureMode for AutoCapture {
         reply: CaptureReply,
     ) {
         match self.current_mode() {
-            Ok(way) => way.skip_pod(state, container, attachment, reply),
+            Ok(mode) => mode.skip_pod(state, container, attachment, reply),
             Err(problem) => drop(reply.send(Err(problem))),
         }
     }
@@ -258,7 +258,7 @@ impl CaptureMode for AutoCapture {
 
     fn check_pod(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {
         match self.current_mode() {
-            Ok(way) => way.check_pod(state, uid, ips, reply),
+            Ok(mode) => mode.check_pod(state, uid, ips, reply),
             Err(_) => drop(reply.send(Ok(()))), // which mode the node has is not known yet
         }
     }

@@ -102,7 +102,7 @@ pub(crate) struct InPodCapture {
     /// When the last one disconnected.
     disconnected: Option<Instant>,
     /// Since when no ztunnel has acknowledged its snapshot; `None`: one has.
-    away: Option<Instant>,
+    unavailable_since: Option<Instant>,
     started: Instant,
     /// The rules for the node's probes.
     exemption: ProbeExemption,
@@ -172,7 +172,7 @@ impl InPodCapture {
             connections: 0,
             synced: 0,
             disconnected: None,
-            away: Some(now),
+            unavailable_since: Some(now),
             started: now,
             exemption: ProbeExemption::default(),
             drift: NodeDrift::new(now),
@@ -287,17 +287,17 @@ impl CaptureMode for InPodCapture {
         let families = self.chosen.captured_families();
         let captured = ips.iter().filter(|ip| families.contains(&Family::of_ip(**ip)));
         self.addresses.extend(captured.map(|ip| (*ip, uid.clone())));
-        let (latest, is_away) = (Instant::now() + PATIENCE, self.is_ztunnel_away());
+        let (latest, is_unavailable) = (Instant::now() + PATIENCE, self.is_ztunnel_unavailable());
         let deadline = enrolment.deadline.min(latest);
         let enrolled_pod = self.enrolled_pod_of(state, &enrolment.pod);
         enrolled_pod.container.clone_from(&enrolment.container);
         enrolled_pod.ips = ips;
         enrolled_pod.waiting.push(reply);
-        let opens = enrolled_pod.open_or_close(is_away);
-        let netns = enrolment.netns.take().map(|netns| enrolled_pod.settle_in(netns, Witness::Add));
+        let opens = enrolled_pod.open_or_close(is_unavailable);
+        let netns = enrolment.netns.take().map(|netns| enrolled_pod.set_netns(netns, Witness::Add));
         state.ledger.record_add(&enrolment.container, enrolment.attachment);
         if opens {
-            self.handle_pod_event(&uid, PodEvent::Opened(is_away));
+            self.handle_pod_event(&uid, PodEvent::Opened(is_unavailable));
         }
         let until = deadline.saturating_duration_since(self.started);
         self.handle_pod_event(&uid, PodEvent::Added { netns, deadline: until });

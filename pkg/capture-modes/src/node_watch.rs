@@ -23,7 +23,7 @@ use netns::Netns;
 use netns_changes::{ChangeKinds, ChangeWatcher, NetnsDisturbance, NetnsWatch};
 use nftables::GenerationReader;
 use nodepath::ZtunnelWatcher;
-use retry::{ChangePace, LAST_PAUSE};
+use retry::{ChangePace, LAST_DELAY};
 use rules::ChainSet;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -98,7 +98,7 @@ pub(crate) struct NodeDrift {
     /// Of repairs: somebody who changes our objects again and again is followed ever more slowly.
     pace: ChangePace,
     pending: Option<NodeDisturbance>,
-    rest_until: Instant,
+    idle_until: Instant,
 }
 
 /// Changes that one observation looks into.
@@ -125,7 +125,7 @@ impl NodeDisturbance {
 
 impl NodeDrift {
     pub(crate) fn new(now: Instant) -> NodeDrift {
-        NodeDrift { started: now, pace: ChangePace::default(), pending: None, rest_until: now }
+        NodeDrift { started: now, pace: ChangePace::default(), pending: None, idle_until: now }
     }
 
     /// Takes in a change.
@@ -138,7 +138,7 @@ impl NodeDrift {
 
     /// Returns when an observation is to begin; `None` if nothing changed.
     pub(crate) fn next_observation(&self) -> Option<Instant> {
-        self.pending.as_ref().map(|pending| pending.noticed.max(self.rest_until))
+        self.pending.as_ref().map(|pending| pending.noticed.max(self.idle_until))
     }
 
     /// Returns the changes that an observation which begins now looks into; `None` if none is due.
@@ -151,9 +151,9 @@ impl NodeDrift {
 
     /// Takes in for how long a processor worked for an observation, and whether it led to a repair. The next one waits accordingly.
     pub(crate) fn end_observation(&mut self, worked: Duration, repaired: bool, now: Instant) {
-        let relief = now + (worked * RELIEF).min(LAST_PAUSE);
+        let relief = now + (worked * RELIEF).min(LAST_DELAY);
         let paced = repaired.then(|| self.started + self.pace.next_observation(now - self.started));
-        self.rest_until = paced.into_iter().fold(self.rest_until.max(relief), Instant::max);
+        self.idle_until = paced.into_iter().fold(self.idle_until.max(relief), Instant::max);
     }
 }
 
@@ -244,9 +244,9 @@ impl NodeObserver {
     }
 
     fn run(&mut self, ended: &AtomicBool, report: &mut impl FnMut(NodeNotice)) {
-        let (mut pause, mut worked) = (PERIOD, processor_time());
+        let (mut delay, mut worked) = (PERIOD, processor_time());
         loop {
-            thread::park_timeout(pause);
+            thread::park_timeout(delay);
             if ended.load(Ordering::Acquire) {
                 return;
             }
@@ -266,7 +266,7 @@ impl NodeObserver {
                 report(NodeChange::Ztunnel.into());
             }
             let before = std::mem::replace(&mut worked, processor_time());
-            pause = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_PAUSE);
+            delay = PERIOD.max(worked.saturating_sub(before) * RELIEF).min(LAST_DELAY);
         }
     }
 

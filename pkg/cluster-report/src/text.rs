@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use report::{
     MembershipEffect, format_count, sanitize_text,
-    tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, whole_seconds},
+    tables::{Cell, Colour, colour_of, paint, render_table, simulated_row, truncate_to_seconds},
 };
 
 use crate::{
@@ -201,8 +201,8 @@ pub fn list_text(list: &PodList, wide: bool, colour: bool) -> String {
             Cell::plain(&pod.title()),
             Cell::plain(&row.node),
             Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
-            Cell::plain(pod.mode.map_or("-", |way| way.as_str())),
-            Cell::plain(&whole_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
+            Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
+            Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
         ];
         if wide {
             let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();

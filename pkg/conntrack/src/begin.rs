@@ -72,20 +72,25 @@ pub fn apply_changes(
                 Err(error) => Some(ConnectionsReport::from_error(&error)),
             })
         }
-        (Some((fill, lead)), ExistingConnections::Keep) => match HeldConnections::track_existing(concerns) {
-            Ok(Some(mut held)) => {
-                firewall.apply(&fill, waiting)?;
-                let tracked = held.track_new();
-                firewall.apply(&lead, Vec::new())?;
-                let kept = tracked.and_then(|()| held.finish_redirection());
-                Ok(Some(
-                    kept.map_or_else(|error| ConnectionsReport::from_error(&error), ConnectionsReport::Kept),
-                ))
+        (Some((fill, redirection)), ExistingConnections::Keep) => {
+            match HeldConnections::track_existing(concerns) {
+                Ok(Some(mut held)) => {
+                    firewall.apply(&fill, waiting)?;
+                    let tracked = held.track_new();
+                    firewall.apply(&redirection, Vec::new())?;
+                    let kept = tracked.and_then(|()| held.finish_redirection());
+                    Ok(Some(
+                        kept.map_or_else(
+                            |error| ConnectionsReport::from_error(&error),
+                            ConnectionsReport::Kept,
+                        ),
+                    ))
+                }
+                nothing_to_hold => {
+                    firewall.apply(changes, waiting)?;
+                    Ok(nothing_to_hold.err().as_ref().map(ConnectionsReport::from_error))
+                }
             }
-            nothing_to_hold => {
-                firewall.apply(changes, waiting)?;
-                Ok(nothing_to_hold.err().as_ref().map(ConnectionsReport::from_error))
-            }
-        },
+        }
     }
 }

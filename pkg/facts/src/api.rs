@@ -157,7 +157,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                         if !self.is_credible(&event).await {
                             break;
                         }
-                        asking = asking.filter(|_| !self.take_pods(*event));
+                        asking = asking.filter(|_| !self.apply_pods(*event));
                     }
                     Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
                         asking = asking.filter(|_| !self.apply_namespaces(*event));
@@ -168,7 +168,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                     }
                 }
             }
-            kubeio::pause(attempts.record_failure()).await;
+            kubeio::sleep_for(attempts.record_failure()).await;
         }
     }
 
@@ -233,7 +233,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     /// True if something else is to be asked for than before.
-    fn take_pods(&mut self, event: ListEvent<TrimmedObject<Pod>>) -> bool {
+    fn apply_pods(&mut self, event: ListEvent<TrimmedObject<Pod>>) -> bool {
         let now = Instant::now();
         let others;
         match event {
@@ -357,22 +357,22 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         match answered {
             QueryAnswer::Pod(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
-                let settled = self.pods.apply_answer(&name, &uid, answer, now);
+                let outcome = self.pods.apply_answer(&name, &uid, answer, now);
                 let object = object.filter(|pod| pod.spec.node_name == self.node);
-                if matches!(settled, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
+                if matches!(outcome, DoubtOutcome::Gone | DoubtOutcome::Replaced) {
                     (self.send)(Fact::PodGone { name, uid });
                 }
-                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(pod)) = (settled, object) {
+                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(pod)) = (outcome, object) {
                     (self.send)(Fact::Pod(pod));
                 }
             }
             QueryAnswer::Namespace(name, uid, ObjectReply { answer, object, witnessed }) => {
                 self.witnessed = witnessed;
-                let settled = self.namespaces.apply_answer(&name, &uid, answer, now);
-                if settled == DoubtOutcome::Gone {
+                let outcome = self.namespaces.apply_answer(&name, &uid, answer, now);
+                if outcome == DoubtOutcome::Gone {
                     (self.send)(Fact::NamespaceGone(name));
                 }
-                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(namespace)) = (settled, object) {
+                if let (DoubtOutcome::There | DoubtOutcome::Replaced, Some(namespace)) = (outcome, object) {
                     (self.send)(Fact::Namespace(namespace));
                 }
             }
@@ -432,7 +432,7 @@ where
 }
 
 async fn wait_until(when: Instant) {
-    kubeio::pause(when.saturating_duration_since(Instant::now())).await;
+    kubeio::sleep_for(when.saturating_duration_since(Instant::now())).await;
 }
 
 fn pod_path(name: &PodName) -> String {

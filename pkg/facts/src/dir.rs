@@ -123,7 +123,7 @@ struct ManifestDirectory {
 #[derive(Default)]
 struct ManifestFile {
     /// Of the file when it was last read, if a later touch would show in it.
-    settled: Option<FileFingerprint>,
+    conclusive: Option<FileFingerprint>,
     /// Of its bytes, good or not.
     hash: Option<u64>,
     /// When it was good last.
@@ -204,13 +204,13 @@ impl ManifestFile {
     /// Reads the file, if it was touched; what it said before, if that is another thing.
     fn read_if_changed(&mut self, path: &Path) -> Option<ManifestObjects> {
         // What cannot be looked at is read, which says why it cannot.
-        let settled = hostfs::settled_fingerprint(path);
-        if settled.is_some() && settled == self.settled {
+        let conclusive = hostfs::conclusive_fingerprint(path);
+        if conclusive.is_some() && conclusive == self.conclusive {
             return None;
         }
         let before = self.read_manifest(path);
         // A file that could not be read is tried again: the cause need not be in the file.
-        self.settled = settled.filter(|_| self.hash.is_some());
+        self.conclusive = conclusive.filter(|_| self.hash.is_some());
         before
     }
 

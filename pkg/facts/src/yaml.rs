@@ -90,8 +90,8 @@ fn parse_number(text: &str) -> Option<Number> {
     if !text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b)) {
         return None; // "inf" and "nan" are numbers to Rust
     }
-    if let Ok(whole) = text.parse::<i64>() {
-        return Some(whole.into());
+    if let Ok(integer) = text.parse::<i64>() {
+        return Some(integer.into());
     }
     text.parse().ok().and_then(Number::from_f64)
 }

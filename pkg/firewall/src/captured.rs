@@ -64,7 +64,7 @@ impl TracedRule {
             None if RuleEffect::is_redirection(rule.target) => RuleEffect::Redirects,
             None => RuleEffect::None,
         };
-        let jumps_to = rule.leads_to.map(str::to_owned);
+        let jumps_to = rule.target_chain.map(str::to_owned);
         TracedRule { chain: rule.chain.to_owned(), jumps_to, effect }
     }
 

@@ -83,9 +83,9 @@ impl NativeChange {
     fn in_two_steps(&self) -> Option<(NativeChange, NativeChange)> {
         let filled = self.desired.clone().without_jumps();
         let between = Arc::new(NativeListing::from_rules(&filled).ok()?);
-        let leads_anew = !self.found.is_led_into(self.prefix) && filled != self.desired;
+        let adds_jumps = !self.found.has_jump_into(self.prefix) && filled != self.desired;
         let fill = NativeChange { desired: filled, ..self.clone() };
-        leads_anew.then(|| (fill, NativeChange { found: between, ..self.clone() }))
+        adds_jumps.then(|| (fill, NativeChange { found: between, ..self.clone() }))
     }
 }
 
@@ -109,21 +109,21 @@ impl FamilyChanges {
     #[must_use]
     pub fn in_two_steps(&self) -> Option<(FamilyChanges, FamilyChanges)> {
         let steps = |(family, change): &(Family, RuleChange)| {
-            let (fill, lead) =
+            let (fill, jumps) =
                 change.in_two_steps().unwrap_or_else(|| (RuleChange::default(), change.clone()));
-            ((*family, fill), (*family, lead))
+            ((*family, fill), (*family, jumps))
         };
         if let Some(native) = &self.native {
             let of = |native| FamilyChanges { native: Some(native), ..FamilyChanges::default() };
-            return native.in_two_steps().map(|(fill, lead)| (of(fill), of(lead)));
+            return native.in_two_steps().map(|(fill, jumps)| (of(fill), of(jumps)));
         }
-        let leads_anew = self.families.iter().any(|(_, change)| change.in_two_steps().is_some());
-        let (fill, lead): (Vec<_>, Vec<_>) = self.families.iter().map(steps).unzip();
+        let adds_jumps = self.families.iter().any(|(_, change)| change.in_two_steps().is_some());
+        let (fill, jumps): (Vec<_>, Vec<_>) = self.families.iter().map(steps).unzip();
         let with = |families, without_jumps| {
             let instead = self.instead.as_ref().map(|rules| BlankRules { without_jumps, ..rules.clone() });
             FamilyChanges { families, native: None, instead }
         };
-        leads_anew.then(|| (with(fill, true), with(lead, false)))
+        adds_jumps.then(|| (with(fill, true), with(jumps, false)))
     }
 
     /// The tables that are changed, by family.
@@ -183,7 +183,7 @@ impl Firewall {
             return Ok(nftables::commit(messages).map(|()| Backend::Native)?);
         }
         if !self.is_direct() {
-            let restorable = self.without_strange_deletes(changes)?;
+            let restorable = self.without_opaque_deletes(changes)?;
             return self.or_native(self.restore(&restorable.restore_texts(), waiting), changes);
         }
         let by_family: Vec<_> = changes.families.iter().map(|(family, change)| (*family, change)).collect();
@@ -202,18 +202,18 @@ impl Firewall {
     }
 
     /// Deletes rules that a tool could not be told to delete, and returns the rest of the changes.
-    fn without_strange_deletes(&self, changes: &FamilyChanges) -> Result<FamilyChanges, Error> {
-        let mut rest = changes.clone();
-        let deletes: Vec<(Family, RuleChange)> = rest
+    fn without_opaque_deletes(&self, changes: &FamilyChanges) -> Result<FamilyChanges, Error> {
+        let mut remaining = changes.clone();
+        let deletes: Vec<(Family, RuleChange)> = remaining
             .families
             .iter_mut()
-            .map(|(family, change)| (*family, change.take_strange_deletes()))
+            .map(|(family, change)| (*family, change.split_opaque_deletes()))
             .collect();
         if deletes.iter().any(|(_, change)| !change.is_empty()) {
             let by_family: Vec<_> = deletes.iter().map(|(family, change)| (*family, change)).collect();
             nftables::commit(nftables::transaction_messages(&by_family)?)?;
         }
-        Ok(rest)
+        Ok(remaining)
     }
 
     /// Makes native tables after a failure, where these may be used and nothing is there yet.
@@ -236,7 +236,7 @@ impl Firewall {
     /// As [`Firewall::open`] and [`Firewall::restore`].
     pub fn remove_elsewhere(&self, owner: ChainSet) -> Result<Vec<String>, Error> {
         let presence = BackendPresence::of_this_netns()?;
-        let mut taken = Vec::new();
+        let mut removed = Vec::new();
         for other in
             self.other_backends().filter(|other| presence.native || other.backend() != Backend::Native)
         {
@@ -248,11 +248,11 @@ impl Firewall {
                 Err(Error::Tool(ToolError::NoTool { .. })) => continue,
                 done => done?,
             };
-            taken.extend(
+            removed.extend(
                 changes.reason_texts().into_iter().map(|what| format!("{}: {what}", other.backend())),
             );
         }
-        Ok(taken)
+        Ok(removed)
     }
 
     /// Makes the changes by one command for each rule; not atomic.
@@ -263,7 +263,7 @@ impl Firewall {
         if changes.native.is_some() {
             return self.apply(changes, Vec::new()); // no tool makes these
         }
-        for (family, change) in &self.without_strange_deletes(changes)?.families {
+        for (family, change) in &self.without_opaque_deletes(changes)?.families {
             change.iptables_calls().iter().try_for_each(|call| self.run_command(*family, call))?;
         }
         Ok(self.backend())

@@ -200,10 +200,10 @@ impl ObservedTables {
     }
 
     /// Whether a rule of another chain that leads to one of ours has conditions that are not understood.
-    fn has_strange_jump(&self) -> bool {
-        let is_strange =
-            |found: &SavedTables| OWNERS.iter().flat_map(|owner| owner.strange_jumps(found)).next().is_some();
-        self.families.values().any(is_strange)
+    fn has_opaque_jump(&self) -> bool {
+        let has_opaque =
+            |found: &SavedTables| OWNERS.iter().flat_map(|owner| owner.opaque_jumps(found)).next().is_some();
+        self.families.values().any(has_opaque)
     }
 }
 
@@ -313,7 +313,7 @@ impl Firewall {
                 };
                 let families = families.iter().map(read).collect::<Result<BTreeMap<_, _>, Error>>()?;
                 let observed = ObservedTables { families, ..ObservedTables::default() };
-                if !observed.has_strange_jump() {
+                if !observed.has_opaque_jump() {
                     return Ok(observed);
                 }
                 // To delete such a rule, a tool has to be told all that it says. Without tools nobody will.

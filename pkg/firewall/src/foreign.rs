@@ -107,7 +107,7 @@ impl ForeignTables {
         let replies = socket.dump(&NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &[0; 4]))?;
         let mut tables = BTreeMap::new();
         for reply in replies.iter() {
-            take_chain(&mut tables, owner, &reply)?;
+            record_chain(&mut tables, owner, &reply)?;
         }
         for ((family, table), chains) in &mut tables {
             // Our jumps come before all else in the chains of iptables, so what follows there in `nat` decides nothing.
@@ -173,7 +173,7 @@ fn is_ours(owner: ChainSet, family: u8, table: &str, chain: &str) -> bool {
     [IPV4, IPV6].contains(&family) && IPTABLES.contains(&table) && owner.contains(chain) || is_native()
 }
 
-fn take_chain(
+fn record_chain(
     tables: &mut BTreeMap<TableKey, TableChains>,
     owner: ChainSet,
     reply: &ReceivedMessage<'_>,

@@ -29,11 +29,11 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
     if !is_plain(name) {
         return Err(refuse("it is not a plain file name"));
     }
-    let mut way = PathWalk { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
-    while let Some(next) = way.ahead.pop() {
-        match way.enter_name(next) {
+    let mut walk = PathWalk { directory, at: PathBuf::new(), ahead: vec![name.to_owned()], links: 0 };
+    while let Some(next) = walk.ahead.pop() {
+        match walk.enter_name(next) {
             Ok(()) => {}
-            Err(WalkStop::Missing) if way.links == 0 => return Ok(start),
+            Err(WalkStop::Missing) if walk.links == 0 => return Ok(start),
             Err(WalkStop::Missing) => return Err(no_file("it is a link to a missing file")),
             Err(WalkStop::Masked) => return Err(no_file("it is a link to /dev/null")),
             Err(WalkStop::Leaves) => return Err(refuse("it is a link that leaves the directory")),
@@ -41,7 +41,7 @@ pub fn resolve(directory: &Path, name: &OsStr) -> Result<PathBuf, Error> {
             Err(WalkStop::Kernel(cause)) => return Err(Error::new(RESOLVE, &start, cause)),
         }
     }
-    Ok(directory.join(way.at))
+    Ok(directory.join(walk.at))
 }
 
 fn is_plain(name: &OsStr) -> bool {

@@ -353,15 +353,15 @@ fn a_fingerprint_is_settled_when_the_clock_has_ticked_since_the_last_touch() {
     let seen = fingerprint_of_file(&link).unwrap().unwrap();
     assert_eq!(Some(seen), fingerprint(&file).unwrap());
     let touched = fs::metadata(&file).unwrap().modified().unwrap();
-    let after = |millis| seen.is_settled(touched + Duration::from_millis(millis));
+    let after = |millis| seen.is_conclusive(touched + Duration::from_millis(millis));
     assert_eq!([0, 50, 200].map(after), [false, false, true]);
-    assert!(!seen.is_settled(touched - Duration::from_secs(9)), "the clock was put back");
+    assert!(!seen.is_conclusive(touched - Duration::from_secs(9)), "the clock was put back");
     // Who gives a file an old time touches it all the same; one of the future is never settled.
     let opened = fs::File::open(&file).unwrap();
     opened.set_modified(touched - Duration::from_secs(9)).unwrap();
-    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_settled(touched));
+    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_conclusive(touched));
     opened.set_modified(touched + Duration::from_secs(9)).unwrap();
-    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_settled(touched + Duration::from_secs(8)));
+    assert!(!fingerprint_of_file(&file).unwrap().unwrap().is_conclusive(touched + Duration::from_secs(8)));
     fs::remove_file(&file).unwrap();
     assert_eq!(fingerprint_of_file(&link).unwrap(), None);
 }

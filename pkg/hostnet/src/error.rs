@@ -153,7 +153,7 @@ pub enum Error {
     },
     /// The kernel would delete somebody else's rule instead of this one, so nothing was deleted.
     #[error("cannot delete rule {rule}: the kernel would delete {other} instead, which is not ours")]
-    RuleInTheWay {
+    ConflictingRule {
         /// The rule.
         rule: String,
         /// The one that the kernel finds first.

@@ -101,13 +101,13 @@ impl RtnetlinkHandle {
     ) -> Result<Vec<String>, Error> {
         let rule = stale.policy_rule(family);
         let route = Route { protocol: RouteProtocol::ANY, ..stale.default_route(family, lo) };
-        let mut taken = Vec::new();
+        let mut removed = Vec::new();
         if self.delete_route(&route)? == ChangeOutcome::Yes {
-            taken.push(format!("route {route}"));
+            removed.push(format!("route {route}"));
         }
         if self.delete_rule(&rule)? == ChangeOutcome::Yes {
-            taken.push(format!("policy rule {rule}"));
+            removed.push(format!("policy rule {rule}"));
         }
-        Ok(taken)
+        Ok(removed)
     }
 }

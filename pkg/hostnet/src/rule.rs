@@ -219,7 +219,7 @@ impl RtnetlinkHandle {
             if let Some(other) =
                 rules.iter().find(|found| found.answers_to(equal)).filter(|found| *found != equal)
             {
-                return Err(Error::RuleInTheWay { rule: rule.to_string(), other: other.to_string() });
+                return Err(Error::ConflictingRule { rule: rule.to_string(), other: other.to_string() });
             }
             let deleted = self.send_change(message::delete_request(equal), &[Errno::NOENT]);
             let deleted = deleted.map_err(|source| Error::DeleteRule { rule: rule.to_string(), source })?;

@@ -66,12 +66,12 @@ impl BranchRules {
     /// The kernel refuses.
     pub(crate) fn remove_rules() -> Result<Vec<String>, Error> {
         let mut handle = RtnetlinkHandle::open()?;
-        let mut taken = Vec::new();
+        let mut removed = Vec::new();
         for rule in read_rules(&mut handle)?.into_iter().filter(|rule| rule.protocol == OURS) {
             let _ = handle.delete_rule(&rule)?;
-            taken.push(format!("policy rule {rule}"));
+            removed.push(format!("policy rule {rule}"));
         }
-        Ok(taken)
+        Ok(removed)
     }
 }
 
@@ -115,7 +115,7 @@ fn desired_pairs(
             None => handle.list_routes(Some(table))?,
         };
         for ip in ips.iter().filter(|ip| Family::of_ip(**ip) == rule.family) {
-            if routes.iter().any(|route| leads_to(route, *ip, link.index)) {
+            if routes.iter().any(|route| is_route_to(route, *ip, link.index)) {
                 pods.push(rule_pair(*ip, name, table, rule.priority.unwrap_or_default()));
             }
         }
@@ -124,7 +124,7 @@ fn desired_pairs(
     Ok(pods)
 }
 
-fn leads_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
+fn is_route_to(route: &Route, ip: IpAddr, link: LinkIndex) -> bool {
     route.dst == Some(IpNet::from(ip)) && route.oif == Some(link)
 }
 

@@ -192,7 +192,7 @@ impl NodeProbes {
 
     /// Keeps probes of pods with a branch interface on their links; the addresses are those of all captured pods. That probes
     /// of some pods fail must not keep others from being captured, so what fails is reported by [`NodeProbes::ensure_sets`].
-    pub fn settle_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
+    pub fn reconcile_branches(&mut self, desired: &BTreeMap<IpAddr, PodUid>) {
         self.branch_error = self.branches.ensure_rules(desired.keys()).err();
     }
 
@@ -204,16 +204,16 @@ impl NodeProbes {
         let (firewall, observed) = Firewall::open(&self.rules.options)?;
         let changes = observed.plan_removal(ChainSet::PROBES);
         firewall.apply(&changes, Vec::new())?;
-        let mut taken = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
+        let mut removed = [changes.reason_texts(), firewall.remove_elsewhere(ChainSet::PROBES)?].concat();
         self.rules.journal.remove_chains(JournalPage::ProbeChains)?;
-        taken.extend(BranchRules::remove_rules()?);
+        removed.extend(BranchRules::remove_rules()?);
         for family in Family::BOTH {
             let name = probe_set_spec(family)?.name;
             if self.sets.destroy_set(&name)? == ipset::RemoveOutcome::Yes {
-                taken.push(format!("set {}", name.as_str()));
+                removed.push(format!("set {}", name.as_str()));
             }
         }
-        Ok(taken)
+        Ok(removed)
     }
 }
 

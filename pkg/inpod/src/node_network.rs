@@ -66,8 +66,8 @@ fn observe_network(
     // Before the numbers: the kernel gives a namespace one when it shows a link that leads there.
     let links = handle.list_links()?;
     let mut network = NodeNetwork::default();
-    let leads_out = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
-    network.ports = leads_out.collect();
+    let ports = links.iter().filter_map(|link| Some((link.master?, number_of_peer(link)?)));
+    network.ports = ports.collect();
     let links: BTreeMap<LinkIndex, &Link> = links.iter().map(|link| (link.index, link)).collect();
     for ip in ips {
         let link = handle.direct_link(*ip)?.and_then(|index| links.get(&index).copied());

@@ -26,7 +26,7 @@ pub(crate) fn overruling_rules<'a>(
 fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
-    let leads_elsewhere = match rule.action {
+    let routes_elsewhere = match rule.action {
         RuleAction::Lookup(table) => ![ours.table, LOCAL].contains(&table),
         RuleAction::Goto(priority) => priority > PRIORITY,
         _ => false,
@@ -42,7 +42,7 @@ fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
             !rule.unmodelled && any_link && any_protocol && rule.dest.is_none()
         }
     };
-    is_first && leads_elsewhere && takes_ours
+    is_first && routes_elsewhere && takes_ours
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl PodRulesSnapshot {
 
     /// All is as it is wanted.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.differences().next().is_none()
     }
 
@@ -82,7 +82,7 @@ impl PodRulesSnapshot {
     #[must_use]
     pub fn decisive_generation(&self) -> Option<u32> {
         let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy())?;
-        rules.generation().filter(|_| self.is_whole() && self.outside.count == 0)
+        rules.generation().filter(|_| self.is_complete() && self.outside.count == 0)
     }
 
     /// Connections from before the pod was captured, which bypass ztunnel until they close.
@@ -200,12 +200,12 @@ pub fn release_pod(
     config: &InPodRulesConfig,
     options: &FirewallOptions,
 ) -> Result<Vec<String>, Error> {
-    let (taken, _) = run_inside(netns, options, |options| {
-        let mut taken = release_rules(options)?;
-        taken.extend(remove_delivery(config)?);
-        Ok::<_, Error>(taken)
+    let (removed, _) = run_inside(netns, options, |options| {
+        let mut removed = release_rules(options)?;
+        removed.extend(remove_delivery(config)?);
+        Ok::<_, Error>(removed)
     })?;
-    Ok(taken)
+    Ok(removed)
 }
 
 fn release_rules(options: &FirewallOptions) -> Result<Vec<String>, Error> {
@@ -248,11 +248,11 @@ fn ensure_delivery(desired: &PodRulesSpec<'_>) -> Result<Vec<String>, Error> {
 fn remove_delivery(config: &InPodRulesConfig) -> Result<Vec<String>, Error> {
     let mut handle = RtnetlinkHandle::open_in_pod()?;
     let lo = handle.loopback_index()?;
-    let mut taken = Vec::new();
+    let mut removed = Vec::new();
     for family in Family::BOTH {
-        taken.extend(handle.delete_local_delivery(family, lo, &local_delivery(config))?);
+        removed.extend(handle.delete_local_delivery(family, lo, &local_delivery(config))?);
     }
-    Ok(taken)
+    Ok(removed)
 }
 
 fn observe_netns(

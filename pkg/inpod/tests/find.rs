@@ -199,13 +199,13 @@ fn one_look_at_many_pods_tells_which_was_changed_and_skips_what_there_is_no_time
         inpod::observe_pod(&fixture.pod.1, &wanted, None, &options).unwrap()
     };
     let before = fixtures.each_ref().map(verified);
-    assert!(before.iter().all(inpod::PodRulesSnapshot::is_whole));
+    assert!(before.iter().all(inpod::PodRulesSnapshot::is_complete));
     fixtures[1].pod.sh("ip rule del pref 32764");
     let pods: Vec<_> =
         fixtures.iter().zip(&before).map(|(fixture, before)| (&fixture.pod.1, wanted, before)).collect();
     let look = |until: Instant| inpod::observe_each(&pods, &FirewallOptions::default(), until);
     let seen = look(Instant::now() + Duration::from_secs(60));
-    let whole = seen.iter().map(|seen| seen.as_ref().unwrap().is_whole());
+    let whole = seen.iter().map(|seen| seen.as_ref().unwrap().is_complete());
     assert_eq!(whole.collect::<Vec<bool>>(), [true, false, true]);
     assert_eq!(look(Instant::now()), [None, None, None]);
 }
@@ -225,7 +225,7 @@ fn an_observation_names_the_difference_in_tables_of_both_backends() {
         let options = FirewallOptions { forced: Some(backend), ..FirewallOptions::default() };
         let _ = capture_pod(netns, &wanted, &options).unwrap();
         let seen = inpod::observe_pod(netns, &wanted, None, &options).unwrap();
-        assert!(seen.is_whole(), "{seen:?}");
+        assert!(seen.is_complete(), "{seen:?}");
         // What was compared before counts for as long as nobody changes a rule.
         let observe = || inpod::observe_pod(netns, &wanted, Some(&seen), &options).unwrap();
         assert_eq!(observe(), seen);

@@ -14,8 +14,8 @@ const ANSWERS: u32 = 6;
 const MANY: u32 = 200;
 const LONG: Duration = Duration::from_secs(600);
 /// How long a file is left alone at first and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LAST_PAUSE: Duration = Duration::from_secs(64);
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LAST_BACKOFF: Duration = Duration::from_secs(64);
 /// Time for which a repair must last to count as permanent.
 const PEACE: Duration = Duration::from_secs(60);
 
@@ -28,7 +28,7 @@ pub(crate) struct ConflictBackoff {
     /// Beginning of the long count, and how many there were.
     long: Option<(Instant, u32)>,
     /// How long it is left alone the next time; `None`: no conflict.
-    pause: Option<Duration>,
+    backoff: Option<Duration>,
     /// Left alone until then.
     until: Option<Instant>,
 }
@@ -63,10 +63,10 @@ impl ConflictBackoff {
         }
         self.answers = if since <= ANSWER { self.answers + 1 } else { 0 };
         let many = self.count_drift(now) >= MANY;
-        match self.pause {
+        match self.backoff {
             None if self.answers < ANSWERS && !many => ConflictVerdict::Repair,
-            None => ConflictVerdict::Conflict(self.start_pause(now, FIRST_PAUSE)),
-            Some(last) => ConflictVerdict::BackOff(self.start_pause(now, (last * 2).min(LAST_PAUSE))),
+            None => ConflictVerdict::Conflict(self.start_backoff(now, FIRST_BACKOFF)),
+            Some(last) => ConflictVerdict::BackOff(self.start_backoff(now, (last * 2).min(LAST_BACKOFF))),
         }
     }
 
@@ -81,12 +81,12 @@ impl ConflictBackoff {
     }
 
     fn quiet_period(&self) -> Duration {
-        self.pause.map_or(PEACE, |pause| PEACE.max(pause * 2))
+        self.backoff.map_or(PEACE, |backoff| PEACE.max(backoff * 2))
     }
 
-    fn start_pause(&mut self, now: Instant, pause: Duration) -> Instant {
-        self.pause = Some(pause);
-        let until = now + pause;
+    fn start_backoff(&mut self, now: Instant, backoff: Duration) -> Instant {
+        self.backoff = Some(backoff);
+        let until = now + backoff;
         self.until = Some(until);
         until
     }

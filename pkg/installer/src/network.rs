@@ -117,10 +117,10 @@ pub(crate) enum NetworkSearch {
 ///
 /// Which version of libcni the runtime has is not known. Where that decides which file it takes, there is none for us.
 pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch, Error> {
-    let Choices { taken, refused } = collect_choices(directory, skip)?;
+    let Choices { accepted, refused } = collect_choices(directory, skip)?;
     let refused = refused.join("; ");
-    let mut taken = taken.into_iter();
-    Ok(NetworkSearch::None(match (taken.next(), taken.next()) {
+    let mut accepted = accepted.into_iter();
+    Ok(NetworkSearch::None(match (accepted.next(), accepted.next()) {
         (Some((network, _)), None) => return check_chainable(directory, network),
         (Some((network, newer)), Some((next, older))) => format!(
             "the runtime's network depends on its version: {} with {newer}, {} with {older}; {refused}",
@@ -140,7 +140,7 @@ pub(crate) fn find_default(directory: &Path, skip: &str) -> Result<NetworkSearch
 #[derive(Default)]
 struct Choices {
     /// Each with the newest version that takes it.
-    taken: Vec<(NetworkConf, Libcni)>,
+    accepted: Vec<(NetworkConf, Libcni)>,
     /// Files that not all versions load, and why.
     refused: Vec<String>,
 }
@@ -167,10 +167,10 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
         if network.is_single() && check_standalone(&network.content).is_ok() {
             continue;
         }
-        let (mut taken, mut refused) = (None, None);
+        let (mut accepted, mut refused) = (None, None);
         for libcni in mem::take(&mut searching) {
             match network.load(directory, libcni)? {
-                Ok(_) => taken = Some(libcni),
+                Ok(_) => accepted = Some(libcni),
                 Err(unusable) => {
                     refused = Some(unusable);
                     searching.push(libcni);
@@ -178,7 +178,7 @@ fn collect_choices(directory: &Path, skip: &str) -> Result<Choices, Error> {
             }
         }
         choices.refused.extend(refused.map(|why| format!("{name}: {why}")));
-        choices.taken.extend(taken.map(|libcni| (network, libcni)));
+        choices.accepted.extend(accepted.map(|libcni| (network, libcni)));
     }
     Ok(choices)
 }

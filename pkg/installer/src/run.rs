@@ -170,8 +170,8 @@ impl Installer {
             let started = Instant::now();
             let result = self.run_pass();
             self.metrics.observe_duration(started.elapsed().as_secs_f64());
-            let (pause, impatient) = self.report_pass(result);
-            self.wait_for_change(pause, impatient);
+            let (delay, impatient) = self.report_pass(result);
+            self.wait_for_change(delay, impatient);
         }
         self.metrics.set_ready(false);
         self.status.set_missing("the installer has ended".to_owned());
@@ -228,7 +228,7 @@ impl Installer {
             InstallProblem::Fought(_, until) => Some(until.saturating_duration_since(Instant::now())),
             _ => None,
         });
-        (until.min().map_or(REGULAR, |pause| pause.min(REGULAR)), true)
+        (until.min().map_or(REGULAR, |delay| delay.min(REGULAR)), true)
     }
 
     /// Logs what is new, not what was said the last time.
@@ -246,8 +246,8 @@ impl Installer {
     }
 
     /// Waits for a change, a command or the time. An impatient wait ends at any change.
-    fn wait_for_change(&mut self, pause: Duration, impatient: bool) {
-        let until = Instant::now() + pause;
+    fn wait_for_change(&mut self, delay: Duration, impatient: bool) {
+        let until = Instant::now() + delay;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.watcher.wait_for_change(left) {

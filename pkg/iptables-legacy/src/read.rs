@@ -111,7 +111,7 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
         builder.add_table(table);
         let decoded =
             || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
-        builder.add_rule(table, rule.chain, |is_owned| rule.leads_to.is_some_and(is_owned), decoded);
+        builder.add_rule(table, rule.chain, |is_owned| rule.target_chain.is_some_and(is_owned), decoded);
         Ok(())
     })?;
     for (name, chains) in chains {

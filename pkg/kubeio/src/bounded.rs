@@ -26,19 +26,19 @@ pub(crate) enum BodyBound {
     /// Each line: that of a watch, which is read line by line.
     Line,
     /// All of it, in bytes: it is read as a whole.
-    Whole(usize),
+    Document(usize),
 }
 
 impl BodyBound {
     /// The bound for the response to a request. `chosen`: by the reader of the body.
     pub(crate) fn of_request(query: Option<&str>, chosen: Option<BodyBound>) -> BodyBound {
         let is_watch = query.unwrap_or_default().split('&').any(|option| option == "watch=true");
-        chosen.unwrap_or(if is_watch { BodyBound::Line } else { BodyBound::Whole(MAX_OBJECT) })
+        chosen.unwrap_or(if is_watch { BodyBound::Line } else { BodyBound::Document(MAX_OBJECT) })
     }
 
     /// The bound if the response has this status: an error is read as a whole, except where its reader bounds it.
     fn for_status(self, is_success: bool) -> BodyBound {
-        if is_success || self == BodyBound::Pieces { self } else { BodyBound::Whole(MAX_ERROR) }
+        if is_success || self == BodyBound::Pieces { self } else { BodyBound::Document(MAX_ERROR) }
     }
 }
 
@@ -64,7 +64,7 @@ impl HeldBytes {
                     }
                 }
             }
-            BodyBound::Whole(most) => {
+            BodyBound::Document(most) => {
                 self.held = self.held.saturating_add(bytes.len());
                 if self.held > most {
                     return Err(format!("the response has more than {most} bytes"));
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_is_read_as_a_whole_is_bounded_as_a_whole() {
         for (chunks, expected) in [(vec![100], true), (vec![60, 40], true), (vec![60, 41], false)] {
-            assert_eq!(fits(BodyBound::Whole(100), &chunks, 3), expected, "{chunks:?}");
+            assert_eq!(fits(BodyBound::Document(100), &chunks, 3), expected, "{chunks:?}");
             assert!(fits(BodyBound::Pieces, &chunks, 3));
         }
     }
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn the_bound_follows_from_the_request_and_the_status() {
         let pieces = Some(BodyBound::Pieces);
-        let whole = BodyBound::Whole(MAX_OBJECT);
+        let whole = BodyBound::Document(MAX_OBJECT);
         for (query, chosen, bound, of_error) in [
-            (None, None, whole, BodyBound::Whole(MAX_ERROR)),
-            (Some("limit=500"), None, whole, BodyBound::Whole(MAX_ERROR)),
-            (Some("a=b&watch=true&c=d"), None, BodyBound::Line, BodyBound::Whole(MAX_ERROR)),
+            (None, None, whole, BodyBound::Document(MAX_ERROR)),
+            (Some("limit=500"), None, whole, BodyBound::Document(MAX_ERROR)),
+            (Some("a=b&watch=true&c=d"), None, BodyBound::Line, BodyBound::Document(MAX_ERROR)),
             (Some("a=b"), pieces, BodyBound::Pieces, BodyBound::Pieces),
         ] {
             let seen = BodyBound::of_request(query, chosen);

@@ -13,7 +13,7 @@ use crate::{Error, error, transport::Transport};
 ///
 /// # Panics
 /// Outside of an async runtime with a clock.
-pub async fn pause(time: Duration) {
+pub async fn sleep_for(time: Duration) {
     tokio::time::sleep(time).await;
 }
 

@@ -95,8 +95,8 @@ impl<K: Clone> ChangeWatcher<K> {
 
     fn watch_sources(&self, key: K, netns: &Netns, sources: &[Source]) -> Result<NetnsWatch<K>, Error> {
         let most = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit / SHARE);
-        let taken = (self.len() + 1) * Source::ALL.len();
-        if u64::try_from(taken).is_ok_and(|taken| taken > most) {
+        let needed = (self.len() + 1) * Source::ALL.len();
+        if u64::try_from(needed).is_ok_and(|needed| needed > most) {
             return Err(Error::DescriptorShare { most });
         }
         let sockets = Sockets::open_in(netns, sources)?;

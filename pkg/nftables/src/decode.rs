@@ -32,7 +32,7 @@ pub struct DecodedRule {
     /// The rule in terms of the model. `None` if the model cannot express it.
     pub rule: Option<Rule>,
     /// The chain that it leads to, also when its conditions are not understood.
-    pub leads_to: Option<String>,
+    pub target_chain: Option<String>,
     /// The names of its expressions, for people.
     pub names: Vec<String>,
 }
@@ -42,15 +42,15 @@ impl DecodedRule {
     /// expressions instead of its conditions, and where it leads to.
     #[must_use]
     pub fn into_saved_rule(self, family: Family, chain: &str) -> SavedRule {
-        let DecodedRule { rule, leads_to, names } = self;
+        let DecodedRule { rule, target_chain: target, names } = self;
         let text = rule.as_ref().map_or_else(
             || {
                 let names = names.join(", ");
-                let leads_to = leads_to.map(|chain| {
+                let target = target.map(|chain| {
                     let quoted = chain.replace('\\', "\\\\").replace('"', "\\\"");
                     format!(" -j \"{quoted}\"")
                 });
-                format!("(foreign: {names}){}", leads_to.unwrap_or_default())
+                format!("(foreign: {names}){}", target.unwrap_or_default())
             },
             |rule| match &rule.target {
                 // What the tools add to what they are told.
@@ -66,7 +66,7 @@ impl DecodedRule {
 }
 
 /// The chain that a rule leads to, read without what else it says.
-pub(crate) fn leads_to<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
+pub(crate) fn target_chain<'a>(attributes: &Attributes<'a>) -> Option<&'a str> {
     let expressions = attributes.find(RULE_EXPRESSIONS)?.nested_attributes().map_while(Result::ok);
     let chains = expressions.filter_map(|expression| {
         let parts = expression.nested_attributes();
@@ -84,7 +84,7 @@ pub(crate) fn read_rule(
     sets: &mut dyn SetNumbers,
 ) -> DecodedRule {
     let mut decoded =
-        DecodedRule { leads_to: leads_to(attributes).map(str::to_owned), ..DecodedRule::default() };
+        DecodedRule { target_chain: target_chain(attributes).map(str::to_owned), ..DecodedRule::default() };
     let mut decoder = RuleDecoder::new(family);
     // Of iptables' own comments, or whatever nft keeps with a rule.
     let mut is_ours = attributes.find(RULE_USERDATA).is_none();
@@ -326,7 +326,7 @@ pub fn prefix_of(mask: &[u8]) -> Option<u32> {
 fn interface_name(value: &[u8]) -> Option<IfName> {
     let text = std::str::from_utf8(value).ok()?;
     match text.trim_end_matches('\0') {
-        whole if whole.len() < text.len() && !whole.ends_with('+') => IfName::new(whole).ok(),
+        full if full.len() < text.len() && !full.ends_with('+') => IfName::new(full).ok(),
         start if start.len() == text.len() => IfName::new(&format!("{start}+")).ok(),
         _ => None,
     }

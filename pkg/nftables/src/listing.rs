@@ -157,7 +157,7 @@ impl ChainReader<'_> {
             for chain in &chains {
                 builder.add_chain(chain.table, &chain.name);
                 if !are_all {
-                    builder.note_others(chain.table);
+                    builder.note_foreign(chain.table);
                 }
             }
             self.read_family(&chains, &mut builder)?;
@@ -212,12 +212,12 @@ impl ChainReader<'_> {
         for chain in chains.iter().filter(|chain| is_ours(&chain.name) || chain.is_built_in()) {
             let mut use_of = |name: &str| *known.entry((chain.table, name.to_owned())).or_default() += 1;
             let bytes = if chain.is_built_in() { BUILT_IN_CHAIN } else { OWN_CHAIN };
-            let is_whole = self.read_chain(chain, bytes, builder, |rule| {
+            let is_complete = self.read_chain(chain, bytes, builder, |rule| {
                 use_of(&chain.name);
-                rule.leads_to.into_iter().for_each(&mut use_of);
+                rule.target_chain.into_iter().for_each(&mut use_of);
                 read.extend(rule.handle.map(|handle| (chain.table, handle)));
             })?;
-            if !is_whole {
+            if !is_complete {
                 // In a chain of ours it is one rule too many.
                 let text = "(more rules than are read)".to_owned();
                 let unread = || SavedRule { chain: chain.name.clone(), text, rule: None, handle: None };
@@ -231,7 +231,7 @@ impl ChainReader<'_> {
         let tables: BTreeSet<Table> =
             chains.iter().filter(is_used_elsewhere).map(|chain| chain.table).collect();
         let Some(family) = chains.first().map(|chain| chain.family) else { return Ok(()) };
-        tables.into_iter().try_for_each(|table| self.read_rest(family, table, &read, builder))
+        tables.into_iter().try_for_each(|table| self.read_remaining(family, table, &read, builder))
     }
 
     /// Reads the beginning of a chain, and tells whether that is all of it. `note` is called for each rule.
@@ -244,7 +244,7 @@ impl ChainReader<'_> {
     ) -> Result<bool, netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
         question.put_str(RULE_TABLE, chain.table.name()).put_str(RULE_CHAIN, &chain.name);
-        let (replies, is_whole) = match self.read_head(&question, bytes) {
+        let (replies, is_complete) = match self.read_head(&question, bytes) {
             Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
             asked => asked?,
         };
@@ -256,12 +256,12 @@ impl ChainReader<'_> {
                 rule.add_to(builder, &mut self.sets);
             }
         }
-        Ok(is_whole)
+        Ok(is_complete)
     }
 
     /// Reads all rules of a table for those that lead to our chains and have not been `read`: in chains of other components, or far
     /// down in a built-in one. Where there are more rules than the bounds allow, they are not found.
-    fn read_rest(
+    fn read_remaining(
         &mut self,
         family: Family,
         table: Table,
@@ -327,7 +327,7 @@ struct KernelRule<'a> {
     table: Table,
     chain: &'a str,
     /// The chain that it leads to.
-    leads_to: Option<&'a str>,
+    target_chain: Option<&'a str>,
     handle: Option<u64>,
     attributes: Attributes<'a>,
 }
@@ -345,8 +345,8 @@ impl<'a> KernelRule<'a> {
         }
         let chain = attributes.find(RULE_CHAIN).map(name_in).unwrap_or_default();
         let handle = attributes.find(RULE_HANDLE).map(|handle| handle.read_array().map(u64::from_be_bytes));
-        let (leads_to, handle) = (decode::leads_to(&attributes), handle.transpose()?);
-        Ok(Some(KernelRule { family, table, chain, leads_to, handle, attributes }))
+        let (target_chain, handle) = (decode::target_chain(&attributes), handle.transpose()?);
+        Ok(Some(KernelRule { family, table, chain, target_chain, handle, attributes }))
     }
 
     fn add_to(&self, builder: &mut SavedTablesBuilder<'_>, sets: &mut KernelSets) {
@@ -354,7 +354,7 @@ impl<'a> KernelRule<'a> {
             let rule = decode::read_rule(self.family, &self.attributes, sets);
             SavedRule { handle: self.handle, ..rule.into_saved_rule(self.family, self.chain) }
         };
-        builder.add_rule(self.table, self.chain, |is_owned| self.leads_to.is_some_and(is_owned), decoded);
+        builder.add_rule(self.table, self.chain, |is_owned| self.target_chain.is_some_and(is_owned), decoded);
     }
 }
 

@@ -33,14 +33,14 @@ pub(super) fn compare_with_last(
 ) -> StateReport {
     let is_known = last.is_some();
     let mut state = last.unwrap_or_else(local::empty_report);
-    let way = state.node.mode;
-    let observe = || observe_network(settings, way);
+    let mode = state.node.mode;
+    let observe = || observe_network(settings, mode);
     let now = match at {
         None => observe(),
         Some(netns) => netns.run_in(observe).unwrap_or_else(|error| unobserved_report(error.to_string())),
     };
     state.observation.unobserved = now.observation.unobserved;
-    if way != Some(RedirectionMode::InPod) && state.observation.unobserved.is_empty() {
+    if mode != Some(RedirectionMode::InPod) && state.observation.unobserved.is_empty() {
         set_active_slot(&mut state, now.node.active_slot);
     }
     state.plan.clear();
@@ -70,9 +70,9 @@ fn set_active_slot(state: &mut StateReport, active: Option<u32>) {
 
 /// Returns a document with the node's network as the kernel shows it; with node-level capture also the slot that new
 /// connections go to.
-fn observe_network(settings: &CaptureSettings, way: Option<RedirectionMode>) -> StateReport {
+fn observe_network(settings: &CaptureSettings, mode: Option<RedirectionMode>) -> StateReport {
     let mut state = StateReport::default();
-    if way == Some(RedirectionMode::InPod) {
+    if mode == Some(RedirectionMode::InPod) {
         inpod::observe_probes(settings, &BTreeMap::new(), &mut state);
         return state;
     }

@@ -258,7 +258,7 @@ pub(super) fn verify_rules(
         Ok(snapshot) => {
             pod.kernel.observed_at = Some(now);
             pod.kernel.observed.clear();
-            if snapshot.is_whole() {
+            if snapshot.is_complete() {
                 let names: Vec<String> =
                     families.iter().map(|family| format!("IPv{}", family_number(*family))).collect();
                 let observed = if enrolled_pod.options.open {
@@ -274,7 +274,7 @@ pub(super) fn verify_rules(
             }
             pod.kernel.bypassing_connections = outside_view(snapshot.outside_connections());
             pod.kernel.preceding_rules = snapshot.bypass_reasons().map(str::to_owned).collect();
-            let is_complete = snapshot.is_whole();
+            let is_complete = snapshot.is_complete();
             let rules = match is_complete {
                 true if enrolled_pod.repairs > 0 => RulesEvidence::Unstable,
                 true => RulesEvidence::Verified,

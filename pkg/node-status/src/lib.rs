@@ -110,7 +110,7 @@ impl NodeInspector {
             return Ok(());
         };
         let snapshot = self.agent_snapshot()?;
-        if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way
+        if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.capture
             && let Some(enrolled_pod) = enrolled.get(&pod.uid)
         {
             let known = snapshot.pods.iter().find(|known| known.pod.metadata.uid == pod.uid);
@@ -202,7 +202,7 @@ fn observe_ambient(
     let mut state = StateReport { history: snapshot.history.clone(), ..local::empty_report() };
     state.node = node_state(settings, snapshot);
     let mut holding = None;
-    match &snapshot.way {
+    match &snapshot.capture {
         CaptureSnapshot::Node { desired, .. } => {
             let observation = node::observe_node(settings, desired.as_ref());
             let active = observation
@@ -229,7 +229,7 @@ fn observe_ambient(
     let context = pods::PodContext { snapshot, network, settings, policy: &settings.policy };
     let mut redirects = pods::PodRedirects::new();
     state.pods = snapshot.pods.iter().map(|known| context.pod_state(known, &mut redirects)).collect();
-    if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.way {
+    if let CaptureSnapshot::InPod { enrolled, .. } = &snapshot.capture {
         state.plan = inpod::plan_steps(&state, enrolled);
     }
     let places = sidecar::NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
@@ -247,7 +247,7 @@ fn mode_of(capture: &CaptureSnapshot) -> Option<RedirectionMode> {
 }
 
 fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState {
-    let no_ztunnel_policy = match &snapshot.way {
+    let no_ztunnel_policy = match &snapshot.capture {
         CaptureSnapshot::Node { fallback, .. } => Some(fallback.to_string()),
         CaptureSnapshot::InPod { .. } | CaptureSnapshot::None => None,
     };
@@ -257,7 +257,7 @@ fn node_state(settings: &CaptureSettings, snapshot: &AgentSnapshot) -> NodeState
         CaptureConfig::Auto(_) => "auto",
     };
     NodeState {
-        mode: mode_of(&snapshot.way),
+        mode: mode_of(&snapshot.capture),
         configured_mode: configured_mode.to_owned(),
         no_ztunnel_policy,
         problem: snapshot.problem.clone(),

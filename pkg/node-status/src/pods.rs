@@ -54,7 +54,7 @@ impl PodContext<'_> {
             return shown;
         }
         let mut evidence = Evidence { life: life_of(known), ..Evidence::OUTSIDE };
-        match (&known.standing, &self.snapshot.way) {
+        match (&known.standing, &self.snapshot.capture) {
             (AmbientStanding::Out(_), _) => {
                 let redirect = judge_without_ambient(known, self.policy, &mut shown, &mut evidence);
                 redirects.extend(redirect.map(|redirect| (shown.uid.clone(), redirect)));
@@ -64,7 +64,7 @@ impl PodContext<'_> {
             (_, CaptureSnapshot::None) => evidence.membership = MeshMembership::Undetermined,
         }
         let is_in_pod = shown.mode == Some(RedirectionMode::InPod);
-        match &self.snapshot.way {
+        match &self.snapshot.capture {
             CaptureSnapshot::Node { refused_exceptions, .. } => {
                 shown
                     .refused_exceptions
@@ -86,7 +86,7 @@ impl PodContext<'_> {
             evidence.life = PodLife::Ending;
         }
         shown.capture = evidence.classify().state;
-        match &self.snapshot.way {
+        match &self.snapshot.capture {
             CaptureSnapshot::Node { .. }
                 if shown.mode == Some(RedirectionMode::Node) && shown.capture.is_wrong() =>
             {
@@ -103,7 +103,7 @@ impl PodContext<'_> {
 
     /// Without a ztunnel, traffic bypasses the mesh.
     fn is_open(&self) -> bool {
-        matches!(self.snapshot.way, CaptureSnapshot::Node { fallback: ZtunnelFallback::Open, .. })
+        matches!(self.snapshot.capture, CaptureSnapshot::Node { fallback: ZtunnelFallback::Open, .. })
     }
 }
 

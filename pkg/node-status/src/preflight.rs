@@ -136,9 +136,9 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
     let find = || {
         let mut handle = RtnetlinkHandle::open()?;
         let links = handle.list_links()?;
-        let taken = handle.list_addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
+        let in_use = handle.list_addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
         let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
-        Ok(taken.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
+        Ok(in_use.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
     };
     find().map_err(|error: hostnet::Error| error.to_string())
 }

@@ -63,7 +63,7 @@ impl NodeInspector {
     fn in_pod_target(&self, snapshot: &AgentSnapshot, pod: &PodState) -> ProofTarget {
         let ambient = self.settings.ambient.as_ref();
         let chosen = ambient.and_then(|ambient| ambient.agent.capture.in_pod());
-        let enrolled_pod = match &snapshot.way {
+        let enrolled_pod = match &snapshot.capture {
             CaptureSnapshot::InPod { enrolled, .. } => enrolled.get(&pod.uid),
             _ => None,
         };

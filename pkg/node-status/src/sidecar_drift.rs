@@ -14,7 +14,7 @@ use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
 /// A pod is reported when it was in this state in so many observations in a row: one that starts or ends is observed half
 /// done.
-const LOOKS: u32 = 2;
+const OBSERVATIONS: u32 = 2;
 /// Interval after which drift that persists is reported again: the API server deletes Events after an hour.
 const AGAIN: Duration = Duration::from_secs(1800);
 
@@ -83,7 +83,7 @@ impl SidecarDriftChecker {
             watched.observations = watched.observations.saturating_add(1);
             let is_due =
                 watched.reported.is_none_or(|reported| now.saturating_duration_since(reported) >= AGAIN);
-            if watched.observations >= LOOKS && is_due {
+            if watched.observations >= OBSERVATIONS && is_due {
                 watched.reported = Some(now);
                 notices.push(bypass_notice(pod));
             }

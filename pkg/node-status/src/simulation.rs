@@ -62,7 +62,7 @@ pub(super) fn simulate_labels(
         meta.namespace == change.namespace && (change.pod.is_none() || change.is_of_pod(&meta.name))
     };
     let known: Vec<&KnownPod> = snapshot.pods.iter().filter(is_concerned).collect();
-    let basis = DecisionBasis::new(settings, mode_of(&snapshot.way));
+    let basis = DecisionBasis::new(settings, mode_of(&snapshot.capture));
     let pods = known.iter().map(|known| {
         let (mut pod, mut namespace) = (known.pod.clone(), known.namespace.clone());
         match (&change.pod, &mut namespace) {
@@ -84,7 +84,7 @@ pub(super) fn simulate_settings(
     other: SimulatedSettings,
 ) -> NodeSimulation {
     let (settings, is_ambient) = now;
-    let before = DecisionBasis::new(settings, mode_of(&snapshot.way));
+    let before = DecisionBasis::new(settings, mode_of(&snapshot.capture));
     let after = DecisionBasis::new(&other.capture, mode_with(&other, before.mode));
     let known: Vec<&KnownPod> = snapshot.pods.iter().collect();
     let pods = known
@@ -132,7 +132,7 @@ fn build_simulation(
         schema: SIMULATION_SCHEMA.to_owned(),
         mode: basis.mode,
         synced,
-        ztunnel_ready: is_ztunnel_ready(&snapshot.way),
+        ztunnel_ready: is_ztunnel_ready(&snapshot.capture),
         problem: snapshot.problem.clone(),
         resets_connections: resets,
         pods,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kubeio::{KubeClient, pause};
+use kubeio::{KubeClient, sleep_for};
 use model::null_is_empty;
 use retry::LastError;
 use serde::Deserialize;
@@ -63,7 +63,7 @@ impl<'a> ConfigSource<'a> {
     /// known one remains in effect.
     pub(crate) async fn next_config(&mut self, known: Option<&ReadinessConfig>) -> ReadinessConfig {
         if known.is_some() {
-            pause(POLL).await;
+            sleep_for(POLL).await;
         }
         loop {
             match self.read_config().await {
@@ -82,7 +82,7 @@ impl<'a> ConfigSource<'a> {
                     }
                 }
             }
-            pause(POLL).await;
+            sleep_for(POLL).await;
         }
     }
 }

@@ -99,8 +99,8 @@ impl NodePath {
     /// The journal cannot be written.
     pub fn let_go(&mut self) -> Result<(), Error> {
         let located = std::mem::take(&mut self.located);
-        let is_whole = self.slots.iter().flatten().all(|slot| located.contains_key(&slot.uid));
-        if located.is_empty() || !is_whole {
+        let is_complete = self.slots.iter().flatten().all(|slot| located.contains_key(&slot.uid));
+        if located.is_empty() || !is_complete {
             return Ok(()); // what was not located this time may be there
         }
         let ids: Vec<_> = located.values().map(|located| located.netns.id()).collect();
@@ -147,7 +147,7 @@ impl NodePath {
                 // One for a certain source or destination does not meet what is marked, or is meant to.
                 None if !rule.unmodelled
                     && rule.dest.is_none()
-                    && self.config.is_in_the_way(rule.priority) =>
+                    && self.config.has_priority_conflict(rule.priority) =>
                 {
                     observed.foreign.push(format!("rule {rule}"));
                 }

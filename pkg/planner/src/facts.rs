@@ -96,13 +96,13 @@ struct IndexEntry {
 impl FactIndex {
     /// Takes in a fact. True if anything is different now that a decision could depend on.
     pub fn apply(&mut self, fact: Fact) -> bool {
-        self.take_in(fact) != FactChange::Nothing
+        self.apply_fact(fact) != FactChange::Nothing
     }
 
     /// Takes in a fact, and tells what is different now.
-    pub fn take_in(&mut self, fact: Fact) -> FactChange {
+    pub fn apply_fact(&mut self, fact: Fact) -> FactChange {
         let all_differ = match fact {
-            Fact::Pods(pods) => return self.take_in_list(pods),
+            Fact::Pods(pods) => return self.apply_pod_list(pods),
             Fact::Pod(pod) => {
                 let (name, entry) = named_pod(*pod);
                 let differs = self.pods.get(&name) != Some(&entry);
@@ -137,7 +137,7 @@ impl FactIndex {
         if all_differ { FactChange::All } else { FactChange::Nothing }
     }
 
-    fn take_in_list(&mut self, pods: Vec<Pod>) -> FactChange {
+    fn apply_pod_list(&mut self, pods: Vec<Pod>) -> FactChange {
         let doubted = self.doubted.pods.iter();
         let kept = doubted.filter_map(|name| Some((name.clone(), self.pods.get(name)?.clone())));
         let pods = but_for(pods.into_iter().map(named_pod).collect(), kept);

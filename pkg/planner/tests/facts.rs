@@ -173,7 +173,7 @@ proptest! {
             let before = index.clone();
             let fact = without_doubles(fact);
             retell(&mut pods, &mut namespaces, fact.clone());
-            let change = index.take_in(fact.clone());
+            let change = index.apply_fact(fact.clone());
             prop_assert_eq!(change != FactChange::Nothing, index != before, "{:?}", fact);
             if let FactChange::Pods(changed) = change {
                 let names: BTreeSet<PodName> = index.pods().chain(before.pods()).map(Pod::name).collect();

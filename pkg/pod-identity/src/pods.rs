@@ -62,10 +62,10 @@ impl KnownPods {
         let numbers = |ids: &PodIds| UidNumber::parse(ids.uid.as_str());
         known.add_numbers(pods.iter().filter_map(|ids| Some((numbers(ids)?, &ids.uid))));
         // The UID of a pod is that pod's, whatever the annotations of another one say.
-        let taken: BTreeSet<UidNumber> = known.owners.keys().copied().collect();
+        let owned: BTreeSet<UidNumber> = known.owners.keys().copied().collect();
         let hash = |ids: &PodIds| UidNumber::of_hash(ids.manifest_hash.as_ref()?.as_str());
         let hashes = pods.iter().filter_map(|ids| Some((hash(ids)?, &ids.uid)));
-        known.add_numbers(hashes.filter(|(number, _)| !taken.contains(number)));
+        known.add_numbers(hashes.filter(|(number, _)| !owned.contains(number)));
         known
     }
 

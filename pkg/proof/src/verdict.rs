@@ -52,13 +52,13 @@ fn judge_redirected(
     match observed {
         // Whatever arrives is delivered to an address of the pod.
         Observation::Tracked { to, listens } if to.port() == port && (arrives || to.ip().is_loopback()) => {
-            let led = if *to == dest { "arrives at" } else { "redirected to" };
+            let clause = if *to == dest { "arrives at" } else { "redirected to" };
             match listens {
-                Some(true) => (ProofResult::Proven, format!("{led} {to}, where a process receives it")),
-                Some(false) => (ProofResult::Held, format!("{led} {to}, where no process listens")),
+                Some(true) => (ProofResult::Proven, format!("{clause} {to}, where a process receives it")),
+                Some(false) => (ProofResult::Held, format!("{clause} {to}, where no process listens")),
                 None => {
                     let why = "whether a process listens there could not be determined";
-                    (ProofResult::NotTestable, format!("{led} {to}; {why}"))
+                    (ProofResult::NotTestable, format!("{clause} {to}; {why}"))
                 }
             }
         }

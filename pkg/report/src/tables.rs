@@ -101,7 +101,7 @@ fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {
         Cell::plain(&pod.title()),
         Cell::coloured(pod.capture.as_str(), colour_of(pod.capture)),
         Cell::plain(pod.mode.map_or("-", |mode| mode.as_str())),
-        Cell::plain(&whole_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
+        Cell::plain(&truncate_to_seconds(pod.last_transition_time.as_deref().unwrap_or("-"))),
     ];
     if wide {
         let ips: Vec<String> = pod.ips.iter().map(ToString::to_string).collect();
@@ -126,9 +126,9 @@ pub fn colour_of(capture: CaptureState) -> Colour {
 
 /// A time without fractions of a second.
 #[must_use]
-pub fn whole_seconds(time: &str) -> String {
+pub fn truncate_to_seconds(time: &str) -> String {
     match time.split_once('.') {
-        Some((whole, rest)) if rest.ends_with('Z') => format!("{whole}Z"),
+        Some((seconds, rest)) if rest.ends_with('Z') => format!("{seconds}Z"),
         _ => time.to_owned(),
     }
 }
@@ -273,7 +273,7 @@ pub fn history_table(changes: &[ChangeRecord], colour: bool) -> String {
             None => (change.action.clone(), Colour::None),
         };
         vec![
-            Cell::plain(&whole_seconds(&change.started_at)),
+            Cell::plain(&truncate_to_seconds(&change.started_at)),
             Cell::plain(change.pod.as_deref().unwrap_or("-")),
             Cell::plain(&format!("{:.0} ms", change.duration_ms)),
             Cell::plain(&change.cause),

@@ -4,7 +4,7 @@ mod pace;
 
 use std::{fmt, time::Duration};
 
-pub use pace::{ChangePace, FIRST_PAUSE, LAST_PAUSE};
+pub use pace::{ChangePace, FIRST_DELAY, LAST_DELAY};
 
 /// Delays between attempts: the first, then twice as long after each further failure in a row, up to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::Backoff;
 
 /// The pause before the second observation of a series of changes; it doubles with each further one, up to the last.
-pub const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// The longest pause.
-pub const LAST_PAUSE: Duration = Duration::from_secs(5);
-const PAUSE: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+pub const LAST_DELAY: Duration = Duration::from_secs(5);
+const DELAY: Backoff = Backoff::new(FIRST_DELAY, LAST_DELAY);
 /// A pause is halved after a time without changes that is so many times as long.
 const CALM: u32 = 8;
 /// The longest pause is reached by then.
@@ -34,25 +34,25 @@ impl ChangePace {
     pub fn next_observation(&mut self, now: Duration) -> Duration {
         let mut calm = now.saturating_sub(self.last);
         while self.step > 0 {
-            let needed = PAUSE.delay_after(self.step) * CALM;
-            let Some(rest) = calm.checked_sub(needed) else { break };
-            (calm, self.step) = (rest, self.step - 1);
+            let needed = DELAY.delay_after(self.step) * CALM;
+            let Some(remaining) = calm.checked_sub(needed) else { break };
+            (calm, self.step) = (remaining, self.step - 1);
         }
         self.recover_burst(now);
-        let pause = match self.step {
-            _ if self.used >= BURST => LAST_PAUSE,
+        let delay = match self.step {
+            _ if self.used >= BURST => LAST_DELAY,
             0 => Duration::ZERO,
-            step => PAUSE.delay_after(step),
+            step => DELAY.delay_after(step),
         };
         self.used = (self.used + 1).min(BURST);
-        self.last = now.max(self.last + pause);
+        self.last = now.max(self.last + delay);
         self.step = (self.step + 1).min(LAST_STEP);
         self.last
     }
 
     fn recover_burst(&mut self, now: Duration) {
-        while self.used > 0 && now.saturating_sub(self.since) >= LAST_PAUSE {
-            (self.used, self.since) = (self.used - 1, self.since + LAST_PAUSE);
+        while self.used > 0 && now.saturating_sub(self.since) >= LAST_DELAY {
+            (self.used, self.since) = (self.used - 1, self.since + LAST_DELAY);
         }
         if self.used == 0 {
             self.since = now;
@@ -93,7 +93,7 @@ mod tests {
         for period in [1, 10, 50, 100, 200].map(Duration::from_millis) {
             let delays = delays(period, Duration::from_secs(600));
             assert!(delays.len() < 140, "every {period:?}: {}", delays.len());
-            assert!(delays.iter().all(|delay| *delay <= LAST_PAUSE), "every {period:?}: {delays:?}");
+            assert!(delays.iter().all(|delay| *delay <= LAST_DELAY), "every {period:?}: {delays:?}");
         }
     }
 

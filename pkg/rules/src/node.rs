@@ -94,15 +94,15 @@ pub struct NodeMarks {
 
 impl Default for NodeMarks {
     fn default() -> NodeMarks {
-        let whole = |value| Mark { value, mask: value };
+        let full = |value| Mark { value, mask: value };
         NodeMarks {
-            outbound: whole(0x100),
-            skip: whole(0x200),
-            connection_skip: whole(0x220),
-            proxy: whole(0x210),
-            proxy_return: whole(0x40),
+            outbound: full(0x100),
+            skip: full(0x200),
+            connection_skip: full(0x220),
+            proxy: full(0x210),
+            proxy_return: full(0x40),
             slots: [Mark { value: 0x1000, mask: 0x3000 }, Mark { value: 0x2000, mask: 0x3000 }],
-            any_slot: whole(0x3000),
+            any_slot: full(0x3000),
             tproxy: Mark { value: 0x400, mask: 0xfff },
             original_source: Mark { value: 0x4d3, mask: 0xfff },
         }
@@ -112,7 +112,7 @@ impl Default for NodeMarks {
 impl NodeMarks {
     /// The bits of a connection's mark that its packets get: its slot, and the way of those that no ztunnel has sent.
     #[must_use]
-    pub fn way_mask(&self) -> u32 {
+    pub fn path_mask(&self) -> u32 {
         self.slot_mask() | self.outbound.mask | self.proxy_return.mask
     }
 

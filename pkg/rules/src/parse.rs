@@ -128,7 +128,7 @@ impl<'a> SavedTablesBuilder<'a> {
     }
 
     /// Notes that a table may hold more than is added.
-    pub fn note_others(&mut self, table: Table) {
+    pub fn note_foreign(&mut self, table: Table) {
         self.saved.tables.entry(table).or_default().has_others = true;
     }
 
@@ -138,10 +138,10 @@ impl<'a> SavedTablesBuilder<'a> {
         &mut self,
         table: Table,
         chain: &str,
-        leads_to: impl FnOnce(&dyn Fn(&str) -> bool) -> bool,
+        jumps_to: impl FnOnce(&dyn Fn(&str) -> bool) -> bool,
         rule: impl FnOnce() -> SavedRule,
     ) {
-        let matters = self.is_relevant_chain(chain) || leads_to(&|name| self.is_relevant_chain(name));
+        let matters = self.is_relevant_chain(chain) || jumps_to(&|name| self.is_relevant_chain(name));
         let table = self.saved.tables.entry(table).or_default();
         if matters || (is_built_in(chain) && table.rules_of(chain).next().is_none()) {
             table.rules.push(rule());
@@ -227,7 +227,7 @@ impl SaveReader<'_> {
         self.builder.add_rule(
             table,
             chain,
-            |is_owned| may_lead_to(text, is_owned),
+            |is_owned| may_jump_to(text, is_owned),
             || SavedRule {
                 chain: chain.to_owned(),
                 text: text.to_owned(),
@@ -240,7 +240,7 @@ impl SaveReader<'_> {
 }
 
 /// Also says so of a few that do not, such as one with a comment about it.
-fn may_lead_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
+fn may_jump_to(text: &str, is_owned: &dyn Fn(&str) -> bool) -> bool {
     let mut before = "";
     text.split_ascii_whitespace()
         .any(|word| ["-j", "-g"].contains(&std::mem::replace(&mut before, word)) && is_owned(word))

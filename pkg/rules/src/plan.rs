@@ -115,7 +115,7 @@ pub fn remove(observed: &SavedTables) -> RuleChange {
 
 impl ChainSet {
     /// The rules outside this owner's chains that lead there and are not understood otherwise.
-    pub fn strange_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
+    pub fn opaque_jumps(self, observed: &SavedTables) -> impl Iterator<Item = &SavedRule> {
         let jumps = observed.tables.values().flat_map(move |table| table.rules_into_chains_of(self));
         jumps.map(|(_, rule)| rule).filter(|rule| rule.rule.is_none())
     }
@@ -137,7 +137,7 @@ impl ChainSet {
         if why.is_empty() {
             return None;
         }
-        let filled = differ.iter().filter(|differs| differs.way == ChainUpdate::Fill);
+        let filled = differ.iter().filter(|differs| differs.update == ChainUpdate::Fill);
         let declare = filled.map(|differs| (differs.chain.clone(), differs.exists)).collect();
         let adds = differ.iter().flat_map(|differs| added_rules(differs, want)).collect();
         Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
@@ -184,7 +184,7 @@ impl ChainSet {
 fn added_rules(differs: &ChainDifference, want: &TableRules) -> Vec<AddedRule> {
     let chain = &differs.chain;
     let add = |place, rule: &Rule| AddedRule { chain: chain.clone(), place, rule: rule.clone() };
-    match &differs.way {
+    match &differs.update {
         ChainUpdate::Fill => want.rules_of(chain).iter().map(|rule| add(RulePlace::End, rule)).collect(),
         ChainUpdate::Insert(rules) => rules.iter().map(|(place, rule)| add(*place, rule)).collect(),
     }

@@ -313,7 +313,7 @@ fn a_connection_gets_its_slot_in_both_places() {
 #[test]
 fn no_other_bit_of_a_mark_is_written_or_looked_at() {
     let marks = NodeMarks::default();
-    assert_eq!((marks.way_mask(), marks.slot_mask()), (0x3140, 0x3000));
+    assert_eq!((marks.path_mask(), marks.slot_mask()), (0x3140, 0x3000));
     let (packet, connection) = (0x3370, 0x3350);
     for case in node_cases::all().into_iter().filter(|case| case.name.starts_with("host")) {
         let tables = case.rules.tables.values();

@@ -59,7 +59,7 @@ impl RootServer {
 }
 
 /// Of those who are dropped, one is told of in so long: they decide how many come.
-const TELL: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Drops the connections of others: somebody may have given the socket another mode.
 struct RootOnly {
@@ -70,7 +70,7 @@ struct RootOnly {
 impl RootOnly {
     fn log_refusal(&self, user: u32) {
         let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= TELL) {
+        if last_warning.is_none_or(|last_warning| last_warning.elapsed() >= WARNING_INTERVAL) {
             *last_warning = Some(Instant::now());
             warn!(target: "install", uid = user, "rejected a connection to a socket for root only");
         }

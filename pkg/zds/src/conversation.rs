@@ -54,8 +54,11 @@ pub(crate) fn serve_ztunnel(
 /// The version that it speaks. A higher one than ours is fine: it has accepted ours by dialling.
 fn receive_hello(socket: &OwnedFd, hub: &Hub, place: &HeldPlace) -> Result<i32, ConversationEnd> {
     let deadlines = hub.deadlines();
-    let limit =
-        if place.is_strangers() { deadlines.stranger_hello.min(deadlines.hello) } else { deadlines.hello };
+    let limit = if place.has_unknown_peer() {
+        deadlines.unknown_peer_hello.min(deadlines.hello)
+    } else {
+        deadlines.hello
+    };
     let bytes = packet::receive(socket, limit)?.ok_or(ConversationEnd::NoHello(limit))?;
     let hello = ZdsHello::decode(&*bytes).map_err(ConversationEnd::Hello)?;
     if hello.version == 0 { Err(ConversationEnd::NoVersion) } else { Ok(hello.version) }
@@ -74,7 +77,7 @@ fn complete_request(
         (_, None) => debug!(target: "zds", connection = guard.id(), %step, "ztunnel acknowledged"),
         (RequestStep::SnapshotSent, Some(error)) => return Err(ConversationEnd::Snapshot(error.clone())),
         (_, Some(error)) => {
-            if hub.may_log(Notice::Refusal, guard.peer_standing() == PeerStanding::Stranger) {
+            if hub.may_log(Notice::Refusal, guard.peer_standing() == PeerStanding::Unknown) {
                 warn!(target: "zds", connection = guard.id(), %step, error, "ztunnel refused");
             }
         }

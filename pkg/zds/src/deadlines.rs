@@ -10,9 +10,9 @@ pub struct ZdsDeadlines {
     /// For the hello, from the connection on.
     pub hello: Duration,
     /// Like `hello`, but for a peer of which no ztunnel pod is known.
-    pub stranger_hello: Duration,
+    pub unknown_peer_hello: Duration,
     /// From the end of such a peer's connection until its place is given again.
-    pub stranger_pause: Duration,
+    pub unknown_peer_delay: Duration,
     /// For a request to be taken, and then for its answer.
     pub answer: Duration,
     /// From a refusal to the next try. Doubles with each that follows.
@@ -25,8 +25,8 @@ impl Default for ZdsDeadlines {
     fn default() -> Self {
         Self {
             hello: Duration::from_secs(5),
-            stranger_hello: Duration::from_secs(1),
-            stranger_pause: Duration::from_secs(1),
+            unknown_peer_hello: Duration::from_secs(1),
+            unknown_peer_delay: Duration::from_secs(1),
             answer: Duration::from_secs(5),
             first_retry: Duration::from_secs(5),
             last_retry: Duration::from_secs(60),

@@ -38,7 +38,7 @@ pub(crate) enum ConversationEnd {
     #[error("cannot send: {0}")]
     Send(Errno),
     #[error("a request was not taken within {0:?}")]
-    NotTaken(Duration),
+    NotAccepted(Duration),
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
     #[error("cannot receive: {0}")]

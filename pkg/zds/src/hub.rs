@@ -98,14 +98,14 @@ impl Hub {
     /// connect does.
     pub fn set_ztunnels(&self, pods: Vec<ZtunnelPod>) {
         if self.lock_ledger().set_pods(pods) {
-            self.report_strangers();
-            self.wake_connections();
+            self.report_unknown_peers();
+            self.report_connections();
         }
     }
 
-    fn report_strangers(&self) {
-        let strangers = self.lock_ledger().new_strangers();
-        for id in strangers.into_iter().filter(|_| self.may_log(Notice::Stranger, true)) {
+    fn report_unknown_peers(&self) {
+        let unknown_peers = self.lock_ledger().new_unknown_peers();
+        for id in unknown_peers.into_iter().filter(|_| self.may_log(Notice::UnknownPeer, true)) {
             warn!(
                 target: "zds",
                 connection = id,
@@ -157,7 +157,7 @@ impl Hub {
             let is_ztunnels = known.is_some() && pods.iter().any(|pod| pod.netns == known);
             (is_ztunnels, pods.iter().any(|pod| pod.netns.is_none()))
         };
-        let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_strangers(now));
+        let has_use = !is_ztunnels && (by_address || self.lock_holders().table.has_room_for_unknown(now));
         let addresses = if has_use { (self.shared.locate)(socket.as_fd()) } else { Ok(BTreeSet::new()) };
         let problem =
             id.err().map(|error| error.to_string()).or(addresses.as_ref().err().map(Reason::to_string));
@@ -173,15 +173,16 @@ impl Hub {
     }
 
     /// Whether a line about a connection may be logged; else it is counted, for [`Hub::log_suppressed`].
-    pub(crate) fn may_log(&self, notice: Notice, stranger: bool) -> bool {
-        self.lock_notices().may_log(notice, stranger, Instant::now())
+    pub(crate) fn may_log(&self, notice: Notice, of_unknown_peer: bool) -> bool {
+        self.lock_notices().may_log(notice, of_unknown_peer, Instant::now())
     }
 
     /// Logs how many lines of periods that are over were suppressed.
     pub(crate) fn log_suppressed(&self) {
         let all = self.lock_notices().drain_summaries(Instant::now());
         for one in all {
-            let (kind, peers) = (one.notice, if one.stranger { "other processes" } else { "ztunnel pods" });
+            let (kind, peers) =
+                (one.notice, if one.of_unknown_peer { "other processes" } else { "ztunnel pods" });
             warn!(target: "zds", %kind, peers, count = one.count, "lines about connections of ztunnels suppressed");
         }
     }
@@ -203,12 +204,12 @@ impl Hub {
     ) -> ConnectionGuard<'_> {
         let id = self.lock_ledger().add_connection(version, netns, event);
         let guard = ConnectionGuard { hub: self, id };
-        self.report_strangers();
-        self.wake_connections();
+        self.report_unknown_peers();
+        self.report_connections();
         guard
     }
 
-    fn wake_connections(&self) {
+    fn report_connections(&self) {
         let _in_order = self.shared.counting.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.lock_ledger().connections_event();
         (self.shared.event_sink)(count);
@@ -244,13 +245,13 @@ impl ConnectionGuard<'_> {
             .lock_ledger()
             .connections
             .get(&self.id)
-            .map_or(PeerStanding::Stranger, |one| one.peer.standing)
+            .map_or(PeerStanding::Unknown, |one| one.peer.standing)
     }
 
     /// Logs that it has connected.
     pub(crate) fn log_connected(&self, version: i32) {
         let standing = self.peer_standing();
-        if self.hub.may_log(Notice::Connected, standing == PeerStanding::Stranger) {
+        if self.hub.may_log(Notice::Connected, standing == PeerStanding::Unknown) {
             info!(target: "zds", connection = self.id, version, known_by = %standing, "ztunnel connected");
         }
     }
@@ -264,7 +265,7 @@ impl ConnectionGuard<'_> {
         let event = self.hub.lock_ledger().record_answer(self.id, step, error, retry);
         match event {
             // Others may have come or gone since it was counted.
-            Some(ZdsEvent::Connections { .. }) => self.hub.wake_connections(),
+            Some(ZdsEvent::Connections { .. }) => self.hub.report_connections(),
             Some(event) => (self.hub.shared.event_sink)(event),
             None => {}
         }
@@ -274,7 +275,7 @@ impl ConnectionGuard<'_> {
 impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         let events = self.hub.lock_ledger().remove_connection(self.id);
-        self.hub.wake_connections();
+        self.hub.report_connections();
         events.into_iter().for_each(|event| (self.hub.shared.event_sink)(event));
     }
 }

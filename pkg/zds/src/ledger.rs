@@ -143,11 +143,11 @@ impl WorkloadLedger {
     }
 
     /// Strangers, although it is known where the node's ztunnel pods run; each once.
-    pub(crate) fn new_strangers(&mut self) -> Vec<u64> {
+    pub(crate) fn new_unknown_peers(&mut self) -> Vec<u64> {
         if !self.knows_places() {
             return Vec::new();
         }
-        let news = |(id, one): (&u64, &mut ZtunnelConnection)| one.peer.take_stranger_news().then_some(*id);
+        let news = |(id, one): (&u64, &mut ZtunnelConnection)| one.peer.take_unknown_notice().then_some(*id);
         self.connections.iter_mut().filter_map(news).collect()
     }
 
@@ -239,7 +239,7 @@ impl WorkloadLedger {
     pub(crate) fn connections_event(&self) -> ZdsEvent {
         let number =
             |is: fn(&ZtunnelConnection) -> bool| self.connections.values().filter(|one| is(one)).count();
-        let unknown = if self.knows_places() { number(|one| one.peer.is_stranger()) } else { 0 };
+        let unknown = if self.knows_places() { number(|one| one.peer.is_unknown_peer()) } else { 0 };
         ZdsEvent::Connections {
             connected: self.connections.len(),
             synced: number(|one| one.in_sync),

@@ -37,7 +37,7 @@ pub use deadlines::ZdsDeadlines;
 pub use error::Error;
 pub use hub::{Hub, PeerLocator, ZdsEvent};
 pub use peer::{PeerStanding, ZtunnelPod};
-pub use places::{MAX_CONNECTIONS, MAX_PER_POD, MAX_STRANGERS};
+pub use places::{MAX_CONNECTIONS, MAX_PER_POD, MAX_UNKNOWN_PEERS};
 pub use server::ZdsServer;
 pub use state::{ConnectionState, WorkloadProgress, WorkloadState, ZdsState};
 pub use workload::Workload;

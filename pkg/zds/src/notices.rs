@@ -9,7 +9,7 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(60);
 /// Lines of one kind about ztunnels of the node, in each period.
 const ZTUNNELS: u64 = 10;
 /// Lines of one kind about other peers, in each period.
-const STRANGERS: u64 = 1;
+const UNKNOWN_PEERS: u64 = 1;
 
 /// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub(crate) enum Notice {
     /// A ztunnel has said hello.
     Connected,
     /// A peer runs in no ztunnel pod.
-    Stranger,
+    UnknownPeer,
     /// A ztunnel refused a request.
     Refusal,
     /// A connection has ended.
@@ -34,7 +34,7 @@ impl fmt::Display for Notice {
             Notice::NoPlace => "connection refused: no place",
             Notice::Unlocated => "network namespace not determined",
             Notice::Connected => "connected",
-            Notice::Stranger => "runs in no ztunnel pod",
+            Notice::UnknownPeer => "runs in no ztunnel pod",
             Notice::Refusal => "refused a request",
             Notice::Ended => "connection ended",
         })
@@ -56,19 +56,19 @@ struct NoticeCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoticeSummary {
     pub(crate) notice: Notice,
-    pub(crate) stranger: bool,
+    pub(crate) of_unknown_peer: bool,
     pub(crate) count: u64,
 }
 
 impl NoticeBudget {
     /// Whether a line may be written; else it is counted.
-    pub(crate) fn may_log(&mut self, notice: Notice, stranger: bool, now: Instant) -> bool {
+    pub(crate) fn may_log(&mut self, notice: Notice, of_unknown_peer: bool, now: Instant) -> bool {
         let fresh = NoticeCount { since: now, logged: 0, suppressed: 0 };
-        let count = self.0.entry((notice, stranger)).or_insert(fresh);
+        let count = self.0.entry((notice, of_unknown_peer)).or_insert(fresh);
         if count.suppressed == 0 && now.saturating_duration_since(count.since) >= PERIOD {
             *count = NoticeCount { since: now, logged: 0, suppressed: 0 };
         }
-        let may = count.logged < if stranger { STRANGERS } else { ZTUNNELS };
+        let may = count.logged < if of_unknown_peer { UNKNOWN_PEERS } else { ZTUNNELS };
         *(if may { &mut count.logged } else { &mut count.suppressed }) += 1;
         may
     }
@@ -76,10 +76,10 @@ impl NoticeBudget {
     /// Returns the numbers of lines that were suppressed in periods that are over, each once.
     pub(crate) fn drain_summaries(&mut self, now: Instant) -> Vec<NoticeSummary> {
         let mut over = Vec::new();
-        self.0.retain(|&(notice, stranger), count| {
+        self.0.retain(|&(notice, of_unknown_peer), count| {
             let is_over = now.saturating_duration_since(count.since) >= PERIOD;
             if is_over && count.suppressed > 0 {
-                over.push(NoticeSummary { notice, stranger, count: count.suppressed });
+                over.push(NoticeSummary { notice, of_unknown_peer, count: count.suppressed });
             }
             !is_over
         });
@@ -101,7 +101,8 @@ mod tests {
         assert_eq!(lines(&mut budget, false, Duration::ZERO), 10, "strangers silence no ztunnel");
         assert_eq!(lines(&mut budget, true, PERIOD / 2), 0);
         assert_eq!(budget.drain_summaries(start + PERIOD / 2), []);
-        let summary = |stranger, count| NoticeSummary { notice: Notice::Ended, stranger, count };
+        let summary =
+            |stranger, count| NoticeSummary { notice: Notice::Ended, of_unknown_peer: stranger, count };
         assert_eq!(budget.drain_summaries(start + PERIOD), [summary(false, 990), summary(true, 1999)]);
         assert_eq!(budget.drain_summaries(start + PERIOD * 2), []);
         assert_eq!(lines(&mut budget, true, PERIOD), 1);

@@ -28,7 +28,7 @@ pub(crate) fn send(
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 if !is_ready(socket, PollFlags::OUT, deadline)? {
-                    return Err(ConversationEnd::NotTaken(limit));
+                    return Err(ConversationEnd::NotAccepted(limit));
                 }
             }
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConversationEnd::Closed),

@@ -43,7 +43,7 @@ impl PeerNetns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerStanding {
     /// The peer is not known as a ztunnel of the node: its namespace is that of no ztunnel pod, as far as these are known.
-    Stranger,
+    Unknown,
     /// The peer's namespace has the address of a ztunnel pod whose own namespace is not known.
     Address,
     /// The peer's namespace is that of a ztunnel pod.
@@ -60,7 +60,7 @@ impl PeerStanding {
 impl fmt::Display for PeerStanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            PeerStanding::Stranger => "nothing",
+            PeerStanding::Unknown => "nothing",
             PeerStanding::Address => "address",
             PeerStanding::Namespace => "namespace",
         })
@@ -108,7 +108,7 @@ pub(crate) struct PodAge {
 impl ZtunnelPeer {
     /// The peer in this namespace, with the pod that it has among these.
     pub(crate) fn new(netns: PeerNetns, pods: &[ZtunnelPod]) -> ZtunnelPeer {
-        let mut peer = ZtunnelPeer { netns, pod: None, standing: PeerStanding::Stranger, reported: false };
+        let mut peer = ZtunnelPeer { netns, pod: None, standing: PeerStanding::Unknown, reported: false };
         peer.identify_pod(pods);
         peer
     }
@@ -145,9 +145,9 @@ impl ZtunnelPeer {
         };
         // Several share the network of the node, and cannot be told apart by it.
         match (found.pop(), found.is_empty()) {
-            (None, _) => (PeerStanding::Stranger, None),
+            (None, _) => (PeerStanding::Unknown, None),
             (only, true) => (standing, only),
-            (Some(_), false) if standing == PeerStanding::Address => (PeerStanding::Stranger, None),
+            (Some(_), false) if standing == PeerStanding::Address => (PeerStanding::Unknown, None),
             (Some(_), false) => (standing, None),
         }
     }
@@ -166,13 +166,13 @@ impl ZtunnelPeer {
         }
     }
 
-    pub(crate) fn is_stranger(&self) -> bool {
-        self.standing == PeerStanding::Stranger
+    pub(crate) fn is_unknown_peer(&self) -> bool {
+        self.standing == PeerStanding::Unknown
     }
 
     /// Whether it is a stranger, and was not reported as one.
-    pub(crate) fn take_stranger_news(&mut self) -> bool {
-        self.is_stranger() && !std::mem::replace(&mut self.reported, true)
+    pub(crate) fn take_unknown_notice(&mut self) -> bool {
+        self.is_unknown_peer() && !std::mem::replace(&mut self.reported, true)
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
         let mut fake = peer(1);
         fake.netns.id = netns(66);
         let (real, fake) = (identified(peer(1), from_ref(&known)), identified(fake, from_ref(&known)));
-        assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Stranger));
+        assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Unknown));
         assert!(real.seniority() > fake.seniority() && fake.pod.is_none());
         // Before its namespace was known, both had its address; afterwards one of them has it no more.
         let unknown = ZtunnelPod { netns: None, ..known.clone() };
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((real.standing, fake.standing), (PeerStanding::Namespace, PeerStanding::Address));
         assert!(real.seniority() > fake.seniority());
         let fake = identified(fake, from_ref(&known));
-        assert_eq!((fake.standing, fake.pod), (PeerStanding::Stranger, None));
+        assert_eq!((fake.standing, fake.pod), (PeerStanding::Unknown, None));
         // Also while the real one's pod is being deleted.
         let leaving = ZtunnelPod { terminating: true, ..known };
         let newer = pod("z", "2026-01-09T00:00:00Z", 7);
@@ -235,7 +235,7 @@ mod tests {
         let both = [old, new];
         let mut late = identified(peer(1), &both);
         assert_eq!((late.standing, late.pod.as_ref()), (PeerStanding::Namespace, None));
-        assert!(!late.take_stranger_news() && late.seniority() > peer(3).seniority());
+        assert!(!late.take_unknown_notice() && late.seniority() > peer(3).seniority());
         assert_eq!(
             identified(alone, &both).pod.as_ref().map(|pod| &pod.uid),
             Some(&"a".into()),
@@ -252,7 +252,7 @@ mod tests {
         let pods = [old.clone(), new.clone()];
         [&mut one, &mut two].into_iter().for_each(|peer| peer.identify_pod(&pods));
         assert!(two.seniority() > one.seniority());
-        assert!(one.seniority() > peer(3).seniority() && !one.take_stranger_news());
+        assert!(one.seniority() > peer(3).seniority() && !one.take_unknown_notice());
         // A rollback: the newer pod is being deleted.
         two.identify_pod(&[old.clone(), ZtunnelPod { terminating: true, ..new }]);
         assert!(one.seniority() > two.seniority() && peer(3).seniority() > two.seniority());
@@ -268,7 +268,7 @@ mod tests {
         for mut unknown in [peer(1), peer(2), nowhere] {
             unknown.identify_pod(&pods);
             assert_eq!(unknown.seniority(), Seniority::Unknown);
-            assert!(unknown.take_stranger_news() && !unknown.take_stranger_news(), "reported once");
+            assert!(unknown.take_unknown_notice() && !unknown.take_unknown_notice(), "reported once");
         }
     }
 }

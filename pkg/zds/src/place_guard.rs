@@ -48,7 +48,7 @@ impl Hub {
         match admission {
             Admission::Admitted { id, .. } => Some(HeldPlace { hub: self.clone(), id, netns }),
             Admission::Refused => {
-                if self.may_log(Notice::NoPlace, peer.is_stranger()) {
+                if self.may_log(Notice::NoPlace, peer.is_unknown_peer()) {
                     warn!(target: "zds", known_by = %peer.standing, "connection of a ztunnel refused: no place is left");
                 }
                 None
@@ -64,8 +64,8 @@ impl HeldPlace {
     }
 
     /// Whether its peer runs in no ztunnel pod, as far as these are known now.
-    pub(crate) fn is_strangers(&self) -> bool {
-        self.hub.identify_peer(self.netns.clone()).standing == PeerStanding::Stranger
+    pub(crate) fn has_unknown_peer(&self) -> bool {
+        self.hub.identify_peer(self.netns.clone()).standing == PeerStanding::Unknown
     }
 
     /// Whether it was given to another one.
@@ -81,9 +81,9 @@ impl HeldPlace {
 
 impl Drop for HeldPlace {
     fn drop(&mut self) {
-        let pause = self.hub.deadlines().stranger_pause;
+        let delay = self.hub.deadlines().unknown_peer_delay;
         let PlaceHolders { table, holders } = &mut *self.hub.lock_holders();
         holders.remove(&self.id);
-        table.release_place(self.id, Instant::now(), pause);
+        table.release_place(self.id, Instant::now(), delay);
     }
 }

@@ -10,7 +10,7 @@ use crate::peer::PeerStanding;
 /// Connections at a time. There are two ztunnels while a new one takes over.
 pub const MAX_CONNECTIONS: usize = 8;
 /// Of these, for peers of which no ztunnel pod is known.
-pub const MAX_STRANGERS: usize = 4;
+pub const MAX_UNKNOWN_PEERS: usize = 4;
 /// Of these, for peers of one ztunnel pod: the connection that it has, and the one that replaces it.
 pub const MAX_PER_POD: usize = 2;
 
@@ -72,16 +72,17 @@ impl PlaceTable {
     }
 
     /// Whether a stranger would get a place.
-    pub(crate) fn has_room_for_strangers(&mut self, now: Instant) -> bool {
+    pub(crate) fn has_room_for_unknown(&mut self, now: Instant) -> bool {
         self.cooling.retain(|free_at| *free_at > now);
-        self.room_for(&Claim { standing: PeerStanding::Stranger, pod: None }).is_ok()
+        self.room_for(&Claim { standing: PeerStanding::Unknown, pod: None }).is_ok()
     }
 
     /// The place that has to be left for it; `None`: there is room. An error: nobody has to leave for it.
     fn room_for(&self, claim: &Claim) -> Result<Option<u64>, ()> {
-        if claim.standing == PeerStanding::Stranger {
-            let strangers = self.count_places(|place| place.claim.standing == PeerStanding::Stranger);
-            let fits = strangers + self.cooling.len() < MAX_STRANGERS && self.places.len() < MAX_CONNECTIONS;
+        if claim.standing == PeerStanding::Unknown {
+            let unknown = self.count_places(|place| place.claim.standing == PeerStanding::Unknown);
+            let fits =
+                unknown + self.cooling.len() < MAX_UNKNOWN_PEERS && self.places.len() < MAX_CONNECTIONS;
             return if fits { Ok(None) } else { Err(()) };
         }
         let is_same_pod = |place: &Place| place.claim == *claim;
@@ -125,11 +126,11 @@ impl PlaceTable {
 
     /// A connection has ended. The place of a stranger stays taken for a while: those who dial again and again cost no more
     /// than that. False: it was evicted before.
-    pub(crate) fn release_place(&mut self, id: u64, now: Instant, pause: Duration) -> bool {
+    pub(crate) fn release_place(&mut self, id: u64, now: Instant, delay: Duration) -> bool {
         let left = self.places.remove(&id);
-        let is_stranger = |place: &Place| place.claim.standing == PeerStanding::Stranger;
-        if left.as_ref().is_some_and(is_stranger) && !pause.is_zero() {
-            self.cooling.push(now + pause);
+        let is_unknown = |place: &Place| place.claim.standing == PeerStanding::Unknown;
+        if left.as_ref().is_some_and(is_unknown) && !delay.is_zero() {
+            self.cooling.push(now + delay);
         }
         left.is_some()
     }
@@ -144,7 +145,7 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(1);
 
     fn stranger() -> Claim {
-        Claim { standing: PeerStanding::Stranger, pod: None }
+        Claim { standing: PeerStanding::Unknown, pod: None }
     }
 
     fn ztunnel(uid: &str, standing: PeerStanding) -> Claim {
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(admitted(&mut table, known("a"), now), Some((5, None)));
         assert!(table.release_place(1, now, PAUSE));
         assert_eq!(admitted(&mut table, stranger(), now), None, "it left a moment ago");
-        assert!(!table.has_room_for_strangers(now + PAUSE / 2) && table.has_room_for_strangers(now + PAUSE));
+        assert!(!table.has_room_for_unknown(now + PAUSE / 2) && table.has_room_for_unknown(now + PAUSE));
         assert_eq!(admitted(&mut table, stranger(), now + PAUSE), Some((6, None)));
     }
 
@@ -241,7 +242,7 @@ mod tests {
                         let held: BTreeMap<u64, Claim> =
                             table.places.iter().map(|(id, place)| (*id, place.claim.clone())).collect();
                         if let Some((_, Some(evicted))) = admitted(&mut table, claim.clone(), now) {
-                            prop_assert!(claim.standing > PeerStanding::Stranger);
+                            prop_assert!(claim.standing > PeerStanding::Unknown);
                             let victim = &held[&evicted];
                             prop_assert!(victim.standing < claim.standing || *victim == claim);
                         }
@@ -250,9 +251,9 @@ mod tests {
                     Step::Note(id, progress) => table.record_progress(id, progress),
                     Step::Pass(millis) => now += Duration::from_millis(millis),
                 }
-                let strangers = table.count_places(|place| place.claim.standing == PeerStanding::Stranger);
-                prop_assert!(table.places.len() <= MAX_CONNECTIONS && strangers <= MAX_STRANGERS);
-                prop_assert!(table.cooling.len() <= 2 * MAX_STRANGERS);
+                let strangers = table.count_places(|place| place.claim.standing == PeerStanding::Unknown);
+                prop_assert!(table.places.len() <= MAX_CONNECTIONS && strangers <= MAX_UNKNOWN_PEERS);
+                prop_assert!(table.cooling.len() <= 2 * MAX_UNKNOWN_PEERS);
                 prop_assert!(table.room_for(&known("new")).is_ok());
             }
         }

@@ -91,7 +91,7 @@ fn start_connection(socket: OwnedFd, hub: &Hub) {
 }
 
 fn log_end(hub: &Hub, place: &HeldPlace, end: &ConversationEnd) {
-    if !hub.may_log(Notice::Ended, place.is_strangers()) {
+    if !hub.may_log(Notice::Ended, place.has_unknown_peer()) {
         return;
     }
     match end {

@@ -24,7 +24,7 @@ struct UnsyncedEntry {
     /// UID of its pod, as far as it was known when it left.
     pod: Option<PodUid>,
     /// Whether it was a stranger when it left.
-    stranger: bool,
+    is_unknown_peer: bool,
     /// When it left; `None`: it is connected.
     left: Option<Instant>,
 }
@@ -37,7 +37,7 @@ impl UnsyncedZtunnels {
 
     pub(crate) fn record_connect(&mut self, peer: &ZtunnelPeer, now: Instant) {
         self.drop_expired(now);
-        let fresh = UnsyncedEntry { since: now, pod: None, stranger: false, left: None };
+        let fresh = UnsyncedEntry { since: now, pod: None, is_unknown_peer: false, left: None };
         self.0.entry(peer.netns.key()).or_insert(fresh).left = None;
     }
 
@@ -48,7 +48,7 @@ impl UnsyncedZtunnels {
     pub(crate) fn record_disconnect(&mut self, peer: &ZtunnelPeer, now: Instant) {
         if let Some(entry) = self.0.get_mut(&peer.netns.key()) {
             entry.left = Some(now);
-            entry.stranger = peer.is_stranger();
+            entry.is_unknown_peer = peer.is_unknown_peer();
             entry.pod = peer.pod.as_ref().map(|pod| pod.uid.clone()).or(entry.pod.take());
         }
     }
@@ -59,12 +59,12 @@ impl UnsyncedZtunnels {
         &mut self,
         now: Instant,
         connected: &[&ZtunnelPeer],
-        without_strangers: bool,
+        without_unknown: bool,
     ) -> Option<(Instant, Option<PodUid>)> {
         self.drop_expired(now);
         let of = |netns: &PeerNetns| connected.iter().find(|peer| peer.netns.key() == *netns);
         let counts = |(netns, entry): &(&PeerNetns, &UnsyncedEntry)| {
-            !without_strangers || !of(netns).map_or(entry.stranger, |peer| peer.is_stranger())
+            !without_unknown || !of(netns).map_or(entry.is_unknown_peer, |peer| peer.is_unknown_peer())
         };
         let (netns, entry) = self.0.iter().filter(counts).min_by_key(|(_, entry)| entry.since)?;
         let peer = of(netns);

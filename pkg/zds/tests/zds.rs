@@ -59,7 +59,7 @@ struct Agent {
 impl Agent {
     /// Not open, with the deadlines of production; but a test may dial as often as it likes.
     fn closed() -> Agent {
-        Agent::with(ZdsDeadlines { stranger_pause: Duration::ZERO, ..ZdsDeadlines::default() })
+        Agent::with(ZdsDeadlines { unknown_peer_delay: Duration::ZERO, ..ZdsDeadlines::default() })
     }
 
     fn open() -> Agent {

@@ -8,7 +8,7 @@ use report::StateReport;
 use super::{command_flags, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let (namespace, name) = match asked_of(call)? {
+    let (namespace, name) = match parse_query(call)? {
         PodQuery::Pod(namespace, name) => (namespace, name),
         PodQuery::Name(name) => (namespace_of(&node_status::obtain_report(&call.settings)?, &name)?, name),
     };
@@ -17,13 +17,13 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     Ok(ExitCode::from(explanation.verdict.exit_status()))
 }
 
-fn asked_of(call: &CommandInvocation) -> Result<PodQuery> {
+fn parse_query(call: &CommandInvocation) -> Result<PodQuery> {
     parse_pod_query(call.values.positionals(), call.values.flag_text(&command_flags::POD_NAMESPACE))
 }
 
 /// Returns namespace and name of the pod that is named, both of which must be given.
-pub(super) fn whole_name(call: &CommandInvocation) -> Result<(String, String)> {
-    match asked_of(call)? {
+pub(super) fn qualified_pod_name(call: &CommandInvocation) -> Result<(String, String)> {
+    match parse_query(call)? {
         PodQuery::Pod(namespace, name) => Ok((namespace, name)),
         PodQuery::Name(name) => bail!("{name:?} names no pod: it is NAMESPACE/POD"),
     }

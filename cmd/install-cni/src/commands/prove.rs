@@ -16,7 +16,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     if is_on(&call.values, &ALL)? {
         return prove_all(call);
     }
-    let (namespace, name) = explain::whole_name(call)?;
+    let (namespace, name) = explain::qualified_pod_name(call)?;
     let proof = node_status::prove_pod(&call.settings.debug_socket, &namespace, &name)?;
     call.output.print_value(&proof, |colour| proof.render_table(colour))?;
     Ok(ExitCode::from(proof.exit_status()))

@@ -109,7 +109,7 @@ fn a_file_is_read_again_only_after_a_change() {
     fixture.put_record("two", &record, then);
     let first = index.read_records();
     // By then, no change can be hidden by the clock of the file system.
-    while index.update_index().values().any(|file| !file.is_settled) {
+    while index.update_index().values().any(|file| !file.is_conclusive) {
         std::thread::yield_now();
     }
     let held = || index.update_index().into_values().filter_map(|file| file.record).collect::<Vec<_>>();

@@ -51,8 +51,8 @@ impl InPodCapture {
             }
             JobResult::GenerationsChecked { pods, changes } => {
                 changes.into_iter().for_each(|change| self.netns_changed(change));
-                for GenerationResult { uid, netns, whole } in pods {
-                    self.finish_generation_check(state, uid, netns, whole);
+                for GenerationResult { uid, netns, in_place } in pods {
+                    self.finish_generation_check(state, uid, netns, in_place);
                 }
             }
             JobResult::Released { uid, result } => {
@@ -226,7 +226,8 @@ impl InPodCapture {
             self.disconnected = Some(Instant::now());
             warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
-        self.away = if synced > 0 { None } else { self.away.or_else(|| Some(Instant::now())) };
+        self.unavailable_since =
+            if synced > 0 { None } else { self.unavailable_since.or_else(|| Some(Instant::now())) };
         (self.connections, self.synced) = (number, synced);
         self.metrics.set_ztunnels(number, synced);
     }
@@ -270,11 +271,11 @@ impl InPodCapture {
         state: &mut AgentState,
         uid: PodUid,
         netns: NetnsId,
-        whole: Option<Arc<PodRulesSnapshot>>,
+        in_place: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
         let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
-        let Some(observed) = whole.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
+        let Some(observed) = in_place.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
         let check = RulesCheck { observed, repaired: Vec::new(), connections: None };
         self.handle_result(state, JobResult::Verified { uid, netns, watch: None, result: Ok(check) });
     }
@@ -369,9 +370,9 @@ impl InPodCapture {
         self.metrics.count_operation("release pod", result.is_ok());
         let PodName { namespace, name } = &enrolled_pod.name;
         match &result {
-            Ok(taken) if enrolled_pod.lifecycle.is_leaving() => {
+            Ok(removed) if enrolled_pod.lifecycle.is_leaving() => {
                 enrolled_pod.log_transition("pod released", None);
-                debug!(target: "ambient", %namespace, pod = %name, rules = taken.join("; "), "rules removed");
+                debug!(target: "ambient", %namespace, pod = %name, rules = removed.join("; "), "rules removed");
             }
             Ok(_) => {} // it came back meanwhile
             Err(error) => {

@@ -121,8 +121,8 @@ impl EnrolledPod {
 
     /// Has the pod's traffic go on without ztunnel, or not, as its options say. `is_away`: no ztunnel has been there for long.
     /// Returns whether that changed.
-    pub(super) fn open_or_close(&mut self, is_away: bool) -> bool {
-        let open = is_away && self.options.exceptions.without_ztunnel;
+    pub(super) fn open_or_close(&mut self, is_unavailable: bool) -> bool {
+        let open = is_unavailable && self.options.exceptions.without_ztunnel;
         let changed = std::mem::replace(&mut self.options.open, open) != open;
         if changed {
             (self.observed_rules, self.observed_at) = (None, None); // the other rules
@@ -141,7 +141,7 @@ impl EnrolledPod {
     }
 
     /// Sets its namespace, with the evidence for it. Returns its identity for the life cycle.
-    pub(super) fn settle_in(&mut self, netns: Netns, witness: Witness) -> NetnsId {
+    pub(super) fn set_netns(&mut self, netns: Netns, witness: Witness) -> NetnsId {
         let id = netns.id();
         (self.witness, self.ambiguity) = (Some(witness), None);
         if self.netns_id() != Some(id) {

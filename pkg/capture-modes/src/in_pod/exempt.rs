@@ -45,7 +45,7 @@ impl InPodCapture {
             state.mark_dirty(ReconcileScope::Membership); // such a pass compares them
         }
         if disturbance.has_kind(NodeChange::Network) {
-            self.probes.settle_branches(&self.addresses);
+            self.probes.reconcile_branches(&self.addresses);
         }
         self.exempt_probes(state);
     }

@@ -165,7 +165,7 @@ impl InPodCapture {
         else {
             return;
         };
-        let netns = enrolled_pod.settle_in(netns, witness);
+        let netns = enrolled_pod.set_netns(netns, witness);
         self.handle_pod_event(uid, PodEvent::Found { netns, captured });
     }
 

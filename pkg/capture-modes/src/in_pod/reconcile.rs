@@ -19,9 +19,9 @@ use super::{EnrolledPod, InPodCapture, OPEN_AFTER, worker::CaptureJob};
 use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
-const LOOKS: usize = 16;
+const MOST_VERIFICATIONS: usize = 16;
 /// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
-const GLANCES: usize = 8;
+const MOST_OBSERVED_TOGETHER: usize = 8;
 /// How many pods a worker looks at that are only asked for the generation of their rules.
 const MOST_GENERATION_CHECKS: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
@@ -54,13 +54,13 @@ impl InPodCapture {
         let changed = state.changed_pods(scope);
         match &changed {
             Some(changed) => {
-                self.take_in(state, Some(changed));
+                self.update_enrolled(state, Some(changed));
                 self.exempt_changed(state, changed)?;
             }
             None => {
                 self.announce_ztunnels(state);
                 self.give_up_lost(state);
-                self.take_in(state, None);
+                self.update_enrolled(state, None);
                 self.exempt_all(state)?;
             }
         }
@@ -130,7 +130,7 @@ impl InPodCapture {
         let (added, removed) = self.change_sets(&found, &desired)?;
         self.report_sets(state, added, removed);
         self.addresses = desired;
-        self.probes.settle_branches(&self.addresses);
+        self.probes.reconcile_branches(&self.addresses);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl InPodCapture {
         let _ = self.change_sets(&found, &desired)?;
         self.addresses.retain(|ip, _| !ips.contains(ip));
         self.addresses.extend(desired);
-        self.probes.settle_branches(&self.addresses);
+        self.probes.reconcile_branches(&self.addresses);
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl InPodCapture {
     }
 
     /// Enrols pods that belong to the mesh, and begins to release those that no longer do. `only`: nothing changed of others.
-    fn take_in(&mut self, state: &AgentState, only: Option<&ChangedPods>) {
+    fn update_enrolled(&mut self, state: &AgentState, only: Option<&ChangedPods>) {
         let (mut known, mut unplaced) = (BTreeSet::new(), BTreeSet::new());
         for pod in state.considered_pods(only) {
             let uid = &pod.metadata.uid;
@@ -257,16 +257,16 @@ impl InPodCapture {
     }
 
     /// No ztunnel has been there for longer than pods wait for one.
-    pub(super) fn is_ztunnel_away(&self) -> bool {
-        self.away.is_some_and(|since| since.elapsed() >= OPEN_AFTER)
+    pub(super) fn is_ztunnel_unavailable(&self) -> bool {
+        self.unavailable_since.is_some_and(|since| since.elapsed() >= OPEN_AFTER)
     }
 
     /// Lets the traffic of the pods go on that ask for it where no ztunnel is, and captures them again when one is there.
     fn open_or_close(&mut self) {
-        let is_away = self.is_ztunnel_away();
+        let is_unavailable = self.is_ztunnel_unavailable();
         let members = self.enrolled.iter_mut().filter(|(_, pod)| !pod.lifecycle.is_leaving());
         let changed: Vec<PodUid> =
-            members.filter_map(|(uid, pod)| pod.open_or_close(is_away).then(|| uid.clone())).collect();
+            members.filter_map(|(uid, pod)| pod.open_or_close(is_unavailable).then(|| uid.clone())).collect();
         for uid in changed {
             if let Some(enrolled_pod) = self.enrolled.get(&uid) {
                 let open = enrolled_pod.options.open;
@@ -291,7 +291,7 @@ impl InPodCapture {
         for (uid, action) in ready {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
             let takes_long = action == PodAction::Observe && !enrolled_pod.can_check_generation();
-            if takes_long && busy >= LOOKS {
+            if takes_long && busy >= MOST_VERIFICATIONS {
                 continue;
             }
             busy += usize::from(takes_long);
@@ -304,11 +304,11 @@ impl InPodCapture {
             }
         }
         let (quick, full): (Vec<_>, Vec<_>) = checks.into_iter().partition(|order| order.watch.is_some());
-        for (mut orders, most) in [(quick, MOST_GENERATION_CHECKS), (full, GLANCES)] {
+        for (mut orders, most) in [(quick, MOST_GENERATION_CHECKS), (full, MOST_OBSERVED_TOGETHER)] {
             while !orders.is_empty() {
-                let rest = orders.split_off(orders.len().min(most));
+                let remaining = orders.split_off(orders.len().min(most));
                 self.workers
-                    .send_job(CaptureJob::CheckGenerations(std::mem::replace(&mut orders, rest)), false);
+                    .send_job(CaptureJob::CheckGenerations(std::mem::replace(&mut orders, remaining)), false);
             }
         }
     }
@@ -376,7 +376,7 @@ impl InPodCapture {
         let unsynced =
             self.hub.longest_unsynced().map(|(since, _)| since + UNSYNCED).filter(|due| *due > now);
         let drift = self.drift.next_observation().filter(|_| !self.exemption.busy);
-        let opens = self.away.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
+        let opens = self.unavailable_since.map(|since| since + OPEN_AFTER).filter(|due| *due > now);
         pods.into_iter().chain(self.discovery_due()).chain(unsynced).chain(drift).chain(opens).min()
     }
 }

@@ -46,7 +46,7 @@ impl InPodCapture {
             enrolled_pod.ips = addresses;
         }
         enrolled_pod.container = container;
-        let netns = enrolled_pod.settle_in(found.netns, found.witness);
+        let netns = enrolled_pod.set_netns(found.netns, found.witness);
         info!(target: "ambient", namespace = %enrolled_pod.name.namespace, pod = %enrolled_pod.name.name, "network namespace known from the record of the pod's ADD");
         self.handle_pod_event(uid, PodEvent::Found { netns, captured: found.captured });
         true

@@ -32,7 +32,7 @@ pub(crate) use job::{DiscoveryResult, GenerationResult, JobResult, RulesCheck};
 const WORKERS: usize = 6;
 const OTHERS: usize = 4;
 /// How long a look at some pods may take before those that are left are looked at one by one.
-const GLANCING: Duration = Duration::from_secs(10);
+const CHECK_LIMIT: Duration = Duration::from_secs(10);
 /// Observing, applying and verifying, each in both families and with a lock to wait for, take a minute at most.
 const STANDSTILL: Duration = Duration::from_secs(180);
 
@@ -167,7 +167,7 @@ impl WorkerContext {
                 let desired = self.desired_rules(&pod, ExistingConnections::default()); // nothing is changed
                 let observed =
                     inpod::observe_pod(&netns, &desired, before.as_deref(), &self.options).map_err(to_reason);
-                let fine = |observed: PodRulesSnapshot| match observed.is_whole() {
+                let fine = |observed: PodRulesSnapshot| match observed.is_complete() {
                     true => Ok(()),
                     false => Err(observed.differences().collect::<Vec<_>>().join("; ").into()),
                 };
@@ -235,9 +235,9 @@ impl WorkerContext {
             })
             .collect();
         let mut observed =
-            inpod::observe_each(&requests, &self.options, Instant::now() + GLANCING).into_iter();
+            inpod::observe_each(&requests, &self.options, Instant::now() + CHECK_LIMIT).into_iter();
         for order in left {
-            let now = observed.next().flatten().filter(PodRulesSnapshot::is_whole);
+            let now = observed.next().flatten().filter(PodRulesSnapshot::is_complete);
             pods.push(order.to_result(now.map(|now| reuse_snapshot(Some(&order.before), now))));
         }
         JobResult::GenerationsChecked { pods, changes }
@@ -268,7 +268,7 @@ impl WorkerContext {
         before: Option<&Arc<PodRulesSnapshot>>,
     ) -> Result<RulesCheck, inpod::Error> {
         let found = inpod::observe_pod(netns, desired, before.map(|before| &**before), &self.options)?;
-        if found.is_whole() {
+        if found.is_complete() {
             let observed = reuse_snapshot(before, found);
             return Ok(RulesCheck { observed, repaired: Vec::new(), connections: None });
         }

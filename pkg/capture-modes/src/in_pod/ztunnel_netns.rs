@@ -74,16 +74,16 @@ impl ZtunnelNamespaces {
 
     /// A search has ended that these are the answers of; those of ztunnel pods are taken out. `None`: it failed.
     pub(super) fn apply_answers(&mut self, answers: Option<&mut BTreeMap<PodUid, NetnsAnswer>>) {
-        let mut is_whole = answers.is_some();
+        let mut is_complete = answers.is_some();
         if let Some(answers) = answers {
             for (uid, place) in &mut self.pods {
                 if let Some(answer) = answers.remove(uid) {
                     place.apply_answer(uid, answer);
                 }
-                is_whole &= place.netns.is_some();
+                is_complete &= place.netns.is_some();
             }
         }
-        if is_whole { self.schedule.schedule_regular() } else { self.schedule.schedule_retry() }
+        if is_complete { self.schedule.schedule_regular() } else { self.schedule.schedule_retry() }
     }
 }
 

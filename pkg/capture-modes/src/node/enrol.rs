@@ -24,9 +24,9 @@ impl CaptureMode for NodeCapture {
         let began = processor_time();
         let disturbance = self.drift.take_due(Instant::now());
         // Rules, and what is in ztunnels' namespaces, are read only by a whole pass.
-        let whole = [NodeChange::Rules, NodeChange::Ztunnel];
-        let needs_whole = |changes: &NodeDisturbance| whole.into_iter().any(|kind| changes.has_kind(kind));
-        let scope = if disturbance.as_ref().is_some_and(needs_whole) { ReconcileScope::Full } else { scope };
+        let full = [NodeChange::Rules, NodeChange::Ztunnel];
+        let needs_full = |changes: &NodeDisturbance| full.into_iter().any(|kind| changes.has_kind(kind));
+        let scope = if disturbance.as_ref().is_some_and(needs_full) { ReconcileScope::Full } else { scope };
         if let Some(cause) = disturbance.as_ref().and_then(NodeDisturbance::drift_cause) {
             state.history.add_cause(|| cause);
         }

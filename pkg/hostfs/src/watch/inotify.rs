@@ -65,15 +65,15 @@ impl Inotify {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.0, &mut buffer);
         let mut pending = PendingEvents::default();
-        let mut taken = 0;
-        while taken < MOST || !reader.is_buffer_empty() {
+        let mut count = 0;
+        while count < MOST || !reader.is_buffer_empty() {
             let (flags, watch) = match reader.next() {
                 Ok(event) => (event.events(), event.wd()),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(cause) => return Err(format!("no inotify: {cause}")),
             };
-            taken += 1;
+            count += 1;
             let ours = flags.contains(ReadFlags::QUEUE_OVERFLOW) || watches.contains(&watch);
             pending.changed |= ours;
             pending.unsure |= ours && flags.intersects(ENDS);

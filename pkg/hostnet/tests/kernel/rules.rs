@@ -138,7 +138,7 @@ fn foreign_rules_with_more_conditions_are_neither_taken_for_ours_nor_deleted() {
             assert_eq!(handle.ensure_rule(&plain).unwrap(), ChangeOutcome::Yes, "{condition}");
             // Same priority, and before ours: the kernel would take the foreign one for it.
             let deleted = handle.delete_rule(&plain);
-            assert!(matches!(deleted, Err(Error::RuleInTheWay { .. })), "{condition}: {deleted:?}");
+            assert!(matches!(deleted, Err(Error::ConflictingRule { .. })), "{condition}: {deleted:?}");
             assert!(foreign(handle).unmodelled, "{condition}: the foreign rule is still there");
         });
     }

@@ -99,8 +99,8 @@ fn compare_with_runtimes(directory: &Path, theirs: &[&Loaded]) {
             let mut defaults: Vec<Option<(String, usize, bool)>> = Libcni::ALL
                 .iter()
                 .map(|libcni| default_network(directory, *libcni))
-                .map(|taken| {
-                    taken.map(|(network, appended)| (network.name.clone(), appended, connects_pods(&network)))
+                .map(|found| {
+                    found.map(|(network, appended)| (network.name.clone(), appended, connects_pods(&network)))
                 })
                 .collect();
             defaults.dedup();

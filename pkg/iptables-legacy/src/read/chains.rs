@@ -24,7 +24,7 @@ pub struct LegacyRule<'a> {
     /// Name of the chain.
     pub chain: &'a str,
     /// The chain that it leads to.
-    pub leads_to: Option<&'a str>,
+    pub target_chain: Option<&'a str>,
     /// Name of its target; empty for a verdict or a jump.
     pub target: &'a str,
     /// The target's data, as the kernel's structure lays it out.
@@ -76,13 +76,13 @@ pub(super) fn read_chains(
             continue;
         }
         let chain = chain_at(entry.begin).ok_or("a rule is in no chain")?;
-        let leads_to = match entry.jump_offset()? {
+        let target_chain = match entry.jump_offset()? {
             Some(at) if at != entry.end_offset() => Some(begins(at).ok_or("a jump leads to no chain")?),
             _ => None,
         };
         let target_data = entry.target.get(TARGET_DATA..).unwrap_or_default();
         let (target, verdict) = (entry.target_name()?, entry.plain_verdict(layout)?);
-        note(&LegacyRule { chain, leads_to, target, target_data, verdict, entry })?;
+        note(&LegacyRule { chain, target_chain, target, target_data, verdict, entry })?;
     }
     Ok(chains.into_iter().map(|(_, name)| name).collect())
 }
@@ -220,7 +220,7 @@ mod tests {
                     heads(ERROR),
                 ];
                 let chains = read_chains(&info(), &list.concat(), &layout, |rule| {
-                    rules.push((rule.chain.to_owned(), rule.leads_to.map(str::to_owned)));
+                    rules.push((rule.chain.to_owned(), rule.target_chain.map(str::to_owned)));
                     Ok(())
                 });
                 assert_eq!(chains.unwrap(), ["OUTPUT", "OURS"]);

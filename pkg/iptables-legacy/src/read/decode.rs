@@ -38,7 +38,7 @@ pub(super) fn decode_rule(
     names.extend(Some(rule.target).filter(|name| !name.is_empty()).map(str::to_owned));
     let conditions = EntryConditions { family, layout, entry: rule.entry.bytes };
     let decoded = matches.and_then(|matches| conditions.build_rule(rule, matches, decoder));
-    DecodedRule { rule: decoded, leads_to: rule.leads_to.map(str::to_owned), names }
+    DecodedRule { rule: decoded, target_chain: rule.target_chain.map(str::to_owned), names }
 }
 
 /// A match of an entry.
@@ -113,7 +113,7 @@ impl EntryConditions<'_> {
         if !rule.target.is_empty() {
             return decoder.decode_target(rule.target, *target.get(REVISION)?, rule.target_data, self.family);
         }
-        if let Some(chain) = rule.leads_to {
+        if let Some(chain) = rule.target_chain {
             let chain = Chain(chain.to_owned().into());
             return Some(if is_goto { Target::Goto(chain) } else { Target::Jump(chain) });
         }
@@ -158,7 +158,7 @@ impl EntryConditions<'_> {
         let is_mask = mask.get(compared..)?.iter().all(|byte| *byte == 0);
         let value = match compared {
             0 => return (is_mask && !negated).then_some(None),
-            whole if whole == name.len() + 1 => IfName::new(name),
+            full if full == name.len() + 1 => IfName::new(name),
             start if start == name.len() => IfName::new(&format!("{name}+")),
             _ => return None,
         };

@@ -162,7 +162,7 @@ impl ClassQueue {
         shares.map(|share| share.budget.allows_at()).min().map(|share| share.max(self.budget.allows_at()))
     }
 
-    fn take_event(&mut self, place: usize, order: u64) -> WaitingEvent {
+    fn remove_event(&mut self, place: usize, order: u64) -> WaitingEvent {
         let next = self.waiting.remove(place);
         self.budget.spend();
         if let Some(share) = self.shares.get_mut(next.share_name()) {
@@ -255,7 +255,7 @@ impl EventQueue {
         for queue in self.classes.values_mut() {
             queue.refill_budgets(now);
             if let Some(place) = queue.next_place() {
-                return NextEvent::Publish(queue.take_event(place, order));
+                return NextEvent::Publish(queue.remove_event(place, order));
             }
         }
         let next = self.classes.values().filter_map(ClassQueue::allows_at).min();

@@ -94,7 +94,7 @@ impl NativeListing {
 
     /// Packets are led into one of the tables of an owner.
     #[must_use]
-    pub fn is_led_into(&self, prefix: &str) -> bool {
+    pub fn has_jump_into(&self, prefix: &str) -> bool {
         let mut chains = self.tables_named(prefix).flat_map(|table| &table.chains);
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
@@ -292,9 +292,9 @@ impl ListedRule {
 
     /// In the order of their numbers, which is not the kernel's.
     fn add_attributes(&mut self, name: &str, data: &Attribute<'_>) {
-        let is_strange =
+        let is_unknown =
             |attribute: Result<Attribute<'_>, _>| attribute.map_or(true, |found| found.kind > MOST);
-        if data.nested_attributes().any(is_strange) {
+        if data.nested_attributes().any(is_unknown) {
             self.add_bytes(u16::MAX, data.payload); // as none of ours
         }
         for kind in 1..=MOST {

@@ -185,6 +185,6 @@ fn route_state(place: &str, route: &PathRoute) -> RouteState {
 /// A single host is written without its prefix length, as `ip` does.
 fn route_destination(dst: &IpNet) -> String {
     let text = dst.to_string();
-    let whole = if dst.addr().is_ipv4() { "/32" } else { "/128" };
-    text.strip_suffix(whole).map_or(text.clone(), str::to_owned)
+    let full_prefix = if dst.addr().is_ipv4() { "/32" } else { "/128" };
+    text.strip_suffix(full_prefix).map_or(text.clone(), str::to_owned)
 }

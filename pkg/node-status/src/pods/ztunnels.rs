@@ -19,7 +19,7 @@ pub(crate) fn ztunnel_states(snapshot: &AgentSnapshot, active: Option<u32>) -> V
             dns_proxy: one.dns_capture,
             ..ZtunnelState::default()
         };
-        match &snapshot.way {
+        match &snapshot.capture {
             CaptureSnapshot::Node { desired: Some(desired), .. } => {
                 let slot = ZtunnelSlot::BOTH.into_iter().find(|slot| {
                     desired.ztunnel_in(*slot).is_some_and(|generation| generation.uid == one.uid)

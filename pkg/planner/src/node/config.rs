@@ -187,7 +187,7 @@ impl NodeConfig {
 
     /// Whether a policy rule of somebody else stands between ours.
     #[must_use]
-    pub fn is_in_the_way(&self, priority: Option<u32>) -> bool {
+    pub fn has_priority_conflict(&self, priority: Option<u32>) -> bool {
         let ours = self.priorities.first..self.priorities.first + RULES;
         priority.is_some_and(|priority| ours.contains(&priority))
     }

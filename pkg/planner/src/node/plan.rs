@@ -46,7 +46,7 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
     let mut steps = Vec::new();
     let missing = desired.families().into_iter().filter(|family| !observed.sets.contains_key(family));
     steps.extend(missing.map(Operation::CreateSet));
-    let (nets, ways) = route_changes(config, desired, observed);
+    let (nets, vias) = route_changes(config, desired, observed);
     steps.extend(route_step(NetnsPlace::Node, nets, RouteEdit::Replace));
     // Without its rule a packet goes where a later one leads it, by a link perhaps that is made anew.
     let rules: Vec<PathRule> =
@@ -58,7 +58,7 @@ fn build_steps(config: &NodeConfig, desired: &DesiredState, observed: &ObservedS
             steps.extend(slot_steps(config, slot, ztunnel, observed));
         }
     }
-    steps.extend(way_steps(config, desired, observed, ways));
+    steps.extend(path_steps(config, desired, observed, vias));
     steps.extend(join_steps(desired, observed));
     steps.extend(tidy_steps(config, desired, observed, &rules));
     steps
@@ -148,31 +148,31 @@ fn route_changes(
     let enrolled = |net: IpNet| {
         observed.sets.get(&Family::of_ip(net.addr())).is_some_and(|members| members.contains_key(&net.addr()))
     };
-    let is_way = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
+    let is_via = |route: &PathRoute| matches!(route.to, RouteTo::Via(..));
     let stay = ZtunnelSlot::BOTH.into_iter().filter(|slot| missing_pairs(*slot, observed).is_empty());
     let answers: Vec<_> = stay.map(|slot| TableId(config.tables.slot_return + slot.number())).collect();
-    let has_way_to_come = |net: &PathRoute| {
-        let of_table = |way: &PathRoute| (way.family, way.table) == (net.family, net.table) && is_way(way);
+    let has_pending_via = |net: &PathRoute| {
+        let of_table = |via: &PathRoute| (via.family, via.table) == (net.family, net.table) && is_via(via);
         answers.contains(&net.table) && changed.iter().any(of_table)
     };
     let is_net =
-        |route: &PathRoute| !is_way(route) && !has_way_to_come(route) && route.dst.is_none_or(enrolled);
-    let (nets, mut ways): (Vec<_>, Vec<_>) = changed.iter().cloned().partition(is_net);
-    ways.sort_by_key(|route| !is_way(route));
-    (nets, ways)
+        |route: &PathRoute| !is_via(route) && !has_pending_via(route) && route.dst.is_none_or(enrolled);
+    let (nets, mut vias): (Vec<_>, Vec<_>) = changed.iter().cloned().partition(is_net);
+    vias.sort_by_key(|route| !is_via(route));
+    (nets, vias)
 }
 
 /// The ways, then what marks packets for them, then where new connections go: a switch is the last of these steps, and
 /// replaces each route at one moment.
-fn way_steps(
+fn path_steps(
     config: &NodeConfig,
     desired: &DesiredState,
     observed: &ObservedState,
-    ways: Vec<PathRoute>,
+    vias: Vec<PathRoute>,
 ) -> Vec<Operation> {
     let tables = [config.tables.inbound, config.tables.outbound];
     let (new_connections, of_slots): (Vec<_>, Vec<_>) =
-        ways.into_iter().partition(|route| tables.contains(&route.table.0));
+        vias.into_iter().partition(|route| tables.contains(&route.table.0));
     let mut steps: Vec<Operation> =
         route_step(NetnsPlace::Node, of_slots, RouteEdit::Replace).into_iter().collect();
     let families = desired.families();

@@ -120,12 +120,12 @@ fn slot_routes(
 ) -> Vec<PathRoute> {
     let Some(ip) = ztunnel.ip(family) else { return Vec::new() };
     let tables = config.tables;
-    let ways = [
+    let vias = [
         (tables.slot_inbound, route_via(config, Direction::Inbound, slot, family)),
         (tables.slot_outbound, route_via(config, Direction::Outbound, slot, family)),
         (tables.slot_return, RouteTo::Via(ip, ztunnel.veth.clone())),
     ];
-    ways.into_iter()
+    vias.into_iter()
         .map(|(base, to)| {
             let table = TableId(base + slot.number());
             PathRoute { family, table, dst: None, metric: METRIC, to }

@@ -23,7 +23,7 @@ pub(super) struct Stability {
     repairs: u32,
     repaired: AgentTime,
     /// Observations in a row that found the rules in place, and when the last one was that counts.
-    whole: u32,
+    intact: u32,
     observed: AgentTime,
     unstable: bool,
 }
@@ -36,26 +36,26 @@ impl Stability {
             if now.saturating_sub(self.observed) < FIRST_RECHECK {
                 return;
             }
-            (self.whole, self.observed) = (self.whole.saturating_add(1), now);
-            self.unstable &= self.whole < ENOUGH;
+            (self.intact, self.observed) = (self.intact.saturating_add(1), now);
+            self.unstable &= self.intact < ENOUGH;
             return;
         }
         if now.saturating_sub(self.repaired) > SERIES {
             self.repairs = 0;
         }
-        (self.repairs, self.repaired, self.whole) = (self.repairs.saturating_add(1), now, 0);
+        (self.repairs, self.repaired, self.intact) = (self.repairs.saturating_add(1), now, 0);
         self.observed = now;
         self.unstable |= self.repairs >= ENOUGH;
     }
 
     /// Records that the pod's rules could not be observed, or not be kept in place.
     pub(super) fn record_failure(&mut self) {
-        self.whole = 0;
+        self.intact = 0;
     }
 
     /// How soon its rules are to be observed again; `None`: as usual.
     pub(super) fn recheck_delay(&self) -> Option<Duration> {
-        (self.repairs > 0 && self.whole < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
+        (self.repairs > 0 && self.intact < ENOUGH).then(|| RECHECK.delay_after(self.repairs))
     }
 
     /// They were removed repeatedly, and have not been found in place often enough since.

@@ -15,7 +15,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 self.due = now;
                 self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
                 if let Some(netns) = netns {
-                    self.settle_in(netns);
+                    self.set_netns(netns);
                 }
                 self.begin_capture().into_iter().chain(self.answer_served()).collect()
             }
@@ -44,7 +44,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
             PodEvent::Found { netns, captured } if !self.is_awaited() => {
                 self.adopted = captured;
                 let had_other = self.netns.is_some();
-                if self.settle_in(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
+                if self.set_netns(netns) && had_other { vec![PodAction::Moved] } else { Vec::new() }
             }
             PodEvent::Found { .. } => Vec::new(), // the ADD knows better
             PodEvent::DiscoveryDone { there } => {
@@ -76,7 +76,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
     }
 
     /// Sets the pod's network namespace. Returns whether it is another one than before.
-    fn settle_in(&mut self, netns: N) -> bool {
+    fn set_netns(&mut self, netns: N) -> bool {
         if self.netns == Some(netns) {
             return false;
         }

@@ -132,8 +132,8 @@ pub(super) fn has_no_api(state: &StateReport) -> bool {
 }
 
 /// By which way, in words.
-pub(super) fn by_way(way: Option<RedirectionMode>) -> &'static str {
-    match way {
+pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
+    match mode {
         Some(RedirectionMode::Sidecar) => {
             ": rules in its network namespace redirect its traffic to its own sidecar"
         }
@@ -152,7 +152,7 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
         CaptureState::Captured => {
             let code =
                 if pod.mode == Some(RedirectionMode::Sidecar) { "captured-sidecar" } else { "captured" };
-            Finding::well(code, format!("The pod {title} is captured{}.", by_way(pod.mode)), &[])
+            Finding::well(code, format!("The pod {title} is captured{}.", by_mode(pod.mode)), &[])
         }
         CaptureState::Bypassing => {
             let message = format!(

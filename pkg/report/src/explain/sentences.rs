@@ -71,8 +71,8 @@ fn reason_sentence(pod: &PodState) -> Option<String> {
     })
 }
 
-fn mode_clause(way: Option<RedirectionMode>) -> &'static str {
-    match way {
+fn mode_clause(mode: Option<RedirectionMode>) -> &'static str {
+    match mode {
         Some(RedirectionMode::Sidecar) => " by its own sidecar",
         Some(RedirectionMode::Node) => " on the node",
         Some(RedirectionMode::InPod) => " in its network namespace",

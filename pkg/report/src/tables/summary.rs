@@ -2,7 +2,7 @@
 
 use pod_status::CaptureState;
 
-use super::{Cell, Colour, not_known, render_table, whole_seconds};
+use super::{Cell, Colour, not_known, render_table, truncate_to_seconds};
 use crate::{
     pod::PodState,
     state::{Observer, StateReport},
@@ -30,8 +30,10 @@ fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
         Observer::Agent => format!("the agent ({})", sanitize_text(&state.version)),
         Observer::Command => "this command: the agent does not run".to_owned(),
     };
-    let way = match (node.mode, node.ambient_enabled) {
-        (Some(way), _) => format!("captures {way} (configured: {})", sanitize_text(&node.configured_mode)),
+    let mode_text = match (node.mode, node.ambient_enabled) {
+        (Some(mode_text), _) => {
+            format!("captures {mode_text} (configured: {})", sanitize_text(&node.configured_mode))
+        }
         (None, true) => "no mode in use".to_owned(),
         (None, false) => "off".to_owned(),
     };
@@ -39,15 +41,15 @@ fn of_node(state: &StateReport) -> Vec<Vec<Cell>> {
         summary_row("Node", Cell::plain(&node.name)),
         summary_row(
             "Observed",
-            Cell::plain(&format!("{} by {by}", whole_seconds(&state.observation.observed_at))),
+            Cell::plain(&format!("{} by {by}", truncate_to_seconds(&state.observation.observed_at))),
         ),
     ];
     rows.extend(
         node.agent_started_at
             .iter()
-            .map(|started| summary_row("Agent since", Cell::plain(&whole_seconds(started)))),
+            .map(|started| summary_row("Agent since", Cell::plain(&truncate_to_seconds(started)))),
     );
-    rows.push(summary_row("Ambient mode", Cell::plain(&way)));
+    rows.push(summary_row("Ambient mode", Cell::plain(&mode_text)));
     rows
 }
 

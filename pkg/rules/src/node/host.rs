@@ -19,7 +19,7 @@ pub fn host_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>) -> RuleSe
     add_prerouting_rules(config, host, &mut rules);
     made_here(&config.marks, host, &mut rules);
     add_forward_rules(config, &mut rules);
-    kept_whole(config, host, &mut rules);
+    accept_established(config, host, &mut rules);
     rules
 }
 
@@ -58,7 +58,7 @@ fn add_known_rules(config: &NodeRulesConfig, host: &NodeParameters<'_>, mangle: 
     for link in std::iter::once(&config.links.any).chain(veths) {
         mangle.push(&KNOWN, Rule::new(Target::Goto(RETURNED)).input(link));
     }
-    mangle.push(&KNOWN, Rule::new(Target::RestoreMark(config.marks.way_mask())));
+    mangle.push(&KNOWN, Rule::new(Target::RestoreMark(config.marks.path_mask())));
     mangle.push(&RETURNED, set_mark(config.marks.skip));
 }
 
@@ -99,7 +99,7 @@ fn made_here(marks: &NodeMarks, host: &NodeParameters<'_>, rules: &mut RuleSet) 
 fn belongs_to_a_slot(config: &NodeRulesConfig, table: Table, chain: &Chain, rules: &mut RuleSet) {
     let NodeRulesConfig { links, marks, .. } = config;
     let mut push = |link: &IfName, value: u32| {
-        let mark = Mark { value, mask: marks.way_mask() };
+        let mark = Mark { value, mask: marks.path_mask() };
         rules.table_mut(table).push(chain, Rule::new(Target::SetConnMark(mark)).output(link));
     };
     for ((inbound, outbound), slot) in links.inbound.iter().zip(&links.outbound).zip(marks.slots) {
@@ -127,7 +127,7 @@ fn add_forward_rules(config: &NodeRulesConfig, rules: &mut RuleSet) {
 /// On its way to the ztunnel a packet keeps its addresses, a service's among them. DNS is the exception: it is sent to
 /// the ztunnel by address. A client of a service that others would masquerade stays who it is: the ztunnel connects on
 /// under the address that it sees, and answers to the node's own would never come back.
-fn kept_whole(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
+fn accept_established(config: &NodeRulesConfig, host: &NodeParameters<'_>, rules: &mut RuleSet) {
     let outbound = Rule::new(Target::Accept).when(mark_is(config.marks.outbound));
     rules.add_first_jump(Table::Nat, Hook::Prerouting, &PREROUTING, &Rule::new(Target::Return));
     rules.table_mut(Table::Nat).push(&PREROUTING, outbound);

@@ -15,7 +15,7 @@ use crate::ir::{
 
 /// Understands the words behind `-A CHAIN`, or gives up.
 pub(super) fn parse(arguments: &[String]) -> Option<Rule> {
-    let mut reader = RuleArguments { rest: arguments.iter() };
+    let mut reader = RuleArguments { remaining: arguments.iter() };
     let mut rule = Rule::new(Target::Return);
     let mut negated = false;
     while let Some(word) = reader.next_argument() {
@@ -42,16 +42,16 @@ pub(super) fn parse(arguments: &[String]) -> Option<Rule> {
 }
 
 struct RuleArguments<'a> {
-    rest: Iter<'a, String>,
+    remaining: Iter<'a, String>,
 }
 
 impl<'a> RuleArguments<'a> {
     fn next_argument(&mut self) -> Option<&'a str> {
-        self.rest.next().map(String::as_str)
+        self.remaining.next().map(String::as_str)
     }
 
     fn peek_word(&self) -> Option<&'a str> {
-        self.rest.as_slice().first().map(String::as_str)
+        self.remaining.as_slice().first().map(String::as_str)
     }
 
     fn parse_next<T: FromStr>(&mut self) -> Option<T> {
@@ -62,7 +62,7 @@ impl<'a> RuleArguments<'a> {
     fn accept_argument(&mut self, word: &str) -> bool {
         let found = self.peek_word() == Some(word);
         if found {
-            self.rest.next();
+            self.remaining.next();
         }
         found
     }

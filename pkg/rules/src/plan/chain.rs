@@ -25,7 +25,7 @@ pub(super) struct ChainDifference {
     /// Whether the chain exists.
     pub(super) exists: bool,
     /// How it is repaired.
-    pub(super) way: ChainUpdate,
+    pub(super) update: ChainUpdate,
     /// The difference as text.
     pub(super) why: String,
 }
@@ -38,9 +38,9 @@ pub(super) fn chain_difference(
     have: &SavedTable,
 ) -> Option<ChainDifference> {
     let table = table.name();
-    let of = |exists, way, what: String| {
+    let of = |exists, update, what: String| {
         let why = format!("{table}: chain {chain} {what}");
-        Some(ChainDifference { chain: chain.clone(), exists, way, why })
+        Some(ChainDifference { chain: chain.clone(), exists, update, why })
     };
     if !have.chains.iter().any(|name| *name == chain.0) {
         return of(false, ChainUpdate::Fill, "is missing".to_owned());

@@ -98,9 +98,9 @@ impl TableEdit {
 
     /// The part that no packet comes to before the jumps are there, and the rest.
     fn split_before_jumps(&self) -> (TableEdit, TableEdit) {
-        let mut lead = self.clone();
-        let (declare, adds) = (mem::take(&mut lead.declare), mem::take(&mut lead.adds));
-        (TableEdit { declare, adds, ..TableEdit::without_change(self.table) }, lead)
+        let mut with_jumps = self.clone();
+        let (declare, adds) = (mem::take(&mut with_jumps.declare), mem::take(&mut with_jumps.adds));
+        (TableEdit { declare, adds, ..TableEdit::without_change(self.table) }, with_jumps)
     }
 
     /// Of no change.
@@ -162,11 +162,11 @@ impl RuleChange {
     /// Takes out the deletions of rules that a tool cannot be told, because they are not understood; they have handles. Returns
     /// them as a change of their own, which comes first.
     #[must_use]
-    pub fn take_strange_deletes(&mut self) -> RuleChange {
+    pub fn split_opaque_deletes(&mut self) -> RuleChange {
         let mut edits = Vec::new();
         for edit in &mut self.edits {
-            let is_strange = |rule: &SavedRule| rule.rule.is_none() && rule.handle.is_some();
-            let (deletes, rest) = mem::take(&mut edit.deletes).into_iter().partition(is_strange);
+            let is_opaque = |rule: &SavedRule| rule.rule.is_none() && rule.handle.is_some();
+            let (deletes, rest) = mem::take(&mut edit.deletes).into_iter().partition(is_opaque);
             edit.deletes = rest;
             edits.push(TableEdit { deletes, ..TableEdit::without_change(edit.table) });
         }
@@ -181,11 +181,12 @@ impl RuleChange {
         if self.edits.iter().all(|edit| edit.jumps.is_empty()) {
             return None;
         }
-        let (fill, lead): (Vec<_>, Vec<_>) = self.edits.iter().map(TableEdit::split_before_jumps).unzip();
+        let (fill, with_jumps): (Vec<_>, Vec<_>) =
+            self.edits.iter().map(TableEdit::split_before_jumps).unzip();
         let of = |edits: Vec<TableEdit>| RuleChange {
             edits: edits.into_iter().filter(|edit| !edit.is_empty()).collect(),
         };
-        Some((of(fill), of(lead)))
+        Some((of(fill), of(with_jumps)))
     }
 
     /// Every difference in words.

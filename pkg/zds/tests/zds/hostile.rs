@@ -13,9 +13,13 @@ use super::*;
 const SHORT: Duration = Duration::from_millis(200);
 
 fn impatient() -> Agent {
-    let stranger_pause = Duration::ZERO;
-    let agent =
-        Agent::with(ZdsDeadlines { hello: SHORT, answer: SHORT, stranger_pause, ..ZdsDeadlines::default() });
+    let delay = Duration::ZERO;
+    let agent = Agent::with(ZdsDeadlines {
+        hello: SHORT,
+        answer: SHORT,
+        unknown_peer_delay: delay,
+        ..ZdsDeadlines::default()
+    });
     agent.hub.start_snapshots();
     agent.hub.set_workload(workload("a", 0));
     agent
@@ -179,10 +183,10 @@ fn file_descriptors() {
 #[test]
 fn too_many() {
     let agent = Agent::open();
-    let mut all: Vec<Ztunnel> = (0..zds::MAX_STRANGERS).map(|_| agent.ztunnel()).collect();
+    let mut all: Vec<Ztunnel> = (0..zds::MAX_UNKNOWN_PEERS).map(|_| agent.ztunnel()).collect();
     let refused = Ztunnel::dial(&agent.socket()).is_closed();
     assert!(refused < Duration::from_secs(4), "only its time was up");
-    assert_eq!(agent.hub.state().connections.len(), zds::MAX_STRANGERS);
+    assert_eq!(agent.hub.state().connections.len(), zds::MAX_UNKNOWN_PEERS);
     drop(all.pop());
     agent.hub.set_workload(workload("a", 0));
     // There is room when the thread of the one that left has ended, a moment after it has said goodbye.

@@ -153,7 +153,7 @@ fn the_address_of_a_ztunnel_pod_makes_no_ztunnel() {
     real.acks(&add("a", 0));
     fake.hears_nothing();
     let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
-    assert_eq!(found, [(PeerStanding::Namespace, true), (PeerStanding::Stranger, false)]);
+    assert_eq!(found, [(PeerStanding::Namespace, true), (PeerStanding::Unknown, false)]);
     assert_eq!(agent.unknown(), 1, "it is counted");
 }
 
@@ -178,7 +178,7 @@ fn without_a_known_namespace_the_address_counts_least() {
     real.acks(&add("a", 0));
     fake.hears_nothing();
     let found: Vec<_> = agent.hub.state().connections.iter().map(|one| (one.standing, one.newest)).collect();
-    assert_eq!(found, [(PeerStanding::Stranger, false), (PeerStanding::Namespace, true)]);
+    assert_eq!(found, [(PeerStanding::Unknown, false), (PeerStanding::Namespace, true)]);
 }
 
 /// With hostNetwork the namespace of ztunnel is the node's, in a rollout that of two pods.
@@ -206,7 +206,7 @@ fn named((pod, uid): (ZtunnelPod, &str)) -> ZtunnelPod {
 fn a_stranger_without_a_hello_is_closed_within_a_second() {
     let agent = Agent::open();
     agent.hub.set_ztunnels(vec![known(1, 1, 1)]);
-    let held: Vec<Ztunnel> = (0..zds::MAX_STRANGERS).map(|_| dial_from(&agent, 2)).collect();
+    let held: Vec<Ztunnel> = (0..zds::MAX_UNKNOWN_PEERS).map(|_| dial_from(&agent, 2)).collect();
     assert!(dial_from(&agent, 2).is_closed() < Duration::from_millis(900), "no place is left");
     drop(served_from(&agent, 1, &[]));
     for stranger in held {

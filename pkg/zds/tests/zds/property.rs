@@ -92,7 +92,7 @@ impl World {
         let deadlines = ZdsDeadlines {
             first_retry,
             last_retry: first_retry,
-            stranger_pause: Duration::ZERO,
+            unknown_peer_delay: Duration::ZERO,
             ..ZdsDeadlines::default()
         };
         World {

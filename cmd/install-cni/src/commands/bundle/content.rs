@@ -176,7 +176,7 @@ fn plugin_log_files(settings: &DaemonSettings) -> Vec<(String, String)> {
     let mut before = file.clone().into_os_string();
     before.push(".1");
     let logs = [("logs/plugin.log", file.as_path()), ("logs/plugin.log.1", Path::new(&before))];
-    let read = logs.into_iter().filter_map(|(name, path)| match end_of(path) {
+    let read = logs.into_iter().filter_map(|(name, path)| match read_tail(path) {
         Ok(text) => Some((name.to_owned(), text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some((name.to_owned(), format!("cannot be read: {error}\n"))),
@@ -184,7 +184,7 @@ fn plugin_log_files(settings: &DaemonSettings) -> Vec<(String, String)> {
     read.collect()
 }
 
-fn end_of(path: &Path) -> io::Result<String> {
+fn read_tail(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG)))?;

@@ -179,13 +179,13 @@ pub(crate) struct GenerationResult {
     pub(in crate::in_pod) uid: PodUid,
     pub(in crate::in_pod) netns: NetnsId,
     /// Their snapshot, if they are in place; otherwise they have to be verified.
-    pub(in crate::in_pod) whole: Option<Arc<PodRulesSnapshot>>,
+    pub(in crate::in_pod) in_place: Option<Arc<PodRulesSnapshot>>,
 }
 
 impl GenerationCheck {
     /// Returns the result for this pod.
-    pub(in crate::in_pod) fn to_result(&self, whole: Option<Arc<PodRulesSnapshot>>) -> GenerationResult {
-        GenerationResult { uid: self.uid.clone(), netns: self.netns.id(), whole }
+    pub(in crate::in_pod) fn to_result(&self, in_place: Option<Arc<PodRulesSnapshot>>) -> GenerationResult {
+        GenerationResult { uid: self.uid.clone(), netns: self.netns.id(), in_place }
     }
 }
 

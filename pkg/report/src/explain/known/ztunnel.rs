@@ -26,9 +26,9 @@ pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Find
 pub(crate) type MissingZtunnel = (&'static str, &'static [&'static str]);
 
 /// The ztunnel that pods of this capture mode lack; `None`: one serves them, or that is not known.
-fn missing_ztunnel(state: &StateReport, way: RedirectionMode) -> Option<MissingZtunnel> {
+fn missing_ztunnel(state: &StateReport, mode: RedirectionMode) -> Option<MissingZtunnel> {
     let ztunnels = &state.ztunnels;
-    match way {
+    match mode {
         RedirectionMode::Sidecar => None,
         RedirectionMode::Node => {
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
@@ -66,8 +66,8 @@ const SOCKET: &str =
 
 /// With capture on the node.
 pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding> {
-    let way = pod.mode.filter(|way| *way == RedirectionMode::Node)?;
-    let (there, advice) = missing_ztunnel(state, way)?;
+    let mode = pod.mode.filter(|mode| *mode == RedirectionMode::Node)?;
+    let (there, advice) = missing_ztunnel(state, mode)?;
     // A document that was made without an agent cannot say which ztunnel is ready.
     if state.observation.observer == Observer::Command && pod.capture == CaptureState::Captured {
         return None;
@@ -90,8 +90,8 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
 /// With in-pod capture: no ztunnel talks to the agent.
 pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Finding> {
     let serves = pod.ztunnel.as_ref().is_some_and(|ztunnel| ztunnel.acknowledged);
-    let way = pod.mode.filter(|way| *way == RedirectionMode::InPod && !serves)?;
-    let (there, advice) = missing_ztunnel(state, way)?;
+    let mode = pod.mode.filter(|mode| *mode == RedirectionMode::InPod && !serves)?;
+    let (there, advice) = missing_ztunnel(state, mode)?;
     let message = format!(
         "{there}, so ztunnel does not serve the pod {}. {}",
         pod_title(pod),
