@@ -1,6 +1,6 @@
 //! The plugin's log lines: collected during the call, sent to the agent in one POST at its end.
 //!
-//! When the agent is away they go to stderr, which the runtime logs, and to `log_file`, when configured.
+//! When the agent is unavailable they go to stderr, which the runtime logs, and to `log_file`, when configured.
 
 use std::{
     collections::BTreeMap,

@@ -2,7 +2,7 @@
 //!
 //! A runtime kills a plugin that takes too long, the kernel one that takes too much. The iptables tools that it had
 //! started live on and commit a little later. An ADD that looks at the tables before that and writes after it would put
-//! every jump into the built-in chains a second time. So each ADD first takes its turn: a name among the abstract Unix
+//! every jump into the built-in chains a second time. So each ADD first takes a lock: a name among the abstract Unix
 //! sockets of the pod's namespace, which exists once, and which the tools inherit. It is free again when the last of
 //! them has ended.
 
@@ -29,7 +29,7 @@ pub struct NetnsLock {
     _name: UnixDatagram,
 }
 
-/// The turn does not come.
+/// The lock is not free in time.
 #[derive(Debug)]
 pub struct NetnsBusy(io::Error);
 
@@ -41,7 +41,7 @@ impl fmt::Display for NetnsBusy {
 
 impl std::error::Error for NetnsBusy {}
 
-/// Waits for the turn in the calling thread's network namespace.
+/// Waits for the lock in the calling thread's network namespace.
 ///
 /// # Errors
 /// [`NetnsBusy`] when another call, or what it left behind, does not come to its end.

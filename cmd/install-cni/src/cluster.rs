@@ -1,6 +1,6 @@
 //! What the daemon follows in the API: its ConfigMap and its DaemonSet; and what it tells: Events.
 //!
-//! Nothing here is needed for the installation. While the API server is away, everything goes on with what is known.
+//! Nothing here is needed for the installation. While the API server is unavailable, everything goes on with what is known.
 
 use std::{
     collections::BTreeMap,
@@ -107,7 +107,7 @@ pub(crate) async fn follow_resources(
     tokio::join!(config_map, owner, notices::publish_events(&client, &settings, sources));
 }
 
-/// Pauses while something is not there yet.
+/// Back-off while something is not there yet.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_BACKOFF: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff::new(FIRST_BACKOFF, LAST_BACKOFF);

@@ -256,7 +256,7 @@ impl Daemon {
         info!(target: "install", signal = name, "shutting down");
         watch_node.abort(); // it would write down the state that is about to be removed
         if let Some(condition) = condition {
-            condition.abort(); // an end is no trouble of the node's
+            condition.abort(); // an end is no problem of the node
         }
         let done = self.shut_down(work, AgentThread { handle, ended, marker }).await;
         drop(stop);

@@ -98,7 +98,7 @@ fn redirected_pods(pods: &[PodState]) -> BTreeSet<PodKey> {
     pods.map(|pod| (pod.namespace.clone(), pod.name.clone())).collect()
 }
 
-/// The one whose turn it is after another; after the last one the first.
+/// The one that follows another; after the last one the first.
 fn next_pod(pods: &BTreeSet<PodKey>, last: Option<PodKey>) -> Option<&PodKey> {
     let later = last.and_then(|last| pods.iter().find(|key| **key > last));
     later.or_else(|| pods.first())

@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::health::HealthProbe;
 
-/// After a look of this length, a pause of so many times its length, and at most so long.
+/// After an observation of this length, an idle time of so many times its length, and at most so long.
 const IDLE_FACTOR: u32 = 3;
 const LONGEST_IDLE: Duration = Duration::from_secs(2);
 /// How often the state is written down for commands that find no agent, if nothing changes.
@@ -169,7 +169,7 @@ impl StateCollector {
         Arc::clone(&self.proving).lock_owned().await
     }
 
-    /// Proves one pod of a state, which was observed after [`StateCollector::wait_turn`].
+    /// Proves one pod of a state, which was observed after [`StateCollector::wait_for_proof`].
     ///
     /// # Errors
     /// As [`StateCollector::collect_state`].

@@ -49,7 +49,7 @@ impl Uninstallation {
         Uninstallation { is_ambient: finds_ambient(&settings), settings }
     }
 
-    /// An agent, ours or Istio's, would put everything back.
+    /// An agent, ours or Istio's, would restore everything.
     fn refuse_beside_agent(&self) -> Result<()> {
         match self.daemon_sockets().into_iter().find(|socket| UnixStream::connect(socket).is_ok()) {
             None => Ok(()),

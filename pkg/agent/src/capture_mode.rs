@@ -40,7 +40,7 @@ pub trait CaptureMode: Send {
     /// Whether a request waits for the next pass.
     fn is_awaited(&self) -> bool;
 
-    /// Answers the requests that wait for a pass; `trouble`: why no pod can be enrolled.
+    /// Answers the requests that wait for a pass; `problem`: why no pod can be enrolled.
     fn answer_requests(&mut self, problem: Option<&Reason>);
 
     /// Enrols a pod.

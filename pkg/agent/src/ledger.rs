@@ -139,7 +139,7 @@ impl AttachmentLedger {
     }
 
     /// A container was deleted. Returns its addresses that belong to no other pod, and the UID that they were added with;
-    /// `told` is what the call itself reports, for an agent that did not receive the ADD.
+    /// `reported` is what the call itself reports, for an agent that did not receive the ADD.
     pub fn record_delete(&mut self, container: &ContainerId, reported: PodAttachment) -> PodAttachment {
         self.last += 1;
         let record = self.records.remove(container);

@@ -212,7 +212,7 @@ impl NoticeTracker {
         self.observe_pod(pod, standing, status, || why.to_owned(), now);
     }
 
-    /// Rules that another component had changed were restored. `led`: what they redirect, and where.
+    /// Rules that another component had changed were restored. `what_is_redirected`: which traffic, and where.
     pub fn report_repair(&self, what_is_redirected: &str, what: &[String]) {
         self.emit_warning(
             "DriftRepaired",

@@ -48,7 +48,7 @@ pub(crate) struct RetrySeries {
 }
 
 impl RetrySeries {
-    /// The pause after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
+    /// The delay after a try that failed at `elapsed` since the call; `None`: give up. `random` is of 0 to 1.
     pub(crate) fn next_delay(
         &mut self,
         policy: &RetryPolicy,

@@ -1,4 +1,4 @@
-//! Takes out what looks like a credential. There should be none: this is for lines of others that quote one.
+//! Takes out what looks like a credential. There should be none: this is for foreign lines that quote one.
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ fn redact_named_values(line: &str) -> String {
     line
 }
 
-/// Words that are tokens by their look, or stand behind `Bearer`.
+/// Words that are tokens by their form, or stand behind `Bearer`.
 fn redact_secrets(line: &str) -> String {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.+/=~".contains(c);
     let mut text = String::with_capacity(line.len());

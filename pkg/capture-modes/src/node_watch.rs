@@ -2,7 +2,7 @@
 //!
 //! The kernel is asked at a short interval how often rules of nf_tables were changed, and how many members our sets have: a few
 //! small requests. Which members these are is compared once a second. Our own rules are read again only when somebody's were changed. Notifications of rules name the process, but
-//! make transactions of others, such as kube-proxy's, up to a third slower, so they are used only if the operator wants that; sets
+//! make foreign transactions, such as kube-proxy's, up to a third slower, so they are used only if the operator wants that; sets
 //! have none. Those of policy rules, routes and links are read in the same rhythm.
 
 use std::{
@@ -87,7 +87,7 @@ pub(crate) struct NodeObjects {
     pub(crate) network: bool,
     /// Watches the network namespaces of ztunnels; `None`: nothing in there is ours.
     pub(crate) ztunnels: Option<ZtunnelWatcher>,
-    /// Whether the process that changes rules is to be named, at the cost of others' transactions.
+    /// Whether the process that changes rules is to be named, at the cost of foreign transactions.
     pub(crate) attributed: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct NetConf {
     pub log_level: Option<String>,
     /// `log_uds_address`, else in `cni_agent_run_dir`: path of the agent's log socket.
     pub log_uds_address: Option<String>,
-    /// `log_file`, else in `cni_agent_run_dir`: where log lines go while the agent is away.
+    /// `log_file`, else in `cni_agent_run_dir`: where log lines go while the agent is unavailable.
     pub log_file: Option<String>,
     /// `ambient_enabled`: decide about ambient mode too.
     pub ambient_enabled: bool,

@@ -136,7 +136,7 @@ pub fn entry_status(existing: &[u8], entry: &ConflistEntry) -> Result<EntryStatu
 }
 
 /// Whether `converted` without our entry is just what [`merge_entry`] makes of the single configuration `original`. Then
-/// nobody has changed it since, and the original can be put back in its place. No when one of them cannot be read.
+/// nobody has changed it since, and the original can be restored in its place. No when one of them cannot be read.
 #[must_use]
 pub fn is_conversion_of(converted: &[u8], original: &[u8]) -> bool {
     let (Ok(ConfigFile::List(mut list)), Ok(ConfigFile::Single(conf))) =

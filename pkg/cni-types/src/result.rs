@@ -129,7 +129,7 @@ impl<'a> PrevResult<'a> {
     }
 
     /// The text to print for a configuration of that version: the bytes as they came if they are of that version (unknown
-    /// members, order and numbers included), else converted. A conversion keeps what the wanted version can hold:
+    /// members, order and numbers included), else converted. A conversion keeps what the requested version can hold:
     /// unknown members stay; a result of 0.1.0 or 0.2.0 holds one address per family, and no interfaces.
     #[must_use]
     pub fn output_for(&self, requested: CniVersion) -> String {

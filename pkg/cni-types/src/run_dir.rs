@@ -10,7 +10,7 @@ pub const LOG_SOCKET: &str = "log.sock";
 pub const EVENT_SOCKET: &str = "pluginevent.sock";
 /// The plugin's credential.
 pub const KUBECONFIG: &str = "istio-cni-kubeconfig";
-/// The plugin's log lines while the agent is away.
+/// The plugin's log lines while the agent is unavailable.
 pub const LOG_FILE: &str = "istio-cni.log";
 /// Locks of pods' legacy tables: a directory.
 pub const LOCKS: &str = "locks";

@@ -162,7 +162,7 @@ pub fn outside_connections() -> Result<Vec<TrackedConnection>, Error> {
 /// Closes all connections that redirection concerns, and answers with how many there were.
 ///
 /// # Errors
-/// The kernel refuses, such as one that cannot close sockets of others (`CONFIG_INET_DIAG_DESTROY`).
+/// The kernel refuses, such as one that cannot close foreign sockets (`CONFIG_INET_DIAG_DESTROY`).
 pub fn reset_connections(concerns: &dyn Fn(&TcpSocket) -> bool) -> Result<usize, Error> {
     let refused = |source| Error::Tracking { step: "close a connection", source };
     let mut handle = sockdiag::open_handle().map_err(Error::Sockets)?;

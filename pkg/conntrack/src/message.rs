@@ -83,7 +83,7 @@ pub(crate) fn insert_request(original: TcpTuple, state: TcpState, mark: u32) -> 
     message
 }
 
-/// Gives a connection that is known a mark, and leaves the bits of others.
+/// Gives a connection that is known a mark, and leaves foreign bits.
 pub(crate) fn set_mark(original: TcpTuple, mark: Mark) -> NetlinkRequest {
     let mut message = new_request(NEW, original.family(), MessageFlags::NONE);
     put_tuple(&mut message, ORIGINAL, original, TrackedProtocol::Tcp);

@@ -31,14 +31,14 @@ const RELIST: Duration = Duration::from_secs(1);
 const LAST_RELIST: Duration = Duration::from_secs(30);
 
 /// Tells the facts about the pods of this node and about all namespaces, for as long as it is polled. While the API
-/// server is away nothing is told; afterwards all is told again if need be.
+/// server is unavailable nothing is sent; afterwards all is sent again if need be.
 ///
 /// A list comes from a cache, which may be older than what was told before. What is known and is not in it stays as it is,
 /// and so does what it shows as it was before, both as [`Fact::Doubted`], until a question for that object alone settles it.
 /// `own` is our pod, if the API server knows it: a first list without it is not told, and while it is missing, nothing else
 /// counts as gone because it is.
 ///
-/// `tell` must not block.
+/// `send` must not block.
 pub async fn follow_api(client: KubeClient, node: &str, own: Option<PodName>, send: impl Fn(Fact) + Send) {
     let mut following = ApiFollower::new(client, node, own, FollowScope::PodsAndNamespaces, send);
     let namespaces = Box::pin(following.watch_namespaces());

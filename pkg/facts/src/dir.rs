@@ -54,7 +54,7 @@ impl Drop for ManifestFollower {
 /// file (by name) counts.
 ///
 /// A file that cannot be read is logged once, and counts as it was last; so does the whole directory when it is
-/// missing. Until there is one, nothing is told. `tell` must not block.
+/// missing. Until there is one, nothing is sent. `send` must not block.
 ///
 /// # Errors
 /// The kernel gives us no eventfd, or no thread.
@@ -137,7 +137,7 @@ impl ManifestDirectory {
         Self { path, node, files: BTreeMap::new(), last: LastError::default(), was_reported: false }
     }
 
-    /// Looks at every file. What differs from what was told last: single pods, or all that is known.
+    /// Looks at every file. What differs from what was sent last: single pods, or all that is known.
     fn scan_files(&mut self) -> Vec<Fact> {
         let names = match hostfs::list(&self.path) {
             Ok(names) => names,

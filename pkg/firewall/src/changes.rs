@@ -30,7 +30,7 @@ struct BlankRules {
     without_jumps: bool,
 }
 
-/// Change of an owner's native tables, from those found to those wanted.
+/// Change of an owner's native tables, from those observed to those desired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NativeChange {
     prefix: &'static str,
@@ -40,7 +40,7 @@ struct NativeChange {
 }
 
 impl ObservedTables {
-    /// Returns the changes that lead from what was observed to what is wanted of an owner's rules. A family that is to have
+    /// Returns the changes that lead from what was observed to what is desired of an owner's rules. A family that is to have
     /// none gets an empty rule set.
     #[must_use]
     pub fn plan_changes(&self, owner: ChainSet, desired: impl Fn(Family) -> RuleSet) -> FamilyChanges {

@@ -134,7 +134,7 @@ impl FlagValues {
         self.ignored.iter().copied()
     }
 
-    /// The words that are no flags, in their order; see [`parse_with_words`].
+    /// The operands, which are no flags, in their order; see [`parse_with_operands`].
     #[must_use]
     pub fn positionals(&self) -> &[String] {
         &self.operands

@@ -151,7 +151,7 @@ pub enum Error {
         /// Reason why the rule cannot be handled.
         reason: &'static str,
     },
-    /// The kernel would delete somebody else's rule instead of this one, so nothing was deleted.
+    /// The kernel would delete a foreign rule instead of this one, so nothing was deleted.
     #[error("cannot delete rule {rule}: the kernel would delete {other} instead, which is not ours")]
     ConflictingRule {
         /// The rule.

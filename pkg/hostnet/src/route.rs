@@ -112,7 +112,7 @@ impl Route {
         }
     }
 
-    /// Whether this route, read from the kernel, is the wanted one.
+    /// Whether this route, read from the kernel, is the desired one.
     #[must_use]
     pub fn is_match_for(&self, desired: &Self) -> bool {
         !self.unmodelled && *self == desired.as_read()

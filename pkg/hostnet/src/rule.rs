@@ -64,7 +64,7 @@ impl PolicyRule {
         Self { family, priority, fwmark, iif, dest, ip_proto, action, protocol, unmodelled: false }
     }
 
-    /// Whether this rule, read from the kernel, is the wanted one.
+    /// Whether this rule, read from the kernel, is the desired one.
     #[must_use]
     pub fn is_match_for(&self, desired: &Self) -> bool {
         let desired = Self { protocol: self.protocol, ..desired.as_read(self.priority) };
@@ -94,7 +94,7 @@ impl PolicyRule {
         Err(Error::UnsuitableRule { rule: self.to_string(), reason })
     }
 
-    /// Whether the kernel would take this one for `wanted` when asked to delete that: conditions that `wanted` does
+    /// Whether the kernel would take this one for `desired` when asked to delete that: conditions that `desired` does
     /// not have are not compared (`rule_find` in `net/core/fib_rules.c`).
     fn answers_to(&self, desired: &Self) -> bool {
         let marks = desired.fwmark.is_none_or(|mark| {
@@ -208,7 +208,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::RuleInTheWay`] if the kernel would pick a rule
+    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::ConflictingRule`] if the kernel would pick a rule
     /// that is not equal, [`Error::RuleComesBack`] if there is no end to it.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;

@@ -32,7 +32,7 @@ pub(crate) struct BranchRules {
 }
 
 impl BranchRules {
-    /// `is_wanted`: the operator's choice.
+    /// `is_chosen`: the operator's choice.
     pub(crate) fn open(is_chosen: bool) -> BranchRules {
         let early_demux = fs::read_to_string(EARLY_DEMUX).unwrap_or_default();
         BranchRules { is_possible: is_chosen && early_demux.trim() == "0" }

@@ -113,7 +113,7 @@ impl NodeProbes {
     /// Makes the sets where they are not; members stay as they are. They come before the rules.
     ///
     /// # Errors
-    /// The kernel refuses. Also what failed in [`NodeProbes::settle_branches`] and concerns only probes of pods with a branch
+    /// The kernel refuses. Also what failed in [`NodeProbes::reconcile_branches`] and concerns only probes of pods with a branch
     /// interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
@@ -164,7 +164,7 @@ impl NodeProbes {
         Ok(())
     }
 
-    /// Makes the sets, which hold what was found, hold what is wanted instead; other members stay. Tells how many were added
+    /// Makes the sets, which hold what was found, hold what is desired instead; other members stay. Tells how many were added
     /// or given to another pod, and how many removed.
     ///
     /// # Errors

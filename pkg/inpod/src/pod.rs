@@ -42,7 +42,7 @@ pub struct CaptureReport {
     pub connections: Option<ConnectionsReport>,
 }
 
-/// State of a namespace compared with what is wanted.
+/// State of a namespace compared with what is desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRulesSnapshot {
     /// Fingerprint of all rules there. `None`: it could not be determined.
@@ -60,12 +60,12 @@ pub struct PodRulesSnapshot {
 }
 
 impl PodRulesSnapshot {
-    /// Returns the differences from what is wanted, as text.
+    /// Returns the differences from what is desired, as text.
     pub fn differences(&self) -> impl Iterator<Item = &str> {
         self.missing.iter().chain(&self.differing).map(String::as_str)
     }
 
-    /// All is as it is wanted.
+    /// All is as it is desired.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.differences().next().is_none()
@@ -78,7 +78,7 @@ impl PodRulesSnapshot {
     }
 
     /// Returns the generation of nf_tables' rules if it says, with notifications of the rest, whether everything is still as it is
-    /// wanted: it was, there were no legacy tables, and no connections that close. Legacy tables that come later do not show.
+    /// desired: it was, there were no legacy tables, and no connections that close. Legacy tables that come later do not show.
     #[must_use]
     pub fn decisive_generation(&self) -> Option<u32> {
         let rules = self.rules.as_ref().filter(|rules| !rules.has_legacy())?;
@@ -97,7 +97,7 @@ impl PodRulesSnapshot {
     }
 }
 
-/// Makes the namespace as it is wanted. The policy route comes first and the tables that switch traffic on last, so
+/// Makes the namespace as it is desired. The policy route comes first and the tables that switch traffic on last, so
 /// that no packet is captured before it can be delivered.
 ///
 /// # Errors
@@ -126,7 +126,7 @@ pub fn capture_pod(
     Ok(CaptureReport { warning, ..report })
 }
 
-/// Compares the namespace with what is wanted, and changes nothing. It needs no tool. Rules that nobody has changed since they were
+/// Compares the namespace with what is desired, and changes nothing. It needs no tool. Rules that nobody has changed since they were
 /// compared `before` are not read once more.
 ///
 /// # Errors

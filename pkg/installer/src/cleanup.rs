@@ -46,7 +46,7 @@ fn remove_entries(settings: &InstallerSettings) -> Vec<Error> {
     };
     let errors: Vec<_> = names.iter().filter_map(|name| release_entry(settings, name).err()).collect();
     if !errors.is_empty() {
-        return errors; // what could not be put back may be put back later
+        return errors; // what could not be restored may be restored later
     }
     saved::forget_all(&settings.conf_dir, &names)
 }

@@ -1,16 +1,16 @@
 //! Whether another program keeps undoing what we do.
 //!
 //! To repair at once is right for an accident and wrong for a conflict: two programs that answer each other wear out disk and
-//! logs, and nobody learns of it. So a file that is damaged as fast as it is repaired is left alone for a while, longer
+//! logs, and nobody learns of it. So a file that drifts as fast as it is repaired is left alone for a while, longer
 //! each time, and somebody is told.
 
 use std::time::{Duration, Instant};
 
-/// A damage sooner than this after we repaired the last is an answer to it.
+/// A drift sooner than this after we repaired the last is an answer to it.
 const ANSWER: Duration = Duration::from_millis(250);
 /// Answers in a row that make a conflict.
 const ANSWERS: u32 = 6;
-/// A slower rival is one too, when it keeps on: so many damages within [`LONG`].
+/// A slower rival is one too, when it keeps on: so many drifts within [`LONG`].
 const MANY: u32 = 200;
 const LONG: Duration = Duration::from_secs(600);
 /// How long a file is left alone at first and at most.
@@ -19,7 +19,7 @@ const LAST_BACKOFF: Duration = Duration::from_secs(64);
 /// Time for which a repair must last to count as permanent.
 const PEACE: Duration = Duration::from_secs(60);
 
-/// One thing that others may damage.
+/// One thing that other components may change.
 #[derive(Debug, Default)]
 pub(crate) struct ConflictBackoff {
     /// When we last repaired it.
@@ -33,7 +33,7 @@ pub(crate) struct ConflictBackoff {
     until: Option<Instant>,
 }
 
-/// Decision about a damage.
+/// Decision about a drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConflictVerdict {
     /// Repair it.
@@ -45,7 +45,7 @@ pub(crate) enum ConflictVerdict {
 }
 
 impl ConflictBackoff {
-    /// Records a damage and decides what to do about it.
+    /// Records a drift and decides what to do about it.
     pub(crate) fn record_drift(&mut self, now: Instant) -> ConflictVerdict {
         if let Some(until) = self.until {
             if now < until {
@@ -70,7 +70,7 @@ impl ConflictBackoff {
         }
     }
 
-    /// Records that the damage has been repaired.
+    /// Records that the drift has been repaired.
     pub(crate) fn record_repair(&mut self, now: Instant) {
         self.repaired = Some(now);
     }

@@ -2,7 +2,7 @@
 //!
 //! One plain thread runs [`Installer::run`]: a level-triggered loop that looks at everything, repairs what is not as it
 //! should be, and waits for the next change of a directory. What to do follows from what is there and nothing else, so that
-//! first installation, restart after a kill, damage by others and a new configuration are one and the same. It writes
+//! first installation, restart after a kill, drift and a new configuration are one and the same. It writes
 //! only below the directories of its [`InstallerSettings`], and it knows nothing of Kubernetes but the files that the kubelet
 //! mounts. Called by the daemon, which also decides whether an end is an uninstallation ([`Installer::clean_up`]).
 

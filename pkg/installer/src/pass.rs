@@ -79,7 +79,7 @@ impl Installer {
         true
     }
 
-    /// Whether there is a credential, if one is wanted. An old one is better than none: it may still be good.
+    /// Whether there is a credential, if one is desired. An old one is better than none: it may still be good.
     fn kubeconfig_step(&mut self, result: &mut PassResult) -> bool {
         let path = self.settings.kubeconfig_path.clone();
         let done = match self.settings.kubeconfig.clone() {
@@ -216,7 +216,7 @@ impl Installer {
         }
     }
 
-    /// Whether to repair what is damaged now, or to leave it alone because another program keeps undoing it.
+    /// Whether to repair what has drifted now, or to leave it alone because another program keeps undoing it.
     fn may_repair(&mut self, step: InstallStep, result: &mut PassResult) -> bool {
         let conflict = self.conflicts.entry(step).or_default();
         let (until, is_first) = match conflict.record_drift(Instant::now()) {

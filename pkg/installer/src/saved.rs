@@ -1,4 +1,4 @@
-//! Network configurations as they were before us, so that they can be put back to the byte.
+//! Network configurations as they were before us, so that they can be restored to the byte.
 //!
 //! They lie beside the file, under a name that no runtime reads.
 

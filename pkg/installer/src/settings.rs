@@ -23,11 +23,11 @@ pub struct InstallerSettings {
     pub defaults: Vec<(&'static str, Json)>,
     /// The plugin's credential; `None`: it gets none, and depends on the agent.
     pub kubeconfig: Option<KubeconfigSettings>,
-    /// Where the kubeconfig is, also one that is not wanted any more.
+    /// Where the kubeconfig is, also one that is not desired any more.
     pub kubeconfig_path: PathBuf,
     /// Where one may be that was written under other settings. It is removed once no entry can name it.
     pub former_kubeconfigs: Vec<PathBuf>,
-    /// Name of the file of [`Chaining::Own`], also of one that is not wanted any more.
+    /// Name of the file of [`Chaining::Own`], also of one that is not desired any more.
     pub own_name: String,
     /// Permission bits of files of our own, which are [`Chaining::Own`]'s and [`Chaining::Standalone`]'s; `None`: those of the
     /// primary network, and 0644.

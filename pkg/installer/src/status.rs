@@ -41,7 +41,7 @@ impl Default for InstallerStatus {
 
 impl InstallerStatus {
     /// Whether the plugin is installed, runs, and is called last by the runtime, as far as a look at the files
-    /// tells: one that changed since the installer judged it counts as damaged until it has judged again.
+    /// tells: one that changed since the installer judged it counts as drifted until it has judged again.
     ///
     /// # Errors
     /// It is not; a sentence.

@@ -1,4 +1,4 @@
-//! Members that this process has added to each set, so that changes of others can be told from its own.
+//! Members that this process has added to each set, so that foreign changes can be told from its own.
 
 use std::{
     collections::BTreeMap,

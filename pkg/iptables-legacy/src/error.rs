@@ -9,7 +9,7 @@ use crate::ToolKind;
 /// Why legacy tables could not be read, or a tool could not be found or run; one variant per step.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No tool of the wanted backend.
+    /// No tool of the desired backend.
     #[error("no {tool} for the {backend} backend in {path} (Debian and RHEL: package iptables)")]
     NoTool {
         /// Name of the tool that was searched for.

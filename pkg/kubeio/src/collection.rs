@@ -87,7 +87,7 @@ impl KubeClient {
 }
 
 /// The answer of an API server that has no streaming lists: the request is invalid, or (500, within the stream) its
-/// storage does not do what they need. Where it was other trouble, an ordinary list does no harm.
+/// storage does not do what they need. Where it was another problem, an ordinary list does no harm.
 fn cannot_stream<K>(event: &watcher::Result<Event<K>>) -> bool {
     use watcher::Error::{WatchError, WatchStartFailed};
     let Err(WatchStartFailed(kube::Error::Api(status)) | WatchError(status)) = event else { return false };

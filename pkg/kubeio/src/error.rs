@@ -47,7 +47,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of trouble.
+    /// The kind of problem.
     #[must_use]
     pub fn kind(&self) -> ApiErrorKind {
         match self {

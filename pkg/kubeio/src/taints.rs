@@ -39,7 +39,7 @@ struct TaintedNode {
     spec: TaintedSpec,
 }
 
-/// Taints stay as they are stored: those of others may have fields that we do not know.
+/// Taints stay as they are stored: foreign ones may have fields that we do not know.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct TaintedSpec {

@@ -84,7 +84,7 @@ impl<K: Clone> ChangeWatcher<K> {
         self.watch_sources(key, netns, &Source::ALL)
     }
 
-    /// Watches everything but the firewall, as [`ChangeWatcher::watch`] does: transactions of others stay as fast as they are.
+    /// Watches everything but the firewall, as [`ChangeWatcher::watch`] does: foreign transactions stay as fast as they are.
     ///
     /// # Errors
     ///

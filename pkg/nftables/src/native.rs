@@ -1,7 +1,7 @@
 //! Native tables: those of family `inet`, as Istio makes them with `NATIVE_NFTABLES`.
 //!
 //! The kernel's extensions for x_tables are not needed. A table of an owner holds nothing of anybody else, so it is compared as
-//! a whole, expression by expression, and written as a whole: what is not understood is what is not wanted.
+//! a whole, expression by expression, and written as a whole: what is not understood is what is not desired.
 
 mod encode;
 mod listing;

@@ -49,7 +49,7 @@ pub(crate) fn parse_interfaces(text: &str) -> Option<Vec<IfName>> {
     INTERFACES.can_hold(text).then(|| list_elements(text).map(|name| IfName::new(name).ok()).collect())?
 }
 
-/// The beginning of a value that somebody else wrote, short enough for a log line.
+/// The beginning of a foreign value, short enough for a log line.
 pub(crate) fn excerpt(value: &str) -> String {
     value.chars().take(SHOWN).collect()
 }

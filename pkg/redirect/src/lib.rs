@@ -34,7 +34,7 @@ pub struct RedirectReport {
 }
 
 impl RedirectReport {
-    /// True when the kernel already showed what was wanted.
+    /// True when the kernel already showed what is desired.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.differences.is_empty()

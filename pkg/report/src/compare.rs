@@ -16,7 +16,7 @@ pub struct Comparison<T> {
     pub differences: Vec<StateDifference>,
 }
 
-/// Nothing is wanted, and nobody has looked.
+/// Nothing is desired, and nothing was observed.
 impl<T> Default for Comparison<T> {
     fn default() -> Self {
         Comparison { desired: Vec::new(), observed: None, differences: Vec::new() }

@@ -1,6 +1,6 @@
 //! What the agent can tell of itself and of its node: one document ([`StateReport`]), and every way to show it.
 //!
-//! Pure. The document is made by `agent`, out of what is wanted and what the kernel shows, or by a command of
+//! Pure. The document is made by `agent`, out of what is desired and what the kernel shows, or by a command of
 //! `install-cni` out of the kernel and files alone. Everything that people see, be it a page, a table, an explanation or an
 //! exit status, is made from the document and nothing else, so that all of them say the same.
 

@@ -25,14 +25,14 @@ pub struct NetworkState {
     pub links: Comparison<LinkState>,
     /// Kernel settings that we change.
     pub sysctls: Comparison<SysctlState>,
-    /// Firewall rules: those in chains of ours, and those of others' chains that lead there.
+    /// Firewall rules: those in chains of ours, and those of foreign chains that jump there.
     pub firewall: Comparison<FirewallRule>,
     /// Objects of other components in places that ours need, as text.
     pub foreign: Vec<String>,
 }
 
 impl NetworkState {
-    /// Nothing is wanted, and nothing of ours is looked for.
+    /// Nothing is desired, and nothing of ours is looked for.
     #[must_use]
     pub fn nothing_desired() -> NetworkState {
         NetworkState {

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use crate::Backoff;
 
-/// The pause before the second observation of a series of changes; it doubles with each further one, up to the last.
+/// The delay before the second observation of a series of changes; it doubles with each further one, up to the last.
 pub const FIRST_DELAY: Duration = Duration::from_millis(50);
-/// The longest pause.
+/// The longest delay.
 pub const LAST_DELAY: Duration = Duration::from_secs(5);
 const DELAY: Backoff = Backoff::new(FIRST_DELAY, LAST_DELAY);
-/// A pause is halved after a time without changes that is so many times as long.
+/// A delay is halved after a time without changes that is so many times as long.
 const CALM: u32 = 8;
 /// The longest pause is reached by then.
 const LAST_STEP: u32 = 8;
-/// So many observations may follow one another faster than one in [`LAST_PAUSE`]; each such time makes room for one more.
+/// So many observations may follow one another faster than one in [`LAST_DELAY`]; each such time makes room for one more.
 const BURST: u32 = 60;
 
 /// The pace of observations: at once after a change that comes alone, and ever more slowly where changes do not end. Times are

@@ -132,7 +132,7 @@ impl<'a> SavedTablesBuilder<'a> {
         self.saved.tables.entry(table).or_default().has_others = true;
     }
 
-    /// Adds a rule behind those of its chain; it is computed if it matters. `leads_to`: whether it may lead to a chain for
+    /// Adds a rule behind those of its chain; it is computed if it matters. `jumps_to`: whether it may jump to a chain for
     /// which the function that it is given returns true.
     pub fn add_rule(
         &mut self,

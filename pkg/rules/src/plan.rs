@@ -80,7 +80,7 @@ impl ChainSet {
         self.chains.contains(&chain)
     }
 
-    /// The change that turns `observed` into `desired`, leaving rules of others alone. `desired` has chains of this
+    /// The change that turns `observed` into `desired`, leaving foreign rules alone. `desired` has chains of this
     /// owner only.
     #[must_use]
     pub fn apply(self, desired: &RuleSet, observed: &SavedTables) -> RuleChange {
@@ -143,7 +143,7 @@ impl ChainSet {
         Some(TableEdit { table, declare, deletes, adds, jumps, removals: stale, why })
     }
 
-    /// Rules to delete and jumps to add, so that each built-in chain ends with exactly the wanted one.
+    /// Rules to delete and jumps to add, so that each built-in chain ends with exactly the desired one.
     fn edit_jumps(
         self,
         table: Table,

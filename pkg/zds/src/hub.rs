@@ -52,7 +52,7 @@ pub enum ZdsEvent {
 /// The addresses of the network namespace that a ztunnel dialled from, by its connection, or why they are not known.
 pub type PeerLocator = Box<dyn Fn(BorrowedFd<'_>) -> Result<BTreeSet<IpAddr>, Reason> + Send + Sync>;
 
-/// Workloads that are wanted, and the ztunnels that are told of them. Clones share everything.
+/// Workloads that are desired, and the ztunnels that are notified of them. Clones share everything.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<HubState>,
@@ -71,7 +71,7 @@ struct HubState {
 }
 
 impl Hub {
-    /// Wants nothing yet, and is not open. Events are told on the threads of the ztunnels, which wait for that: `tell`
+    /// Wants nothing yet, and is not open. Events are sent on the threads of the ztunnels, which wait for that: `event_sink`
     /// should hand them on. `locate` is called for connections whose namespace is not that of a known ztunnel pod, on the
     /// thread that accepts them.
     #[must_use]

@@ -1,4 +1,4 @@
-//! What is wanted, and who has acknowledged it.
+//! What is desired, and who has acknowledged it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -6,13 +6,13 @@
 //! Every ztunnel gets a snapshot. Which of several is the newest, and so gets what comes after that, follows from their
 //! pods; the agent tells which there are. Any process of root can dial: places are kept for those pods (`places`).
 //!
-//! The [`Hub`] holds what is wanted, and what each connected ztunnel has acknowledged. What is sent is always the
+//! The [`Hub`] holds what is desired, and what each connected ztunnel has acknowledged. What is sent is always the
 //! difference, never a queue of changes: memory is bounded by the node's pods, and a ztunnel that reconnects, or that
 //! takes over from one that left, gets what it lacks. ztunnel ends its process when requests come in a wrong order, so
 //! the order is decided in one place (`plan`).
 //!
 //! Called by the agent, which puts and removes workloads and is told what became of them. It must not decide who is in
-//! the mesh, enter a namespace, or keep one open that is not wanted any more.
+//! the mesh, enter a namespace, or keep one open that is not desired any more.
 
 mod connection_state;
 mod conversation;

@@ -71,11 +71,11 @@ impl fmt::Display for PeerStanding {
 #[derive(Clone, Debug)]
 pub(crate) struct ZtunnelPeer {
     pub(crate) netns: PeerNetns,
-    /// Pod of the ztunnel, once it was found: a process stays in its pod. `None` with a standing above stranger means one of
+    /// Pod of the ztunnel, once it was found: a process stays in its pod. `None` with a standing above unknown means one of
     /// several pods that share a namespace.
     pub(crate) pod: Option<ZtunnelPod>,
     pub(crate) standing: PeerStanding,
-    /// Whether it was reported as a stranger.
+    /// Whether it was reported as an unknown peer.
     reported: bool,
 }
 
@@ -170,7 +170,7 @@ impl ZtunnelPeer {
         self.standing == PeerStanding::Unknown
     }
 
-    /// Whether it is a stranger, and was not reported as one.
+    /// Whether it is an unknown peer, and was not reported as one.
     pub(crate) fn take_unknown_notice(&mut self) -> bool {
         self.is_unknown_peer() && !std::mem::replace(&mut self.reported, true)
     }

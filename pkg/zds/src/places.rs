@@ -46,7 +46,7 @@ pub(crate) enum Admission {
 #[derive(Debug, Default)]
 pub(crate) struct PlaceTable {
     places: BTreeMap<u64, Place>,
-    /// When places become free that strangers left a moment ago.
+    /// When places become free that unknown peers left a moment ago.
     cooling: Vec<Instant>,
     given: u64,
 }
@@ -71,7 +71,7 @@ impl PlaceTable {
         Admission::Admitted { id: self.given, evicted }
     }
 
-    /// Whether a stranger would get a place.
+    /// Whether an unknown peer would get a place.
     pub(crate) fn has_room_for_unknown(&mut self, now: Instant) -> bool {
         self.cooling.retain(|free_at| *free_at > now);
         self.room_for(&Claim { standing: PeerStanding::Unknown, pod: None }).is_ok()
@@ -124,7 +124,7 @@ impl PlaceTable {
         }
     }
 
-    /// A connection has ended. The place of a stranger stays taken for a while: those who dial again and again cost no more
+    /// A connection has ended. The place of an unknown peer stays taken for a while: those who dial again and again cost no more
     /// than that. False: it was evicted before.
     pub(crate) fn release_place(&mut self, id: u64, now: Instant, delay: Duration) -> bool {
         let left = self.places.remove(&id);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever strangers do, and in whichever order: the bounds hold, no stranger displaces anybody, nobody displaces a
+        /// Whatever unknown peers do, and in whichever order: the bounds hold, no unknown peer displaces anybody, nobody displaces a
         /// ztunnel of higher standing, and a ztunnel pod without a connection gets a place at once.
         #[test]
         fn a_ztunnel_pod_always_gets_a_place(steps in prop::collection::vec(step(), 1..80)) {

@@ -1,8 +1,8 @@
-//! What a ztunnel is sent next: what is wanted minus what it has acknowledged, in an order that it can bear.
+//! What a ztunnel is sent next: what is desired minus what it has acknowledged, in an order that it can bear.
 //!
 //! Every ztunnel gets its snapshot: it is not ready before. First to last: what was put since it connected, what is not
-//! wanted any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
-//! refused, again. Older ones are about to leave: they only hear of what is not wanted any more, and of what each newer one
+//! desired any more, the rest, the end of the snapshot (once). After that the newest one gets what is put, and what it
+//! refused, again. Older ones are about to leave: they only hear of what is not desired any more, and of what each newer one
 //! has refused, or cannot serve before the end of its snapshot.
 
 use std::fmt;
@@ -116,7 +116,7 @@ impl WorkloadLedger {
         lacking.find(|desired| self.is_for(id, desired)).map(ZdsRequest::add_or_keep)
     }
 
-    /// One that it acknowledged and that is not wanted any more, or not as it is and not by this one.
+    /// One that it acknowledged and that is not desired any more, or not as it is and not by this one.
     fn delete_request(&self, id: u64, connection: &ZtunnelConnection) -> Option<ZdsRequest> {
         let is_stale = |uid: &PodUid, acked| {
             let desired = self.desired.get(uid);

@@ -40,7 +40,7 @@ pub struct ConnectionState {
     pub newest: bool,
 }
 
-/// A workload that is wanted.
+/// A workload that is desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadState {
     /// Name of the pod.

@@ -23,7 +23,7 @@ struct UnsyncedEntry {
     since: Instant,
     /// UID of its pod, as far as it was known when it left.
     pod: Option<PodUid>,
-    /// Whether it was a stranger when it left.
+    /// Whether it was an unknown peer when it left.
     is_unknown_peer: bool,
     /// When it left; `None`: it is connected.
     left: Option<Instant>,
@@ -53,7 +53,7 @@ impl UnsyncedZtunnels {
         }
     }
 
-    /// The one that waits longest, of all or of those that are no strangers: since when, and the UID of its pod, by those who
+    /// The one that waits longest, of all or of those that are no unknown peers: since when, and the UID of its pod, by those who
     /// are connected or as it was known before.
     pub(crate) fn longest_waiting(
         &mut self,

@@ -29,7 +29,7 @@ pub(super) fn qualified_pod_name(call: &CommandInvocation) -> Result<(String, St
     }
 }
 
-/// Returns the pod that two words, or one with a slash, name; `None` without any word.
+/// Returns the pod that two operands, or one with a slash, name; `None` without any.
 pub(super) fn pod_name(operands: &[String]) -> Result<Option<String>> {
     if operands.is_empty() {
         return Ok(None);

@@ -22,7 +22,7 @@ struct ScopeLevel {
     description: String,
 }
 
-/// Changes what `words` name, and prints all levels.
+/// Changes what `operands` name, and prints all levels.
 pub(super) fn run(socket: &Path, operands: &[String], output: OutputOptions) -> Result<ExitCode> {
     // All are read before the first is sent.
     let changes = operands.iter().flat_map(|word| model::list_elements(word)).map(change_query);

@@ -22,7 +22,7 @@ use zds::Workload;
 use super::worker::GenerationCheck;
 use agent::{CaptureReply, CaptureResult, EnrolledPodView};
 
-/// So many looks at a pod's rules follow each other that only ask for their generation: with the full one, four minutes.
+/// So many generation checks of a pod's rules follow each other: with the full one, four minutes.
 const GENERATION_CHECKS: u32 = 5;
 
 /// The pod.
@@ -62,7 +62,7 @@ pub(super) struct EnrolledPod {
     pub(super) disturbance: Option<NetnsDisturbance>,
     /// The last observation of its rules.
     pub(super) observed_rules: Option<Arc<PodRulesSnapshot>>,
-    /// How many looks at its rules since the last full one only asked for their generation.
+    /// Generation checks of its rules since they were last read.
     generation_checks: u32,
     /// When its rules were last observed.
     pub(super) observed_at: Option<SystemTime>,
@@ -183,7 +183,7 @@ impl EnrolledPod {
 
     /// Whether the generation of nf_tables' rules is enough for the next look at them: the last full look found everything in place,
     /// and whatever changed since would be notified, except new legacy tables. The pod itself cannot make any, and for those of a
-    /// component on the node a full look follows a few of these.
+    /// component on the node a full observation follows a few of these.
     pub(super) fn can_check_generation(&self) -> bool {
         let is_decisive = |rules: &Arc<PodRulesSnapshot>| rules.decisive_generation().is_some();
         self.lifecycle.rules_state() == RulesState::Verified
@@ -195,7 +195,7 @@ impl EnrolledPod {
             && self.watch.is_some()
     }
 
-    /// A look at its rules, which begins now, if there is something to compare them with.
+    /// A check of its rules, which begins now, if there is something to compare them with.
     pub(super) fn generation_check(&mut self, uid: &PodUid) -> Option<GenerationCheck> {
         let (netns, before) = (self.netns.clone()?, self.observed_rules.clone()?);
         self.begun = Instant::now();

@@ -50,7 +50,7 @@ impl InPodCapture {
         self.exempt_probes(state);
     }
 
-    /// Reports what was changed in the sets, if somebody else had changed them before.
+    /// Reports what was changed in the sets, if another component had changed them before.
     pub(super) fn report_sets(&mut self, state: &AgentState, added: usize, removed: usize) {
         let Some(noticed) = self.exemption.sets_changed.take().filter(|_| added + removed > 0) else {
             return;

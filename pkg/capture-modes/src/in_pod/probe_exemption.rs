@@ -13,7 +13,7 @@ pub(super) struct ProbeExemption {
     pub(super) busy: bool,
     /// They have been applied at least once, successfully or not.
     pub(super) was_tried: bool,
-    /// When it was noticed that somebody else changed the rules, which the next observation looks into.
+    /// When it was noticed that another component changed the rules, which the next observation looks into.
     pub(super) rules_changed: Option<NodeDisturbance>,
     /// When it was noticed that another component changed the sets, which the next pass compares.
     pub(super) sets_changed: Option<Instant>,

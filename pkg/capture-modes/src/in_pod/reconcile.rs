@@ -20,9 +20,9 @@ use agent::{AgentState, ChangedPods, ReconcileScope, life_from_phase};
 
 /// How many verifications may run at a time: a pass after a long pause must not start all of them.
 const MOST_VERIFICATIONS: usize = 16;
-/// How many pods a worker looks at in one job. Each may have lists that take seconds to read.
+/// How many pods a worker observes in one job. Each may have lists that take seconds to read.
 const MOST_OBSERVED_TOGETHER: usize = 8;
-/// How many pods a worker looks at that are only asked for the generation of their rules.
+/// How many pods' generations a worker checks in one job.
 const MOST_GENERATION_CHECKS: usize = 256;
 /// Verifications begin together, because each pass has a cost, too.
 const BATCH: Duration = Duration::from_secs(2);

@@ -58,7 +58,7 @@ impl NodeCapture {
         if !steps.is_empty() {
             self.apply_steps(state, &steps, &desired)?;
             self.applied = Some(desired.clone());
-            // Our own, and those of others are observed next.
+            // Our own, and foreign ones are observed next.
             let _ = scope == ReconcileScope::Full && self.ztunnels.take_changes();
             observed = self.path.observe_network().map_err(to_message)?;
             self.complete_observation(scope, &mut observed, &desired)?;

@@ -15,7 +15,7 @@ const ROUTE_1_1: [&str; 5] = ["mtu", "advmss", "priority", "table", "scope"];
 
 type ResultMembers<'a> = Vec<(String, JsonNode<'a>)>;
 
-/// The result in the wanted version. `fields` is what `result` was parsed from.
+/// The result in the requested version. `fields` is what `result` was parsed from.
 pub(super) fn convert_result(
     fields: &ObjectFields<'_>,
     result: &CniResult,

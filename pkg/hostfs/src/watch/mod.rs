@@ -47,7 +47,7 @@ impl BitOrAssign for WakeReason {
 /// Tells when something happens in directories; not what, nor below their subdirectories.
 ///
 /// The caller's own changes wake it too, once. There is no way to drop what is pending, because that would also drop
-/// what somebody else did since the caller looked. It need not be dear: [`crate::write()`] and its like touch nothing
+/// what another component did since the caller looked. It need not be dear: [`crate::write()`] and its like touch nothing
 /// that is already right, so the pass that follows changes nothing and the next wait is quiet.
 #[derive(Debug)]
 pub struct DirectoryWatcher {

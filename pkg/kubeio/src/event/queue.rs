@@ -116,9 +116,9 @@ impl Budget {
 #[derive(Debug)]
 struct Share {
     budget: Budget,
-    /// The last turn that it had; 0: none.
+    /// The number of its last Event; 0: none.
     served: u64,
-    /// Last turn of each reason.
+    /// Number of the last Event of each reason.
     reasons: BTreeMap<&'static str, u64>,
 }
 

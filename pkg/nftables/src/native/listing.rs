@@ -99,7 +99,7 @@ impl NativeListing {
         chains.any(|chain| chain.base.is_some() && !chain.rules.is_empty())
     }
 
-    /// Returns the differences of an owner's tables from what is wanted, for people.
+    /// Returns the differences of an owner's tables from what is desired, for people.
     ///
     /// # Errors
     /// [`Unsupported`].
@@ -152,7 +152,7 @@ impl ListedTable {
         }
     }
 
-    /// Whether the table equals `wanted`, whatever the order of its chains.
+    /// Whether the table equals `desired`, whatever the order of its chains.
     pub(super) fn is_same_as(&self, desired: &ListedTable) -> bool {
         let has = |chain: &ListedChain| self.find_chain(&chain.name) == Some(chain);
         self.chains.len() == desired.chains.len() && desired.chains.iter().all(has)

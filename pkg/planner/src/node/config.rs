@@ -185,7 +185,7 @@ impl NodeConfig {
         [inbound_v4.into(), outbound_v4.into(), inbound_v6.into(), outbound_v6.into()]
     }
 
-    /// Whether a policy rule of somebody else stands between ours.
+    /// Whether a foreign policy rule of this priority would stand between ours.
     #[must_use]
     pub fn has_priority_conflict(&self, priority: Option<u32>) -> bool {
         let ours = self.priorities.first..self.priorities.first + RULES;

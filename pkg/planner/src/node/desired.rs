@@ -49,7 +49,7 @@ pub struct DesiredInside {
     pub firewall: BTreeMap<Family, RuleSet>,
 }
 
-/// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on those of others, so it looks at what
+/// Lists what [`super::plan_operations`] works towards. Which kernel settings that are depends on foreign ones, so it looks at what
 /// is observed.
 #[must_use]
 pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {

@@ -258,7 +258,7 @@ pub struct ObservedState {
     pub journal: BTreeMap<String, String>,
     /// Whether the built-in chains that were there before our rules are recorded.
     pub chains_noted: bool,
-    /// Objects of others where ours should be, as text: default routes in our tables, rules between ours for every packet of a
+    /// Foreign objects where ours should be, as text: default routes in our tables, rules between ours for every packet of a
     /// mark, and networks within those of our links.
     pub foreign: Vec<String>,
     /// The namespaces of the ztunnels that should have a slot.

@@ -42,7 +42,7 @@ pub enum PodEvent<N> {
     /// [`PodAction::Observe`] has ended, in that namespace; by now its rules are in place. `Ok(true)`: something was missing,
     /// and was restored.
     Observed(N, Result<bool, Reason>),
-    /// The kernel reports that somebody else changed rules, routes, addresses or links of that namespace, and no action that
+    /// The kernel reports that another component changed rules, routes, addresses or links of that namespace, and no action that
     /// has begun observes the result.
     Changed(N),
     /// [`PodAction::Release`] has ended.

@@ -131,7 +131,7 @@ pub(super) fn has_no_api(state: &StateReport) -> bool {
     state.config.iter().any(|setting| setting.name == "pod-source" && setting.value.starts_with("dir:"))
 }
 
-/// By which way, in words.
+/// Clause that names the capture mode.
 pub(super) fn by_mode(mode: Option<RedirectionMode>) -> &'static str {
     match mode {
         Some(RedirectionMode::Sidecar) => {

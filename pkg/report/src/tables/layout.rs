@@ -55,7 +55,7 @@ impl Cell {
     }
 }
 
-/// The text in its colour, if colours are wanted.
+/// The text in its colour, if it is to be `coloured`.
 #[must_use]
 pub fn paint(text: &str, colour: Colour, coloured: bool) -> String {
     let code = match colour {

@@ -17,7 +17,7 @@ pub(super) enum ChainUpdate {
     Insert(Vec<(RulePlace, Rule)>),
 }
 
-/// Difference between a chain and its wanted rules.
+/// Difference between a chain and its desired rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChainDifference {
     /// The chain.
@@ -30,7 +30,7 @@ pub(super) struct ChainDifference {
     pub(super) why: String,
 }
 
-/// Compares a chain with its wanted rules; none if it has just these.
+/// Compares a chain with its desired rules; none if it has just these.
 pub(super) fn chain_difference(
     table: Table,
     chain: &Chain,

@@ -7,7 +7,7 @@ use crate::{
     parse::{self, SavedRule},
 };
 
-/// Words of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
+/// Arguments of one line that a restore can read (iptables: `xshared.h`, `MAX_ARGC`), less some for what it adds.
 const MAX_ARGUMENTS: usize = 200;
 
 /// A rule of ours for one of our chains.
@@ -59,7 +59,7 @@ pub struct TableEdit {
     pub table: Table,
     /// Our chains that are created, or emptied and filled anew. True for one that exists already.
     pub declare: Vec<(Chain, bool)>,
-    /// Rules that are deleted: rules of others that lead into our chains, and jumps in the wrong place.
+    /// Rules that are deleted: foreign rules that jump into our chains, and jumps in the wrong place.
     pub deletes: Vec<SavedRule>,
     /// Our rules added to our chains.
     pub adds: Vec<AddedRule>,

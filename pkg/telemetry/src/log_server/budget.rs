@@ -1,5 +1,5 @@
 //! How much of what plugins send is printed. Whoever sends is root, but a plugin that goes mad must not fill the node's disk,
-//! nor keep the lines of others out of the log.
+//! nor keep foreign lines out of the log.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};

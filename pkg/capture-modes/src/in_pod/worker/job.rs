@@ -117,7 +117,7 @@ pub(crate) enum JobResult {
     Changed(Change<PodUid>),
     /// Somebody changed sets or rules of the node that are ours.
     NodeChanged(NodeNotice),
-    /// A look at the rules of some pods, and changes of their namespaces that were noticed with it.
+    /// A generation check of some pods' rules, and changes of their namespaces that were noticed with it.
     GenerationsChecked { pods: Vec<GenerationResult>, changes: Vec<Change<PodUid>> },
     /// A pod has no rules any more.
     Released { uid: PodUid, result: Result<Vec<String>, Reason> },

@@ -32,7 +32,7 @@ fn missing_ztunnel(state: &StateReport, mode: RedirectionMode) -> Option<Missing
         RedirectionMode::Sidecar => None,
         RedirectionMode::Node => {
             let is_active = state.node.active_slot.is_some() || ztunnels.iter().any(|ztunnel| ztunnel.active);
-            // There is one, and what leads to it could not be made: the node's trouble says why.
+            // There is one, and what leads to it could not be made: the node's problem says why.
             let has_problem = state.node.problem.is_some() && ztunnels.iter().any(|ztunnel| ztunnel.ready);
             (!is_active && !has_problem).then_some(("No ztunnel is ready on this node", &[READY, TAINTS]))
         }
