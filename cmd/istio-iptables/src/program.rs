@@ -117,7 +117,7 @@ fn print_report(report: &RedirectReport, out: &mut impl Write) -> Result<()> {
     } else {
         writeln!(out, "{families}: redirected ({} backend)", report.backend)?;
         for difference in &report.differences {
-            writeln!(out, "  mended: {difference}")?;
+            writeln!(out, "  repaired: {difference}")?;
         }
     }
     Ok(())

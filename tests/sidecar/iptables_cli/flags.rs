@@ -370,7 +370,7 @@ fn native_tables_by_flag_and_variable_are_removed_by_both_commands() {
         [(&[][..], &["--native-nftables"][..]), (&[("NATIVE_NFTABLES", "true")][..], &[][..])]
     {
         let printed = applied(&netns, env, arguments);
-        let table = "  mended: inet istio-proxy-nat: the table is missing\n";
+        let table = "  repaired: inet istio-proxy-nat: the table is missing\n";
         assert_eq!(printed, format!("IPv4: redirected (native backend)\n{table}"));
         let made = shown();
         assert_eq!(netns.sh("nft list tables"), "table inet istio-proxy-nat\n");

@@ -49,7 +49,7 @@ pub enum Operation {
     AddAddress(NetnsPlace, String, IpNet),
     /// Change kernel settings, by name and value, after writing down what they were.
     SetSysctls(NetnsPlace, Vec<(String, String)>),
-    /// Put a kernel setting back to what was written down, if the setting still exists.
+    /// Restore a kernel setting to what was written down, if the setting still exists.
     RestoreSysctl(NetnsPlace, String, String),
     /// Add a policy rule.
     AddRule(NetnsPlace, PathRule),
@@ -122,7 +122,7 @@ impl fmt::Display for Operation {
                     settings.iter().map(|(name, value)| format!("{name} to {value}")).collect();
                 write!(f, "{place}: set {}", settings_text.join(", "))
             }
-            Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: put {name} back to {value}"),
+            Operation::RestoreSysctl(place, name, value) => write!(f, "{place}: restore {name} to {value}"),
             Operation::AddRule(place, rule) => write!(f, "{place}: add rule {rule}"),
             Operation::DeleteRule(place, rule) => write!(f, "{place}: delete rule {rule}"),
             Operation::Routes(place, edits) => match edits.as_slice() {
