@@ -129,7 +129,7 @@ impl Fixture {
     }
 }
 
-/// Connections that must not notice anything, and a watch that nothing of these pods gets past ztunnel.
+/// Connections that must not notice anything, and a watch that nothing of these pods bypasses ztunnel.
 fn bystanders<'a>(fixture: &Fixture, node: &'a Arc<Node>) -> (LiveConnections, UplinkWatch<'a>) {
     let live = Live { every: Duration::from_millis(20), stall: Duration::from_secs(5) };
     let [one, two] = &fixture.mesh;

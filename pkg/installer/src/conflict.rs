@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn accidents_are_mended_at_once_however_often() {
+    fn accidents_are_repaired_at_once_however_often() {
         let (repaired, told) = against(Duration::from_millis(300), 150);
         assert_eq!((repaired[149], told), (149 * 300, 0));
         let (repaired, told) = against(Duration::from_secs(61), 1000);

@@ -5,7 +5,7 @@ use flags::FlagValues;
 
 use super::output::OutputOptions;
 
-/// Exit status for "that cannot be found out", and for wrong usage.
+/// Exit status for "could not be determined", and for wrong usage.
 pub(super) const CANNOT: u8 = 2;
 
 /// A command that has been read.

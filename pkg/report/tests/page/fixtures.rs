@@ -80,7 +80,7 @@ pub(crate) fn well() -> StateReport {
     }
 }
 
-/// Two pods get past the mesh: one was never enrolled, the address of the other was taken out of the set. A route is gone, too.
+/// Two pods bypass the mesh: one was never enrolled, the address of the other was taken out of the set. A route is gone, too.
 pub(crate) fn bypassing() -> StateReport {
     let mut state = well();
     for (place, difference, trouble) in [
