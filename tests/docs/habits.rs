@@ -1,6 +1,6 @@
 //! Habits of tests, and of names, that are counted, so that they do not come back.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use crate::repository;
 
@@ -13,6 +13,9 @@ const MOST_PARTS_OF_TEXT: usize = 91;
 const MOST_ONE_WORD_NAMES: usize = 25;
 /// Characters that names of functions have on the average.
 const LEAST_MEAN_LENGTH: usize = 9;
+/// Words of no name in the product: the glossary in ARCHITECTURE.md has others for what they stood for.
+const PRIVATE_WORDS: [&str; 11] =
+    ["blind", "damage", "glance", "mend", "said", "stranger", "tell", "told", "trouble", "turn", "wanted"];
 
 fn sources(directory: &Path) -> Vec<String> {
     let entries = directory.read_dir().unwrap().map(|entry| entry.unwrap().path());
@@ -103,4 +106,40 @@ fn only_definitions_of_the_product_have_names() {
     let source = "pub(crate) const fn one(f: fn(u8)) {}\n// fn none\n    async fn two_words<T>() {}\nlet f: fn(u8) = g;\n\
                   unsafe extern \"C\" fn three() {}\n#[cfg(test)]\nmod tests {\nfn four() {}\n}";
     assert_eq!(function_names(source), ["one", "two_words", "three"]);
+}
+
+/// The words of a name: of `is_told`, `WantedNode` or `LAST_TURN`.
+fn words_of_name(name: &str) -> Vec<String> {
+    let is_camel = name.contains(char::is_lowercase);
+    let starts_word = |c: char| c == '_' || is_camel && c.is_uppercase();
+    let spaced: String = name.chars().flat_map(|c| [if starts_word(c) { ' ' } else { '_' }, c]).collect();
+    spaced.replace('_', "").split(' ').map(str::to_lowercase).collect()
+}
+
+/// Names in a source that have a private word; comments, texts and the tests at its end do not count.
+fn private_names(source: &str) -> Vec<String> {
+    let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: Vec<_> = lines.map(|line| line.split(" // ").next().unwrap_or_default()).collect();
+    let code = code.join("\n").replace(r"\\", " ").replace("\\\"", " ").replace("'\"'", " ");
+    let outside_texts = code.split('"').step_by(2);
+    let names: BTreeSet<&str> =
+        outside_texts.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
+    let is_private = |word: &String| PRIVATE_WORDS.contains(&word.trim_end_matches('s'));
+    names.into_iter().filter(|name| words_of_name(name).iter().any(is_private)).map(str::to_owned).collect()
+}
+
+#[test]
+fn names_have_the_words_of_the_field() {
+    let parts =
+        ["pkg", "cmd", "cni-plugin"].iter().flat_map(|part| product_sources(&repository().join(part)));
+    let private: Vec<_> = parts.flat_map(|source| private_names(&source)).collect();
+    assert!(private.is_empty(), "the glossary has other words: {private:?}");
+}
+
+#[test]
+fn only_names_have_private_words() {
+    let source = "// blind\nlet is_told = WantedNode { turned: \"said \\\" told\" }; // mend\n\
+                  const LAST_TURNS: u8 = b'\"';\nlet trouble = 1;\n#[cfg(test)]\nmod tests { fn told() {} }";
+    assert_eq!(private_names(source), ["LAST_TURNS", "WantedNode", "is_told", "trouble"]);
 }
