@@ -9,12 +9,12 @@ use std::{
 };
 
 use cni_types::{CniError, ErrorCode, run_dir};
+use enrolment::{
+    EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect,
+};
 use firewall::{FirewallOptions, NativeTables};
 use model::{Pod, PodName};
 use netns::Netns;
-use planner::{
-    EnrolmentPolicy, EnrolmentReason, InvalidAnnotation, PodDecision, RuntimeCall, SidecarRedirect, enrolment,
-};
 use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
 use rules::sidecar;
 
@@ -149,7 +149,7 @@ fn log_warnings(log: &mut CallLog, warnings: &[String]) {
 /// Decides from the call alone, where that suffices, so that nobody is asked for what is not needed.
 pub(crate) fn decide_early(call: &PluginCall) -> Option<PodDecision> {
     let known = RuntimeCall { pod: call.pod.as_ref(), annotations: call.conf.pod_annotations.as_ref() };
-    planner::decide_early(&known, &enrolment_policy(call))
+    enrolment::decide_early(&known, &enrolment_policy(call))
 }
 
 /// Decides from the pod itself.
@@ -158,7 +158,7 @@ fn decide_from_pod(
     authority: &AgentOrApi,
     log: &mut CallLog,
 ) -> Result<PodDecision, CniError> {
-    let Some(name) = &call.pod else { return Ok(PodDecision::Skip(planner::SkipReason::NoPod)) };
+    let Some(name) = &call.pod else { return Ok(PodDecision::Skip(enrolment::SkipReason::NoPod)) };
     let later = |error: LookupError| {
         CniError::new(ErrorCode::TryAgainLater, describe_unknown(name, &error, authority.silence_reason()))
     };
@@ -195,7 +195,7 @@ pub(crate) fn decide_by_facts(
         true => Some(authority.find_namespace(&pod.metadata.namespace)?),
         false => None,
     };
-    Ok(planner::decide(pod, namespace.as_ref(), &policy))
+    Ok(enrolment::decide(pod, namespace.as_ref(), &policy))
 }
 
 /// Decides on a pod of which neither agent nor API server knows: by the node alone, if the rules of [`refusal`] permit.
@@ -208,7 +208,7 @@ fn decide_without_facts(
     match refusal::judge_add(call, &error) {
         Some(Ok(warning)) => {
             log.warn(warning);
-            Ok(PodDecision::Skip(planner::SkipReason::NotInjected))
+            Ok(PodDecision::Skip(enrolment::SkipReason::NotInjected))
         }
         Some(Err(blocked)) => {
             let error = later(error);

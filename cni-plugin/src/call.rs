@@ -3,8 +3,8 @@
 use std::{ffi::OsString, io::Read, path::PathBuf};
 
 use cni_types::{CniArgs, CniCommand, CniEnvironment, CniError, ErrorCode, MAX_STDIN, NetConf};
+use enrolment::selector::Enablement;
 use model::{PodName, PodUid};
-use planner::selector::Enablement;
 
 /// A call about one container, understood.
 #[derive(Debug)]

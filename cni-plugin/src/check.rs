@@ -6,8 +6,8 @@
 //! determined in time counts as in order.
 
 use cni_types::{CniError, ErrorCode};
+use enrolment::{PodDecision, SidecarRedirect, reason};
 use firewall::CapturedTraffic;
-use planner::{PodDecision, SidecarRedirect, reason};
 use rules::ChainSet;
 use wire::PodRecord;
 

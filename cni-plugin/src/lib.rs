@@ -1,6 +1,6 @@
 //! `istio-cni`, the CNI plugin: run by the container runtime at every pod start, last in the chain.
 //!
-//! It decides whether the pod belongs to the mesh (`planner`), redirects the pod's traffic to its sidecar in the
+//! It decides whether the pod belongs to the mesh (`enrolment`), redirects the pod's traffic to its sidecar in the
 //! pod's own network namespace (`redirect`), and hands on the result of the plugins before it unchanged. It links
 //! no async runtime and no Kubernetes library, opens nothing that a decision does not need, and answers every call,
 //! also a hostile one, with a result or a CNI error object.

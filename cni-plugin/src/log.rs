@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use planner::PodDecision;
+use enrolment::PodDecision;
 use redirect::DesiredRules;
 use wire::{LogLevel, LogRecord};
 

@@ -4,8 +4,8 @@ use std::{fs::File, io::Read as _, net::IpAddr, path::Path};
 
 use cni_types::{CniError, ErrorCode};
 use model::{Family, PodUid};
+use node_plan::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use nodepath::EnrolledMembers;
-use planner::node::{NodeConfig, ZtunnelFallback, ZtunnelSlot};
 use wire::{SharedConfig, SharedNode};
 
 use crate::{

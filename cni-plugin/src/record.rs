@@ -61,8 +61,8 @@ pub fn save_outcome(call: &PluginCall, pod: Option<Pod>, log: &mut CallLog, erro
         captured: log.rules().captured.to_lines(),
         // Of a failure nothing is computed.
         pod: pod.filter(|_| error.is_none() && log.has_redirected()).map(|mut pod| {
-            planner::facts::trim_pod(&mut pod);
-            planner::facts::trim_to_sidecar(&mut pod);
+            enrolment::facts::trim_pod(&mut pod);
+            enrolment::facts::trim_to_sidecar(&mut pod);
             Box::new(pod)
         }),
     };

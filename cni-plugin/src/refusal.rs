@@ -18,7 +18,7 @@ use std::{
 };
 
 use cni_types::CniCommand;
-use planner::enrolment::STATUS;
+use enrolment::STATUS;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},

@@ -2,9 +2,9 @@
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
+use enrolment::{EnrolmentPolicy, PodDecision};
 use kit::{Echo, FakeReply, Netns, Pod, Proto, Serve, istio};
 use model::Family;
-use planner::{EnrolmentPolicy, PodDecision};
 use proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use report::{ProofPath, ProofResult};
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
@@ -83,7 +83,8 @@ impl Redirected {
 /// The redirection of an injected pod by the plugin.
 pub(crate) fn spec(object: &Value, families: &[Family], proxy: ProxyIdentity) -> ProofSpec {
     let pod: model::Pod = serde_json::from_value(object.clone()).unwrap();
-    let Ok(PodDecision::Sidecar(redirect)) = planner::decide(&pod, None, &EnrolmentPolicy::default()) else {
+    let Ok(PodDecision::Sidecar(redirect)) = enrolment::decide(&pod, None, &EnrolmentPolicy::default())
+    else {
         panic!("it has a sidecar")
     };
     let rules = |family: &Family| (*family, rules::sidecar::rule_set(&redirect.config, *family));

@@ -8,10 +8,10 @@ use std::{
 
 use agent::AnnotationUpdate;
 use daemon_settings::{DaemonSettings, PodSource};
+use enrolment::ambient::AMBIENT_REDIRECTION;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use kubeio::KubeClient;
 use model::PodUid;
-use planner::ambient::AMBIENT_REDIRECTION;
 use tokio::sync::mpsc::Receiver;
 use tracing::{info, warn};
 

@@ -11,8 +11,8 @@ use agent::{
 };
 use anyhow::{Context as _, Result};
 use daemon_settings::{AmbientOptions, DaemonSettings};
+use enrolment::EnrolmentPolicy;
 use node_status::{NodeInspector, open_node};
-use planner::EnrolmentPolicy;
 use prometheus_client::registry::Registry;
 use tokio::{
     runtime,

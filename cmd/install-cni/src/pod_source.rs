@@ -11,11 +11,12 @@ use std::{
 use agent::{AgentHandle, FetchedPod, PodFetcher};
 use anyhow::Result;
 use daemon_settings::{DaemonSettings, PodSource};
+use enrolment::Fact;
 use facts::{find_in_dir, follow_api, follow_dir, follow_pods};
 use hostfs::DirectoryWatcher;
 use kubeio::ApiErrorKind;
 use model::{Pod, PodName, PodUid};
-use planner::{Fact, node::ZtunnelFallback};
+use node_plan::ZtunnelFallback;
 use retry::LastError;
 use tokio::{runtime, time::sleep};
 use tracing::{debug, info, warn};

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use daemon_settings::{AgentIdentity, CleanupOnExit};
 
+mod placement;
 mod verdict;
 
 pub(crate) use verdict::ShutdownVerdict;

@@ -263,7 +263,7 @@ impl StateCollector {
         if self.settings.ambient.is_some() || namespace.is_empty() || state.pod(namespace, pod).is_some() {
             return;
         }
-        let reason = planner::SkipReason::AgentPod;
+        let reason = enrolment::SkipReason::AgentPod;
         state.pods.push(PodState {
             namespace: namespace.clone(),
             name: pod.clone(),

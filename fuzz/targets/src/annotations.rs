@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use enrolment::{EnrolmentPolicy, PodDecision, RuntimeCall, SkipReason, decide, decide_early};
 use model::{Container, EnvVar, Family, Namespace, ObjectMeta, Pod, PodName};
-use planner::{EnrolmentPolicy, PodDecision, RuntimeCall, SkipReason, decide, decide_early, enrolment};
 use rules::{RuleSet, SavedTables, Target, plan, sidecar};
 
 /// A pod, one fact per line, each a letter, a blank and a text:

@@ -1,12 +1,12 @@
 //! Pods and namespaces as the API server gives them, or a directory of manifests.
 
-use model::{Namespace, Pod};
-use planner::{
+use enrolment::{
     EnrolmentPolicy, Fact, FactIndex, ambient, decide,
     exceptions::{AllowedExceptions, RequestedExceptions},
     facts,
     inpod::{InPodAnnotations, PodOptionPolicy},
 };
+use model::{Namespace, Pod};
 
 /// Any text is a pod, a namespace, a list of manifests in YAML, or none of them. A pod that was understood reads back as
 /// itself; nothing that is decided on it is another thing once it is trimmed, which takes nothing away the second time;

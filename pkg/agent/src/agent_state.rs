@@ -7,14 +7,13 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use model::{Pod, PodName, PodUid};
-use planner::{
+use enrolment::{
     AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
     ambient::{AMBIENT_REDIRECTION, pod_standing},
     facts::{ChangedPod, Fact, FactChange, FactIndex},
-    node::MemberAddresses,
     ztunnel,
 };
+use model::{MemberAddresses, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Redirection};
 use tracing::{info, warn};
 

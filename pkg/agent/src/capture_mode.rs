@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::mpsc::Sender, time::Instant};
 
 use model::{ContainerId, PodUid, Reason};
 use netns::Netns;
-use planner::node::ZtunnelFallback;
+use node_plan::ZtunnelFallback;
 
 use crate::{
     agent_state::AgentState, ledger::PodAttachment, reconciler::ReconcileScope, snapshot::CaptureSnapshot,

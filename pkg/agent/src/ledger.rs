@@ -12,8 +12,8 @@ use std::{
     net::IpAddr,
 };
 
-use model::{ContainerId, Pod, PodName, PodUid};
-use planner::{AmbientStanding, SkipReason, facts::FactIndex, node::MemberAddresses};
+use enrolment::{AmbientStanding, SkipReason, facts::FactIndex};
+use model::{ContainerId, MemberAddresses, Pod, PodName, PodUid};
 
 /// A pod's UID and addresses, as an ADD reported them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{AmbientStanding, EnrolmentReason, SkipReason};
 use model::{Pod, PodUid};
-use planner::{AmbientStanding, EnrolmentReason, SkipReason};
 use pod_status::lifecycle::OPTIONS;
 
 /// Changes of one pod within [`CALM`] of each other are one series, and so many of it are logged one by one.

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{AmbientStanding, SkipReason};
 use model::{Pod, PodName, PodUid};
-use planner::{AmbientStanding, SkipReason};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::pod_life::life_from_phase;

@@ -11,12 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::evaluate_membership, facts::Fact};
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::{
-    EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::evaluate_membership, facts::Fact,
-    node::ZtunnelFallback,
-};
+use node_plan::ZtunnelFallback;
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
 

@@ -235,7 +235,7 @@ fn load_record(path: &Path) -> Option<PodRecord> {
     }
     record.pod = record.pod.filter(|_| record.decision == SIDECAR);
     if let Some(pod) = &mut record.pod {
-        planner::facts::trim_to_sidecar(pod);
+        enrolment::facts::trim_to_sidecar(pod);
     }
     PodRecord::decode(&record.encode().ok()?).ok()
 }

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Instant};
 
 use model::{ContainerId, PodUid, Reason};
-use planner::node::ZtunnelFallback;
+use node_plan::ZtunnelFallback;
 
 use crate::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,

@@ -2,14 +2,11 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::SystemTime};
 
+use enrolment::{ambient::AmbientStanding, ztunnel::ZtunnelCandidate};
 use inpod::PodRulesSnapshot;
-use model::{Namespace, Pod, PodUid};
+use model::{MemberAddresses, Namespace, Pod, PodUid};
 use netns::Netns;
-use planner::{
-    ambient::AmbientStanding,
-    node::{DesiredState, MemberAddresses, ZtunnelFallback},
-    ztunnel::ZtunnelCandidate,
-};
+use node_plan::{DesiredState, ZtunnelFallback};
 use pod_identity::{Ambiguity, Witness};
 use pod_status::Evidence;
 use report::ChangeRecord;

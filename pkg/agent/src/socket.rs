@@ -17,9 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{EnrolmentPolicy, ambient::evaluate_membership};
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
 use netns::Netns;
-use planner::{EnrolmentPolicy, ambient::evaluate_membership};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use socketfile::{Accompanying, SocketError, SocketFile, receive_with_descriptor};
@@ -425,8 +425,8 @@ fn look_up(
     shared: &ConnectionContext,
 ) -> Result<PodWithNamespace, Reason> {
     let (mut pod, mut namespace) = (shared.lookup)(name, uid, deadline)?;
-    planner::facts::trim_pod(&mut pod);
-    namespace.iter_mut().for_each(planner::facts::trim_namespace);
+    enrolment::facts::trim_pod(&mut pod);
+    namespace.iter_mut().for_each(enrolment::facts::trim_namespace);
     Ok((Box::new(pod), namespace))
 }
 

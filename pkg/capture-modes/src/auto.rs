@@ -11,8 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::ztunnel;
 use model::{ContainerId, PodUid, Reason};
-use planner::{node::ZtunnelFallback, ztunnel};
+use node_plan::ZtunnelFallback;
 use tracing::{info, warn};
 
 use crate::{

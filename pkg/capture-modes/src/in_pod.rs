@@ -31,10 +31,10 @@ use std::{
 };
 
 use inpod::{NodeProbes, peer_addresses};
-use model::{ContainerId, Family, PodUid, Reason};
+use model::{ContainerId, Family, MemberAddresses, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::ChangeReporter;
-use planner::node::{MemberAddresses, ZtunnelFallback};
+use node_plan::ZtunnelFallback;
 use pod_identity::Witness;
 use pod_status::lifecycle::PodEvent;
 use rules::ChainSet;

@@ -17,8 +17,8 @@ use std::{
 };
 
 use model::{Family, PodUid};
+use node_plan::{DesiredState, ObservedState, ZtunnelFallback};
 use nodepath::{EnrolledMembers, NodePath, ZtunnelWatcher};
-use planner::node::{DesiredState, ObservedState, ZtunnelFallback};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
 use rules::ChainSet;
 

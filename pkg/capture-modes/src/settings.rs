@@ -3,12 +3,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use agent::RecordIndex;
+use enrolment::{EnrolmentPolicy, inpod::PodOptionPolicy};
 use model::ExistingConnections;
-use planner::{
-    EnrolmentPolicy,
-    inpod::PodOptionPolicy,
-    node::{NodeConfig, ZtunnelFallback},
-};
+use node_plan::{NodeConfig, ZtunnelFallback};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, socket_with},

@@ -8,16 +8,11 @@ use std::{
 use agent::RecordIndex;
 use capture_modes::{CaptureConfig, InPodConfig};
 use cni_types::run_dir;
+use enrolment::{EnrolmentPolicy, inpod::PodOptionPolicy, selector::Enablement, ztunnel::ZtunnelSelector};
 use firewall::{Backend, NativeTables};
 use flags::{Flag, ValueSource};
 use model::{ExistingConnections, UnknownExistingConnections};
-use planner::{
-    EnrolmentPolicy,
-    inpod::PodOptionPolicy,
-    node::{NodeConfig, RouteTables, RulePriorities},
-    selector::Enablement,
-    ztunnel::ZtunnelSelector,
-};
+use node_plan::{NodeConfig, RouteTables, RulePriorities};
 
 use rules::inpod::{self, ProbeAddresses};
 

@@ -1,8 +1,8 @@
 //! Repair of broken pods: 13 settings of Istio, and one of ours.
 
 use ::repair::{RepairCriteria, RepairMode, RepairOptions};
+use enrolment::EnrolmentPolicy;
 use model::ExistingConnections;
-use planner::EnrolmentPolicy;
 
 use crate::{AgentIdentity, SettingsReader, options};
 

@@ -9,8 +9,8 @@ use crate::{
     options::{ALL, REMOVED, STYLE},
 };
 use ::repair::{RepairCriteria, RepairMode};
+use enrolment::EnrolmentPolicy;
 use model::ExistingConnections;
-use planner::EnrolmentPolicy;
 
 /// A container that has what every one has.
 #[derive(Clone)]

@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{DoubtedObjects, Fact};
 use futures_util::{Stream, StreamExt as _, future::Either, stream};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, Pod, PodName, PodUid};
-use planner::{DoubtedObjects, Fact};
 use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};

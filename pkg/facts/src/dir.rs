@@ -14,9 +14,9 @@ use std::{
     time::Duration,
 };
 
+use enrolment::Fact;
 use hostfs::{DirectoryWatcher, FileFingerprint, Waker};
 use model::{Namespace, Pod, PodName};
-use planner::Fact;
 use retry::LastError;
 use tracing::{info, warn};
 

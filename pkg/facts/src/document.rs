@@ -68,7 +68,7 @@ fn parse_pod(document: Value) -> Result<Pod, String> {
         "default".clone_into(&mut meta.namespace);
     }
     name_it("Pod", meta)?;
-    planner::facts::trim_pod(&mut pod);
+    enrolment::facts::trim_pod(&mut pod);
     Ok(pod)
 }
 

@@ -1,6 +1,6 @@
 //! Where facts come from: the API server, or a directory of manifests for a node that has none.
 //!
-//! Both tell the same [`planner::Fact`]s, and what is told first by each are the lists of everything. Neither decides
+//! Both tell the same [`enrolment::Fact`]s, and what is told first by each are the lists of everything. Neither decides
 //! anything. Troubles are logged once, not at each try, and never end a source. Called by the agent.
 
 mod api;

@@ -2,9 +2,9 @@
 
 use std::mem;
 
+use enrolment::facts;
 use kubeio::Versioned;
 use model::{Namespace, ObjectMeta, Pod};
-use planner::facts;
 use serde::{Deserialize, Deserializer};
 
 use crate::belief::ObjectVersion;

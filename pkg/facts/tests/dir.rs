@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{Fact, FactIndex};
 use facts::{ManifestFollower, find_in_dir, follow_dir};
 use model::PodName;
-use planner::{Fact, FactIndex};
 use tempfile::TempDir;
 use tracing::{
     Event, Metadata, Subscriber,

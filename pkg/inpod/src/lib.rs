@@ -2,7 +2,7 @@
 //! pod, the set and the rules on the node that let its probes pass, and the namespaces of pods that run already.
 //!
 //! Each verb looks first and changes only what differs, so repeating one changes nothing, and what an agent before us
-//! made is adopted. It decides nothing about pods; `planner` does. It knows nothing of ztunnel; `zds` does.
+//! made is adopted. It decides nothing about pods; `enrolment` does. It knows nothing of ztunnel; `zds` does.
 
 mod branch;
 mod error;

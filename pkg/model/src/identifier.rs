@@ -1,7 +1,7 @@
 //! Identifiers of pods and their sandboxes: opaque texts, each with a type of its own, so that none is taken for another
 //! or for any other text.
 
-use std::{borrow::Borrow, fmt};
+use std::{borrow::Borrow, collections::BTreeMap, fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +82,9 @@ identifier!(
     /// that the pod gets. Empty: unknown, because whoever asks did not give it.
     ContainerId
 );
+
+/// Addresses of enrolled pods, and the pods' UIDs.
+pub type MemberAddresses = BTreeMap<IpAddr, PodUid>;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ mod status;
 
 pub use existing::{ExistingConnections, UnknownExistingConnections};
 pub use go_bool::parse_go_bool;
-pub use identifier::{ContainerId, PodUid};
+pub use identifier::{ContainerId, MemberAddresses, PodUid};
 pub use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use list::list_elements;
 pub use net::{Family, IfName, InvalidIfName, Mark, Port, TableId};

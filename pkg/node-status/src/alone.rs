@@ -10,7 +10,7 @@ use ::inpod::{captured_families, has_listener};
 use capture_modes::{CaptureSettings, InPodConfig, found_on_node as observe_installed, open_path};
 use model::{Family, Port};
 use netns::Netns;
-use planner::node::{ObservedState, ZtunnelFallback, ZtunnelSlot};
+use node_plan::{ObservedState, ZtunnelFallback, ZtunnelSlot};
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     Comparison, FirewallRule, KernelView, NetworkState, NodeState, PodState, RedirectionMode, StatePart,

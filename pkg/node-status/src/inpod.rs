@@ -11,9 +11,8 @@ use agent::EnrolledPodView;
 use capture_modes::{CaptureSettings, InPodConfig};
 use conntrack::ConntrackHandle;
 use hostnet::RtnetlinkHandle;
-use model::{Family, PodUid};
+use model::{Family, MemberAddresses, PodUid};
 use netns::{Netns, NetnsId};
-use planner::node::MemberAddresses;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use report::{
     Comparison, DifferenceKind, KernelView, NetnsRef, NetworkState, OutsideView, PlanStep, PodState,

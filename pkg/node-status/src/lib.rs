@@ -31,7 +31,7 @@ use capture_modes::{CaptureConfig, CaptureSettings};
 use daemon_settings::{DaemonSettings, ProcessEnvironment, SettingsErrors};
 use model::Reason;
 use netns::Netns;
-use planner::node::DesiredState;
+use node_plan::DesiredState;
 use pod_status::PodLife;
 use report::{
     NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode, SIMULATION_SCHEMA,
@@ -209,7 +209,7 @@ fn observe_ambient(
                 .observed
                 .as_ref()
                 .and_then(|observation| node::active_slot(settings, observation));
-            state.node.active_slot = active.map(planner::node::ZtunnelSlot::number);
+            state.node.active_slot = active.map(node_plan::ZtunnelSlot::number);
             // A slot that could not be built carries no traffic, and nothing bypasses the mesh for lack of it.
             if let Some(desired) = desired.as_ref().filter(|desired| desired.active != active) {
                 let held = DesiredState { slots: [None, None], active: None, ..desired.clone() };

@@ -5,10 +5,10 @@ mod objects;
 use std::net::IpAddr;
 
 use capture_modes::{CaptureSettings, open_path};
-use model::{Family, PodUid};
-use planner::node::{
-    DesiredNode, DesiredState, KernelSlots, MemberAddresses, NetnsPlace, ObservedState, Operation, PathRule,
-    ZtunnelSlot, desired_node, plan_operations,
+use model::{Family, MemberAddresses, PodUid};
+use node_plan::{
+    DesiredNode, DesiredState, KernelSlots, NetnsPlace, ObservedState, Operation, PathRule, ZtunnelSlot,
+    desired_node, plan_operations,
 };
 use report::{
     Comparison, DifferenceKind, NetworkState, PolicyRuleState, SetMember, StateDifference, StatePart,

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use agent::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod, life_from_phase};
 use capture_modes::CaptureSettings;
-use model::PodUid;
-use planner::{
+use enrolment::{
     AmbientStanding, EnrolmentPolicy, SidecarRedirect, SkipReason, ambient::AMBIENT_REDIRECTION,
-    node::ZtunnelFallback,
 };
+use model::PodUid;
+use node_plan::ZtunnelFallback;
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
 use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, ZtunnelView};
 

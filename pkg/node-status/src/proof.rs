@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ::proof::{InboundSpec, ProofSpec, ProxyIdentity};
 use agent::{AgentSnapshot, CaptureSnapshot};
+use enrolment::{EnrolmentPolicy, PodDecision, SidecarRedirect};
 use model::{Family, Reason};
 use netns::Netns;
-use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect};
 use redirect::FamilyChoice;
 use report::{NetnsRef, PodState, Proof, RedirectionMode, StateReport};
 use rules::RuleSet;
@@ -115,11 +115,11 @@ impl NodeInspector {
             Some(known) => {
                 let ambient = self.settings.ambient.as_ref();
                 let policy = ambient.map_or(&policy, |ambient| &ambient.agent.policy);
-                planner::decide(&known.pod, known.namespace.as_ref(), policy)
+                enrolment::decide(&known.pod, known.namespace.as_ref(), policy)
             }
             None => {
                 let record = records.iter().find(|record| records::uid_of(record) == pod.uid)?;
-                planner::decide(record.pod.as_deref()?, None, &policy)
+                enrolment::decide(record.pod.as_deref()?, None, &policy)
             }
         };
         match decision {

@@ -9,12 +9,12 @@ use std::{
 use ::inpod::recorded_netns;
 use agent::{AgentSnapshot, KnownPod};
 use daemon_settings::DaemonSettings;
-use model::PodUid;
-use netns::{Netns, NetnsId};
-use planner::{
+use enrolment::{
     EnrolmentPolicy, PodDecision,
     reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
+use model::PodUid;
+use netns::{Netns, NetnsId};
 use pod_status::{Evidence, RulesEvidence};
 use report::{
     CaptureState, KernelView, NetworkState, NodeState, PodState, Provenance, RedirectionMode, StatePart,
@@ -90,7 +90,7 @@ pub(super) fn observe_recorded(
     let done = records.iter().filter(|record| record.error.is_none());
     let mut pods: Vec<PodState> = done.map(|record| pod_of_record(record)).collect();
     let redirects = records.iter().filter_map(|record| {
-        match planner::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
+        match enrolment::decide(record.pod.as_deref()?, None, &EnrolmentPolicy::default()) {
             Ok(PodDecision::Sidecar(redirect)) => Some((uid_of(record), redirect)),
             _ => None,
         }

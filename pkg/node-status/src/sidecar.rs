@@ -10,9 +10,9 @@ use std::{
 };
 
 use ::inpod::netns_addresses;
+use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
 use netns::{Netns, NetnsId};
-use planner::SidecarRedirect;
 use pod_status::{Evidence, PodLife, ProxyEvidence, RulesEvidence};
 use redirect::FamilyChoice;
 use report::{PodState, RedirectionMode};

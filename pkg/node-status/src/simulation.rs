@@ -9,14 +9,14 @@ use std::{
 use agent::{AgentSnapshot, CaptureSnapshot, KnownPod};
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig};
 use daemon_settings::SimulatedSettings;
-use model::{ExistingConnections, Namespace, Pod, PodUid};
-use netns::Netns;
-use planner::{
+use enrolment::{
     EnrolmentPolicy, SkipReason,
     ambient::{AmbientStanding, pod_standing},
     exceptions::RequestedExceptions,
     inpod::{EffectiveOptions, InPodAnnotations},
 };
+use model::{ExistingConnections, Namespace, Pod, PodUid};
+use netns::Netns;
 use report::{
     LabelChange, MembershipEffect, NodeSimulation, RedirectionMode, SIMULATION_SCHEMA, SimulatedPod,
     StateReason,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use model::{Family, PodUid};
-use planner::node::{NetnsPlace, NodeConfig, Operation, PathRule, RouteEdit};
+use node_plan::{NetnsPlace, NodeConfig, Operation, PathRule, RouteEdit};
 use report::PlanStep;
 
 use crate::node::{place_name, policy_rule};

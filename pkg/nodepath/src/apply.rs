@@ -6,7 +6,7 @@ use hostnet::{NewLink, RouteChange, RtnetlinkHandle, sysctl};
 use ipset::SetName;
 use journal::{JournalPage, PageOwner};
 use model::Family;
-use planner::node::{Direction, LinkKind, LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
+use node_plan::{Direction, LinkKind, LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 
 use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
 

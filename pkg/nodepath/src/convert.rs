@@ -1,10 +1,10 @@
-//! Between the planner's values, which name links, and the kernel's, which number them.
+//! Between the plan's values, which name links, and the kernel's, which number them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostnet::{Link, LinkIndex, PolicyRule, Route, RouteKind, RouteProtocol, RtnetlinkHandle, RuleAction};
 use model::Family;
-use planner::node::{PathRoute, PathRule, RouteTo};
+use node_plan::{PathRoute, PathRule, RouteTo};
 
 use crate::Error;
 

@@ -57,7 +57,7 @@ pub enum Error {
     NoLink(String),
     /// A step in the namespace of a ztunnel that is gone.
     #[error("the ztunnel of slot {0} is gone")]
-    NoZtunnel(planner::node::ZtunnelSlot),
+    NoZtunnel(node_plan::ZtunnelSlot),
     /// The source address for a tunnel could not be found.
     #[error("cannot tell from which address the node reaches {ip}: {source}")]
     Source {

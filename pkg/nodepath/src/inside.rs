@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use firewall::{Firewall, FirewallOptions};
 use hostnet::{RtnetlinkHandle, sysctl};
-use planner::node::{
+use node_plan::{
     ObservedInside, PathRule, ZtunnelSlot, inside_table, is_our_inside_rule, link_pairs,
     watched_inside_sysctls,
 };

@@ -1,4 +1,4 @@
-//! The node path of ambient capture in the kernel: looks at all that `planner::node` speaks of, and does its steps.
+//! The node path of ambient capture in the kernel: looks at all that `node_plan` speaks of, and does its steps.
 //!
 //! Called by the agent, whose one owner thread holds a [`NodePath`], and by the plugin, which enrols a pod alone when
 //! the agent is unavailable ([`EnrolledMembers`]). It decides nothing, and remembers nothing as done that the kernel does not show.

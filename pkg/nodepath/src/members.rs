@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use hostnet::{RouteChange, RtnetlinkHandle};
 use ipset::{SetName, SetSpec};
 use model::{Family, PodUid, Reason};
-use planner::node::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_routes};
+use node_plan::{NodeConfig, PathRoute, ZtunnelFallback, ZtunnelSlot, member_routes};
 
 use crate::{Error, convert, convert::LinkNames};
 

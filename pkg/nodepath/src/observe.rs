@@ -10,7 +10,7 @@ use firewall::{Firewall, FirewallOptions, NativeTables};
 use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
-use planner::node::{
+use node_plan::{
     KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
     is_our_rule, link_pairs, watched_sysctls,
 };

@@ -9,7 +9,7 @@ use std::{
 use firewall::{Backend, FamilyChanges, Firewall, WaitingRestore};
 use journal::JournalPage;
 use netns::Netns;
-use planner::node::{NetnsPlace, Operation, ZtunnelSlot};
+use node_plan::{NetnsPlace, Operation, ZtunnelSlot};
 use rules::ChainSet;
 
 use crate::{Error, NodePath};

@@ -5,11 +5,11 @@ mod running_pods;
 
 use std::{collections::BTreeMap, time::Duration};
 
+use enrolment::EnrolmentPolicy;
 use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
 use model::{ExistingConnections, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
-use planner::EnrolmentPolicy;
 use retry::LastError;
 use tokio::{
     sync::mpsc::Sender,

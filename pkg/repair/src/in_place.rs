@@ -8,13 +8,13 @@ use std::{
 };
 
 use conntrack::ConnectionsReport;
+use enrolment::{
+    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
+};
 use firewall::FirewallOptions;
 use inpod::{NetnsAnswer, NetnsFinder, NetnsQuery, recorded_netns};
 use model::{ExistingConnections, Pod, PodName, PodUid};
 use netns::Netns;
-use planner::{
-    EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason, inpod::existing_connections,
-};
 use pod_identity::{Ambiguity, KnownPods, PodIds, newest_by_pod};
 use redirect::{FamilyChoice, PreparedNetns};
 use rules::inpod::InPodRulesConfig;
@@ -117,7 +117,7 @@ impl InPlaceRepair {
     /// # Errors
     /// The step that failed. The effect of earlier steps remains and counts in the next attempt.
     pub fn repair_pod(&self, pod: &Pod, pods: &KnownPods) -> Result<InPlaceReport, InPlaceError> {
-        let redirect = match planner::decide(pod, None, &self.policy)? {
+        let redirect = match enrolment::decide(pod, None, &self.policy)? {
             PodDecision::Sidecar(redirect) => redirect,
             PodDecision::Skip(reason) => return Ok(InPlaceReport::NotRedirected(reason)),
             PodDecision::Ambient(_) => return Ok(InPlaceReport::NotRedirected(SkipReason::NotInjected)),

@@ -52,7 +52,7 @@ impl From<Pod> for ObservedPod {
         let is_running = status.phase == "Running" && !is_terminating;
         let is_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
         let annotations: Vec<String> = meta.annotations.keys().cloned().collect();
-        let is_injected = meta.annotations.contains_key(planner::enrolment::STATUS);
+        let is_injected = meta.annotations.contains_key(enrolment::STATUS);
         let running = (is_running && is_injected).then(|| {
             let metadata = ObjectMeta {
                 name: name.name.clone(),

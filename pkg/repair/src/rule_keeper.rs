@@ -6,12 +6,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use enrolment::SidecarRedirect;
 use firewall::{CapturedTraffic, RulesFingerprint};
 use inpod::{NetnsAnswer, NetnsQuery, recorded_netns};
 use model::{PodName, PodUid};
 use netns::Netns;
 use netns_changes::{ChangeWatcher, NetnsDisturbance, NetnsWatch};
-use planner::SidecarRedirect;
 use pod_identity::{AmbiguityStreak, KnownPods, newest_by_pod};
 use redirect::DesiredRules;
 use rules::{ChainSet, RecordedRules};

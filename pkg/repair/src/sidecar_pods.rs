@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
+use enrolment::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
 use kubeio::ListEvent;
 use model::{ExistingConnections, Pod, PodUid};
-use planner::{EnrolmentPolicy, PodDecision, SidecarRedirect, inpod::existing_connections};
 use pod_identity::{KnownPods, PodIds};
 
 use crate::ObservedPod;
@@ -24,7 +24,7 @@ impl SidecarPod {
     fn from_pod(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SidecarPod> {
         let ips = pod.status.ips();
         // With an annotation that cannot be read no ADD succeeds, so no such pod runs.
-        let Ok(PodDecision::Sidecar(redirect)) = planner::decide(pod, None, policy) else { return None };
+        let Ok(PodDecision::Sidecar(redirect)) = enrolment::decide(pod, None, policy) else { return None };
         (!ips.is_empty()).then(|| SidecarPod {
             ids: PodIds::from(pod),
             ips,

@@ -30,6 +30,6 @@ pub struct SharedNode {
     pub fallback: String,
     /// Families of which sets, rules and catching routes are in place: `4`, `6`.
     pub families: Vec<u8>,
-    /// Names and numbers, as `planner::node::NodeConfig` prints.
+    /// Names and numbers, as `node_plan::NodeConfig` prints.
     pub config: Value,
 }

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use enrolment::{Fact, FactIndex};
 use kit::TempDir;
 use kubeio::{ApiConnection, ApiServerTrust, KubeClient};
-use planner::{Fact, FactIndex};
 
 /// For everything that only depends on this machine, one pause of the watch among it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
 //! Lists, changes, ends: of this node's pods and no others, and of namespaces.
 
+use enrolment::Fact;
 use kit::ApiServer;
 use model::PodName;
-use planner::Fact;
 use serde_json::{Value, json};
 
 use super::fixture::{Credential, Follower};

@@ -1,9 +1,8 @@
 //! The table: what the API server answered, and what follows.
 
 use model::{DaemonSet, Namespace, Node, Pod};
-use planner::placement;
 
-use super::{DaemonSetPresence, ShutdownFacts};
+use super::{DaemonSetPresence, ShutdownFacts, placement};
 
 /// Decision on the installation at shutdown, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]

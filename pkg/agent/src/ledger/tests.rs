@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use enrolment::{EnrolmentPolicy, Fact, ambient::pod_standing};
 use model::{Namespace, ObjectMeta, Pod, PodIp, PodName};
-use planner::{EnrolmentPolicy, Fact, ambient::pod_standing};
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;

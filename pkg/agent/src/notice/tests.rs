@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use planner::EnrolmentReason;
+use enrolment::EnrolmentReason;
 
 use super::*;
 

@@ -6,11 +6,11 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use enrolment::inpod::EffectiveOptions;
 use inpod::PodRulesSnapshot;
 use model::{ContainerId, ExistingConnections, NetworkPrivilege, Pod, PodName, PodUid, Reason};
 use netns::{Netns, NetnsId};
 use netns_changes::{Change, NetnsDisturbance, NetnsWatch};
-use planner::inpod::EffectiveOptions;
 use pod_identity::{AmbiguityStreak, Witness};
 use pod_status::{
     Evidence, PodLife,

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use enrolment::{AmbientStanding, SkipReason};
 use inpod::{NetnsAnswer, NetnsMatch, NetnsQuery};
 use model::{Pod, PodUid, Reason};
 use netns::NetnsId;
-use planner::{AmbientStanding, SkipReason};
 use pod_identity::{Ambiguity, AmbiguityStreak, KnownPods, PodIds};
 use pod_status::lifecycle::PodEvent;
 use tracing::warn;

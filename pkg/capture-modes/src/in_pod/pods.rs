@@ -2,9 +2,9 @@
 
 use std::{net::IpAddr, time::Instant};
 
+use enrolment::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use model::{ContainerId, ExistingConnections, Pod, PodName, PodUid};
 use netns::NetnsId;
-use planner::{AmbientStanding, ambient::AMBIENT_REDIRECTION, inpod::InPodAnnotations};
 use pod_status::lifecycle::{AgentTime, PodAction, PodEvent};
 use tracing::{info, warn};
 

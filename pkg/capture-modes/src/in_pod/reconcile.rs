@@ -6,8 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::{Family, PodUid, Reason};
-use planner::{AmbientStanding, SkipReason, node::MemberAddresses, ztunnel, ztunnel::ZtunnelCandidate};
+use enrolment::{
+    AmbientStanding, SkipReason,
+    ztunnel::{self, ZtunnelCandidate},
+};
+use model::{Family, MemberAddresses, PodUid, Reason};
 use pod_status::{
     Evidence, RulesEvidence,
     lifecycle::{AgentTime, OBSERVE, PodAction, PodEvent},

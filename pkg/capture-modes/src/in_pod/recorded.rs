@@ -1,8 +1,8 @@
 //! Pods that were added while an earlier agent ran, from the plugin's records of their ADDs.
 
 use agent::{AgentState, PodAttachment};
+use enrolment::{AmbientStanding, SkipReason};
 use model::PodUid;
-use planner::{AmbientStanding, SkipReason};
 use pod_status::lifecycle::PodEvent;
 use tracing::info;
 

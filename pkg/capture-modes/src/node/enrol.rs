@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{ContainerId, Family, PodUid, Reason};
-use planner::node::{ZtunnelFallback, ZtunnelSlot};
+use node_plan::{ZtunnelFallback, ZtunnelSlot};
 
 use super::NodeCapture;
 use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};

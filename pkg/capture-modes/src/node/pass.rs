@@ -2,13 +2,11 @@
 
 use std::time::Instant;
 
-use model::Reason;
-use planner::{
-    node::{
-        DesiredState, KernelSlots, MemberAddresses, ObservedState, Operation, SlotAssignment,
-        ZtunnelFallback, ZtunnelInstance, ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
-    },
-    ztunnel::{self, ZtunnelCandidate},
+use enrolment::ztunnel::{self, ZtunnelCandidate};
+use model::{MemberAddresses, Reason};
+use node_plan::{
+    DesiredState, KernelSlots, ObservedState, Operation, SlotAssignment, ZtunnelFallback, ZtunnelInstance,
+    ZtunnelSlot, assign_slots, plan_operations, prepare_slot,
 };
 use tracing::{debug, info, warn};
 

@@ -1,7 +1,7 @@
 //! The file that plugin and agent share.
 
 use model::{Family, Reason};
-use planner::node::DesiredState;
+use node_plan::DesiredState;
 use wire::{SharedConfig, SharedNode};
 
 use crate::settings::CaptureSettings;
@@ -19,7 +19,7 @@ pub(crate) fn write_shared_config(settings: &CaptureSettings, desired: &DesiredS
         ztunnel_ready: desired.active.is_some(),
         redirect_mode: "iptables".to_owned(),
         node: Some(SharedNode {
-            active: desired.active.map(planner::node::ZtunnelSlot::number),
+            active: desired.active.map(node_plan::ZtunnelSlot::number),
             fallback: desired.fallback.to_string(),
             families: desired.families().into_iter().map(number).collect(),
             config: serde_json::to_value(&settings.node).map_err(|error| error.to_string())?,

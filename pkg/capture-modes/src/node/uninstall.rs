@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use model::Reason;
+use node_plan::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan_operations};
 use nodepath::NodePath;
-use planner::node::{KernelSlots, ObservedState, Operation, ZtunnelInstance, ZtunnelSlot, plan_operations};
 use tracing::warn;
 
 use super::open_path;

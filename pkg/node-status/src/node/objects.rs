@@ -6,9 +6,7 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use planner::node::{
-    DesiredInside, DesiredNode, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo,
-};
+use node_plan::{DesiredInside, DesiredNode, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo};
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
 use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
 

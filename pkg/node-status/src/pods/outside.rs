@@ -1,10 +1,10 @@
 //! Pods outside of ambient mode, which may have a sidecar.
 
 use agent::KnownPod;
-use model::{Namespace, Pod};
-use planner::{
+use enrolment::{
     AmbientStanding, EnrolmentPolicy, InvalidAnnotation, PodDecision, SidecarRedirect, SkipReason,
 };
+use model::{Namespace, Pod};
 use pod_status::{Evidence, MeshMembership, RulesEvidence};
 use report::{PodState, RedirectionMode, StateReason};
 
@@ -46,7 +46,7 @@ pub(crate) fn decide_sidecar(
         () if policy.ztunnel.matches(pod) => return SidecarDecision::Outside(SkipReason::Ztunnel),
         () => {}
     }
-    match planner::decide(pod, namespace, policy) {
+    match enrolment::decide(pod, namespace, policy) {
         Ok(PodDecision::Sidecar(redirect)) => SidecarDecision::Redirected(redirect),
         Ok(PodDecision::Skip(reason)) => SidecarDecision::Outside(reason),
         Ok(PodDecision::Ambient(_)) => SidecarDecision::Ambient,

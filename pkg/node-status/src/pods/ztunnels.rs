@@ -1,7 +1,8 @@
 //! The node's ztunnels, and which of them takes new connections.
 
 use agent::{AgentSnapshot, CaptureSnapshot};
-use planner::{node::ZtunnelSlot, ztunnel::ZtunnelCandidate};
+use enrolment::ztunnel::ZtunnelCandidate;
+use node_plan::ZtunnelSlot;
 use report::ZtunnelState;
 use zds::ConnectionState;
 

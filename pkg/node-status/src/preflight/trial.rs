@@ -16,7 +16,7 @@ use ipset::{IpsetHandle, SetName, SetSpec};
 use model::{Family, Mark, PodUid, TableId};
 use netlink::Errno;
 use netns::Netns;
-use planner::node::{DesiredState, NodeConfig, ObservedState, desired_node};
+use node_plan::{DesiredState, NodeConfig, ObservedState, desired_node};
 use report::{PreflightCode, PreflightFact, Trial};
 use rules::{
     ChainSet, RuleSet, inpod,

@@ -125,7 +125,7 @@ fn capture_advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use planner::{SkipReason, reason::ALL_SKIPPED};
+    use enrolment::{SkipReason, reason::ALL_SKIPPED};
 
     use super::*;
 

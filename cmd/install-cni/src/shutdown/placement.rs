@@ -1,0 +1,271 @@
+//! Whether a DaemonSet still wants its pod on a node, as the DaemonSet controller sees it for a pod that is there
+//! already (`NodeShouldRunDaemonPod`): the difference between an upgrade of the agent and its removal.
+
+use std::{collections::BTreeMap, fmt};
+
+use model::{
+    DaemonSet, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodPlacement, Taint,
+    Toleration, parse_go_bool,
+};
+
+/// Why a DaemonSet has no pod on a node any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExclusionReason {
+    /// The DaemonSet is being deleted.
+    Deleted,
+    /// The DaemonSet's `nodeSelector` does not match: this label is missing or different.
+    Selector(String),
+    /// The DaemonSet's required node affinity does not match.
+    Affinity,
+    /// The DaemonSet does not tolerate this `NoExecute` taint.
+    Taint(String),
+}
+
+impl fmt::Display for ExclusionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExclusionReason::Deleted => f.write_str("the DaemonSet is being deleted"),
+            ExclusionReason::Selector(label) => {
+                write!(f, "the DaemonSet's nodeSelector asks for the label {label}")
+            }
+            ExclusionReason::Affinity => f.write_str("the DaemonSet's node affinity excludes this node"),
+            ExclusionReason::Taint(key) => {
+                write!(f, "the DaemonSet does not tolerate the node's taint {key}")
+            }
+        }
+    }
+}
+
+/// Returns why the DaemonSet wants no pod on the node. `None` if it wants one.
+#[must_use]
+pub(crate) fn exclusion_reason(daemon_set: &DaemonSet, node: &Node) -> Option<ExclusionReason> {
+    if daemon_set.metadata.deleted.is_some() {
+        return Some(ExclusionReason::Deleted);
+    }
+    let placement = &daemon_set.spec.template.spec;
+    selector_mismatch(placement, node)
+        .or_else(|| affinity_mismatch(placement, node))
+        .or_else(|| untolerated_taint(placement, node))
+}
+
+fn selector_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+    let has = |key: &str, value: &str| node.metadata.labels.get(key).is_some_and(|label| label == value);
+    let (key, value) = placement.node_selector.iter().find(|(key, value)| !has(key, value))?;
+    Some(ExclusionReason::Selector(format!("{key}={value}")))
+}
+
+fn affinity_mismatch(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+    let required = placement.affinity.node_affinity.required.as_ref()?;
+    (!selector_matches(required, node)).then_some(ExclusionReason::Affinity)
+}
+
+fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
+}
+
+fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let fields = BTreeMap::from([("metadata.name".to_owned(), node.metadata.name.clone())]);
+    let asks = !(term.match_expressions.is_empty() && term.match_fields.is_empty());
+    asks && term
+        .match_expressions
+        .iter()
+        .all(|requirement| meets_requirement(&node.metadata.labels, requirement))
+        && term.match_fields.iter().all(|requirement| meets_requirement(&fields, requirement))
+}
+
+/// An operator that we do not know is met: a newer Kubernetes knows what it means, and an agent that takes an upgrade
+/// for its removal would do harm.
+fn meets_requirement(labels: &BTreeMap<String, String>, requirement: &NodeSelectorRequirement) -> bool {
+    let value = labels.get(&requirement.key);
+    let listed = value.is_some_and(|value| requirement.values.contains(value));
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label > bound),
+        "Lt" => numeric_operands(value, requirement).is_some_and(|(label, bound)| label < bound),
+        _ => true,
+    }
+}
+
+fn numeric_operands(value: Option<&String>, requirement: &NodeSelectorRequirement) -> Option<(i64, i64)> {
+    let [bound] = requirement.values.as_slice() else { return None };
+    Some((value?.parse().ok()?, bound.parse().ok()?))
+}
+
+/// Taints that the DaemonSet controller makes every pod of a DaemonSet tolerate; the others of that kind never evict.
+const ALWAYS_TOLERATED: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+fn untolerated_taint(placement: &PodPlacement, node: &Node) -> Option<ExclusionReason> {
+    let stays = |taint: &Taint| {
+        taint.effect != "NoExecute"
+            || ALWAYS_TOLERATED.contains(&taint.key.as_str())
+            || placement.tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    };
+    let taint = node.spec.taints.iter().find(|taint| !stays(taint))?;
+    Some(ExclusionReason::Taint(taint.key.clone()))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let value = match toleration.operator.as_str() {
+        "" | "Equal" => toleration.value == taint.value,
+        _ => true, // Exists, and what we do not know
+    };
+    value
+        && (toleration.effect.is_empty() || toleration.effect == taint.effect)
+        && (toleration.key == taint.key || (toleration.key.is_empty() && toleration.operator == "Exists"))
+}
+
+/// The agent's container in a DaemonSet.
+const CONTAINER: &str = "install-cni";
+const VARIABLE: &str = "AMBIENT_ENABLED";
+const FLAG: &str = "--ambient-enabled";
+
+/// Whether the agents that a DaemonSet makes take part in ambient mode. `None`: it does not say so itself, as when
+/// variables come from a ConfigMap.
+#[must_use]
+pub(crate) fn takes_part_in_ambient(daemon_set: &DaemonSet) -> Option<bool> {
+    let containers = &daemon_set.spec.template.spec.containers;
+    let agent = containers.iter().find(|container| container.name == CONTAINER)?;
+    let flag = agent.args.iter().rev().find_map(|argument| argument.strip_prefix(FLAG));
+    match (flag, agent.env.iter().rev().find(|variable| variable.name == VARIABLE)) {
+        (Some(""), _) => Some(true),
+        (Some(value), _) => parse_go_bool(value.strip_prefix('=')?),
+        (None, Some(variable)) => match variable.value.as_deref()? {
+            "" => Some(false),
+            value => parse_go_bool(value),
+        },
+        (None, None) if agent.env_from.is_empty() => Some(false),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn daemon_set(placement: &Value) -> DaemonSet {
+        serde_json::from_value(json!({"spec": {"template": {"spec": placement}}})).unwrap()
+    }
+
+    fn node(spec: &Value) -> Node {
+        let labels = json!({"kubernetes.io/os": "linux", "zone": "a", "cpus": "8"});
+        serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}, "spec": spec})).unwrap()
+    }
+
+    fn required(terms: &Value) -> Value {
+        let required = json!({"nodeSelectorTerms": terms});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+    }
+
+    fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+        required(&json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]))
+    }
+
+    #[test]
+    fn only_what_a_daemon_set_says_itself_tells_of_ambient_mode() {
+        let with = |container: Value| {
+            let mut containers =
+                vec![json!({"name": "sidecar", "env": [{"name": "AMBIENT_ENABLED", "value": "true"}]})];
+            containers.push(container);
+            takes_part_in_ambient(&daemon_set(&json!({"containers": containers})))
+        };
+        let env = |value: Value| json!({"name": "install-cni", "env": [{"name": "AMBIENT_ENABLED", "value": value}]});
+        for (container, expected) in [
+            (env(json!("true")), Some(true)),
+            (env(json!("false")), Some(false)),
+            (env(json!("")), Some(false)),
+            (env(json!("perhaps")), None),
+            (env(Value::Null), None),
+            (json!({"name": "install-cni"}), Some(false)),
+            (json!({"name": "install-cni", "env": [{"name": "OTHER", "value": "true"}]}), Some(false)),
+            (
+                json!({"name": "install-cni", "envFrom": [{"configMapRef": {"name": "istio-cni-config"}}]}),
+                None,
+            ),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled"]}), Some(true)),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled=false"]}), Some(false)),
+            (json!({"name": "install-cni", "args": ["--ambient-enabled-x"]}), None),
+            (json!({"name": "other"}), None),
+        ] {
+            assert_eq!(with(container.clone()), expected, "{container}");
+        }
+        assert_eq!(takes_part_in_ambient(&DaemonSet::default()), None);
+    }
+
+    #[test]
+    fn a_daemon_set_that_is_deleted_wants_no_node() {
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let deleted: DaemonSet = serde_json::from_value(deleted).unwrap();
+        assert_eq!(exclusion_reason(&deleted, &node(&json!({}))), Some(ExclusionReason::Deleted));
+        assert_eq!(exclusion_reason(&daemon_set(&json!({})), &node(&json!({}))), None);
+        assert_eq!(
+            exclusion_reason(&daemon_set(&json!({"affinity": null, "tolerations": null})), &node(&json!({}))),
+            None
+        );
+    }
+
+    #[test]
+    fn selectors_and_affinity_decide_as_in_kubernetes() {
+        let affinity = Some(ExclusionReason::Affinity);
+        let label = |label: &str| Some(ExclusionReason::Selector(label.to_owned()));
+        let by_name = |name: &str| {
+            required(
+                &json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]),
+            )
+        };
+        for (placement, expected) in [
+            (json!({"nodeSelector": {"kubernetes.io/os": "linux"}}), None),
+            (json!({"nodeSelector": {"kubernetes.io/os": "windows"}}), label("kubernetes.io/os=windows")),
+            (json!({"nodeSelector": {"mesh": "yes"}}), label("mesh=yes")),
+            (expression("zone", "In", &["a", "b"]), None),
+            (expression("zone", "In", &["b"]), affinity.clone()),
+            (expression("zone", "NotIn", &["a"]), affinity.clone()),
+            (expression("rack", "NotIn", &["a"]), None),
+            (expression("zone", "Exists", &[]), None),
+            (expression("zone", "DoesNotExist", &[]), affinity.clone()),
+            (expression("cpus", "Gt", &["4"]), None),
+            (expression("cpus", "Gt", &["8"]), affinity.clone()),
+            (expression("cpus", "Lt", &["8"]), affinity.clone()),
+            (expression("zone", "Lt", &["8"]), affinity.clone()),
+            (expression("zone", "Resembles", &["z"]), None),
+            (required(&json!([])), affinity.clone()),
+            (required(&json!([{}])), affinity.clone()),
+            (by_name("n1"), None),
+            (by_name("n2"), affinity),
+        ] {
+            assert_eq!(exclusion_reason(&daemon_set(&placement), &node(&json!({}))), expected, "{placement}");
+        }
+    }
+
+    #[test]
+    fn only_a_taint_that_evicts_counts() {
+        let taint = |key: &str, effect: &str| {
+            node(&json!({"taints": [{"key": key, "value": "v", "effect": effect}]}))
+        };
+        let tolerating = |toleration: Value| daemon_set(&json!({"tolerations": [toleration]}));
+        let evicted = Some(ExclusionReason::Taint("gpu".to_owned()));
+        let none = daemon_set(&json!({}));
+        assert_eq!(exclusion_reason(&none, &taint("gpu", "NoExecute")), evicted);
+        assert_eq!(exclusion_reason(&none, &taint("gpu", "NoSchedule")), None);
+        assert_eq!(exclusion_reason(&none, &taint("node.kubernetes.io/not-ready", "NoExecute")), None);
+        for (toleration, expected) in [
+            (json!({"operator": "Exists"}), None),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), None),
+            (json!({"operator": "Exists", "effect": "NoSchedule"}), evicted.clone()),
+            (json!({"key": "gpu", "operator": "Exists"}), None),
+            (json!({"key": "cpu", "operator": "Exists"}), evicted.clone()),
+            (json!({"key": "gpu", "value": "v"}), None),
+            (json!({"key": "gpu", "operator": "Equal", "value": "w"}), evicted.clone()),
+            (json!({"value": "v"}), evicted),
+        ] {
+            assert_eq!(
+                exclusion_reason(&tolerating(toleration.clone()), &taint("gpu", "NoExecute")),
+                expected,
+                "{toleration}"
+            );
+        }
+    }
+}

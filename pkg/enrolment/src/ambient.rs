@@ -1,0 +1,145 @@
+//! Who belongs to ambient mode: Istio 1.20's predicate, which the plugin asks at ADD and the agent at every change,
+//! and what upstream forgot.
+//!
+//! First what the mesh's users say, which is the pod's label `istio.io/dataplane-mode` if it is `ambient` or `none`
+//! (as newer versions of Istio have it), else its namespace's label, which must be exactly `ambient`. Then what speaks
+//! against it. So a refusal ([`SkipReason::is_refusal`]) always means a pod that somebody wants in the mesh.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use model::{Namespace, Pod};
+
+use crate::{
+    decision::{EnrolmentPolicy, PROXY, STATUS},
+    reason::{EnrolmentReason, SkipReason},
+    selector::{Enablement, are_labels},
+};
+
+/// Label of ambient mode, of a namespace or a pod.
+pub const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
+/// Pod annotation of ambient mode; the user's `disabled` opts out.
+pub const AMBIENT_REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Pods of the agent's DaemonSet are named after it.
+const AGENT_PREFIX: &str = "istio-cni-node-";
+
+/// Standing of a running pod in ambient mode, which decides what the agent does with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AmbientStanding {
+    /// The pod belongs to the mesh, and its addresses go through the proxy.
+    Member {
+        /// Why.
+        reason: EnrolmentReason,
+        /// At least one.
+        ips: Vec<IpAddr>,
+    },
+    /// The pod belongs to the mesh, but the API knows no address of it yet. Its own are those that the plugin enrolled, if it
+    /// did. Nothing may be released because of this.
+    Pending(EnrolmentReason),
+    /// Nothing of it may go through the proxy.
+    Out(SkipReason),
+}
+
+/// Whether a pod belongs to ambient mode, and why or why not. `namespace`: none if it is not known.
+///
+/// It says nothing of addresses, because at ADD the API knows none; see [`AmbientStanding`].
+///
+/// # Errors
+/// It does not, for this reason.
+pub fn evaluate_membership(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &EnrolmentPolicy,
+) -> Result<EnrolmentReason, SkipReason> {
+    match name_exemption(&pod.metadata.namespace, &pod.metadata.name, policy) {
+        Some(exempt) => asked_for(pod, namespace, policy).and(Err(exempt)),
+        None => membership_by_pod(pod, namespace, policy),
+    }
+}
+
+/// Returns the standing of a pod as the API knows it now.
+#[must_use]
+pub fn pod_standing(pod: &Pod, namespace: Option<&Namespace>, policy: &EnrolmentPolicy) -> AmbientStanding {
+    match evaluate_membership(pod, namespace, policy) {
+        Err(reason) => AmbientStanding::Out(reason),
+        Ok(reason) => match pod.status.ips() {
+            ips if ips.is_empty() => AmbientStanding::Pending(reason),
+            ips => AmbientStanding::Member { reason, ips },
+        },
+    }
+}
+
+/// The predicate without the rows on names.
+pub(crate) fn membership_by_pod(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &EnrolmentPolicy,
+) -> Result<EnrolmentReason, SkipReason> {
+    let reason = asked_for(pod, namespace, policy)?;
+    pod_refusal(pod, policy).map_or(Ok(reason), Err)
+}
+
+/// Evaluates the operator's selectors, or the labels if there are none.
+fn asked_for(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    policy: &EnrolmentPolicy,
+) -> Result<EnrolmentReason, SkipReason> {
+    // Whoever asks why wants to read of the labels, not of selectors that nobody wrote.
+    if let Some(selectors) = policy.enablement.as_ref().filter(|selectors| !are_labels(selectors)) {
+        let namespace = namespace.ok_or(SkipReason::NamespaceUnknown)?;
+        let meant = |entry: &Enablement| entry.matches(&pod.metadata.labels, &namespace.metadata.labels);
+        return if selectors.iter().any(meant) {
+            Ok(EnrolmentReason::Selector)
+        } else {
+            Err(SkipReason::NotSelected)
+        };
+    }
+    if has_refused(pod) {
+        return Err(SkipReason::PodLabelNone);
+    }
+    let namespace = namespace.ok_or(SkipReason::NamespaceUnknown)?;
+    if dataplane_mode(&pod.metadata.labels) == Some("ambient") {
+        return Ok(EnrolmentReason::PodLabel);
+    }
+    let labelled = dataplane_mode(&namespace.metadata.labels) == Some("ambient");
+    if labelled { Ok(EnrolmentReason::NamespaceLabel) } else { Err(SkipReason::NotLabelled) }
+}
+
+/// The pod's own label keeps it out, whatever its namespace says.
+pub(crate) fn has_refused(pod: &Pod) -> bool {
+    dataplane_mode(&pod.metadata.labels) == Some("none")
+}
+
+fn dataplane_mode(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(DATAPLANE_MODE).map(String::as_str)
+}
+
+/// Why a pod is none of our business by its name alone.
+pub(crate) fn name_exemption(namespace: &str, name: &str, policy: &EnrolmentPolicy) -> Option<SkipReason> {
+    if policy.excluded_namespaces.iter().any(|excluded| excluded == namespace) {
+        return Some(SkipReason::ExcludedNamespace);
+    }
+    let is_agent = policy.agent_namespace.as_deref() == Some(namespace) && name.starts_with(AGENT_PREFIX);
+    is_agent.then_some(SkipReason::AgentPod)
+}
+
+/// Returns the first property of the pod itself that speaks against ambient mode.
+fn pod_refusal(pod: &Pod, policy: &EnrolmentPolicy) -> Option<SkipReason> {
+    let annotations = &pod.metadata.annotations;
+    // Istio looks at the annotation alone. So do we, but a pod without any proxy is no pod with a sidecar.
+    let injected = annotations.contains_key(STATUS);
+    let has_proxy = injected && pod.all_containers().any(|container| container.name == PROXY);
+    let rows = [
+        (SkipReason::Ztunnel, policy.ztunnel.matches(pod)),
+        (SkipReason::HostNetwork, pod.spec.host_network),
+        (SkipReason::Terminated, matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")),
+        (SkipReason::OptedOut, !policy.ignores_opt_out && opted_out(annotations)),
+        (SkipReason::HasSidecar, has_proxy),
+        (SkipReason::NoProxy, injected),
+    ];
+    rows.into_iter().find_map(|(reason, holds)| holds.then_some(reason))
+}
+
+pub(crate) fn opted_out(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(AMBIENT_REDIRECTION).is_some_and(|value| value == "disabled")
+}

@@ -1,0 +1,227 @@
+//! A sidecar pod's redirect parameters: its annotations, and what its `istio-proxy` container says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Container, Mark, Pod, PodName, Port, TableId, parse_go_bool};
+use rules::sidecar::{DnsCapture, InboundMode, LoopbackNet, NetworkSelection, PortSelection, SidecarConfig};
+
+use crate::{
+    decision::SidecarRedirect,
+    lists::{
+        INTERFACES, NETWORKS, PORTS, excerpt, network_list, parse_interfaces, parse_networks, parse_ports,
+    },
+};
+
+pub(crate) const MODE: &str = "sidecar.istio.io/interceptionMode";
+const INCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
+const EXCLUDE_CIDRS: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+const INCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/includeInboundPorts";
+const EXCLUDE_INBOUND: &str = "traffic.sidecar.istio.io/excludeInboundPorts";
+const INCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
+const EXCLUDE_OUTBOUND: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+const KUBEVIRT: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
+// The newer name wins, where both are given: KubeVirt writes both.
+const REROUTE: &str = crate::inpod::VIRTUAL_INTERFACES;
+const EXCLUDE_INTERFACES: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
+const STATUS_PORT: &str = "status.sidecar.istio.io/port";
+
+/// Annotations that are lists, and how many bytes of each can mean something.
+pub(crate) const LISTS: [(&str, usize); 9] = [
+    (INCLUDE_CIDRS, NETWORKS.bytes),
+    (EXCLUDE_CIDRS, NETWORKS.bytes),
+    (INCLUDE_INBOUND, PORTS.bytes),
+    (EXCLUDE_INBOUND, PORTS.bytes),
+    (INCLUDE_OUTBOUND, PORTS.bytes),
+    (EXCLUDE_OUTBOUND, PORTS.bytes),
+    (KUBEVIRT, INTERFACES.bytes),
+    (EXCLUDE_INTERFACES, INTERFACES.bytes),
+    (STATUS_PORT, PORTS.bytes),
+];
+
+const PORTS_ALLOWED: &str = "'*', nothing, or a comma-separated list of ports from 0 to 65535, at most 512 and 16384 bytes; \
+     of more ports, consecutive ones count as one";
+const NETWORKS_ALLOWED: &str = "'*', nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
+                                1024 and 16384 bytes";
+const EXCLUDED_NETWORKS_ALLOWED: &str = "nothing, or a comma-separated list of networks as 10.0.0.0/8, at most \
+                                         1024 and 16384 bytes";
+const INTERFACES_ALLOWED: &str =
+    "nothing, or a comma-separated list of interface names of at most 15 bytes, at most 32 and 1024 bytes";
+const MODE_ALLOWED: &str = "REDIRECT, TPROXY or NONE";
+
+/// The proxy's own ports for metrics, health and Prometheus: never captured inbound.
+const PROXY_PORTS: [Port; 3] = [Port(15020), Port(15021), Port(15090)];
+/// Istio's TPROXY mark and routing table.
+const TPROXY: InboundMode = InboundMode::Tproxy { mark: Mark::with_full_mask(1337), table: TableId(133) };
+
+/// An annotation that cannot be read; the pod must not start half captured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pod {pod}: annotation {annotation} has the value {value:?}; allowed: {allowed}")]
+pub struct InvalidAnnotation {
+    /// The pod.
+    pub pod: PodName,
+    /// The annotation's key (or the container's field).
+    pub annotation: &'static str,
+    /// The annotation's value, cut to 200 characters.
+    pub value: String,
+    /// Description of the values that are allowed.
+    pub allowed: &'static str,
+}
+
+/// True when the pod wants no interception at all.
+pub(crate) fn intercepts_nothing(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(MODE).is_some_and(|mode| mode == "NONE")
+}
+
+/// The redirect parameters of an injected pod.
+pub(crate) fn parse_redirect(pod: &Pod, proxy: &Container) -> Result<SidecarRedirect, InvalidAnnotation> {
+    let read = AnnotationReader { pod };
+    let mut warnings = Vec::new();
+    let mut flag = |name: &str| env_flag(proxy, name, &mut warnings);
+    let dns = if flag("ISTIO_META_DNS_CAPTURE") { DnsCapture::All } else { DnsCapture::Off };
+    let dual_stack = flag("ISTIO_DUAL_STACK");
+    let drop_invalid = flag("INVALID_DROP");
+    let loopback = loopback_net(proxy, &mut warnings);
+    read.read_value(STATUS_PORT, PORTS_ALLOWED, PortSelection::NONE, parse_ports)?;
+    let config = SidecarConfig {
+        proxy_uids: vec![
+            read.read_id("istio-proxy securityContext.runAsUser", proxy.security_context.run_as_user)?,
+        ],
+        proxy_gids: vec![
+            read.read_id("istio-proxy securityContext.runAsGroup", proxy.security_context.run_as_group)?,
+        ],
+        inbound_mode: read.read_value(MODE, MODE_ALLOWED, InboundMode::Redirect, parse_inbound_mode)?,
+        include_inbound: read.read_value(INCLUDE_INBOUND, PORTS_ALLOWED, PortSelection::All, parse_ports)?,
+        exclude_inbound: with_proxy_ports(read.read_value(
+            EXCLUDE_INBOUND,
+            PORTS_ALLOWED,
+            port_list(&[15020]),
+            parse_ports,
+        )?),
+        include_networks: read.read_value(
+            INCLUDE_CIDRS,
+            NETWORKS_ALLOWED,
+            NetworkSelection::All,
+            parse_networks,
+        )?,
+        exclude_networks: read.read_value(
+            EXCLUDE_CIDRS,
+            EXCLUDED_NETWORKS_ALLOWED,
+            Vec::new(),
+            network_list,
+        )?,
+        include_outbound: read.read_value(
+            INCLUDE_OUTBOUND,
+            PORTS_ALLOWED,
+            PortSelection::NONE,
+            parse_ports,
+        )?,
+        exclude_outbound: read.read_value(
+            EXCLUDE_OUTBOUND,
+            PORTS_ALLOWED,
+            port_list(&[15020]),
+            parse_ports,
+        )?,
+        kubevirt_interfaces: read.read_value(
+            if pod.metadata.annotations.contains_key(REROUTE) { REROUTE } else { KUBEVIRT },
+            INTERFACES_ALLOWED,
+            Vec::new(),
+            parse_interfaces,
+        )?,
+        exclude_interfaces: read.read_value(
+            EXCLUDE_INTERFACES,
+            INTERFACES_ALLOWED,
+            Vec::new(),
+            parse_interfaces,
+        )?,
+        loopback,
+        dns,
+        drop_invalid,
+        ..SidecarConfig::default()
+    };
+    Ok(SidecarRedirect { config, dual_stack, warnings })
+}
+
+struct AnnotationReader<'a> {
+    pod: &'a Pod,
+}
+
+impl AnnotationReader<'_> {
+    /// The annotation's value read by `parse`, or the default when it is absent.
+    fn read_value<T>(
+        &self,
+        annotation: &'static str,
+        allowed: &'static str,
+        default: T,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, InvalidAnnotation> {
+        match self.pod.metadata.annotations.get(annotation) {
+            None => Ok(default),
+            Some(value) => parse(value).ok_or_else(|| self.invalid_annotation(annotation, value, allowed)),
+        }
+    }
+
+    /// A user or group id: unset and zero mean Istio's 1337. The greatest number is no id (kernel: `uid_valid`), and
+    /// iptables refuses it.
+    fn read_id(&self, field: &'static str, id: Option<i64>) -> Result<u32, InvalidAnnotation> {
+        match id.filter(|id| *id != 0) {
+            None => Ok(1337),
+            Some(id) => u32::try_from(id)
+                .ok()
+                .filter(|id| *id != u32::MAX)
+                .ok_or_else(|| self.invalid_annotation(field, &id.to_string(), "0 to 4294967294")),
+        }
+    }
+
+    fn invalid_annotation(
+        &self,
+        annotation: &'static str,
+        value: &str,
+        allowed: &'static str,
+    ) -> InvalidAnnotation {
+        let meta = &self.pod.metadata;
+        let pod = PodName { namespace: meta.namespace.clone(), name: meta.name.clone() };
+        InvalidAnnotation { pod, annotation, value: value.chars().take(200).collect(), allowed }
+    }
+}
+
+fn env_flag(proxy: &Container, name: &str, warnings: &mut Vec<String>) -> bool {
+    let Some(value) = proxy.env_value(name).filter(|value| !value.is_empty()) else { return false };
+    parse_go_bool(value).unwrap_or_else(|| {
+        let value = excerpt(value);
+        warnings.push(format!("{name} of istio-proxy is {value:?}, which is no boolean: taken as false"));
+        false
+    })
+}
+
+/// Istio's plugin reads the variable from its own environment, which is the container runtime's; `istio-init` has it from
+/// `proxyMetadata`, as `istio-proxy` does.
+fn loopback_net(proxy: &Container, warnings: &mut Vec<String>) -> LoopbackNet {
+    let Some(value) = proxy.env_value(LOOPBACK).filter(|value| !value.is_empty()) else {
+        return LoopbackNet::default();
+    };
+    value.parse().unwrap_or_else(|error| {
+        let value = excerpt(value);
+        warnings.push(format!("{LOOPBACK} of istio-proxy is {value:?}; {error}; taken as 127.0.0.1/32"));
+        LoopbackNet::default()
+    })
+}
+
+fn parse_inbound_mode(text: &str) -> Option<InboundMode> {
+    match text {
+        "REDIRECT" => Some(InboundMode::Redirect),
+        "TPROXY" => Some(TPROXY),
+        _ => None,
+    }
+}
+
+fn port_list(ports: &[u16]) -> PortSelection {
+    PortSelection::List(ports.iter().copied().map(Port).collect())
+}
+
+fn with_proxy_ports(excluded: PortSelection) -> PortSelection {
+    let PortSelection::List(list) = excluded else { return excluded };
+    let mut known = BTreeSet::new();
+    let ports = list.into_iter().chain(PROXY_PORTS).filter(|port| known.insert(*port));
+    PortSelection::List(ports.collect())
+}

@@ -1,0 +1,99 @@
+//! What is taken away: what is ours and not desired any more, or, when nothing is desired, everything of ours.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use super::{firewall::firewall_removal, route_step};
+use crate::{
+    config::NodeConfig,
+    diff,
+    operation::{NetnsPlace, Operation, RouteEdit},
+    state::{DesiredState, ObservedState, PathRule, ZtunnelSlot},
+    want,
+};
+
+/// Returns the steps that remove what is ours and not desired any more.
+pub(super) fn tidy_steps(
+    config: &NodeConfig,
+    desired: &DesiredState,
+    observed: &ObservedState,
+    rules: &[PathRule],
+) -> Vec<Operation> {
+    let mut steps = Vec::new();
+    let families = desired.families();
+    let all = observed.sets.values().flat_map(|members| members.keys());
+    let left: Vec<IpAddr> = all.filter(|ip| !desired.members.contains_key(*ip)).copied().collect();
+    if !left.is_empty() {
+        steps.push(Operation::RemoveMembers(left));
+    }
+    // Before the routes, which they may still lead to.
+    steps.extend(
+        diff::missing_elements(&observed.rules, rules)
+            .into_iter()
+            .map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)),
+    );
+    let stale = diff::stale_routes(&want::node_routes(config, desired), &observed.routes);
+    // What a link that goes takes along is deleted all the same: that it is gone already is fine.
+    steps.extend(route_step(NetnsPlace::Node, stale, RouteEdit::Delete));
+    for slot in ZtunnelSlot::BOTH {
+        if desired.ztunnel_in(slot).is_some() {
+            steps.extend(tidy_inside(config, slot, desired, observed));
+            continue;
+        }
+        let links = want::link_pairs(slot).into_iter().map(|pair| pair.node);
+        steps.extend(
+            links
+                .filter(|link| observed.links.contains_key(link))
+                .map(|link| Operation::DeleteLink(NetnsPlace::Node, link)),
+        );
+    }
+    let unused = observed.sets.keys().filter(|family| !families.contains(family));
+    steps.extend(unused.copied().map(Operation::DestroySet));
+    steps
+}
+
+fn tidy_inside(
+    config: &NodeConfig,
+    slot: ZtunnelSlot,
+    desired: &DesiredState,
+    observed: &ObservedState,
+) -> Vec<Operation> {
+    let (Some(ztunnel), Some(inside)) = (desired.ztunnel_in(slot), slot.select_from(&observed.inside)) else {
+        return Vec::new();
+    };
+    let place = NetnsPlace::Ztunnel(slot);
+    let (rules, routes) = want::inside_routing(config, ztunnel);
+    let mut steps: Vec<Operation> = diff::missing_elements(&inside.rules, &rules)
+        .into_iter()
+        .map(|rule| Operation::DeleteRule(place, rule))
+        .collect();
+    steps.extend(route_step(place, diff::stale_routes(&routes, &inside.routes), RouteEdit::Delete));
+    steps
+}
+
+/// Everything of ours, in the opposite order.
+pub(super) fn removal_steps(observed: &ObservedState) -> Vec<Operation> {
+    let mut steps = firewall_removal(NetnsPlace::Node, &observed.firewall, observed.chains_noted);
+    steps.extend(observed.rules.iter().cloned().map(|rule| Operation::DeleteRule(NetnsPlace::Node, rule)));
+    steps.extend(route_step(NetnsPlace::Node, observed.routes.clone(), RouteEdit::Delete));
+    for slot in ZtunnelSlot::BOTH {
+        if let Some(inside) = slot.select_from(&observed.inside) {
+            let place = NetnsPlace::Ztunnel(slot);
+            steps.extend(firewall_removal(place, &inside.firewall, inside.chains_noted));
+            steps.extend(inside.rules.iter().cloned().map(|rule| Operation::DeleteRule(place, rule)));
+            steps.extend(route_step(place, inside.routes.clone(), RouteEdit::Delete));
+            steps.extend(restore_steps(place, &inside.journal));
+            // Of a tunnel each end is on its own; of a veth link this one takes the other along.
+            steps.extend(inside.links.keys().cloned().map(|link| Operation::DeleteLink(place, link)));
+        }
+    }
+    steps.extend(observed.links.keys().cloned().map(|link| Operation::DeleteLink(NetnsPlace::Node, link)));
+    steps.extend(observed.sets.keys().copied().map(Operation::DestroySet));
+    steps.extend(restore_steps(NetnsPlace::Node, &observed.journal));
+    steps
+}
+
+fn restore_steps(place: NetnsPlace, journal: &BTreeMap<String, String>) -> Vec<Operation> {
+    let restore =
+        |(name, value): (&String, &String)| Operation::RestoreSysctl(place, name.clone(), value.clone());
+    journal.iter().map(restore).collect()
+}
