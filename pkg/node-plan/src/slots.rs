@@ -59,6 +59,7 @@ pub fn assign_slots(
     living: &[ZtunnelInstance],
     active: Option<&PodUid>,
 ) -> SlotAssignment {
+    // By addresses: the kernel knows no UIDs.
     let kept = |slot: ZtunnelSlot| {
         let ips = slot.select_from(&known.ips);
         living.iter().find(|ztunnel| ztunnel.ips.iter().any(|ip| ips.contains(ip))).cloned()
@@ -77,6 +78,7 @@ pub fn assign_slots(
         .into_iter()
         .find(has)
         .or_else(|| ZtunnelSlot::BOTH.into_iter().find(free))
+        // Connections of the slot that is in use are the younger ones.
         .unwrap_or_else(|| known.active.map_or(ZtunnelSlot::Zero, ZtunnelSlot::other));
     *place.of_mut(&mut slots) = Some(ztunnel.clone());
     SlotAssignment { slots, active: Some(place) }

@@ -77,6 +77,7 @@ impl InPodCapture {
                 self.handle_pod_event(&uid, PodEvent::Accepted(netns));
             }
             JobResult::Zds(ZdsEvent::Refused { uid, netns, error }) => {
+                // ztunnel is asked again and again, and refuses each time: the history has the first.
                 let is_new = self
                     .enrolled
                     .get(&uid)
@@ -226,6 +227,7 @@ impl InPodCapture {
             self.disconnected = Some(Instant::now());
             warn!(target: "ambient", effect = "new connections of captured pods fail", "no ztunnel is connected");
         }
+        // One without its snapshot serves no pod: to be connected is not enough.
         self.unavailable_since =
             if synced > 0 { None } else { self.unavailable_since.or_else(|| Some(Instant::now())) };
         (self.connections, self.synced) = (number, synced);
@@ -246,6 +248,7 @@ impl InPodCapture {
                     report.connections.as_ref().filter(|_| !enrolled_pod.quiet),
                 );
                 let changed = !report.differences.is_empty();
+                // A pod that has another namespace by now is captured there by a job of its own.
                 if changed && enrolled_pod.netns_id() == Some(netns) {
                     enrolled_pod.observed_rules = None; // it is observed next
                     // After a repair that did not hold, or could not be verified.
@@ -274,6 +277,7 @@ impl InPodCapture {
         in_place: Option<Arc<PodRulesSnapshot>>,
     ) {
         let Some(enrolled_pod) = self.enrolled.get(&uid) else { return };
+        // Repairing what a release is about to remove would be work against ourselves.
         let last = enrolled_pod.observed_rules.clone().filter(|_| enrolled_pod.lifecycle.is_leaving());
         let Some(observed) = in_place.or(last) else { return self.execute_action(&uid, PodAction::Observe) };
         let check = RulesCheck { observed, repaired: Vec::new(), connections: None };
@@ -316,6 +320,7 @@ impl InPodCapture {
                 Err(error)
             }
         };
+        // Before the event below: it decides this anew.
         let was_unstable = enrolled_pod.lifecycle.is_unstable();
         let repaired = result.as_ref().cloned().unwrap_or_default();
         let cause = enrolled_pod.end_observation();

@@ -92,6 +92,7 @@ impl InPodCapture {
         for one in ztunnel::list_candidates(&state.index, &state.policy.ztunnel) {
             let ips = [state.ledger.added_addresses(&one.uid), one.ips].concat();
             let enrolled_pod = self.enrolled.get(&one.uid);
+            // The namespaces of all others are known without looking for them.
             if !one.host_network && enrolled_pod.is_none() {
                 own.insert(one.uid.clone(), ips.clone());
             }
@@ -240,6 +241,7 @@ impl InPodCapture {
         {
             self.hub.set_workload(enrolled_pod.to_workload(uid));
         }
+        // Not earlier: from a snapshot without them, ztunnel would conclude that these pods are gone.
         self.hub.start_snapshots();
         self.open = true;
         info!(target: "ambient", pods = self.enrolled.len(), "initial netns discovery complete; opening the ZDS snapshot");
@@ -295,6 +297,7 @@ impl InPodCapture {
             let Some(enrolled_pod) = self.enrolled.get_mut(&uid) else { continue };
             let takes_long = action == PodAction::Observe && !enrolled_pod.can_check_generation();
             if takes_long && busy >= MOST_VERIFICATIONS {
+                // It stays due until another one has ended.
                 continue;
             }
             busy += usize::from(takes_long);
@@ -306,6 +309,7 @@ impl InPodCapture {
                 None => self.execute_action(&uid, action),
             }
         }
+        // Of a namespace that is watched, the generation is enough; of all others the rules are read.
         let (quick, full): (Vec<_>, Vec<_>) = checks.into_iter().partition(|order| order.watch.is_some());
         for (mut orders, most) in [(quick, MOST_GENERATION_CHECKS), (full, MOST_OBSERVED_TOGETHER)] {
             while !orders.is_empty() {
