@@ -1,6 +1,6 @@
 //! `install-cni check` for node-level capture: nothing is found on a healthy node, and numbers that another component has are.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, process::Output};
 
 use kit::NodeOptions;
 use serde_json::Value;
@@ -9,7 +9,10 @@ use crate::fixtures::ambient::Ambient;
 
 /// Exit status, and severity and message of the checks that did not pass, by code.
 fn check(fixture: &Ambient) -> (i32, BTreeMap<String, (String, String)>) {
-    let output = fixture.container.exec(&["check", "-o", "json", "--fail-on", "warning"]);
+    failed_checks(&fixture.container.exec(&["check", "-o", "json", "--fail-on", "warning"]))
+}
+
+fn failed_checks(output: &Output) -> (i32, BTreeMap<String, (String, String)>) {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     let failed = answer["checks"].as_array().unwrap().iter().filter_map(|check| {
         let text = |member: &str| Some(check[member].as_str()?.to_owned());
@@ -30,6 +33,27 @@ fn a_priority_and_a_table_that_are_taken_are_found_with_and_without_an_agent() {
     let found = "rule 102: from all fwmark 0x100/0x100 lookup 7";
     let expected = ("error".to_owned(), found.to_owned());
     assert_eq!((status, failed), (1, BTreeMap::from([("numbers-taken".to_owned(), expected)])));
+}
+
+/// As in a container that is not privileged.
+#[test]
+fn settings_that_cannot_be_written_are_found_where_they_are_needed() {
+    let needed = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
+    let unneeded = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "in-pod")]);
+    let read_only = |fixture: &Ambient| {
+        let check = ["check", "-o", "json", "--fail-on", "warning"];
+        failed_checks(&fixture.container.exec_with(&check, &["/proc/sys"]))
+    };
+    assert_eq!(check(&needed), (0, BTreeMap::new()));
+    assert_eq!(read_only(&unneeded), (0, BTreeMap::new()));
+    let why = "cannot set sysctl net/ipv4/conf/lo/accept_local to \"1\": Read-only file system (os error 30)";
+    let expected = ("error".to_owned(), why.to_owned());
+    assert_eq!(read_only(&needed), (1, BTreeMap::from([("kernel-settings".to_owned(), expected)])));
+    // Without a namespace to try it in, nobody knows.
+    let mut denied = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_CAPTURE", "node")]);
+    denied.container.set_refused("netns");
+    let (status, failed) = check(&denied);
+    assert_eq!((status, failed["kernel-settings"].0.as_str()), (2, "unknown"), "{failed:?}");
 }
 
 #[test]

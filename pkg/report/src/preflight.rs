@@ -92,6 +92,10 @@ codes! {
     NumbersTaken "numbers-taken" "priorities, tables and networks of the node path are free"
         "The other component's policy rules or routes take packets that are meant for ztunnel."
         "Choose others by AMBIENT_TABLES and AMBIENT_RULE_PRIORITY, or change the other component's."
+    /// The mount of the kernel's settings refuses writes.
+    KernelSettings "kernel-settings" "kernel settings can be written"
+        "By node-level capture no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
+        "Run the agent's container with privileged: true, which mounts /proc/sys for writing; the chart does so with ambientCapture=node."
     /// Another component has the probe address.
     ProbeAddressTaken "probe-address-taken" "the address of the node's probes is free"
         "Captured pods accept everything from this address as a probe, past ztunnel and its policies."

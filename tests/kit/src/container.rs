@@ -71,7 +71,7 @@ mount --bind "$NET_D" root/host/etc/cni/net.d
 mount --bind "$RUN_DIR" root/var/run/istio-cni
 mount --bind account root/var/run/secrets/kubernetes.io/serviceaccount
 while IFS=: read -r from to; do [ "$to" ] && mount --rbind "$from" "root$to"; done <<<"$MOUNTS"
-for path in $READ_ONLY; do mount -o remount,bind,ro "root$path"; done
+for path in $READ_ONLY; do mount --bind "root$path" "root$path"; mount -o remount,bind,ro "root$path"; done
 mount --bind "$PROGRAM" root/install-cni
 if [ "$LIMIT" ]; then echo "${LIMIT#* }" >"/proc/sys/user/${LIMIT% *}"; fi
 started=$STARTED
@@ -296,8 +296,14 @@ impl Container {
     /// Runs the program with these arguments beside the daemon, as `kubectl exec` does, to its end.
     #[must_use]
     pub fn exec(&self, arguments: &[&str]) -> Output {
+        self.exec_with(arguments, &[])
+    }
+
+    /// The same with these paths of the container read-only.
+    #[must_use]
+    pub fn exec_with(&self, arguments: &[&str], read_only: &[&str]) -> Output {
         let started = self.files.path().join("exec-started");
-        self.netns.output(self.command(arguments, &[], &started).stdin(Stdio::null()))
+        self.netns.output(self.command(arguments, read_only, &started).stdin(Stdio::null()))
     }
 
     fn command(&self, arguments: &[&str], read_only: &[&str], started: &Path) -> Command {

@@ -11,7 +11,7 @@ use std::{
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, kernel_has_ipv6};
 use conntrack::{ConntrackHandle, TcpTuple};
 use firewall::{Firewall, FirewallOptions, NativeTables};
-use hostnet::{LocalDelivery, RtnetlinkHandle};
+use hostnet::{LocalDelivery, RtnetlinkHandle, sysctl};
 use ipset::{IpsetHandle, SetName, SetSpec};
 use model::{Family, Mark, PodUid, TableId};
 use netlink::Errno;
@@ -29,6 +29,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// How the kernel says that it does not have something.
 const ABSENT: [Errno; 6] =
     [Errno::NOENT, Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, FIND_TYPE];
+/// One of the settings that node-level capture writes. A namespace of its own has it for `lo`.
+const SETTING: &str = "net/ipv4/conf/lo/accept_local";
 /// `IPSET_ERR_FIND_TYPE`: the kernel lacks the type of set.
 const FIND_TYPE: Errno = Errno(4098);
 
@@ -50,7 +52,26 @@ pub(super) fn try_ambient(settings: &CaptureSettings) -> Vec<PreflightFact> {
     }
     note(PreflightCode::AddressSets, true, run_trial(|| make_sets(settings).map(drop)));
     note(PreflightCode::NodeRules, is_only, run_trial(|| try_node(settings)));
+    if matches!(settings.capture, CaptureConfig::Node) {
+        note(PreflightCode::KernelSettings, true, try_setting());
+    }
     facts
+}
+
+/// A mount for reading refuses whatever the permissions are; every other refusal may be one of permissions.
+fn try_setting() -> Trial {
+    let mut is_read_only = false;
+    let trial = run_trial(|| {
+        let value = if sysctl::read(SETTING)?.as_deref() == Some("1") { "0" } else { "1" };
+        let written = sysctl::write(SETTING, value);
+        is_read_only = matches!(&written, Err(hostnet::Error::WriteSysctl { source, .. })
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem);
+        Ok(written.map(drop)?)
+    });
+    match trial {
+        Trial::NotTested(why) if is_read_only => Trial::Refused(why),
+        trial => trial,
+    }
 }
 
 /// Tries what pods with a sidecar need.

@@ -19,9 +19,13 @@ fn clock(issued: i64, expires: i64, now: i64) -> PreflightFact {
 type Case = (PreflightFact, PreflightCode, Option<Severity>, &'static str);
 
 fn kernel_cases() -> Vec<Case> {
-    use PreflightCode::{AddressSets, NodeRules, PodRules, PolicyRules, SidecarRules, Tproxy, Tracking};
+    use PreflightCode::{
+        AddressSets, KernelSettings, NodeRules, PodRules, PolicyRules, SidecarRules, Tproxy, Tracking,
+    };
     let mut cases = Vec::new();
-    for code in [PodRules, PolicyRules, AddressSets, NodeRules, Tracking, SidecarRules, Tproxy] {
+    let codes =
+        [PodRules, PolicyRules, AddressSets, NodeRules, Tracking, SidecarRules, Tproxy, KernelSettings];
+    for code in codes {
         let refused = || Trial::Refused("kernel says: no".to_owned());
         let untried = || Trial::NotTested("no permission".to_owned());
         cases.extend([
