@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 
-use kit::{NodeOptions, TempDir};
+use kit::{Echo, InpodOptions, NodeOptions, Pod, Proto, TempDir};
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::Ambient;
-use crate::fixtures::inpod::{IPTABLES, InPod};
+use crate::fixtures::ambient::{Ambient, PORT};
+use crate::fixtures::inpod::{IPTABLES, InPod, RELAYED, wait_relayed};
 
 /// Severity of each check by its code; `ok` for one that passed.
 type Checks = BTreeMap<String, (String, String)>;
@@ -160,6 +160,106 @@ fn an_address_that_was_chosen_may_be_the_nodes_own() {
     fixture.node.netns().sh("ip address add 169.254.9.9/32 dev lo");
     let (_, found) = check(&fixture, &[]);
     assert_eq!(found["probe-address-taken"].0, "ok", "{found:#?}");
+}
+
+/// What a CNI plugin before ours does in each pod concerns us, and what is done on the node does not.
+#[test]
+fn numbers_that_others_have_in_pods_are_found() {
+    let fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let numbers = || check(&fixture, &["--fail-on", "warning"]).1["pod-numbers-taken"].clone();
+    let found = |pods: u32| ("ok".to_owned(), format!("network namespaces of pods examined: {pods}"));
+    assert_eq!(numbers(), found(0));
+    let pod = fixture.node.pod(Pod::new("shop", "web"), &[]);
+    let harmless = [
+        "ip rule add priority 100 fwmark 0x4000/0x4000 lookup 7",
+        "ip -6 rule add priority 9 fwmark 0x200/0xf00 lookup 7",
+        "ip rule add priority 50 from 192.0.2.1 lookup 101",
+        "ip -6 rule add priority 200 fwmark 0x539 lookup 133", // of a sidecar
+        "iptables-nft -t mangle -A OUTPUT -j MARK --set-xmark 0x4000/0x4000",
+        "ip6tables-legacy -t mangle -A OUTPUT -j CONNMARK --set-xmark 0x10000/0xff0000",
+    ];
+    harmless.iter().for_each(|command| drop(pod.netns.sh(command)));
+    for command in
+        ["ip rule add priority 100 fwmark 0x539/0xfff lookup 7", "ip -6 rule add priority 5 lookup 100"]
+    {
+        fixture.node.netns().sh(command);
+    }
+    assert_eq!(numbers(), found(1));
+    let place = format!("in /netns/{}: ", pod.netns.name());
+    for (made, gone, shown) in [
+        (
+            "ip rule add priority 100 fwmark 0x539/0xfff lookup 7",
+            "ip rule del priority 100 lookup 7 fwmark 0x539/0xfff",
+            "policy rule \"100: from all fwmark 0x539/0xfff lookup 7\" (IPv4)",
+        ),
+        (
+            "ip -6 rule add priority 32764 fwmark 0x111/0xfff prohibit",
+            "ip -6 rule del priority 32764",
+            "policy rule \"32764: from all fwmark 0x111/0xfff prohibit\" (IPv6)",
+        ),
+        (
+            "ip -6 rule add priority 40 from fd00::9 lookup 100",
+            "ip -6 rule del priority 40",
+            "policy rule \"40: from (more conditions) lookup 100\" (IPv6)",
+        ),
+        (
+            "ip rule add priority 41 lookup 7",
+            "ip rule del priority 41",
+            "policy rule \"41: from all lookup 7\" (IPv4)",
+        ),
+        (
+            "ip route add 192.0.2.0/24 dev lo table 100",
+            "ip route flush table 100",
+            "route \"192.0.2.0/24 dev #1 table 100\" (IPv4)",
+        ),
+        (
+            "ip6tables-nft -t mangle -A OUTPUT -j MARK --set-mark 0x539",
+            "ip6tables-nft -t mangle -F OUTPUT",
+            "nf_tables ip6 mangle OUTPUT (hook output, priority -150) sets the mark 0x539, which is ztunnel's",
+        ),
+        (
+            "iptables-legacy -t mangle -A PREROUTING -j MARK --set-xmark 0x111/0xfff",
+            "iptables-legacy -t mangle -F PREROUTING",
+            "IPv4 mangle PREROUTING of the legacy tables sets the mark 0x111, which is ztunnel's",
+        ),
+    ] {
+        pod.netns.sh(made);
+        assert_eq!(numbers(), ("warning".to_owned(), format!("{place}{shown}")));
+        pod.netns.sh(gone);
+    }
+    assert_eq!(numbers(), found(1));
+}
+
+/// The page says that marks of the node do not matter: a veth pair takes them off, in both directions.
+#[test]
+fn marks_that_others_set_on_the_node_reach_no_pod_and_those_of_pods_not_the_node() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let _echo = Echo::tcp(fixture.node.outside(), PORT);
+    let pod = fixture.mesh_pod("app");
+    fixture.node.netns().pipe(
+        "nft -f -",
+        "table inet foreign { chain out { type filter hook postrouting priority 400; counter meta mark set 0x539; }; }",
+    );
+    for tool in ["ip", "ip -6"] {
+        for (priority, mark) in [(7, "0x539/0xfff"), (8, "0x111/0xfff")] {
+            fixture.node.netns().sh(&format!("{tool} rule add priority {priority} fwmark {mark} prohibit"));
+        }
+    }
+    for v6 in [false, true] {
+        let outside = SocketAddr::new(fixture.node.outside_ip(v6), PORT);
+        let _ = kit::connect(fixture.node.outside(), Proto::Tcp, pod.at(v6)).unwrap();
+        wait_relayed(&ztunnel, fixture.node.outside_ip(v6), pod.at(v6));
+        let _ = pod.tcp(outside).unwrap();
+        wait_relayed(&ztunnel, pod.ip(v6), outside);
+        let probe = kit::connect(fixture.node.netns(), Proto::Tcp, pod.at(v6)).unwrap();
+        assert!(!RELAYED.contains(&probe.peer.port()), "{probe:?}");
+    }
+    let marked = fixture.node.netns().sh("nft list table inet foreign");
+    assert!(
+        !marked.split_whitespace().collect::<Vec<_>>().windows(2).any(|pair| pair == ["packets", "0"]),
+        "{marked}"
+    );
 }
 
 #[test]

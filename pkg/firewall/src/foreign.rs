@@ -47,10 +47,29 @@ const IPTABLES: [&str; 3] = ["raw", "mangle", NAT];
 /// # Errors
 /// The kernel could not be asked, or its answer makes no sense.
 pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
+    Ok(describe_effects(find_effects(owner, marks)?))
+}
+
+/// As [`foreign_effects`], but only of rules that set one of the marks, or one that cannot be determined. The others matter only
+/// where ours are, because they may stand behind them.
+///
+/// # Errors
+/// As there.
+pub fn foreign_marks(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, Error> {
+    let mut found = find_effects(owner, marks)?;
+    found.retain(|found| matches!(found.effect, RuleEffect::Marks(_) | RuleEffect::AnyMark));
+    Ok(describe_effects(found))
+}
+
+fn find_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {
     let mut found = nf_tables(owner, marks)?;
     for family in Family::BOTH {
         found.extend(legacy::find_effects(owner, marks, family)?);
     }
+    Ok(found)
+}
+
+fn describe_effects(found: Vec<FoundEffect>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for one in found {
         let effect = one.to_string();
@@ -61,7 +80,7 @@ pub fn foreign_effects(owner: ChainSet, marks: &[Mark]) -> Result<Vec<String>, E
     let more = all.len().saturating_sub(MOST);
     all.truncate(MOST);
     all.extend((more > 0).then(|| format!("and {more} more")));
-    Ok(all)
+    all
 }
 
 fn nf_tables(owner: ChainSet, marks: &[Mark]) -> Result<Vec<FoundEffect>, Error> {

@@ -31,7 +31,7 @@ pub use fingerprint::RulesFingerprint;
 pub use firewall::{
     Firewall, FirewallOptions, NativeTables, NftAccess, ObservedTables, WaitingRestore, may_use_legacy,
 };
-pub use foreign::foreign_effects;
+pub use foreign::{foreign_effects, foreign_marks};
 pub use generation::RulesGeneration;
 pub use in_use::{has_legacy_tool, legacy_chains};
 pub use inside::run_inside;

@@ -14,6 +14,7 @@ mod node_network;
 mod overrule;
 mod peer;
 mod pod;
+mod taken;
 
 pub use conntrack::ConnectionsReport;
 pub use error::Error;
@@ -28,3 +29,4 @@ pub use pod::{
     CaptureReport, PodRulesSnapshot, PodRulesSpec, capture_pod, captured_families, is_captured, observe_each,
     observe_pod, release_pod,
 };
+pub use taken::find_taken_numbers;

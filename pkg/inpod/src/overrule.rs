@@ -1,7 +1,7 @@
 //! Policy rules of other components in a pod that take packets before ours is asked.
 
 use hostnet::{PolicyRule, RuleAction};
-use model::TableId;
+use model::{Mark, TableId};
 use rules::inpod::{InPodRulesConfig, PRIORITY};
 
 /// Of the kernel: what is delivered locally.
@@ -23,7 +23,7 @@ pub(crate) fn overruling_rules<'a>(
 
 /// A rule that asks for our mark, or for nothing at all, and leads elsewhere. One with other conditions, such as the source
 /// address of another network, is not about what ours is for.
-fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
+pub(crate) fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     let ours = config.local_route();
     let is_first = rule.priority.unwrap_or_default() < PRIORITY;
     let routes_elsewhere = match rule.action {
@@ -32,10 +32,7 @@ fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
         _ => false,
     };
     let takes_ours = match rule.fwmark {
-        Some(mark) => {
-            let bits = mark.mask & ours.mark.mask;
-            bits != 0 && (mark.value ^ ours.mark.value) & bits == 0
-        }
+        Some(mark) => takes_mark(mark, ours.mark),
         None => {
             let any_link = rule.iif.as_deref().is_none_or(|name| name == "lo");
             let any_protocol = rule.ip_proto.is_none_or(|protocol| protocol.0 == TCP);
@@ -45,9 +42,15 @@ fn is_overruling(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
     is_first && routes_elsewhere && takes_ours
 }
 
+/// Whether packets with our mark can meet this condition because of it.
+pub(crate) fn takes_mark(condition: Mark, ours: Mark) -> bool {
+    let bits = condition.mask & ours.mask;
+    bits != 0 && (condition.value ^ ours.value) & bits == 0
+}
+
 #[cfg(test)]
 mod tests {
-    use model::{Family, Mark};
+    use model::Family;
 
     use super::*;
 

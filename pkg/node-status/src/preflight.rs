@@ -11,7 +11,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use capture_modes::{CaptureConfig, CaptureSettings, open_path};
+use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, open_path};
 use daemon_settings::{AmbientOptions, DaemonSettings, token_times};
 use hostnet::RtnetlinkHandle;
 use report::{
@@ -24,12 +24,14 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use crate::{client, client::FetchError, standalone::open_node};
+use crate::{client, client::FetchError, sidecar::NetnsPaths, standalone::open_node};
 
 /// Files of control groups of version 2 and 1.
 const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 /// Limits from here on are none: control groups of version 1 have no other word for it.
 const NO_LIMIT: u64 = 1 << 60;
+/// Pods that are examined: what a CNI plugin does in one, it does in others.
+const MOST_PODS: usize = 64;
 /// Checks that only the agent's own process can make.
 const OF_AGENT: [PreflightCode; 3] =
     [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
@@ -50,7 +52,7 @@ pub fn taken_ports(ports: &[u16]) -> Observed<Vec<u16>> {
 /// take.
 #[must_use]
 pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) -> Vec<PreflightCheck> {
-    let mut facts = settings.ambient.iter().flat_map(ambient_facts).collect::<Vec<_>>();
+    let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
     facts.extend([
         PreflightFact::Ports(ports),
@@ -67,7 +69,7 @@ pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) 
 #[must_use]
 pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     let agent = client::from_agent(&settings.debug_socket, client::LIMIT);
-    let mut facts: Vec<PreflightFact> = settings.ambient.iter().flat_map(ambient_facts).collect();
+    let mut facts = ambient_facts(settings);
     let tools = settings.ambient_traces.agent.tools.clone();
     facts.extend(trial::try_sidecars(&tools));
     facts.extend(confinement_facts(settings));
@@ -96,7 +98,8 @@ fn is_without_agent(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(FetchError::NoAgent { .. }))
 }
 
-fn ambient_facts(ambient: &AmbientOptions) -> Vec<PreflightFact> {
+fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
+    let Some(ambient) = &settings.ambient else { return Vec::new() };
     let mut facts = trial::try_ambient(&ambient.agent);
     facts.push(PreflightFact::Tables(in_node(ambient, || {
         let legacy_chains = firewall::legacy_chains().map_err(|error| error.to_string())?;
@@ -104,6 +107,7 @@ fn ambient_facts(ambient: &AmbientOptions) -> Vec<PreflightFact> {
         Ok(TablesInUse { legacy_chains, has_legacy_tool: firewall::has_legacy_tool() })
     })));
     if let Some(chosen) = ambient.agent.capture.in_pod() {
+        facts.push(PreflightFact::PodNumbers(taken_numbers(settings, &chosen.within_kernel())));
         facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
     }
     facts
@@ -141,6 +145,33 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
         Ok(in_use.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
     };
     find().map_err(|error: hostnet::Error| error.to_string())
+}
+
+/// Looks into pods that run, as far as they are not captured. What cannot be examined in one is unknown unless others show something.
+fn taken_numbers(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
+    let places = NetnsPaths {
+        netns_directory: settings.netns_directory.clone(),
+        proc: Some(settings.host_proc.clone()),
+    };
+    if places.are_unknown() {
+        return Err(format!("{} is not there", places.netns_directory.display()));
+    }
+    let pods = places.list_netns().map_err(|error| error.to_string())?;
+    let (mut examined, mut taken, mut failure) = (0, Vec::new(), None);
+    for (path, netns) in &pods {
+        if examined == MOST_PODS {
+            break;
+        }
+        match ::inpod::find_taken_numbers(netns, &chosen.rules, &chosen.captured_families()) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                examined += 1;
+                taken.extend(found.iter().map(|number| format!("in {}: {number}", path.display())));
+            }
+            Err(error) => failure = Some(format!("cannot examine {}: {error}", path.display())),
+        }
+    }
+    failure.filter(|_| taken.is_empty()).map_or(Ok((examined, taken)), Err)
 }
 
 /// Of node-level capture.

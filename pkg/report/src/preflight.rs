@@ -23,6 +23,8 @@ const FILES: u64 = 512;
 const MEMORY: u64 = 32;
 /// Advice for what could not be determined.
 const ASK_AGAIN: &str = "Run install-cni check in the agent's container, with the agent's permissions.";
+/// So many numbers that are taken in pods are shown.
+const SHOWN: usize = 4;
 /// By how much clocks may differ, in seconds.
 const SKEW: i64 = 60;
 
@@ -92,6 +94,10 @@ codes! {
     NumbersTaken "numbers-taken" "priorities, tables and networks of the node path are free"
         "The other component's policy rules or routes take packets that are meant for ztunnel."
         "Choose others by AMBIENT_TABLES and AMBIENT_RULE_PRIORITY, or change the other component's."
+    /// Other components have numbers of captured pods in pods.
+    PodNumbersTaken "pod-numbers-taken" "marks, table and priorities of captured pods are free in pods"
+        "Captured pods would lose traffic, or traffic would bypass the mesh: packets are taken by another component's rules, or have ztunnel's mark."
+        "Let the other component, such as a CNI plugin that runs before ours, use other marks and tables, or keep its pods out of ambient mode."
     /// The mount of the kernel's settings refuses writes.
     KernelSettings "kernel-settings" "kernel settings can be written"
         "By node-level capture no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
@@ -214,6 +220,8 @@ pub enum PreflightFact {
     Tables(Observed<TablesInUse>),
     /// Foreign policy rules and routes in the way of the node path.
     Numbers(Observed<Vec<String>>),
+    /// Pods whose network namespaces were examined, and what other components have there of the numbers of captured pods.
+    PodNumbers(Observed<(usize, Vec<String>)>),
     /// Probe addresses that a link of the node has, with its name.
     ProbeAddresses(Observed<Vec<(IpAddr, String)>>),
     /// Ports of the agent on which another process listens.
@@ -294,6 +302,13 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
         PreflightFact::Kernel(code, trial, required) => (*code, judge_trial(trial, *required)),
         PreflightFact::Tables(tables) => (Code::LegacyTables, judge_observation(tables, judge_tables)),
         PreflightFact::Numbers(found) => (Code::NumbersTaken, none_of(found, Severity::Error)),
+        PreflightFact::PodNumbers(found) => {
+            let judge = |(pods, taken): &(usize, Vec<String>)| match taken.is_empty() {
+                true => Ok(format!("network namespaces of pods examined: {pods}")),
+                false => Err((Severity::Warning, join_some(taken))),
+            };
+            (Code::PodNumbersTaken, judge_observation(found, judge))
+        }
         PreflightFact::ProbeAddresses(found) => {
             let texts = |found: &Vec<(IpAddr, String)>| {
                 found.iter().map(|(ip, link)| format!("{ip} is an address of {link}")).collect()
@@ -360,6 +375,12 @@ fn none_of(found: &Observed<Vec<String>>, severity: Severity) -> Outcome {
     judge_observation(found, |found| {
         if found.is_empty() { Ok(String::new()) } else { Err((severity, found.join("; "))) }
     })
+}
+
+fn join_some(found: &[String]) -> String {
+    let more = found.len().saturating_sub(SHOWN);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    found.iter().take(SHOWN).cloned().chain(more).collect::<Vec<_>>().join("; ")
 }
 
 fn judge_trial(trial: &Trial, required: bool) -> Outcome {

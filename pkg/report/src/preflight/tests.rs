@@ -64,6 +64,18 @@ fn other_cases() -> Vec<Case> {
             error,
             "rule 20003: from all lookup 7",
         ),
+        (
+            Fact::PodNumbers(Ok((2, Vec::new()))),
+            Code::PodNumbersTaken,
+            None,
+            "network namespaces of pods examined: 2",
+        ),
+        (
+            Fact::PodNumbers(Ok((1, (1..=6).map(|number| format!("rule {number}")).collect()))),
+            Code::PodNumbersTaken,
+            warning,
+            "rule 1; rule 2; rule 3; rule 4; and 2 more",
+        ),
         (Fact::ProbeAddresses(Ok(Vec::new())), Code::ProbeAddressTaken, None, ""),
         (
             Fact::ProbeAddresses(Ok(vec![address])),
@@ -164,6 +176,7 @@ fn other_cases() -> Vec<Case> {
         (Fact::UserNamespace(unknown()), Code::UserNamespace, not_known, "no permission"),
         (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
         (Fact::Numbers(unknown()), Code::NumbersTaken, not_known, "no permission"),
+        (Fact::PodNumbers(unknown()), Code::PodNumbersTaken, not_known, "no permission"),
         (Fact::ProbeAddresses(unknown()), Code::ProbeAddressTaken, not_known, "no permission"),
         (Fact::Ports(unknown()), Code::PortTaken, not_known, "no permission"),
         (Fact::Sockets(unknown()), Code::SocketTaken, not_known, "no permission"),

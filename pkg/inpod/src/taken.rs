@@ -1,0 +1,114 @@
+//! Marks, tables and priorities of other components in a pod that is not captured: whatever put them there does so in every pod.
+
+use firewall::foreign_marks;
+use hostnet::{PolicyRule, Route, RouteKind, RtnetlinkHandle, RuleAction};
+use model::{Family, TableId};
+use netns::Netns;
+use rules::{
+    ChainSet,
+    inpod::{InPodRulesConfig, PRIORITY},
+};
+
+use crate::{
+    Error,
+    overrule::{is_overruling, takes_mark},
+    pod::families_with_rule,
+};
+
+/// Table of redirection to sidecars by TPROXY, which marks as ztunnel does, and concerns no pod that is captured.
+const OF_SIDECARS: TableId = TableId(133);
+/// From this priority on, the main table has decided about what ztunnel sends.
+const MAIN: u32 = 32766;
+/// So many of each kind and family are reported: a pod may have any number.
+const MOST: usize = 4;
+
+/// Returns what other components have of the numbers that a captured pod's rules use, in the namespace of a pod, as text: policy rules
+/// that take our marks, or precede ours for all packets, or look up our table; routes in that table; and rules that set our marks ahead
+/// of ours. `None`: the pod is captured.
+///
+/// # Errors
+/// The kernel could not be asked, or its answer makes no sense.
+pub fn find_taken_numbers(
+    netns: &Netns,
+    config: &InPodRulesConfig,
+    families: &[Family],
+) -> Result<Option<Vec<String>>, Error> {
+    netns.run_in(|| {
+        let mut handle = RtnetlinkHandle::open_in_pod()?;
+        if !families_with_rule(&mut handle, config)?.is_empty() {
+            return Ok(None);
+        }
+        let mut taken = Vec::new();
+        for family in families {
+            let rules = handle.list_rules(*family)?;
+            let rules = rules.iter().filter(|rule| is_in_the_way(rule, config)).take(MOST);
+            taken.extend(rules.map(|rule| format!("policy rule \"{rule}\" ({family})")));
+            let routes = handle.family_routes(*family, Some(config.table))?;
+            let routes = routes.iter().filter(|route| !is_default(route)).take(MOST);
+            taken.extend(routes.map(|route| format!("route \"{route}\" ({family})")));
+        }
+        taken.extend(foreign_marks(ChainSet::SIDECAR, &[config.proxy, config.connection])?);
+        Ok(Some(taken))
+    })?
+}
+
+/// Returns whether this route serves as ours.
+fn is_default(route: &Route) -> bool {
+    route.kind == RouteKind::Local && route.dst.is_none()
+}
+
+fn is_in_the_way(rule: &PolicyRule, config: &InPodRulesConfig) -> bool {
+    let priority = rule.priority.unwrap_or_default();
+    let is_marked = |own, until| {
+        rule.fwmark.is_some_and(|mark| takes_mark(mark, own))
+            && priority < until
+            && !matches!(rule.action, RuleAction::Nop)
+    };
+    match rule.action {
+        RuleAction::Lookup(OF_SIDECARS) => false,
+        RuleAction::Lookup(table) if table == config.table => true,
+        _ => {
+            is_marked(config.connection, PRIORITY + 1)
+                || is_marked(config.proxy, MAIN)
+                || is_overruling(rule, config)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Mark;
+
+    use super::*;
+
+    #[test]
+    fn rules_that_take_nothing_of_ours_are_left_alone() {
+        let rule = |priority, action| PolicyRule::new(Family::V4, Some(priority), action);
+        let marked = |value, mask, priority, action| PolicyRule {
+            fwmark: Some(Mark { value, mask }),
+            ..rule(priority, action)
+        };
+        let seven = RuleAction::Lookup(TableId(7));
+        for (rule, expected) in [
+            (marked(0x539, 0xfff, 100, seven), true),
+            (marked(0x539, u32::MAX, MAIN - 1, RuleAction::Prohibit), true),
+            (marked(0x1, 0x1, 100, seven), true),
+            (marked(0x111, 0xfff, PRIORITY, RuleAction::Blackhole), true),
+            (rule(32000, RuleAction::Lookup(InPodRulesConfig::default().table)), true),
+            (PolicyRule { unmodelled: true, ..rule(100, RuleAction::Lookup(TableId(100))) }, true),
+            (rule(100, seven), true),
+            // Those of others, of the kernel and of sidecars, and those that come too late.
+            (marked(0x4000, 0x4000, 100, seven), false),
+            (marked(0x200, 0xf00, 9, seven), false),
+            (marked(0x111, 0xfff, PRIORITY + 1, seven), false),
+            (marked(0x539, 0xfff, MAIN, seven), false),
+            (marked(0x539, 0xfff, 100, RuleAction::Nop), false),
+            (marked(0x539, u32::MAX, 100, RuleAction::Lookup(OF_SIDECARS)), false),
+            (PolicyRule { unmodelled: true, ..rule(100, seven) }, false),
+            (rule(0, RuleAction::Lookup(TableId(255))), false),
+            (rule(MAIN, RuleAction::Lookup(TableId(254))), false),
+        ] {
+            assert_eq!(is_in_the_way(&rule, &InPodRulesConfig::default()), expected, "{rule}");
+        }
+    }
+}
