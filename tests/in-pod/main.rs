@@ -41,6 +41,7 @@ mod inpod_options;
 mod inpod_paths;
 mod inpod_pods;
 mod inpod_preflight;
+mod inpod_probe_source;
 mod inpod_proof;
 mod inpod_restart;
 mod inpod_simulate;

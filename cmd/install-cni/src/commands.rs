@@ -309,7 +309,8 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let (settings, _) = read_settings(&values)?;
+    let (mut settings, _) = read_settings(&values)?;
+    drop(node_status::detect_probe_sources(&mut settings)); // `check` says what was not
     let output = OutputOptions::from_flags(&values)?;
     let is_check = command == CliCommand::Check;
     ensure!(is_check || !output.form.is_of_check(), "-o junit and -o sarif are forms of check alone");

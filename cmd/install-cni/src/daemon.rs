@@ -62,7 +62,7 @@ const LAST_PASS: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Something that cannot do without fails at the start, or the installer ends by itself.
-pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
+pub(crate) fn run(mut settings: DaemonSettings, log: LogOptions) -> Result<ExitCode> {
     let logger = logging::install(log).context("cannot set up logging")?;
     supervise::log_panics();
     kubeio::confirm_tls_provider()?;
@@ -76,6 +76,14 @@ pub(crate) fn run(settings: DaemonSettings, log: LogOptions) -> Result<ExitCode>
     allow_many_files();
     // Before anything is changed, and until the process ends.
     let lock = NodeLock::acquire(&settings.lock_file())?;
+    for (family, source) in node_status::detect_probe_sources(&mut settings) {
+        match source {
+            Ok(source) => info!(target: "install", %family, %source, "source of the node's probes detected"),
+            Err(error) => {
+                warn!(target: "install", %family, error, "cannot detect the source of the node's probes");
+            }
+        }
+    }
     // The plugin may decide without an agent when a refusal has lasted; from now on there is one.
     drop(fs::remove_file(settings.refused_credential()));
     // Before the agent listens itself.

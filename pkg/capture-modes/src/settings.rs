@@ -38,6 +38,8 @@ impl CaptureConfig {
 pub struct InPodConfig {
     /// Marks, ports and addresses.
     pub rules: rules::inpod::InPodRulesConfig,
+    /// The families whose source of probes is to be detected; until it is, [`InPodConfig::rules`] has Istio's.
+    pub detected_probes: Vec<model::Family>,
     /// The socket to which ztunnel connects.
     pub socket: PathBuf,
     /// The administrator's settings for the options of pods.

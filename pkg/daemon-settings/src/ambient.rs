@@ -11,7 +11,7 @@ use cni_types::run_dir;
 use enrolment::{EnrolmentPolicy, inpod::PodOptionPolicy, selector::Enablement, ztunnel::ZtunnelSelector};
 use firewall::{Backend, NativeTables};
 use flags::{Flag, ValueSource};
-use model::{ExistingConnections, UnknownExistingConnections};
+use model::{ExistingConnections, Family, UnknownExistingConnections};
 use node_plan::{NodeConfig, RouteTables, RulePriorities};
 
 use rules::inpod::{self, ProbeAddresses};
@@ -110,15 +110,18 @@ impl SettingsReader<'_> {
     }
 
     fn in_pod(&mut self, existing: Option<ExistingConnections>) -> Option<InPodConfig> {
-        let v4 = self.parse_address(&options::HOST_PROBE_SNAT_IP);
-        let v6 = self.parse_address(&options::HOST_PROBE_SNAT_IPV6);
+        let v4 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IP);
+        let v6 = self.parse_probe_source(&options::HOST_PROBE_SNAT_IPV6);
         let branch_probes = self.parse_boolean(&options::AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE);
         let allowed = self.parse_value(&options::AMBIENT_ALLOWED_EXCEPTIONS);
         let (dns_capture, ipv6) =
             (self.parse_boolean(&options::AMBIENT_DNS_CAPTURE), self.parse_boolean(&options::AMBIENT_IPV6));
+        let (v4, v6, istio) = (v4?, v6?, ProbeAddresses::default());
+        let detected = [v4.is_none().then_some(Family::V4), v6.is_none().then_some(Family::V6)];
         Some(InPodConfig {
+            detected_probes: detected.into_iter().flatten().collect(),
             rules: inpod::InPodRulesConfig {
-                probes: ProbeAddresses { v4: v4?, v6: v6? },
+                probes: ProbeAddresses { v4: v4.unwrap_or(istio.v4), v6: v6.unwrap_or(istio.v6) },
                 branch_probes: branch_probes?,
                 ..inpod::InPodRulesConfig::default()
             },
@@ -128,6 +131,14 @@ impl SettingsReader<'_> {
             ipv6: ipv6?,
             proc: self.flag_text(&options::HOST_PROC).into(),
         })
+    }
+
+    /// The outer value is none after a mistake, the inner one if the address is to be detected.
+    fn parse_probe_source<T: std::str::FromStr>(&mut self, flag: &Flag) -> Option<Option<T>> {
+        if self.flag_text(flag) == options::DETECT {
+            return Some(None);
+        }
+        self.parse_address(flag).map(Some)
     }
 
     fn parse_address<T: std::str::FromStr>(&mut self, flag: &Flag) -> Option<T> {

@@ -10,7 +10,8 @@ use crate::{
 };
 use ::repair::{RepairCriteria, RepairMode};
 use enrolment::EnrolmentPolicy;
-use model::ExistingConnections;
+use model::{ExistingConnections, Family};
+use rules::inpod::ProbeAddresses;
 
 /// A container that has what every one has.
 #[derive(Clone)]
@@ -473,6 +474,25 @@ fn ambient_mode_is_what_the_operator_chose() {
     assert_eq!(defaults["agent_socket"].as_str(), Some("/run/here/agent.sock"));
     assert_eq!(defaults["ambient_enabled"], Json::Bool(true));
     assert!(!defaults.contains_key("ambient_config"), "where the plugin looks anyway");
+}
+
+#[test]
+fn the_source_of_probes_is_an_address_or_detected_in_each_family() {
+    let istio = ProbeAddresses::default();
+    let chosen = "fd00::1".parse().unwrap();
+    for (source, source_v6, probes, detected) in [
+        ("", "", istio, vec![]),
+        ("detect", "", istio, vec![Family::V4]),
+        ("detect", "detect", istio, Family::BOTH.to_vec()),
+        ("detect", "fd00::1", ProbeAddresses { v6: chosen, ..istio }, vec![Family::V4]),
+    ] {
+        let sources = [("HOST_PROBE_SNAT_IP", source), ("HOST_PROBE_SNAT_IPV6", source_v6)];
+        let settings = read(&["--ambient-enabled"], &sources).unwrap().ambient.unwrap().agent;
+        let found = settings.capture.in_pod().unwrap();
+        assert_eq!((found.rules.probes, &found.detected_probes), (probes, &detected), "{sources:?}");
+    }
+    let mistakes = read(&["--ambient-enabled"], &[("HOST_PROBE_SNAT_IP", "detected")]).unwrap_err();
+    assert_eq!(mistakes, ["HOST_PROBE_SNAT_IP (--host-probe-snat-ip): \"detected\" is no such address"]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod local;
 mod node;
 mod pods;
 mod preflight;
+mod probe_source;
 mod proof;
 mod records;
 mod sidecar;
@@ -45,6 +46,7 @@ pub use client::{
 };
 pub use local::{complete_report, shared_config};
 pub use preflight::{check_node, preflight_of_agent, taken_ports};
+pub use probe_source::detect_probe_sources;
 pub use records::add_failures;
 pub use sidecar_drift::{SidecarDriftChecker, SidecarDriftMetrics};
 pub use standalone::{last_state, open_node};

@@ -5,6 +5,7 @@ mod confinement;
 mod trial;
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     net::IpAddr,
     path::Path,
@@ -14,9 +15,10 @@ use std::{
 use capture_modes::{CaptureConfig, CaptureSettings, InPodConfig, open_path};
 use daemon_settings::{AmbientOptions, DaemonSettings, token_times};
 use hostnet::RtnetlinkHandle;
+use model::Family;
 use report::{
-    NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCheck, PreflightCode, PreflightFact, TablesInUse,
-    TokenTimes, judge_preflight,
+    NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCheck, PreflightCode, PreflightFact, ProbeSources,
+    TablesInUse, TokenTimes, judge_preflight,
 };
 use rules::inpod::ProbeAddresses;
 use rustix::{
@@ -24,14 +26,16 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use crate::{client, client::FetchError, sidecar::NetnsPaths, standalone::open_node};
+use crate::{
+    client,
+    client::FetchError,
+    probe_source::{MOST_PODS, in_node, observe_sources, pod_netns},
+};
 
 /// Files of control groups of version 2 and 1.
 const MEMORY_LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 /// Limits from here on are none: control groups of version 1 have no other word for it.
 const NO_LIMIT: u64 = 1 << 60;
-/// Pods that are examined: what a CNI plugin does in one, it does in others.
-const MOST_PODS: usize = 64;
 /// Checks that only the agent's own process can make.
 const OF_AGENT: [PreflightCode; 3] =
     [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
@@ -108,6 +112,7 @@ fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
     })));
     if let Some(chosen) = ambient.agent.capture.in_pod() {
         facts.push(PreflightFact::PodNumbers(taken_numbers(settings, &chosen.within_kernel())));
+        facts.push(PreflightFact::ProbeSources(probe_sources(settings, &chosen.within_kernel())));
         facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
     }
     facts
@@ -121,14 +126,6 @@ fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
         facts.push(PreflightFact::UserNamespace(confinement::user_namespace(&settings.host_proc)));
     }
     facts
-}
-
-/// Observes in the node's network namespace.
-fn in_node<T: Send>(ambient: &AmbientOptions, observe: impl FnOnce() -> Observed<T> + Send) -> Observed<T> {
-    match open_node(ambient).map_err(|error| format!("{error:#}"))? {
-        None => observe(),
-        Some(node) => node.run_in(observe).map_err(|error| error.to_string())?,
-    }
 }
 
 /// Whoever chose another address may have chosen one that the node has.
@@ -149,14 +146,7 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
 
 /// Looks into pods that run, as far as they are not captured. What cannot be examined in one is unknown unless others show something.
 fn taken_numbers(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
-    let places = NetnsPaths {
-        netns_directory: settings.netns_directory.clone(),
-        proc: Some(settings.host_proc.clone()),
-    };
-    if places.are_unknown() {
-        return Err(format!("{} is not there", places.netns_directory.display()));
-    }
-    let pods = places.list_netns().map_err(|error| error.to_string())?;
+    let pods = pod_netns(settings)?;
     let (mut examined, mut taken, mut failure) = (0, Vec::new(), None);
     for (path, netns) in &pods {
         if examined == MOST_PODS {
@@ -172,6 +162,16 @@ fn taken_numbers(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<(u
         }
     }
     failure.filter(|_| taken.is_empty()).map_or(Ok((examined, taken)), Err)
+}
+
+fn probe_sources(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<ProbeSources> {
+    let routes = observe_sources(settings)?.into_iter().collect::<BTreeSet<_>>();
+    let used = chosen.captured_families();
+    let (used, detected) =
+        (used.iter(), used.iter().filter(|family| chosen.detected_probes.contains(family)));
+    let address = |family: &Family| chosen.rules.probes.address_for(*family);
+    let undetected = detected.map(address).filter(|source| !routes.contains(source)).collect();
+    Ok(ProbeSources { used: used.map(address).collect(), undetected, routes })
 }
 
 /// Of node-level capture.

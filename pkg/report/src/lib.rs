@@ -34,8 +34,8 @@ pub use network::{
 pub use pod::{KernelView, NetnsRef, OutsideView, PodState, StateReason, ZtunnelView};
 pub use pod_status::{CaptureState, RedirectionMode};
 pub use preflight::{
-    AppArmorProfile, NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, SeLinuxContext,
-    TablesInUse, TokenTimes, Trial, UserNamespace, judge_preflight, preflight_error,
+    AppArmorProfile, NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCode, PreflightFact, ProbeSources,
+    SeLinuxContext, TablesInUse, TokenTimes, Trial, UserNamespace, judge_preflight, preflight_error,
 };
 pub use proof::{Proof, ProofPath, ProofResult, proofs_status, proofs_text};
 pub use sarif::{SarifResult, SarifRule, render_sarif};

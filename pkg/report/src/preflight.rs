@@ -1,7 +1,7 @@
 //! `install-cni check`: from facts about a node to what would keep the agent from capturing pods there. The same judgement is
 //! made at the agent's start, and stands in the document.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use serde::Serialize;
 
@@ -102,6 +102,10 @@ codes! {
     KernelSettings "kernel-settings" "kernel settings can be written"
         "By node-level capture no pod can be captured: the node would drop what ztunnel sends with the address of a pod."
         "Run the agent's container with privileged: true, which mounts /proc/sys for writing; the chart does so with ambientCapture=node."
+    /// The source of probes is to be detected, and is not.
+    ProbeSource "probe-source" "the source of the node's probes is known"
+        "Where the network's own programs send the node's packets past the node's rules, probes of captured pods go to ztunnel."
+        "Delete the agent's pod while other pods run on the node: the agent detects the source when it starts."
     /// Another component has the probe address.
     ProbeAddressTaken "probe-address-taken" "the address of the node's probes is free"
         "Captured pods accept everything from this address as a probe, past ztunnel and its policies."
@@ -172,6 +176,17 @@ pub struct TablesInUse {
     pub has_legacy_tool: bool,
 }
 
+/// Sources of what the node sends to pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProbeSources {
+    /// By its routes to pods that run.
+    pub routes: BTreeSet<IpAddr>,
+    /// Of its probes, as captured pods see them.
+    pub used: Vec<IpAddr>,
+    /// Sources in use that were to be detected by the routes, and are not of these.
+    pub undetected: Vec<IpAddr>,
+}
+
 /// Times of the service account's token, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenTimes {
@@ -222,6 +237,8 @@ pub enum PreflightFact {
     Numbers(Observed<Vec<String>>),
     /// Pods whose network namespaces were examined, and what other components have there of the numbers of captured pods.
     PodNumbers(Observed<(usize, Vec<String>)>),
+    /// Sources of the node's packets to pods, and of its probes.
+    ProbeSources(Observed<ProbeSources>),
     /// Probe addresses that a link of the node has, with its name.
     ProbeAddresses(Observed<Vec<(IpAddr, String)>>),
     /// Ports of the agent on which another process listens.
@@ -309,6 +326,7 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             };
             (Code::PodNumbersTaken, judge_observation(found, judge))
         }
+        PreflightFact::ProbeSources(found) => (Code::ProbeSource, judge_observation(found, judge_sources)),
         PreflightFact::ProbeAddresses(found) => {
             let texts = |found: &Vec<(IpAddr, String)>| {
                 found.iter().map(|(ip, link)| format!("{ip} is an address of {link}")).collect()
@@ -422,6 +440,22 @@ fn judge_tables(tables: &TablesInUse) -> Outcome {
         return Ok(message);
     }
     Err((Severity::Warning, format!("{message}, and there is no iptables-legacy here")))
+}
+
+fn judge_sources(sources: &ProbeSources) -> Outcome {
+    fn list<'a>(ips: impl IntoIterator<Item = &'a IpAddr>) -> String {
+        ips.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    }
+    let routes = match sources.routes.is_empty() {
+        true => "the node has no route to a pod that runs".to_owned(),
+        false => format!("the node reaches its pods from {}", list(&sources.routes)),
+    };
+    match sources.undetected.is_empty() {
+        true => Ok(format!("{routes}; probes come from {}", list(&sources.used))),
+        false => {
+            Err((Severity::Warning, format!("{routes}; not detected: {} is used", list(&sources.undetected))))
+        }
+    }
 }
 
 fn judge_memory(limit: &Option<u64>) -> Outcome {

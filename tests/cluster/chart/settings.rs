@@ -30,6 +30,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("millrace.ambientCapture=in-pod", "AMBIENT_CAPTURE", "in-pod"),
     ("millrace.ztunnelNamespace=x", "SYSTEM_NAMESPACE", "x"),
     ("millrace.probeSourceIPv4=169.254.7.128", "HOST_PROBE_SNAT_IP", "169.254.7.128"),
+    ("millrace.probeSourceIPv4=detect", "HOST_PROBE_SNAT_IP", "detect"),
     ("millrace.probeSourceIPv6=fd00::1", "HOST_PROBE_SNAT_IPV6", "fd00::1"),
     ("millrace.existingConnections=reset", "EXISTING_CONNECTIONS", "reset"),
     ("millrace.allowedExceptions={dns,inbound-ports}", "AMBIENT_ALLOWED_EXCEPTIONS", "dns,inbound-ports"),

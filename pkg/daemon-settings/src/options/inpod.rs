@@ -56,18 +56,20 @@ pub const EXCLUDE_NAMESPACES: Flag = Flag {
     help: "comma-separated namespaces whose pods are never captured",
     ..Flag::VALUE
 };
+/// Value of the next two that stands for the address from which the node reaches its pods.
+pub const DETECT: &str = "detect";
 pub const HOST_PROBE_SNAT_IP: Flag = Flag {
     long: "host-probe-snat-ip",
     env: &["HOST_PROBE_SNAT_IP"],
     default: "169.254.7.127",
-    help: "source address of the node's probes of captured pods, IPv4",
+    help: "source address of the node's probes of captured pods, IPv4; detect: by the node's routes",
     ..Flag::VALUE
 };
 pub const HOST_PROBE_SNAT_IPV6: Flag = Flag {
     long: "host-probe-snat-ipv6",
     env: &["HOST_PROBE_SNAT_IPV6"],
     default: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
-    help: "source address of the node's probes of captured pods, IPv6",
+    help: "source address of the node's probes of captured pods, IPv6; detect: by the node's routes",
     ..Flag::VALUE
 };
 pub const ALLOW_SWITCH_TO_HOST_NS: Flag = Flag {

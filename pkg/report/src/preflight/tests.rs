@@ -76,6 +76,24 @@ fn other_cases() -> Vec<Case> {
             warning,
             "rule 1; rule 2; rule 3; rule 4; and 2 more",
         ),
+        (
+            sources(&["10.0.0.1", "fd00::1"], &["169.254.7.127", "fd00::1"], &[]),
+            Code::ProbeSource,
+            None,
+            "the node reaches its pods from 10.0.0.1 and fd00::1; probes come from 169.254.7.127 and fd00::1",
+        ),
+        (
+            sources(&[], &["169.254.7.127"], &[]),
+            Code::ProbeSource,
+            None,
+            "the node has no route to a pod that runs; probes come from 169.254.7.127",
+        ),
+        (
+            sources(&["10.0.0.1"], &["10.0.0.1", "fd00::7"], &["fd00::7"]),
+            Code::ProbeSource,
+            warning,
+            "the node reaches its pods from 10.0.0.1; not detected: fd00::7 is used",
+        ),
         (Fact::ProbeAddresses(Ok(Vec::new())), Code::ProbeAddressTaken, None, ""),
         (
             Fact::ProbeAddresses(Ok(vec![address])),
@@ -176,6 +194,7 @@ fn other_cases() -> Vec<Case> {
         (Fact::UserNamespace(unknown()), Code::UserNamespace, not_known, "no permission"),
         (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
         (Fact::Numbers(unknown()), Code::NumbersTaken, not_known, "no permission"),
+        (Fact::ProbeSources(unknown()), Code::ProbeSource, not_known, "no permission"),
         (Fact::PodNumbers(unknown()), Code::PodNumbersTaken, not_known, "no permission"),
         (Fact::ProbeAddresses(unknown()), Code::ProbeAddressTaken, not_known, "no permission"),
         (Fact::Ports(unknown()), Code::PortTaken, not_known, "no permission"),
@@ -185,6 +204,12 @@ fn other_cases() -> Vec<Case> {
         (Fact::Network(unknown()), Code::NoNetwork, not_known, "no permission"),
         (Fact::Directories(unknown()), Code::ReadOnly, not_known, "no permission"),
     ]
+}
+
+fn sources(routes: &[&str], used: &[&str], undetected: &[&str]) -> PreflightFact {
+    let [routes, used, undetected] = [routes, used, undetected]
+        .map(|texts| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>());
+    PreflightFact::ProbeSources(Ok(ProbeSources { routes: routes.into_iter().collect(), used, undetected }))
 }
 
 fn selinux(domain: &str, enforcing: Option<bool>) -> PreflightFact {
