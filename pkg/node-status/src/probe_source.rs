@@ -1,6 +1,11 @@
 //! From which addresses the node reaches its pods by its own routes: the source that the kubelet's packets to them have.
 
-use std::{cmp::Reverse, collections::BTreeMap, net::IpAddr, path::PathBuf};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::PathBuf,
+};
 
 use capture_modes::CaptureConfig;
 use daemon_settings::{AmbientOptions, DaemonSettings};
@@ -44,18 +49,19 @@ pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Obser
     detected
 }
 
-/// Returns from which address the node reaches each address of a pod.
+/// Returns from which addresses the node reaches its pods: of each pod, each address once, because a pod may give itself any number.
 pub(crate) fn observe_sources(settings: &DaemonSettings) -> Observed<Vec<IpAddr>> {
     let Some(ambient) = &settings.ambient else { return Ok(Vec::new()) };
     let pods = pod_netns(settings)?;
     let pods = pods.iter().take(MOST_PODS);
-    let ips: Vec<IpAddr> =
-        pods.flat_map(|(_, netns)| ::inpod::netns_addresses(netns).unwrap_or_default()).collect();
+    let pods: Vec<_> = pods.map(|(_, netns)| ::inpod::netns_addresses(netns).unwrap_or_default()).collect();
     in_node(ambient, || {
         let mut routes = RtnetlinkHandle::open().map_err(|error| error.to_string())?;
         // The source to an address of the node is that address.
         let mut source_to = |ip: &IpAddr| routes.source_to(*ip).ok().flatten().filter(|source| source != ip);
-        Ok(ips.iter().filter_map(&mut source_to).collect())
+        let mut sources_of =
+            |ips: &BTreeSet<IpAddr>| ips.iter().filter_map(&mut source_to).collect::<BTreeSet<_>>();
+        Ok(pods.iter().flat_map(&mut sources_of).collect())
     })
 }
 
