@@ -6,7 +6,7 @@
 //! determined in time counts as in order.
 
 use cni_types::{CniError, ErrorCode};
-use enrolment::{PodDecision, SidecarRedirect, reason};
+use enrolment::{EnrolmentReason, PodDecision, SidecarRedirect};
 use firewall::CapturedTraffic;
 use rules::ChainSet;
 use wire::PodRecord;
@@ -66,9 +66,7 @@ impl Membership {
     fn membership_by_record(record: &PodRecord) -> Option<Membership> {
         match record.decision.as_str() {
             SidecarRedirect::CODE => Some(Membership::Sidecar),
-            code if code.is_empty() || reason::ALL_ENROLLED.iter().any(|reason| reason.code() == code) => {
-                None
-            }
+            code if code.is_empty() || EnrolmentReason::from_name(code).is_some() => None,
             _ => Some(Membership::Outside),
         }
     }

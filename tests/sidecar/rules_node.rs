@@ -105,7 +105,7 @@ fn lines(rules: &RuleSet, family: Family) -> Vec<String> {
     let on_ip = format!("--on-ip {} --tproxy-mark", family.unspecified_address());
     let mut lines = Vec::new();
     for table in rules.tables.values() {
-        lines.extend(table.jumps.iter().map(|jump| format!("-A {} {}", jump.hook.name(), jump.rule)));
+        lines.extend(table.jumps.iter().map(|jump| format!("-A {} {}", jump.hook.as_str(), jump.rule)));
         for (chain, rules) in &table.chains {
             lines.extend(rules.iter().map(|rule| format!("-A {chain} {rule}")));
         }

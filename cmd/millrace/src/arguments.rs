@@ -320,9 +320,8 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 }
 
 fn capture_state(word: &str) -> Result<CaptureState, String> {
-    let all = CaptureState::ALL;
-    let found = all.into_iter().find(|state| state.as_str() == word);
-    found.ok_or_else(|| format!("it is none of {}", all.map(CaptureState::as_str).join(", ")))
+    let all = CaptureState::WORST_FIRST.map(CaptureState::as_str);
+    CaptureState::from_name(word).ok_or_else(|| format!("it is none of {}", all.join(", ")))
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ fn check(change: &plan::RuleChange, again: &plan::RuleChange) {
 fn as_save(saved: &SavedTables) -> String {
     let mut text = String::new();
     for (table, contents) in &saved.tables {
-        let _ = writeln!(text, "*{}", table.name());
+        let _ = writeln!(text, "*{}", table.as_str());
         for chain in &contents.chains {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }

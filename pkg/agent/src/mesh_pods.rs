@@ -70,7 +70,7 @@ impl MeshPodMetrics {
                 *by_namespace.entry(label).or_default() += 1;
             }
         }
-        for state in CaptureState::ALL.into_iter().filter(|state| *state != CaptureState::Outside) {
+        for state in CaptureState::WORST_FIRST.into_iter().filter(|state| *state != CaptureState::Outside) {
             let label = [("redirection", redirection), ("state", state.as_str())];
             self.pods.get_or_create(&label).set(counts.get(&state).copied().unwrap_or_default());
         }

@@ -183,7 +183,7 @@ impl AgentMetrics {
     ) {
         for privilege in model::NetworkPrivilege::ALL {
             let pods = privileges.get(&privilege).copied().unwrap_or_default();
-            self.privileges.get_or_create(&[("privilege", privilege.word())]).set(gauge_value(pods));
+            self.privileges.get_or_create(&[("privilege", privilege.as_str())]).set(gauge_value(pods));
         }
         self.overruled.set(gauge_value(overruled));
         self.outside.set(gauge_value(outside));

@@ -6,46 +6,23 @@ use serde::{Serialize, Serializer};
 /// The page that describes each code below an anchor of the same name.
 pub const DOCS: &str = "docs/millrace.md";
 
-/// A part of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Section {
-    /// The cluster as a whole.
-    Cluster,
-    /// The agents.
-    Agents,
-    /// The nodes.
-    Nodes,
-    /// Primary networks.
-    Networks,
-    /// The pods.
-    Pods,
-    /// NetworkPolicies.
-    Policies,
-}
-
-impl Section {
-    /// All, in the order of the output.
-    pub const ALL: [Section; 6] = [
-        Section::Cluster,
-        Section::Agents,
-        Section::Nodes,
-        Section::Networks,
-        Section::Pods,
-        Section::Policies,
-    ];
-
-    /// Returns the section's title.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Section::Cluster => "cluster",
-            Section::Agents => "agents",
-            Section::Nodes => "nodes",
-            Section::Networks => "networks",
-            Section::Pods => "pods",
-            Section::Policies => "network policies",
-        }
+model::word_enum! {
+    /// A part of the output.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Section {
+        /// The cluster as a whole.
+        Cluster = "cluster",
+        /// The agents.
+        Agents = "agents",
+        /// The nodes.
+        Nodes = "nodes",
+        /// Primary networks.
+        Networks = "networks",
+        /// The pods.
+        Pods = "pods",
+        /// NetworkPolicies.
+        Policies = "network policies",
     }
 }
 

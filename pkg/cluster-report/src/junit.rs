@@ -11,7 +11,7 @@ use crate::{
 #[must_use]
 pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], least: Severity) -> String {
     let case = |line: &CheckLine| JunitCase {
-        class: line.section.title().to_owned(),
+        class: line.section.as_str().to_owned(),
         name: line.title.to_owned(),
         failed: line
             .severity

@@ -41,7 +41,7 @@ pub fn preflight_text(report: &PreflightReport, all: bool, colour: bool) -> Stri
 fn render_sections(checks: &[CheckLine], findings: &[Finding], all: bool, colour: bool) -> String {
     let mut text = String::new();
     for section in Section::ALL {
-        let title = section.title();
+        let title = section.as_str();
         let mut lines = checks.iter().filter(|line| line.section == section).peekable();
         if lines.peek().is_none() {
             continue;

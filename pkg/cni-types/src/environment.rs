@@ -1,27 +1,28 @@
 //! The environment of a call: which command, for which container.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 
 use model::ContainerId;
 
 use crate::{CniArgs, CniError, CniIfName, CniVersion, ErrorCode, MAX_ARGS, NameError, NetnsPath, names};
 
-/// The command that the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CniCommand {
-    /// Attach a container, or modify the attachment of the plugins before.
-    Add,
-    /// Undo an `ADD`; may come often and without a netns.
-    Del,
-    /// Verify an attachment; since 0.4.0.
-    Check,
-    /// Remove what belongs to none of the listed attachments; since 1.1.0.
-    Gc,
-    /// Can the plugin serve `ADD`; since 1.1.0.
-    Status,
-    /// Which versions does the plugin speak.
-    Version,
+model::word_enum! {
+    /// The command that the runtime asks for (`CNI_COMMAND`; CNI spec 1.1.0, section 2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum CniCommand {
+        /// Attach a container, or modify the attachment of the plugins before.
+        Add = "ADD",
+        /// Undo an `ADD`; may come often and without a netns.
+        Del = "DEL",
+        /// Verify an attachment; since 0.4.0.
+        Check = "CHECK",
+        /// Remove what belongs to none of the listed attachments; since 1.1.0.
+        Gc = "GC",
+        /// Can the plugin serve `ADD`; since 1.1.0.
+        Status = "STATUS",
+        /// Which versions does the plugin speak.
+        Version = "VERSION",
+    }
 }
 
 impl CniCommand {
@@ -31,21 +32,11 @@ impl CniCommand {
     /// Code 4 for any other text.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>, CniError> {
         let Some(text) = nonempty_variable(&lookup, "CNI_COMMAND") else { return Ok(None) };
-        let command = match text.to_str() {
-            Some("ADD") => CniCommand::Add,
-            Some("DEL") => CniCommand::Del,
-            Some("CHECK") => CniCommand::Check,
-            Some("GC") => CniCommand::Gc,
-            Some("STATUS") => CniCommand::Status,
-            Some("VERSION") => CniCommand::Version,
-            _ => {
-                let shown: String = text.to_string_lossy().chars().take(64).collect();
-                return Err(invalid_environment(format!(
-                    "CNI_COMMAND is {shown:?}, which is no CNI command"
-                )));
-            }
-        };
-        Ok(Some(command))
+        let command = text.to_str().and_then(CniCommand::from_name);
+        command.map(Some).ok_or_else(|| {
+            let shown: String = text.to_string_lossy().chars().take(64).collect();
+            invalid_environment(format!("CNI_COMMAND is {shown:?}, which is no CNI command"))
+        })
     }
 
     /// The first version that has the command.
@@ -71,19 +62,6 @@ impl CniCommand {
             CniCommand::Gc | CniCommand::Status => &["CNI_PATH"],
             CniCommand::Version => &[],
         }
-    }
-}
-
-impl fmt::Display for CniCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CniCommand::Add => "ADD",
-            CniCommand::Del => "DEL",
-            CniCommand::Check => "CHECK",
-            CniCommand::Gc => "GC",
-            CniCommand::Status => "STATUS",
-            CniCommand::Version => "VERSION",
-        })
     }
 }
 

@@ -1,37 +1,30 @@
 //! Protocol versions and the answer to `VERSION`.
 
-use std::fmt;
 use std::str::FromStr;
 
-/// A version of the CNI specification that this crate speaks, ordered by age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CniVersion {
-    /// 0.1.0: results with `ip4` and `ip6`.
-    V0_1_0,
-    /// 0.2.0: adds the `VERSION` command.
-    V0_2_0,
-    /// 0.3.0: results with lists of interfaces, ips and routes; chains of plugins.
-    V0_3_0,
-    /// 0.3.1: clarifications of 0.3.0.
-    V0_3_1,
-    /// 0.4.0: adds `CHECK`, and `prevResult` at `DEL`.
-    V0_4_0,
-    /// 1.0.0: ips have no `version` any more.
-    V1_0_0,
-    /// 1.1.0: adds `GC` and `STATUS`, and more fields of interfaces and routes.
-    V1_1_0,
+model::word_enum! {
+    /// A version of the CNI specification that this crate speaks, ordered by age.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CniVersion {
+        /// 0.1.0: results with `ip4` and `ip6`.
+        V0_1_0 = "0.1.0",
+        /// 0.2.0: adds the `VERSION` command.
+        V0_2_0 = "0.2.0",
+        /// 0.3.0: results with lists of interfaces, ips and routes; chains of plugins.
+        V0_3_0 = "0.3.0",
+        /// 0.3.1: clarifications of 0.3.0.
+        V0_3_1 = "0.3.1",
+        /// 0.4.0: adds `CHECK`, and `prevResult` at `DEL`.
+        V0_4_0 = "0.4.0",
+        /// 1.0.0: ips have no `version` any more.
+        V1_0_0 = "1.0.0",
+        /// 1.1.0: adds `GC` and `STATUS`, and more fields of interfaces and routes.
+        V1_1_0 = "1.1.0",
+    }
 }
 
 /// All supported versions, oldest first, as `VERSION` lists them.
-pub const SUPPORTED: [CniVersion; 7] = [
-    CniVersion::V0_1_0,
-    CniVersion::V0_2_0,
-    CniVersion::V0_3_0,
-    CniVersion::V0_3_1,
-    CniVersion::V0_4_0,
-    CniVersion::V1_0_0,
-    CniVersion::V1_1_0,
-];
+pub const SUPPORTED: [CniVersion; 7] = CniVersion::ALL;
 
 /// A version text that is none of [`SUPPORTED`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,20 +39,6 @@ impl CniVersion {
     pub const DEFAULT: CniVersion = CniVersion::V0_1_0;
     /// The newest version.
     pub const LATEST: CniVersion = CniVersion::V1_1_0;
-
-    /// The text of the version, as it stands in `cniVersion`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            CniVersion::V0_1_0 => "0.1.0",
-            CniVersion::V0_2_0 => "0.2.0",
-            CniVersion::V0_3_0 => "0.3.0",
-            CniVersion::V0_3_1 => "0.3.1",
-            CniVersion::V0_4_0 => "0.4.0",
-            CniVersion::V1_0_0 => "1.0.0",
-            CniVersion::V1_1_0 => "1.1.0",
-        }
-    }
 
     /// The shape of results at this version.
     pub(crate) const fn result_shape(self) -> ResultShape {
@@ -93,16 +72,7 @@ impl FromStr for CniVersion {
         if text.is_empty() {
             return Ok(CniVersion::DEFAULT);
         }
-        SUPPORTED
-            .into_iter()
-            .find(|version| version.as_str() == text)
-            .ok_or_else(|| UnknownVersion(text.chars().take(64).collect()))
-    }
-}
-
-impl fmt::Display for CniVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        CniVersion::from_name(text).ok_or_else(|| UnknownVersion(text.chars().take(64).collect()))
     }
 }
 

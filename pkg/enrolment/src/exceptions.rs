@@ -9,47 +9,26 @@ use rules::sidecar::PortSelection;
 
 use crate::lists::{self, excerpt};
 
-/// A kind of exception. The administrator allows each for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ExceptionKind {
-    /// Destination ports of TCP connections.
-    OutboundPorts,
-    /// Destination networks of TCP connections.
-    OutboundNetworks,
-    /// Ports that are reached without ztunnel, and so without its policies.
-    InboundPorts,
-    /// Network interfaces of the pod.
-    Interfaces,
-    /// Whether ztunnel answers DNS.
-    Dns,
-    /// Traffic while the node has no ztunnel.
-    WithoutZtunnel,
+model::word_enum! {
+    /// A kind of exception. The administrator allows each for itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ExceptionKind {
+        /// Destination ports of TCP connections.
+        OutboundPorts = "outbound-ports",
+        /// Destination networks of TCP connections.
+        OutboundNetworks = "outbound-networks",
+        /// Ports that are reached without ztunnel, and so without its policies.
+        InboundPorts = "inbound-ports",
+        /// Network interfaces of the pod.
+        Interfaces = "interfaces",
+        /// Whether ztunnel answers DNS.
+        Dns = "dns",
+        /// Traffic while the node has no ztunnel.
+        WithoutZtunnel = "without-ztunnel",
+    }
 }
 
 impl ExceptionKind {
-    /// All of them.
-    pub const ALL: [ExceptionKind; 6] = [
-        ExceptionKind::OutboundPorts,
-        ExceptionKind::OutboundNetworks,
-        ExceptionKind::InboundPorts,
-        ExceptionKind::Interfaces,
-        ExceptionKind::Dns,
-        ExceptionKind::WithoutZtunnel,
-    ];
-
-    /// Returns its name in settings and metrics.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            ExceptionKind::OutboundPorts => "outbound-ports",
-            ExceptionKind::OutboundNetworks => "outbound-networks",
-            ExceptionKind::InboundPorts => "inbound-ports",
-            ExceptionKind::Interfaces => "interfaces",
-            ExceptionKind::Dns => "dns",
-            ExceptionKind::WithoutZtunnel => "without-ztunnel",
-        }
-    }
-
     /// Returns the annotation of pods and namespaces that asks for it.
     #[must_use]
     pub const fn annotation(self) -> &'static str {
@@ -106,15 +85,14 @@ impl FromStr for AllowedExceptions {
 
     /// Nothing, `none`, `all`, or a comma-separated list of names of kinds.
     fn from_str(text: &str) -> Result<AllowedExceptions, String> {
-        let named = |name: &str| ExceptionKind::ALL.into_iter().find(|kind| kind.name() == name);
         let names: Vec<&str> = list_elements(text).collect();
         let kinds: Result<BTreeSet<_>, &str> = match names.as_slice() {
             ["none"] => Ok(BTreeSet::new()),
             ["all"] => return Ok(AllowedExceptions::all()),
-            names => names.iter().map(|name| named(name).ok_or(*name)).collect(),
+            names => names.iter().map(|name| ExceptionKind::from_name(name).ok_or(*name)).collect(),
         };
         kinds.map(AllowedExceptions).map_err(|name| {
-            let known = ExceptionKind::ALL.map(ExceptionKind::name).join(", ");
+            let known = ExceptionKind::ALL.map(ExceptionKind::as_str).join(", ");
             format!(
                 "{:?} is no kind of exception; known are {known}, and for itself none or all",
                 excerpt(name)
@@ -171,7 +149,7 @@ impl RequestedExceptions {
             match value {
                 _ if !allowed.0.contains(&kind) => all.refused.push(format!(
                     "annotation {annotation} of {whose} has no effect: AMBIENT_ALLOWED_EXCEPTIONS does not contain {}",
-                    kind.name()
+                    kind.as_str()
                 )),
                 Err(text) => all.refused.push(format!(
                     "annotation {annotation} of {whose} has no effect: {text:?} is not {}",

@@ -7,7 +7,6 @@ mod fixture;
 use enrolment::{
     AmbientStanding, EnrolmentPolicy, EnrolmentReason, STATUS, SkipReason,
     ambient::{AMBIENT_REDIRECTION, DATAPLANE_MODE, evaluate_membership, pod_standing},
-    reason::{ALL_ENROLLED, ALL_SKIPPED},
     selector::{Enablement, LabelSelector},
 };
 use fixture::{container, namespace};
@@ -199,7 +198,7 @@ fn without_an_address_a_member_is_pending() {
 #[test]
 fn the_table_is_in_the_order_of_the_reasons() {
     assert!(ROWS.iter().map(|(reason, _)| *reason).is_sorted());
-    assert!(ALL_SKIPPED.is_sorted() && ALL_ENROLLED.is_sorted());
+    assert!(SkipReason::ALL.is_sorted() && EnrolmentReason::ALL.is_sorted());
 }
 
 proptest! {

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use enrolment::{
     EnrolmentPolicy, EnrolmentReason, PodDecision, RuntimeCall, SkipReason, decide, decide_early,
-    reason::{ALL_ENROLLED, ALL_SKIPPED},
 };
 use fixture::{annotated, container, env, injected, namespace, with_status};
 use model::{Pod, PodName};
@@ -93,8 +92,8 @@ fn of_two_rows_the_first_wins() {
 
 #[test]
 fn every_reason_has_a_code_and_a_sentence_of_its_own() {
-    let skipped = ALL_SKIPPED.map(PodDecision::Skip).into_iter();
-    let enrolled = ALL_ENROLLED.map(PodDecision::Ambient).into_iter();
+    let skipped = SkipReason::ALL.map(PodDecision::Skip).into_iter();
+    let enrolled = EnrolmentReason::ALL.map(PodDecision::Ambient).into_iter();
     let all: Vec<_> = skipped.chain(enrolled).map(|one| (one.code(), one.to_string())).collect();
     let (codes, sentences): (BTreeSet<_>, BTreeSet<_>) = all.iter().cloned().unzip();
     assert_eq!((codes.len(), sentences.len()), (all.len(), all.len()));

@@ -1,27 +1,26 @@
 //! Where rules are: in the tables of one of the two iptables implementations, or in tables of nf_tables' own.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use iptables_legacy::{IptablesTools, ToolKind};
 use rules::{ChainSet, SavedTables};
 
 use crate::Error;
 
-/// A kind of tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Backend {
-    /// iptables commands on the kernel's nf_tables.
-    Nft,
-    /// The kernel's ip_tables.
-    Legacy,
-    /// Tables of family `inet` of nf_tables, as Istio makes them with `NATIVE_NFTABLES`.
-    Native,
+model::word_enum! {
+    /// A kind of tables.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Backend {
+        /// iptables commands on the kernel's nf_tables.
+        Nft = "nft",
+        /// The kernel's ip_tables.
+        Legacy = "legacy",
+        /// Tables of family `inet` of nf_tables, as Istio makes them with `NATIVE_NFTABLES`.
+        Native = "native",
+    }
 }
 
 impl Backend {
-    /// All three.
-    pub const ALL: [Backend; 3] = [Backend::Nft, Backend::Legacy, Backend::Native];
-
     /// The tools for these tables; native ones have none of iptables.
     pub(crate) fn tool_kind(self) -> ToolKind {
         match self {
@@ -66,16 +65,6 @@ impl FromStr for Backend {
             "legacy" | "iptables-legacy" => Ok(Backend::Legacy),
             other => Err(UnknownBackend(other.to_owned())),
         }
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Backend::Nft => "nft",
-            Backend::Legacy => "legacy",
-            Backend::Native => "native",
-        })
     }
 }
 

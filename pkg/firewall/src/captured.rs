@@ -159,10 +159,10 @@ impl CapturedTraffic {
         let mut tables = BTreeMap::new();
         for (table, rules) in &rules.tables {
             let mut note = |chain: &str, rule: &Rule| {
-                let key = (Some(family), 0, table.name().to_owned());
+                let key = (Some(family), 0, table.as_str().to_owned());
                 note_rule(&mut tables, key, TracedRule::from_rule(chain, rule));
             };
-            rules.jumps.iter().for_each(|jump| note(jump.hook.name(), &jump.rule));
+            rules.jumps.iter().for_each(|jump| note(jump.hook.as_str(), &jump.rule));
             for (chain, rules) in &rules.chains {
                 rules.iter().for_each(|rule| note(&chain.0, rule));
             }
@@ -282,7 +282,7 @@ fn note_rule(tables: &mut BTreeMap<TableKey, TableChains>, table: TableKey, rule
 
 /// Of the built-in chains, jumps to chains of the owner matter, and what keeps packets from them.
 fn is_relevant_in_hook(rule: &TracedRule, owner: ChainSet) -> bool {
-    HOOKS.iter().any(|(hook, _)| hook.name() == rule.chain)
+    HOOKS.iter().any(|(hook, _)| hook.as_str() == rule.chain)
         && (rule.effect == RuleEffect::Leaves
             || rule.jumps_to.as_deref().is_some_and(|chain| owner.contains(chain)))
 }
@@ -294,7 +294,7 @@ struct TableChains(BTreeMap<String, Vec<TracedRule>>);
 impl TableChains {
     /// Whether packets of the hook reach a rule that redirects them. A redirection in the built-in chain itself is for DNS.
     fn capture_at(&self, hook: Hook) -> bool {
-        let base = self.0.iter().find(|(chain, _)| hook.name().eq_ignore_ascii_case(chain));
+        let base = self.0.iter().find(|(chain, _)| hook.as_str().eq_ignore_ascii_case(chain));
         let mut visited = BTreeSet::new();
         let passing = base.map(|(_, rules)| rules.as_slice()).unwrap_or_default().iter();
         let mut passing = passing.take_while(|rule| rule.effect != RuleEffect::Leaves);

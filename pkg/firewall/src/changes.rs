@@ -129,7 +129,8 @@ impl FamilyChanges {
     /// The tables that are changed, by family.
     #[must_use]
     pub fn changed_tables(&self) -> Vec<(Family, &'static str)> {
-        let of = |change: &RuleChange| change.edits.iter().map(|edit| edit.table.name()).collect::<Vec<_>>();
+        let of =
+            |change: &RuleChange| change.edits.iter().map(|edit| edit.table.as_str()).collect::<Vec<_>>();
         self.families
             .iter()
             .flat_map(|(family, change)| of(change).into_iter().map(|table| (*family, table)))

@@ -14,50 +14,24 @@ use crate::{
     saved,
 };
 
-/// Why a file is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ChangeCause {
-    /// The file is not there.
-    FileMissing,
-    /// Our entry is not in it.
-    EntryMissing,
-    /// Our entry is not as it should be.
-    EntryChanged,
-    /// Another plugin comes after ours.
-    EntryNotLast,
-    /// Our entry is there more than once.
-    EntryRepeated,
-    /// Our entry is in a file where it should not be any more.
-    EntryStale,
-    /// Our copy of the primary network is not what that would give now.
-    CopyOutdated,
-}
-
-impl ChangeCause {
-    /// For metrics.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            ChangeCause::FileMissing => "file_missing",
-            ChangeCause::EntryMissing => "entry_missing",
-            ChangeCause::EntryChanged => "entry_changed",
-            ChangeCause::EntryNotLast => "entry_not_last",
-            ChangeCause::EntryRepeated => "entry_repeated",
-            ChangeCause::EntryStale => "entry_stale",
-            ChangeCause::CopyOutdated => "copy_outdated",
-        }
-    }
-
-    /// For people.
-    pub(crate) const fn description(self) -> &'static str {
-        match self {
-            ChangeCause::FileMissing => "the file is missing",
-            ChangeCause::EntryMissing => "our entry is missing: pods start without us",
-            ChangeCause::EntryChanged => "our entry is not as it should be",
-            ChangeCause::EntryNotLast => "another plugin comes after ours",
-            ChangeCause::EntryRepeated => "our entry is there more than once",
-            ChangeCause::EntryStale => "our entry is in a file where it should not be any more",
-            ChangeCause::CopyOutdated => "our copy of the primary network is out of date",
-        }
+model::word_enum! {
+    /// Why a file is changed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum ChangeCause {
+        /// The file is not there.
+        FileMissing = "file_missing", "the file is missing",
+        /// Our entry is not in it.
+        EntryMissing = "entry_missing", "our entry is missing: pods start without us",
+        /// Our entry is not as it should be.
+        EntryChanged = "entry_changed", "our entry is not as it should be",
+        /// Another plugin comes after ours.
+        EntryNotLast = "entry_not_last", "another plugin comes after ours",
+        /// Our entry is there more than once.
+        EntryRepeated = "entry_repeated", "our entry is there more than once",
+        /// Our entry is in a file where it should not be any more.
+        EntryStale = "entry_stale", "our entry is in a file where it should not be any more",
+        /// Our copy of the primary network is not what that would give now.
+        CopyOutdated = "copy_outdated", "our copy of the primary network is out of date",
     }
 }
 

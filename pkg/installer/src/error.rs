@@ -4,15 +4,17 @@ use std::path::PathBuf;
 
 use cni_types::{EditError, EntryError};
 
-/// A step of an installation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum InstallStep {
-    /// Binaries.
-    Binaries,
-    /// kubeconfig.
-    Kubeconfig,
-    /// The runtime's configuration.
-    Conf,
+model::word_enum! {
+    /// A step of an installation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum InstallStep {
+        /// Binaries.
+        Binaries = "binary",
+        /// kubeconfig.
+        Kubeconfig = "kubeconfig",
+        /// The runtime's configuration.
+        Conf = "network configuration",
+    }
 }
 
 /// Something is not installed. Each names the path it is about.

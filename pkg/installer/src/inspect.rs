@@ -131,7 +131,7 @@ fn inspect_entry(settings: &InstallerSettings) -> InstalledFile {
             installed_file("entry", &holder, Ok("our entry is in place".to_owned()))
         }
         Ok(ConfPlan::Do { holder, changes }) => {
-            let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.description()).collect();
+            let causes: Vec<&str> = changes.iter().map(|(cause, _)| cause.message()).collect();
             installed_file("entry", &holder, Err(causes.join("; ")))
         }
     }

@@ -190,9 +190,9 @@ impl Installer {
         for (cause, change) in changes {
             conf::apply(change)?;
             if is_new {
-                info!(target: "install", cause = cause.label(), change = change.description(), "new CNI network configuration applied");
+                info!(target: "install", cause = cause.code(), change = change.description(), "new CNI network configuration applied");
             } else {
-                self.record_repair(InstallStep::Conf, cause.label(), &change.description());
+                self.record_repair(InstallStep::Conf, cause.code(), &change.description());
             }
         }
         Ok(())
@@ -224,7 +224,7 @@ impl Installer {
             ConflictVerdict::Conflict(until) => (until, true),
             ConflictVerdict::BackOff(until) => (until, false),
         };
-        let (times, file) = (conflict.answer_count(), step.label());
+        let (times, file) = (conflict.answer_count(), step.as_str());
         let rival = known_writers::describe_writers(&self.settings.conf_dir);
         let message = format!("another program keeps reverting our {file}: {rival}");
         if is_first {
@@ -234,17 +234,6 @@ impl Installer {
         }
         result.problems.push(InstallProblem::Fought(message, until));
         false
-    }
-}
-
-impl InstallStep {
-    /// In words, and for metrics.
-    const fn label(self) -> &'static str {
-        match self {
-            InstallStep::Binaries => "binary",
-            InstallStep::Kubeconfig => "kubeconfig",
-            InstallStep::Conf => "network configuration",
-        }
     }
 }
 

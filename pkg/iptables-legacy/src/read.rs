@@ -107,7 +107,7 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
     let layout = EntryLayout::for_family(family);
     let mut chains = Vec::new();
     read_each(family, longest, &mut chains, |name, rule| {
-        let Some(table) = table_of(name) else { return Ok(()) };
+        let Some(table) = Table::from_name(name) else { return Ok(()) };
         builder.add_table(table);
         let decoded =
             || decode::decode_rule(family, &layout, rule, &mut decoder).into_saved_rule(family, rule.chain);
@@ -115,15 +115,11 @@ pub fn read_listing(family: Family, owners: &[ChainSet], longest: usize) -> Resu
         Ok(())
     })?;
     for (name, chains) in chains {
-        let Some(table) = table_of(&name) else { continue };
+        let Some(table) = Table::from_name(&name) else { continue };
         builder.add_table(table);
         chains.iter().for_each(|chain| builder.add_chain(table, chain));
     }
     Ok(builder.build())
-}
-
-fn table_of(name: &str) -> Option<Table> {
-    Table::ALL.into_iter().find(|table| table.name() == name)
 }
 
 /// Hands over the rules of all legacy tables of a family in the calling thread's namespace, a pod's, each with its table.

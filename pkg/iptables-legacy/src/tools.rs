@@ -3,7 +3,6 @@
 use std::{
     env,
     ffi::OsString,
-    fmt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,21 +17,14 @@ use crate::{
 /// Where tools usually are, for callers without a `PATH`.
 const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Implementation of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ToolKind {
-    /// iptables commands on the kernel's nf_tables.
-    Nft,
-    /// iptables commands on the kernel's ip_tables.
-    Legacy,
-}
-
-impl fmt::Display for ToolKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ToolKind::Nft => "nft",
-            ToolKind::Legacy => "legacy",
-        })
+model::word_enum! {
+    /// Implementation of iptables.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ToolKind {
+        /// iptables commands on the kernel's nf_tables.
+        Nft = "nft",
+        /// iptables commands on the kernel's ip_tables.
+        Legacy = "legacy",
     }
 }
 

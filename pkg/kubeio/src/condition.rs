@@ -9,15 +9,17 @@ use serde_json::{Value, json};
 
 use crate::{Error, KubeClient, client::RequestBody, event::rfc3339};
 
-/// Whether a condition holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConditionStatus {
-    /// The condition holds.
-    True,
-    /// The condition does not hold.
-    False,
-    /// Nobody knows.
-    Unknown,
+model::word_enum! {
+    /// Whether a condition holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ConditionStatus {
+        /// The condition holds.
+        True = "True",
+        /// The condition does not hold.
+        False = "False",
+        /// Nobody knows.
+        Unknown = "Unknown",
+    }
 }
 
 /// A condition of a node.
@@ -34,16 +36,6 @@ pub struct NodeCondition {
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
-
-impl ConditionStatus {
-    fn as_str(self) -> &'static str {
-        match self {
-            ConditionStatus::True => "True",
-            ConditionStatus::False => "False",
-            ConditionStatus::Unknown => "Unknown",
-        }
-    }
-}
 
 impl KubeClient {
     /// Returns the status of the node's condition of this type; `None` if the node has none.

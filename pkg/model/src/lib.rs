@@ -14,6 +14,7 @@ mod pod;
 mod privilege;
 mod reason;
 mod status;
+mod word_enum;
 
 pub use existing::{ExistingConnections, UnknownExistingConnections};
 pub use go_bool::parse_go_bool;

@@ -7,42 +7,21 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// Privilege of a pod's strongest container in the pod's network namespace. Each variant includes those before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum NetworkPrivilege {
-    /// All containers drop `NET_RAW`.
-    #[default]
-    None,
-    /// Default of the container runtime, where nothing is specified: `NET_RAW` for containerd and Docker, nothing for CRI-O.
-    RuntimeDefault,
-    /// `NET_RAW` is asked for: raw sockets, and marks on sockets since Linux 5.17.
-    NetRaw,
-    /// `NET_ADMIN`: firewall rules, routes, links.
-    NetAdmin,
-    /// Everything, on the node as well.
-    Privileged,
-}
-
-impl NetworkPrivilege {
-    /// All of them, weakest first.
-    pub const ALL: [NetworkPrivilege; 5] = [
-        NetworkPrivilege::None,
-        NetworkPrivilege::RuntimeDefault,
-        NetworkPrivilege::NetRaw,
-        NetworkPrivilege::NetAdmin,
-        NetworkPrivilege::Privileged,
-    ];
-
-    /// A short, stable name.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            NetworkPrivilege::None => "none",
-            NetworkPrivilege::RuntimeDefault => "runtime-default",
-            NetworkPrivilege::NetRaw => "net-raw",
-            NetworkPrivilege::NetAdmin => "net-admin",
-            NetworkPrivilege::Privileged => "privileged",
-        }
+crate::word_enum! {
+    /// Privilege of a pod's strongest container in the pod's network namespace. Each variant includes those before it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum NetworkPrivilege {
+        /// All containers drop `NET_RAW`.
+        #[default]
+        None = "none",
+        /// Default of the container runtime, where nothing is specified: `NET_RAW` for containerd and Docker, nothing for CRI-O.
+        RuntimeDefault = "runtime-default",
+        /// `NET_RAW` is asked for: raw sockets, and marks on sockets since Linux 5.17.
+        NetRaw = "net-raw",
+        /// `NET_ADMIN`: firewall rules, routes, links.
+        NetAdmin = "net-admin",
+        /// Everything, on the node as well.
+        Privileged = "privileged",
     }
 }
 

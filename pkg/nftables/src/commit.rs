@@ -107,7 +107,7 @@ impl TableWriter<'_> {
             self.batch.tables.push(table);
             let mut message =
                 NetlinkRequest::new(NEW_TABLE, MessageFlags::CREATE, &nfgenmsg_header(self.family));
-            message.put_str(TABLE_NAME, self.table.name());
+            message.put_str(TABLE_NAME, self.table.as_str());
             self.batch.messages.push(message);
         }
     }
@@ -118,7 +118,7 @@ impl TableWriter<'_> {
         if !self.batch.hooks.contains(&place) {
             self.batch.hooks.push(place);
             let (kind, number, priority) = base_chain(self.table, hook);
-            let mut message = self.chain_message(NEW_CHAIN, hook.name());
+            let mut message = self.chain_message(NEW_CHAIN, hook.as_str());
             message.put_nested(CHAIN_HOOK, |attributes| {
                 attributes.put_be32(HOOK_NUMBER, number).put_bytes(HOOK_PRIORITY, &priority.to_be_bytes());
             });
@@ -130,13 +130,13 @@ impl TableWriter<'_> {
     fn chain_message(&self, kind: u16, chain: &str) -> NetlinkRequest {
         let flags = if kind == NEW_CHAIN { MessageFlags::CREATE } else { MessageFlags::NONE };
         let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
-        message.put_str(CHAIN_TABLE, self.table.name()).put_str(CHAIN_NAME, chain);
+        message.put_str(CHAIN_TABLE, self.table.as_str()).put_str(CHAIN_NAME, chain);
         message
     }
 
     fn rule_message(&self, kind: u16, flags: MessageFlags, chain: &str) -> NetlinkRequest {
         let mut message = NetlinkRequest::new(kind, flags, &nfgenmsg_header(self.family));
-        message.put_str(RULE_TABLE, self.table.name()).put_str(RULE_CHAIN, chain);
+        message.put_str(RULE_TABLE, self.table.as_str()).put_str(RULE_CHAIN, chain);
         message
     }
 
@@ -161,7 +161,7 @@ impl TableWriter<'_> {
             JumpPlace::First | JumpPlace::Early => MessageFlags::NONE,
             JumpPlace::Last => MessageFlags::APPEND,
         };
-        self.add_rule(jump.hook.name(), place, None, &jump.rule)
+        self.add_rule(jump.hook.as_str(), place, None, &jump.rule)
     }
 
     /// Without a flag and a handle, a rule comes before all others.

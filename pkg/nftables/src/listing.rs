@@ -132,7 +132,7 @@ impl FoundChain {
     }
 
     fn is_built_in(&self) -> bool {
-        Hook::ALL.iter().any(|hook| hook.name() == self.name)
+        Hook::from_name(&self.name).is_some()
     }
 }
 
@@ -174,7 +174,7 @@ impl ChainReader<'_> {
             let found = replies.iter().map(|reply| FoundChain::from(&reply));
             return Ok((found.filter_map(Result::transpose).collect::<Result<_, _>>()?, true));
         }
-        let built_in = Hook::ALL.iter().map(|hook| hook.name());
+        let built_in = Hook::ALL.iter().map(|hook| hook.as_str());
         let names: Vec<&str> =
             self.owners.iter().flat_map(|owner| owner.chains).copied().chain(built_in).collect();
         let mut found = Vec::new();
@@ -182,14 +182,14 @@ impl ChainReader<'_> {
             for table in Table::ALL {
                 let mut question =
                     NetlinkRequest::new(GET_TABLE, MessageFlags::NONE, &nfgenmsg_header(family));
-                question.put_str(TABLE_NAME, table.name());
+                question.put_str(TABLE_NAME, table.as_str());
                 if self.find_object(question)?.is_none() {
                     continue;
                 }
                 for name in &names {
                     let mut question =
                         NetlinkRequest::new(GET_CHAIN, MessageFlags::NONE, &nfgenmsg_header(family));
-                    question.put_str(CHAIN_TABLE, table.name()).put_str(CHAIN_NAME, name);
+                    question.put_str(CHAIN_TABLE, table.as_str()).put_str(CHAIN_NAME, name);
                     let reply = self.find_object(question)?;
                     let reply = reply.iter().flat_map(ReplyMessages::iter).next();
                     found.extend(reply.map(|reply| FoundChain::from(&reply)).transpose()?.flatten());
@@ -243,7 +243,7 @@ impl ChainReader<'_> {
         mut note: impl FnMut(&KernelRule<'_>),
     ) -> Result<bool, netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(chain.family));
-        question.put_str(RULE_TABLE, chain.table.name()).put_str(RULE_CHAIN, &chain.name);
+        question.put_str(RULE_TABLE, chain.table.as_str()).put_str(RULE_CHAIN, &chain.name);
         let (replies, is_complete) = match self.read_head(&question, bytes) {
             Err(error) if error.errno() == Some(Errno::NOENT) => return Ok(true), // it has gone
             asked => asked?,
@@ -269,7 +269,7 @@ impl ChainReader<'_> {
         builder: &mut SavedTablesBuilder<'_>,
     ) -> Result<(), netlink::Error> {
         let mut question = NetlinkRequest::new(GET_RULE, MessageFlags::NONE, &nfgenmsg_header(family));
-        question.put_str(RULE_TABLE, table.name());
+        question.put_str(RULE_TABLE, table.as_str());
         let mut failure = Ok(());
         let is_read =
             |rule: &KernelRule<'_>| rule.handle.is_some_and(|handle| read.contains(&(table, handle)));
@@ -361,7 +361,7 @@ impl<'a> KernelRule<'a> {
 /// A table of iptables of this family; none for other families, and other programs' tables.
 fn table_of(family: Family, number: u8, name: Option<Attribute<'_>>) -> Option<Table> {
     let ([of_family, ..], name) = (nfgenmsg_header(family), name.map(name_in)?);
-    Table::ALL.into_iter().find(|table| number == of_family && table.name() == name)
+    Table::ALL.into_iter().find(|table| number == of_family && table.as_str() == name)
 }
 
 /// The kernel takes any bytes as a name. One that is no text is not ours, and counts as empty, which no chain can be.

@@ -1,6 +1,6 @@
 //! Names, numbers and marks; every one can be changed by the operator, and both ends must agree on them.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{net::IpAddr, str::FromStr};
 
 use model::{Family, IpNet, Ipv4Net, Ipv6Net, TableId};
 use rules::node as rule_sets;
@@ -8,26 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{state::ZtunnelSlot, want::RULES};
 
-/// Treatment of enrolled pods' TCP traffic while no ztunnel is ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ZtunnelFallback {
-    /// The traffic is dropped silently. A connection attempt succeeds if a ztunnel becomes ready before it times out.
-    #[default]
-    Hold,
-    /// The traffic is rejected, so that applications fail at once.
-    Reject,
-    /// The traffic goes its ordinary way, outside the mesh.
-    Open,
-}
-
-impl fmt::Display for ZtunnelFallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ZtunnelFallback::Hold => "hold",
-            ZtunnelFallback::Reject => "reject",
-            ZtunnelFallback::Open => "open",
-        })
+model::word_enum! {
+    /// Treatment of enrolled pods' TCP traffic while no ztunnel is ready.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ZtunnelFallback {
+        /// The traffic is dropped silently. A connection attempt succeeds if a ztunnel becomes ready before it times out.
+        #[default]
+        Hold = "hold",
+        /// The traffic is rejected, so that applications fail at once.
+        Reject = "reject",
+        /// The traffic goes its ordinary way, outside the mesh.
+        Open = "open",
     }
 }
 
@@ -35,35 +27,30 @@ impl FromStr for ZtunnelFallback {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ZtunnelFallback, String> {
-        let all = [ZtunnelFallback::Hold, ZtunnelFallback::Reject, ZtunnelFallback::Open];
-        let found = all.into_iter().find(|policy| policy.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is none of hold, reject, open"))
+        ZtunnelFallback::from_name(text).ok_or_else(|| format!("{text:?} is none of hold, reject, open"))
     }
 }
 
-/// How packets get into ztunnel's network namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LinkKind {
-    /// Pairs of virtual Ethernet links: no encapsulation, no loss of MTU, no UDP port.
-    #[default]
-    Veth,
-    /// Tunnels over the ztunnel pod's own link, as Istio made them.
-    Geneve,
-    /// Like `Geneve`, but with VXLAN, which more kernels have.
-    Vxlan,
+model::word_enum! {
+    /// How packets get into ztunnel's network namespace.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum LinkKind {
+        /// Pairs of virtual Ethernet links: no encapsulation, no loss of MTU, no UDP port.
+        #[default]
+        Veth = "veth",
+        /// Tunnels over the ztunnel pod's own link, as Istio made them.
+        Geneve = "geneve",
+        /// Like `Geneve`, but with VXLAN, which more kernels have.
+        Vxlan = "vxlan",
+    }
 }
 
 impl FromStr for LinkKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LinkKind, String> {
-        Ok(match text {
-            "veth" => LinkKind::Veth,
-            "geneve" => LinkKind::Geneve,
-            "vxlan" => LinkKind::Vxlan,
-            _ => return Err(format!("{text:?} is none of veth, geneve, vxlan")),
-        })
+        LinkKind::from_name(text).ok_or_else(|| format!("{text:?} is none of veth, geneve, vxlan"))
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn shown_rule(place: &str, family: Family, observed: &ObservedLine) -
     let shown = FirewallRule {
         netns: place.to_owned(),
         family: family_number(family),
-        table: observed.line.table.name().to_owned(),
+        table: observed.line.table.as_str().to_owned(),
         chain: observed.line.chain.clone(),
         rule: observed.text.clone(),
     };

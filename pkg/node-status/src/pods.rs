@@ -79,7 +79,7 @@ impl PodContext<'_> {
             CaptureSnapshot::None => {}
         }
         if is_in_pod {
-            shown.privilege = Some(known.pod.network_privilege().word().to_owned());
+            shown.privilege = Some(known.pod.network_privilege().as_str().to_owned());
         }
         // Without a sandbox it waits for the next one, or for its end.
         if is_deleted && is_in_pod && shown.kernel.netns.is_none() {

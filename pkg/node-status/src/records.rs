@@ -9,10 +9,7 @@ use std::{
 use ::inpod::recorded_netns;
 use agent::{AgentSnapshot, KnownPod};
 use daemon_settings::DaemonSettings;
-use enrolment::{
-    EnrolmentPolicy, PodDecision,
-    reason::{ALL_ENROLLED, ALL_SKIPPED},
-};
+use enrolment::{EnrolmentPolicy, EnrolmentReason, PodDecision, SkipReason};
 use model::PodUid;
 use netns::{Netns, NetnsId};
 use pod_status::{Evidence, RulesEvidence};
@@ -208,12 +205,11 @@ fn pod_of_record(record: &PodRecord) -> PodState {
 
 /// The reason of the plugin's decision. A decision of another version has its own message.
 fn reason_text(record: &PodRecord) -> String {
-    if ALL_ENROLLED.iter().any(|reason| reason.code() == record.decision) {
+    if EnrolmentReason::from_name(&record.decision).is_some() {
         return "it was enrolled in ambient mode, which is off now".to_owned();
     }
     if record.decision == "sidecar" {
         return "it was injected".to_owned();
     }
-    let known = ALL_SKIPPED.iter().find(|reason| reason.code() == record.decision);
-    known.map_or_else(|| record.message.clone(), ToString::to_string)
+    SkipReason::from_name(&record.decision).map_or_else(|| record.message.clone(), |known| known.to_string())
 }

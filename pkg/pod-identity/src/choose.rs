@@ -2,35 +2,21 @@
 
 use std::fmt;
 
-/// On what the answer for a pod rests, strongest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Witness {
-    /// The runtime passed the namespace to the plugin with the pod's ADD, and the plugin to the agent.
-    Add,
-    /// The record of the pod's ADD: the path that the runtime passed still leads to the namespace that was there then.
-    Record,
-    /// The node routes the pod's address to a link whose peer is in the namespace.
-    Route,
-    /// The node routes the pod's address to a bridge that has a port whose peer is in the namespace, and no other namespace
-    /// with a process of the pod has one.
-    Bridge,
-    /// Only processes: the node's network does not show where the address is, and no other namespace fits.
-    Processes,
-}
-
-impl fmt::Display for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Witness::Add => "the runtime passed it with the pod's ADD",
-            Witness::Record => "the record of the pod's ADD names it",
-            Witness::Route => "the node routes the pod's address into it",
-            Witness::Bridge => {
-                "it is the only one with a process of the pod on the bridge to which the node routes the pod's address"
-            }
-            Witness::Processes => {
-                "it is the only one with a process and an address of the pod; the node's routes do not show where that address is"
-            }
-        })
+model::word_enum! {
+    /// On what the answer for a pod rests, strongest first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Witness {
+        /// The runtime passed the namespace to the plugin with the pod's ADD, and the plugin to the agent.
+        Add = "the runtime passed it with the pod's ADD",
+        /// The record of the pod's ADD: the path that the runtime passed still leads to the namespace that was there then.
+        Record = "the record of the pod's ADD names it",
+        /// The node routes the pod's address to a link whose peer is in the namespace.
+        Route = "the node routes the pod's address into it",
+        /// The node routes the pod's address to a bridge that has a port whose peer is in the namespace, and no other namespace
+        /// with a process of the pod has one.
+        Bridge = "it is the only one with a process of the pod on the bridge to which the node routes the pod's address",
+        /// Only processes: the node's network does not show where the address is, and no other namespace fits.
+        Processes = "it is the only one with a process and an address of the pod; the node's routes do not show where that address is",
     }
 }
 
@@ -84,50 +70,20 @@ pub enum Identity<N> {
     Ambiguous(Ambiguity),
 }
 
-/// Why the answer cannot be decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ambiguity {
-    /// Several namespaces fit.
-    SeveralFit,
-    /// Processes of the pod are in a namespace with its address, and the node leads to another one for that address.
-    AddressElsewhere,
-    /// Only processes of which a pod that is not known may be the owner.
-    Nested,
-    /// Another pod has the same UID for the runtime.
-    SharedUid,
-    /// Another pod has the namespace.
-    SharedNetns,
-}
-
-impl Ambiguity {
-    /// A short, stable name.
-    #[must_use]
-    pub fn code(self) -> &'static str {
-        match self {
-            Ambiguity::SeveralFit => "several-fit",
-            Ambiguity::AddressElsewhere => "address-elsewhere",
-            Ambiguity::Nested => "nested",
-            Ambiguity::SharedUid => "shared-uid",
-            Ambiguity::SharedNetns => "shared-netns",
-        }
-    }
-}
-
-impl fmt::Display for Ambiguity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Ambiguity::SeveralFit => {
-                "its processes are in several network namespaces that have its address and are connected to the node"
-            }
-            Ambiguity::AddressElsewhere => {
-                "its processes are in a network namespace that has its address, but the node's routes lead to another one"
-            }
-            Ambiguity::Nested => {
-                "the control group of its processes is nested in that of a pod which the API server does not show"
-            }
-            Ambiguity::SharedUid => "another pod has the same UID for the container runtime",
-            Ambiguity::SharedNetns => "another pod has the network namespace of its processes",
-        })
+model::word_enum! {
+    /// Why the answer cannot be decided.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Ambiguity {
+        /// Several namespaces fit.
+        SeveralFit = "several-fit", "its processes are in several network namespaces that have its address and are connected to the node",
+        /// Processes of the pod are in a namespace with its address, and the node leads to another one for that address.
+        AddressElsewhere = "address-elsewhere", "its processes are in a network namespace that has its address, but the node's routes lead to another one",
+        /// Only processes of which a pod that is not known may be the owner.
+        Nested = "nested", "the control group of its processes is nested in that of a pod which the API server does not show",
+        /// Another pod has the same UID for the runtime.
+        SharedUid = "shared-uid", "another pod has the same UID for the container runtime",
+        /// Another pod has the namespace.
+        SharedNetns = "shared-netns", "another pod has the network namespace of its processes",
     }
 }
 

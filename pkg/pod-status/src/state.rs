@@ -1,34 +1,34 @@
 //! The answer.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
-/// Whether a pod is captured.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CaptureState {
-    /// The pod should be captured, and is: redirection is in place, and its proxy serves it.
-    Captured,
-    /// The pod should be captured, and is on its way.
-    Pending,
-    /// The pod should be captured and runs, and all or some of its traffic bypasses the mesh.
-    Bypassing,
-    /// The pod should be captured; its traffic is held back, and reaches nothing through the mesh.
-    Held,
-    /// The pod should not be captured, and is not.
-    Outside,
-    /// The pod should not be captured, and rules or addresses of ours are still there for it.
-    Leaving,
-    /// The state could not be determined.
-    #[default]
-    #[serde(other)]
-    Unknown,
+model::word_enum! {
+    /// Whether a pod is captured.
+    #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum CaptureState {
+        /// The pod should be captured, and is: redirection is in place, and its proxy serves it.
+        Captured = "captured",
+        /// The pod should be captured, and is on its way.
+        Pending = "pending",
+        /// The pod should be captured and runs, and all or some of its traffic bypasses the mesh.
+        Bypassing = "bypassing",
+        /// The pod should be captured; its traffic is held back, and reaches nothing through the mesh.
+        Held = "held",
+        /// The pod should not be captured, and is not.
+        Outside = "outside",
+        /// The pod should not be captured, and rules or addresses of ours are still there for it.
+        Leaving = "leaving",
+        /// The state could not be determined.
+        #[default]
+        #[serde(other)]
+        Unknown = "unknown",
+    }
 }
 
 impl CaptureState {
     /// All states, worst first.
-    pub const ALL: [CaptureState; 7] = [
+    pub const WORST_FIRST: [CaptureState; 7] = [
         CaptureState::Bypassing,
         CaptureState::Held,
         CaptureState::Unknown,
@@ -38,20 +38,6 @@ impl CaptureState {
         CaptureState::Outside,
     ];
 
-    /// Returns the name of the state in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CaptureState::Captured => "captured",
-            CaptureState::Pending => "pending",
-            CaptureState::Bypassing => "bypassing",
-            CaptureState::Held => "held",
-            CaptureState::Outside => "outside",
-            CaptureState::Leaving => "leaving",
-            CaptureState::Unknown => "unknown",
-        }
-    }
-
     /// The pod needs attention.
     #[must_use]
     pub fn is_wrong(self) -> bool {
@@ -59,39 +45,17 @@ impl CaptureState {
     }
 }
 
-impl fmt::Display for CaptureState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// How a pod's traffic is redirected into the mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RedirectionMode {
-    /// Rules in the pod's network namespace redirect its traffic to its sidecar.
-    Sidecar,
-    /// Rules of the node redirect its traffic to ztunnel (ztunnel up to 1.22).
-    Node,
-    /// Rules in the pod's network namespace redirect its traffic to ztunnel, which listens in that namespace.
-    InPod,
-}
-
-impl RedirectionMode {
-    /// Returns the name of the mode in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RedirectionMode::Sidecar => "sidecar",
-            RedirectionMode::Node => "node",
-            RedirectionMode::InPod => "in-pod",
-        }
-    }
-}
-
-impl fmt::Display for RedirectionMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+model::word_enum! {
+    /// How a pod's traffic is redirected into the mesh.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum RedirectionMode {
+        /// Rules in the pod's network namespace redirect its traffic to its sidecar.
+        Sidecar = "sidecar",
+        /// Rules of the node redirect its traffic to ztunnel (ztunnel up to 1.22).
+        Node = "node",
+        /// Rules in the pod's network namespace redirect its traffic to ztunnel, which listens in that namespace.
+        InPod = "in-pod",
     }
 }
 

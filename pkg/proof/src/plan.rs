@@ -47,7 +47,7 @@ impl PlannedPath {
         ProofPath {
             name: self.name.to_owned(),
             family: family_number(Family::of_ip(self.packet.dest.ip())),
-            protocol: self.packet.protocol.name().to_owned(),
+            protocol: self.packet.protocol.as_str().to_owned(),
             destination: self.packet.dest.to_string(),
             result,
             message,
@@ -149,7 +149,7 @@ fn untestable_path(family: Family) -> ProofPath {
     ProofPath {
         name: "application-tcp".to_owned(),
         family: family_number(family),
-        protocol: TransportProtocol::Tcp.name().to_owned(),
+        protocol: TransportProtocol::Tcp.as_str().to_owned(),
         destination: String::new(),
         result: ProofResult::NotTestable,
         message: "the pod's annotations exclude every address for documentation, with every port, user and group that is tried"

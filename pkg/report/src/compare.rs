@@ -44,27 +44,19 @@ impl StateDifference {
     }
 }
 
-/// In which way something is not as it should be.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DifferenceKind {
-    /// The object should be there and is not.
-    Missing,
-    /// The object is there, is ours, and should not be.
-    Unexpected,
-    /// The object is there in another form than it should be.
-    #[default]
-    #[serde(other)]
-    Changed,
-}
-
-impl fmt::Display for DifferenceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DifferenceKind::Missing => "missing",
-            DifferenceKind::Unexpected => "unexpected",
-            DifferenceKind::Changed => "changed",
-        })
+model::word_enum! {
+    /// In which way something is not as it should be.
+    #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum DifferenceKind {
+        /// The object should be there and is not.
+        Missing = "missing",
+        /// The object is there, is ours, and should not be.
+        Unexpected = "unexpected",
+        /// The object is there in another form than it should be.
+        #[default]
+        #[serde(other)]
+        Changed = "changed",
     }
 }
 

@@ -11,37 +11,24 @@ use crate::{
     text::sanitize_text,
 };
 
-/// The result for one path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProofResult {
-    /// The packet bypasses the proxy.
-    Bypasses,
-    /// The packet reaches neither the proxy nor anything else.
-    Held,
-    /// No packet was sent, or its path could not be determined.
-    #[default]
-    NotTestable,
-    /// The packet took the path that it is to take.
-    Proven,
+model::word_enum! {
+    /// The result for one path, the worst first.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum ProofResult {
+        /// The packet bypasses the proxy.
+        Bypasses = "bypasses",
+        /// The packet reaches neither the proxy nor anything else.
+        Held = "held",
+        /// No packet was sent, or its path could not be determined.
+        #[default]
+        NotTestable = "not-testable",
+        /// The packet took the path that it is to take.
+        Proven = "proven",
+    }
 }
 
 impl ProofResult {
-    /// All of them, the worst first.
-    pub const ALL: [ProofResult; 4] =
-        [ProofResult::Bypasses, ProofResult::Held, ProofResult::NotTestable, ProofResult::Proven];
-
-    /// The word for it on every interface.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ProofResult::Bypasses => "bypasses",
-            ProofResult::Held => "held",
-            ProofResult::NotTestable => "not-testable",
-            ProofResult::Proven => "proven",
-        }
-    }
-
     fn colour(self) -> Colour {
         match self {
             ProofResult::Bypasses | ProofResult::Held => Colour::Red,

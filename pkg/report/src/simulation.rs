@@ -222,34 +222,22 @@ pub struct SimulatedPod {
     pub undetermined: bool,
 }
 
-/// Effect of a change on a pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MembershipEffect {
-    /// The pod would join ambient mode.
-    Joins,
-    /// The pod would leave ambient mode.
-    Leaves,
-    /// The pod would stay in ambient mode, and something of its capture would change.
-    Changes,
-    /// Could not be determined.
-    #[default]
-    Unknown,
-    /// Nothing would change for the pod.
-    Unchanged,
-}
-
-impl MembershipEffect {
-    /// Returns the name of the effect in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            MembershipEffect::Joins => "joins",
-            MembershipEffect::Leaves => "leaves",
-            MembershipEffect::Changes => "changes",
-            MembershipEffect::Unknown => "unknown",
-            MembershipEffect::Unchanged => "unchanged",
-        }
+model::word_enum! {
+    /// Effect of a change on a pod.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum MembershipEffect {
+        /// The pod would join ambient mode.
+        Joins = "joins",
+        /// The pod would leave ambient mode.
+        Leaves = "leaves",
+        /// The pod would stay in ambient mode, and something of its capture would change.
+        Changes = "changes",
+        /// Could not be determined.
+        #[default]
+        Unknown = "unknown",
+        /// Nothing would change for the pod.
+        Unchanged = "unchanged",
     }
 }
 

@@ -93,7 +93,10 @@ pub fn simulated_row(pod: &SimulatedPod, effect: MembershipEffect) -> [Cell; 6] 
 /// The place of a state in a list that begins with the worst.
 #[must_use]
 pub fn capture_rank(capture: CaptureState) -> usize {
-    CaptureState::ALL.iter().position(|other| *other == capture).unwrap_or(CaptureState::ALL.len())
+    CaptureState::WORST_FIRST
+        .iter()
+        .position(|other| *other == capture)
+        .unwrap_or(CaptureState::WORST_FIRST.len())
 }
 
 fn pod_row(pod: &PodState, wide: bool) -> Vec<Cell> {

@@ -10,66 +10,36 @@ use model::{IfName, IpNet, Port};
 pub use parts::{AddressSide, CtStates, Match, MatchValue, PortRange, Target, TransportProtocol};
 pub use rule_set::{HookJump, JumpPlace, LocalRoute, RuleSet, TableRules};
 
-/// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
-/// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    /// `raw`: before connection tracking.
-    Raw,
-    /// `filter`: accept and drop. On a node, it also notes connections that `mangle` sends to a ztunnel.
-    Filter,
-    /// `mangle`: marks and TPROXY.
-    Mangle,
-    /// `nat`: address translation; sees the first packet of a connection only.
-    Nat,
-}
-
-impl Table {
-    /// All four, in commit order.
-    pub const ALL: [Table; 4] = [Table::Raw, Table::Filter, Table::Mangle, Table::Nat];
-
-    /// The table's name in iptables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Table::Raw => "raw",
-            Table::Mangle => "mangle",
-            Table::Filter => "filter",
-            Table::Nat => "nat",
-        }
+model::word_enum! {
+    /// A netfilter table, in the order in which a restore commits them: the tables that only prepare come before
+    /// `nat`, which switches the redirection on. (A restore is atomic per table, not per file.)
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Table {
+        /// `raw`: before connection tracking.
+        Raw = "raw",
+        /// `filter`: accept and drop. On a node, it also notes connections that `mangle` sends to a ztunnel.
+        Filter = "filter",
+        /// `mangle`: marks and TPROXY.
+        Mangle = "mangle",
+        /// `nat`: address translation; sees the first packet of a connection only.
+        Nat = "nat",
     }
 }
 
-/// A built-in chain: the point in the kernel where a packet meets the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Hook {
-    /// Arriving packets, before routing.
-    Prerouting,
-    /// Packets for this host.
-    Input,
-    /// Packets passing through.
-    Forward,
-    /// Packets made by this host.
-    Output,
-    /// Leaving packets, after routing.
-    Postrouting,
-}
-
-impl Hook {
-    /// All five, in the order of a packet's way.
-    pub const ALL: [Hook; 5] =
-        [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
-
-    /// The chain's name in iptables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Hook::Prerouting => "PREROUTING",
-            Hook::Input => "INPUT",
-            Hook::Forward => "FORWARD",
-            Hook::Output => "OUTPUT",
-            Hook::Postrouting => "POSTROUTING",
-        }
+model::word_enum! {
+    /// A built-in chain: the point in the kernel where a packet meets the table.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Hook {
+        /// Arriving packets, before routing.
+        Prerouting = "PREROUTING",
+        /// Packets for this host.
+        Input = "INPUT",
+        /// Packets passing through.
+        Forward = "FORWARD",
+        /// Packets made by this host.
+        Output = "OUTPUT",
+        /// Leaving packets, after routing.
+        Postrouting = "POSTROUTING",
     }
 }
 

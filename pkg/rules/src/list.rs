@@ -35,7 +35,7 @@ impl RuleSet {
             let mut push = |chain: &str, rule: String| {
                 lines.push(RuleLine { table: *table, chain: chain.to_owned(), rule });
             };
-            rules.jumps.iter().for_each(|jump| push(jump.hook.name(), jump.rule.to_string()));
+            rules.jumps.iter().for_each(|jump| push(jump.hook.as_str(), jump.rule.to_string()));
             for (chain, rules) in &rules.chains {
                 rules.iter().for_each(|rule| push(&chain.0, rule.to_string()));
             }

@@ -51,7 +51,7 @@ const ORDER: [Table; 4] = [Table::Nat, Table::Mangle, Table::Raw, Table::Filter]
 /// The name of an owner's table: the owner's prefix, and that of the table in iptables.
 #[must_use]
 pub fn table_name(prefix: &str, table: Table) -> String {
-    format!("{prefix}-{}", table.name())
+    format!("{prefix}-{}", table.as_str())
 }
 
 /// The name of a chain that iptables knows as `ISTIO_OUTPUT`: `istio-output`.
@@ -122,7 +122,7 @@ fn native_chains(table: Table, families: &Families<'_>) -> Vec<NativeChain> {
         let rules: Vec<NativeRule> = rules.map(uncounted_if_plain).collect();
         if !rules.is_empty() {
             chains.push(NativeChain {
-                name: hook.name().to_ascii_lowercase(),
+                name: hook.as_str().to_ascii_lowercase(),
                 hook: Some((table, hook)),
                 rules,
             });

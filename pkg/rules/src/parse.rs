@@ -92,7 +92,7 @@ impl SavedTables {
 }
 
 fn is_built_in(chain: &str) -> bool {
-    Hook::ALL.iter().any(|hook| hook.name() == chain)
+    Hook::from_name(chain).is_some()
 }
 
 /// Puts a save together from what was found in the kernel, without what is no concern of some owners; see
@@ -199,7 +199,7 @@ impl SaveReader<'_> {
         if self.open.is_some() {
             return Err("a table begins inside another");
         }
-        let table = Table::ALL.into_iter().find(|table| table.name() == name.trim());
+        let table = Table::from_name(name.trim());
         if let Some(table) = table {
             self.builder.add_table(table);
         }

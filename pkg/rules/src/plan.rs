@@ -132,7 +132,7 @@ impl ChainSet {
             .filter(|name| !want.chains.iter().any(|(chain, _)| chain.0 == *name))
             .map(chain_of)
             .collect();
-        why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.name())));
+        why.extend(stale.iter().map(|chain| format!("{}: chain {chain} is not wanted", table.as_str())));
         let (deletes, jumps) = self.edit_jumps(table, want, have, &mut why);
         if why.is_empty() {
             return None;
@@ -155,7 +155,7 @@ impl ChainSet {
         let mut kept = vec![false; want.jumps.len()];
         for (index, found) in have.rules_into_chains_of(self) {
             let desired = want.jumps.iter().position(|jump| {
-                jump.hook.name() == found.chain
+                jump.hook.as_str() == found.chain
                     && found.rule.as_ref() == Some(&jump.rule)
                     && have.stands_well(index, jump)
             });
@@ -164,7 +164,7 @@ impl ChainSet {
                 _ => {
                     why.push(format!(
                         "{}: {} has a rule that is not wanted: {}",
-                        table.name(),
+                        table.as_str(),
                         found.chain,
                         found.text
                     ));
@@ -173,7 +173,12 @@ impl ChainSet {
             }
         }
         for (jump, _) in want.jumps.iter().zip(&kept).filter(|(_, kept)| !**kept) {
-            why.push(format!("{}: {} does not jump to {}", table.name(), jump.hook.name(), jump.rule.target));
+            why.push(format!(
+                "{}: {} does not jump to {}",
+                table.as_str(),
+                jump.hook.as_str(),
+                jump.rule.target
+            ));
             adds.push(jump.clone());
         }
         (deletes, adds)
@@ -213,7 +218,8 @@ impl SavedTable {
     /// A jump that must be first has to be the first rule of its chain, and to have no copy behind it: a copy could
     /// not be deleted, since `-D` takes the first of equal rules. Any place suits others.
     fn stands_well(&self, index: usize, jump: &HookJump) -> bool {
-        let copies = || self.rules_of(jump.hook.name()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
+        let copies =
+            || self.rules_of(jump.hook.as_str()).filter(|rule| rule.rule.as_ref() == Some(&jump.rule));
         jump.place != JumpPlace::First || (index == 0 && copies().count() == 1)
     }
 }

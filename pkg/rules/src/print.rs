@@ -46,10 +46,10 @@ impl Display for RuleConditions<'_> {
             write_option(f, "-o", interface)?;
         }
         if let Some(proto) = &rule.proto {
-            write_option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.name() })?;
+            write_option(f, "-p", &MatchValue { negated: proto.negated, value: proto.value.as_str() })?;
         }
         for condition in &rule.matches {
-            condition.write_match(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.name()))?;
+            condition.write_match(f, rule.proto.as_ref().map_or("tcp", |proto| proto.value.as_str()))?;
         }
         Ok(())
     }
@@ -94,9 +94,9 @@ impl Match {
                 f.write_str(" -m connmark")?;
                 write_option(f, "--mark", mark)
             }
-            Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.name()),
+            Match::CtState(states) => write!(f, " -m conntrack --ctstate {}", states.as_str()),
             Match::Set { name, side, negated } => {
-                write!(f, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.name())
+                write!(f, " -m set {}--match-set {name} {}", negation_prefix(*negated), side.as_str())
             }
         }
     }

@@ -138,7 +138,7 @@ fn of_family(line: &str, family: Family) -> Option<&str> {
 }
 
 fn chain_place(table: Table, chain: &str) -> String {
-    format!("{} {chain}", table.name())
+    format!("{} {chain}", table.as_str())
 }
 
 fn placed_lines(rules: &RuleSet) -> PlacedLines {
@@ -146,7 +146,7 @@ fn placed_lines(rules: &RuleSet) -> PlacedLines {
     for (table, rules) in &rules.tables {
         for jump in &rules.jumps {
             let first = if jump.place == JumpPlace::First { FIRST } else { "" };
-            let place = lines.entry(chain_place(*table, jump.hook.name())).or_default();
+            let place = lines.entry(chain_place(*table, jump.hook.as_str())).or_default();
             place.push(format!("{first}{}", jump.rule));
         }
         for (chain, rules) in &rules.chains {
@@ -178,9 +178,9 @@ fn found_lines(owner: ChainSet, found: &SavedTables) -> Option<PlacedLines> {
 /// Adds a line to the rules; `None`: it is not understood.
 fn add_line(rules: &mut RuleSet, place: &str, text: &str) -> Option<()> {
     let (table, chain) = place.split_once(' ')?;
-    let table = Table::ALL.into_iter().find(|known| known.name() == table)?;
+    let table = Table::from_name(table)?;
     let rules = rules.table_mut(table);
-    if let Some(hook) = Hook::ALL.into_iter().find(|hook| hook.name() == chain) {
+    if let Some(hook) = Hook::from_name(chain) {
         let (place, text) = match text.strip_prefix(FIRST) {
             Some(text) => (JumpPlace::First, text),
             None => (JumpPlace::Last, text),

@@ -267,7 +267,7 @@ fn a_foreign_packet_of_an_established_connection_meets_two_rules() {
         });
         // All that it meets: `nat` sees first packets alone, and what is made here does not pass through.
         let others = hooks.filter(|(table, hook, _)| *table != Table::Nat && *hook != Hook::Output);
-        let others: Vec<String> = others.map(|(_, hook, rule)| format!("{} {rule}", hook.name())).collect();
+        let others: Vec<String> = others.map(|(_, hook, rule)| format!("{} {rule}", hook.as_str())).collect();
         let led =
             ["FORWARD -m mark ! --mark 0x0/0x3000 -j ztunnel-FORWARD", "PREROUTING -j ztunnel-PREROUTING"];
         assert_eq!(others, led, "{}", case.name);

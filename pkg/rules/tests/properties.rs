@@ -69,7 +69,7 @@ fn assert_is(owner: ChainSet, kernel: &Kernel, desired: &RuleSet) {
             assert_eq!(found, rules, "{table:?} {chain}");
         }
         for name in chains.keys().filter(|name| !owner.contains(name)) {
-            let jump = want.and_then(|want| want.jumps.iter().find(|jump| jump.hook.name() == name));
+            let jump = want.and_then(|want| want.jumps.iter().find(|jump| jump.hook.as_str() == name));
             let found: Vec<usize> =
                 (0..chains[name].len()).filter(|index| into_own(owner, &chains[name][*index])).collect();
             assert_eq!(found.len(), usize::from(jump.is_some()), "rules into our chains in {table:?} {name}");

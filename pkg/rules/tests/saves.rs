@@ -88,7 +88,7 @@ fn a_removal_from_a_real_save_names_every_chain_and_jump() {
                 assert!(text.contains(&format!("-X {chain}\n")), "{}: {chain}", save.name);
             }
             let hooks =
-                table.rules.iter().filter(|rule| Hook::ALL.iter().any(|hook| hook.name() == rule.chain));
+                table.rules.iter().filter(|rule| Hook::ALL.iter().any(|hook| hook.as_str() == rule.chain));
             for rule in hooks {
                 assert!(text.contains(&format!("-D {} {}\n", rule.chain, rule.text)), "{}", save.name);
             }

@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
-/// How grave a record is, least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LogLevel {
-    /// For those who search a fault.
-    Debug,
-    /// The ordinary course.
-    Info,
-    /// Something odd that was coped with.
-    Warn,
-    /// Something that was to be done was not.
-    Error,
+model::word_enum! {
+    /// How grave a record is, least first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum LogLevel {
+        /// For those who search a fault.
+        Debug = "debug",
+        /// The ordinary course.
+        Info = "info",
+        /// Something odd that was coped with.
+        Warn = "warn",
+        /// Something that was to be done was not.
+        Error = "error",
+    }
 }
 
 impl LogLevel {
@@ -23,25 +25,6 @@ impl LogLevel {
     #[must_use]
     pub fn from_setting(text: &str) -> Self {
         Self::from_name(text).unwrap_or(LogLevel::Info)
-    }
-
-    /// The level of that lower-case name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error]
-            .into_iter()
-            .find(|level| level.as_str() == name)
-    }
-
-    /// The lower-case name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            LogLevel::Debug => "debug",
-            LogLevel::Info => "info",
-            LogLevel::Warn => "warn",
-            LogLevel::Error => "error",
-        }
     }
 }
 

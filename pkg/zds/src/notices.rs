@@ -1,7 +1,6 @@
 //! Log lines of connections, bounded: peers decide how many connections there are.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 /// The period of the bounds.
@@ -11,33 +10,22 @@ const ZTUNNELS: u64 = 10;
 /// Lines of one kind about other peers, in each period.
 const UNKNOWN_PEERS: u64 = 1;
 
-/// The subject of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Notice {
-    /// There was no place for a connection.
-    NoPlace,
-    /// A peer's network namespace could not be examined.
-    Unlocated,
-    /// A ztunnel has said hello.
-    Connected,
-    /// A peer runs in no ztunnel pod.
-    UnknownPeer,
-    /// A ztunnel refused a request.
-    Refusal,
-    /// A connection has ended.
-    Ended,
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Notice::NoPlace => "connection refused: no place",
-            Notice::Unlocated => "network namespace not determined",
-            Notice::Connected => "connected",
-            Notice::UnknownPeer => "runs in no ztunnel pod",
-            Notice::Refusal => "refused a request",
-            Notice::Ended => "connection ended",
-        })
+model::word_enum! {
+    /// The subject of a line.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Notice {
+        /// There was no place for a connection.
+        NoPlace = "connection refused: no place",
+        /// A peer's network namespace could not be examined.
+        Unlocated = "network namespace not determined",
+        /// A ztunnel has said hello.
+        Connected = "connected",
+        /// A peer runs in no ztunnel pod.
+        UnknownPeer = "runs in no ztunnel pod",
+        /// A ztunnel refused a request.
+        Refusal = "refused a request",
+        /// A connection has ended.
+        Ended = "connection ended",
     }
 }
 

@@ -3,7 +3,7 @@
 //! Any process of root can dial, and add the address of a ztunnel pod to its own namespace. So the namespace itself is compared
 //! wherever that of the pod is known; addresses count only for pods of which it is not, and least.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use model::PodUid;
 use netns::NetnsId;
@@ -39,31 +39,23 @@ impl PeerNetns {
     }
 }
 
-/// How a peer is known to be a ztunnel of the node; the greatest counts most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PeerStanding {
-    /// The peer is not known as a ztunnel of the node: its namespace is that of no ztunnel pod, as far as these are known.
-    Unknown,
-    /// The peer's namespace has the address of a ztunnel pod whose own namespace is not known.
-    Address,
-    /// The peer's namespace is that of a ztunnel pod.
-    Namespace,
+model::word_enum! {
+    /// How a peer is known to be a ztunnel of the node; the greatest counts most.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum PeerStanding {
+        /// The peer is not known as a ztunnel of the node: its namespace is that of no ztunnel pod, as far as these are known.
+        Unknown = "nothing",
+        /// The peer's namespace has the address of a ztunnel pod whose own namespace is not known.
+        Address = "address",
+        /// The peer's namespace is that of a ztunnel pod.
+        Namespace = "namespace",
+    }
 }
 
 impl PeerStanding {
     /// Whether what is known later can replace it: who was known by its namespace remains so, because a process stays there.
     pub(crate) fn may_become(self, later: PeerStanding) -> bool {
         self != PeerStanding::Namespace || later == PeerStanding::Namespace
-    }
-}
-
-impl fmt::Display for PeerStanding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            PeerStanding::Unknown => "nothing",
-            PeerStanding::Address => "address",
-            PeerStanding::Namespace => "namespace",
-        })
     }
 }
 

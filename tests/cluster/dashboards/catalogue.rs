@@ -39,7 +39,7 @@ pub(super) fn exported() -> Catalogue {
     add(&mut catalogue, &on_the_node());
     add(&mut catalogue, &from_within());
     // What a pod can be refused for is for `enrolment` to decide, and not all of it happens here.
-    let reasons = enrolment::reason::ALL_SKIPPED.into_iter().filter(|reason| reason.is_refusal());
+    let reasons = enrolment::SkipReason::ALL.into_iter().filter(|reason| reason.is_refusal());
     let refused = catalogue.get_mut("istio_cni_ambient_refused_pods").unwrap();
     refused.get_mut("reason").unwrap().extend(reasons.map(|reason| reason.code().to_owned()));
     // Repair follows pods at an API server, of which there is none here.

@@ -119,9 +119,9 @@ fn first_jumps_are_first(state: &State, case: &Case, backend: Backend) {
         for (table, rules) in &sidecar::rule_set(&case.config, family).tables {
             for jump in rules.jumps.iter().filter(|jump| jump.place == JumpPlace::First) {
                 let mut chains = save.iter();
-                let hook = |name: &str| name == jump.hook.name();
+                let hook = |name: &str| name == jump.hook.as_str();
                 let (_, found) =
-                    chains.find(|(chain, _)| chain.table == table.name() && hook(&chain.name)).unwrap();
+                    chains.find(|(chain, _)| chain.table == table.as_str() && hook(&chain.name)).unwrap();
                 assert!(leads_to_ours(&found[0]), "{}: {found:#?}", case.name);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use report::{CaptureState, PodState, StateReport, tables};
 use serde_json::json;
 
@@ -51,12 +51,9 @@ fn complain_unknown(state: &StateReport) {
 }
 
 fn parse_capture_state(word: &str) -> Result<CaptureState> {
-    match CaptureState::ALL.into_iter().find(|capture| capture.as_str() == word) {
-        Some(capture) => Ok(capture),
-        None => {
-            bail!("--state: {word:?} is none of {}", CaptureState::ALL.map(CaptureState::as_str).join(", "))
-        }
-    }
+    let known = CaptureState::WORST_FIRST.map(CaptureState::as_str);
+    CaptureState::from_name(word)
+        .with_context(|| format!("--state: {word:?} is none of {}", known.join(", ")))
 }
 
 pub(super) fn verify_node(call: &CommandInvocation) -> Result<ExitCode> {

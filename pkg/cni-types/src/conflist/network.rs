@@ -2,8 +2,6 @@
 //! versions differ; docs/install-cni.md has their rules as a table. A test of `installer` compares them with what the
 //! runtimes' own libraries load.
 
-use std::fmt;
-
 use super::ConflistEntry;
 use crate::document::{Json, JsonError, JsonMembers, field_text, matching_fields};
 use crate::version::{CniVersion, UnknownVersion};
@@ -31,29 +29,16 @@ impl FileForm {
     }
 }
 
-/// A version of containernetworking/cni whose rules for network configurations differ from those of the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Libcni {
-    /// Up to 1.1.2: containerd up to 1.7.
-    V1_1,
-    /// 1.2: containerd 2.0.
-    V1_2,
-    /// 1.3: containerd 2.1, CRI-O 1.34.
-    V1_3,
-}
-
-impl Libcni {
-    /// All of them, oldest first.
-    pub const ALL: [Libcni; 3] = [Libcni::V1_1, Libcni::V1_2, Libcni::V1_3];
-}
-
-impl fmt::Display for Libcni {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Libcni::V1_1 => "libcni 1.1",
-            Libcni::V1_2 => "libcni 1.2",
-            Libcni::V1_3 => "libcni 1.3",
-        })
+model::word_enum! {
+    /// A version of containernetworking/cni whose rules for network configurations differ from those of the one before.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Libcni {
+        /// Up to 1.1.2: containerd up to 1.7.
+        V1_1 = "libcni 1.1",
+        /// 1.2: containerd 2.0.
+        V1_2 = "libcni 1.2",
+        /// 1.3: containerd 2.1, CRI-O 1.34.
+        V1_3 = "libcni 1.3",
     }
 }
 

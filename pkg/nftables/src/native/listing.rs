@@ -191,7 +191,7 @@ impl ListedChain {
 #[must_use]
 pub fn is_table_of(prefix: &str, table: &str) -> bool {
     let rest = table.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-'));
-    rest.is_some_and(|rest| rules::Table::ALL.iter().any(|table| table.name() == rest))
+    rest.is_some_and(|rest| rules::Table::from_name(rest).is_some())
 }
 
 fn expected_chain(chain: &NativeChain) -> Result<ListedChain, Unsupported> {

@@ -135,7 +135,7 @@ proptest! {
 
 #[test]
 fn names_in_json_are_the_words_of_the_states() {
-    for state in CaptureState::ALL {
+    for state in CaptureState::WORST_FIRST {
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
     }
     for mode in [RedirectionMode::Sidecar, RedirectionMode::Node, RedirectionMode::InPod] {

@@ -125,7 +125,7 @@ fn capture_advice(pod: &PodState, state: &StateReport) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use enrolment::{SkipReason, reason::ALL_SKIPPED};
+    use enrolment::SkipReason;
 
     use super::*;
 
@@ -134,7 +134,7 @@ mod tests {
     fn every_reason_to_be_outside_has_words() {
         let is_shown =
             |reason: &SkipReason| !matches!(reason, SkipReason::NamespaceUnknown | SkipReason::NoPod);
-        for code in ALL_SKIPPED.into_iter().filter(is_shown).map(SkipReason::code) {
+        for code in SkipReason::ALL.into_iter().filter(is_shown).map(SkipReason::code) {
             assert!(reason_text(code).is_some(), "{code}");
         }
     }

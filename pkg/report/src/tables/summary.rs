@@ -98,7 +98,7 @@ fn of_files(state: &StateReport) -> Vec<Vec<Cell>> {
 fn state_counts<'a>(pods: impl Iterator<Item = &'a PodState>) -> String {
     let states: Vec<CaptureState> = pods.map(|pod| pod.capture).collect();
     let number = |capture| states.iter().filter(|state| **state == capture).count();
-    let counts = CaptureState::ALL.map(|capture| (number(capture), capture));
+    let counts = CaptureState::WORST_FIRST.map(|capture| (number(capture), capture));
     let counts = counts.iter().filter(|(number, _)| *number > 0);
     let counts: Vec<String> = counts.map(|(number, capture)| format!("{number} {capture}")).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }

@@ -62,72 +62,38 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// A transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TransportProtocol {
-    /// TCP, 6.
-    Tcp,
-    /// UDP, 17.
-    Udp,
-}
-
-impl TransportProtocol {
-    /// The name that iptables prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            TransportProtocol::Tcp => "tcp",
-            TransportProtocol::Udp => "udp",
-        }
+model::word_enum! {
+    /// A transport protocol.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum TransportProtocol {
+        /// TCP, 6.
+        Tcp = "tcp",
+        /// UDP, 17.
+        Udp = "udp",
     }
 }
 
-/// A set of connection-tracking states, as the `conntrack` match knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CtStates {
-    /// `INVALID`: packets that belong to no connection and cannot open one.
-    Invalid,
-    /// `NEW`: packets of a connection that was seen in one direction only.
-    New,
-    /// `RELATED,ESTABLISHED`: packets of a connection seen in both directions, or related to one.
-    RelatedEstablished,
-}
-
-impl CtStates {
-    /// All that the model knows.
-    pub const ALL: [CtStates; 3] = [CtStates::Invalid, CtStates::New, CtStates::RelatedEstablished];
-
-    /// The text that iptables prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            CtStates::Invalid => "INVALID",
-            CtStates::New => "NEW",
-            CtStates::RelatedEstablished => "RELATED,ESTABLISHED",
-        }
+model::word_enum! {
+    /// A set of connection-tracking states, as the `conntrack` match knows it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum CtStates {
+        /// `INVALID`: packets that belong to no connection and cannot open one.
+        Invalid = "INVALID",
+        /// `NEW`: packets of a connection that was seen in one direction only.
+        New = "NEW",
+        /// `RELATED,ESTABLISHED`: packets of a connection seen in both directions, or related to one.
+        RelatedEstablished = "RELATED,ESTABLISHED",
     }
 }
 
-/// Which address of a packet is looked up in a set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AddressSide {
-    /// Where it comes from.
-    Source,
-    /// Where it goes.
-    Dest,
-}
-
-impl AddressSide {
-    /// Both.
-    pub const ALL: [AddressSide; 2] = [AddressSide::Source, AddressSide::Dest];
-
-    /// The word that iptables prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            AddressSide::Source => "src",
-            AddressSide::Dest => "dst",
-        }
+model::word_enum! {
+    /// Which address of a packet is looked up in a set.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum AddressSide {
+        /// Where it comes from.
+        Source = "src",
+        /// Where it goes.
+        Dest = "dst",
     }
 }
 

@@ -95,7 +95,7 @@ fn packets_of_each_family_meet_the_rules_of_their_family_in_their_order() {
                     assert_eq!(met(chain, family), wanted, "{name} {} {family}", chain.name);
                 }
                 for jump in &wanted.jumps {
-                    let name = jump.hook.name().to_ascii_lowercase();
+                    let name = jump.hook.as_str().to_ascii_lowercase();
                     let chain = table.chains.iter().find(|chain| chain.name == name).unwrap();
                     assert_eq!(met(chain, family), [renamed(jump.rule.clone())]);
                 }

@@ -119,7 +119,7 @@ fn read_match(
     let option = arguments.next_argument()?;
     match (module, option) {
         ("tcp" | "udp", "--dport" | "--sport") => {
-            let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.name() == module);
+            let names_it = rule_proto.is_some_and(|is| !is.negated && is.value.as_str() == module);
             let value = arguments.next_argument()?;
             let condition = match (option, value.split_once(':')) {
                 ("--dport", Some((first, last))) if !negated => {
@@ -149,7 +149,7 @@ fn read_match(
         }
         ("conntrack", "--ctstate") if !negated => {
             let states = arguments.next_argument()?;
-            CtStates::ALL.into_iter().find(|known| known.name() == states).map(Match::CtState)
+            CtStates::from_name(states).map(Match::CtState)
         }
         ("owner", "--socket-exists") => Some(Match::SocketExists { negated }),
         ("set", "--match-set") => read_set_match(arguments, negated),
@@ -160,7 +160,7 @@ fn read_match(
 fn read_set_match(arguments: &mut RuleArguments<'_>, negated: bool) -> Option<Match> {
     let name = arguments.next_argument().filter(|name| is_plain(name))?;
     let side = arguments.next_argument()?;
-    let side = AddressSide::ALL.into_iter().find(|known| known.name() == side)?;
+    let side = AddressSide::from_name(side)?;
     Some(Match::Set { name: Cow::Owned(name.to_owned()), side, negated })
 }
 

@@ -37,7 +37,7 @@ pub(super) fn chain_difference(
     desired: &[Rule],
     have: &SavedTable,
 ) -> Option<ChainDifference> {
-    let table = table.name();
+    let table = table.as_str();
     let of = |exists, update, what: String| {
         let why = format!("{table}: chain {chain} {what}");
         Some(ChainDifference { chain: chain.clone(), exists, update, why })

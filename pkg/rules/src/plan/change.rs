@@ -74,7 +74,7 @@ pub struct TableEdit {
 impl TableEdit {
     /// The table's section of a restore file.
     fn restore_text(&self) -> String {
-        let mut text = format!("*{}\n", self.table.name());
+        let mut text = format!("*{}\n", self.table.as_str());
         for (chain, _) in &self.declare {
             text.push_str(&format!(":{chain} - [0:0]\n"));
         }
@@ -126,7 +126,7 @@ impl TableEdit {
             .declare
             .iter()
             .map(|(chain, exists)| format!("{} {chain}", if *exists { "-F" } else { "-N" }));
-        let table = self.table.name();
+        let table = self.table.as_str();
         declare
             .chain(self.restore_lines())
             .filter_map(move |command| parse::split_arguments(&format!("-t {table} {command}")))
@@ -199,8 +199,8 @@ impl HookJump {
     /// The restore line (or command arguments) that puts the jump in place.
     fn restore_line(&self) -> String {
         match self.place {
-            JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.name(), self.rule),
-            JumpPlace::Last => format!("-A {} {}", self.hook.name(), self.rule),
+            JumpPlace::First | JumpPlace::Early => format!("-I {} 1 {}", self.hook.as_str(), self.rule),
+            JumpPlace::Last => format!("-A {} {}", self.hook.as_str(), self.rule),
         }
     }
 }

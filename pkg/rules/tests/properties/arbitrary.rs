@@ -169,7 +169,7 @@ fn table_rules(owner: ChainSet, table: Table) -> impl Strategy<Value = TableRule
         let rules: Vec<_> =
             (0..names.len()).map(|index| vec(rule(names[index + 1..].to_vec()), 0..4)).collect();
         let hooks: Vec<Hook> =
-            Hook::ALL.into_iter().filter(|hook| kernel::built_in(table).contains(&hook.name())).collect();
+            Hook::ALL.into_iter().filter(|hook| kernel::built_in(table).contains(&hook.as_str())).collect();
         let place = sample::select(vec![JumpPlace::First, JumpPlace::Last]);
         let goal = sample::select(names.clone());
         let jump = (rule(vec![]), goal, place, any::<bool>());
@@ -326,7 +326,7 @@ pub(crate) fn throw(kernel: &mut Kernel, desired: &RuleSet, dump: &[Lying]) {
                 let jumps = desired.tables.get(table).map_or(&[][..], |rules| &rules.jumps);
                 if !jumps.is_empty() {
                     let jump = which.get(jumps);
-                    put(kernel, *table, jump.hook.name(), place, &jump.rule.to_string());
+                    put(kernel, *table, jump.hook.as_str(), place, &jump.rule.to_string());
                 }
             }
         }
@@ -343,6 +343,6 @@ fn put(kernel: &mut Kernel, table: Table, chain: &str, place: &sample::Index, te
     let rules = chains.entry(chain.to_owned()).or_default();
     let position = place.index(rules.len() + 1) + 1;
     let call: Vec<String> =
-        ["-t", table.name(), "-I", chain, &position.to_string()].into_iter().map(String::from).collect();
+        ["-t", table.as_str(), "-I", chain, &position.to_string()].into_iter().map(String::from).collect();
     kernel.call(&[call, kernel::split(text)].concat()).unwrap();
 }

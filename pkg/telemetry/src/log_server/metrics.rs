@@ -5,33 +5,15 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use wire::LogLevel;
 
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestOutcome {
-    Ok,
-    TooLarge,
-    Malformed,
-    Busy,
-    Timeout,
-}
-
-impl RequestOutcome {
-    const ALL: [RequestOutcome; 5] = [
-        RequestOutcome::Ok,
-        RequestOutcome::TooLarge,
-        RequestOutcome::Malformed,
-        RequestOutcome::Busy,
-        RequestOutcome::Timeout,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            RequestOutcome::Ok => "ok",
-            RequestOutcome::TooLarge => "too_large",
-            RequestOutcome::Malformed => "malformed",
-            RequestOutcome::Busy => "busy",
-            RequestOutcome::Timeout => "timeout",
-        }
+model::word_enum! {
+    /// How a request ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum RequestOutcome {
+        Ok = "ok",
+        TooLarge = "too_large",
+        Malformed = "malformed",
+        Busy = "busy",
+        Timeout = "timeout",
     }
 }
 

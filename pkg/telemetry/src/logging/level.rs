@@ -1,7 +1,6 @@
 //! How much each scope prints.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use wire::LogLevel;
 
@@ -13,53 +12,26 @@ pub(crate) const ALL_SCOPES: &str = "all";
 /// sentence.
 pub(super) const LIBRARY_SCOPE: &str = "kube";
 
-/// How much a scope prints: its level and all that are graver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OutputLevel {
-    /// Nothing.
-    None,
-    /// Errors that end the program. No line of ours has this level, so it prints nothing either.
-    Fatal,
-    /// [`LogLevel::Error`].
-    Error,
-    /// [`LogLevel::Warn`] and graver.
-    Warn,
-    /// [`LogLevel::Info`] and graver.
-    Info,
-    /// Everything.
-    Debug,
+model::word_enum! {
+    /// How much a scope prints: its level and all that are graver.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum OutputLevel {
+        /// Nothing.
+        None = "none",
+        /// Errors that end the program. No line of ours has this level, so it prints nothing either.
+        Fatal = "fatal",
+        /// [`LogLevel::Error`].
+        Error = "error",
+        /// [`LogLevel::Warn`] and graver.
+        Warn = "warn",
+        /// [`LogLevel::Info`] and graver.
+        Info = "info",
+        /// Everything.
+        Debug = "debug",
+    }
 }
 
 impl OutputLevel {
-    /// All, from nothing to everything.
-    pub const ALL: [OutputLevel; 6] = [
-        OutputLevel::None,
-        OutputLevel::Fatal,
-        OutputLevel::Error,
-        OutputLevel::Warn,
-        OutputLevel::Info,
-        OutputLevel::Debug,
-    ];
-
-    /// The level of that lower-case name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_str() == name)
-    }
-
-    /// The lower-case name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            OutputLevel::None => "none",
-            OutputLevel::Fatal => "fatal",
-            OutputLevel::Error => "error",
-            OutputLevel::Warn => "warn",
-            OutputLevel::Info => "info",
-            OutputLevel::Debug => "debug",
-        }
-    }
-
     /// Whether a line of that level is printed.
     #[must_use]
     pub fn passes(self, level: LogLevel) -> bool {
@@ -69,12 +41,6 @@ impl OutputLevel {
             LogLevel::Info => OutputLevel::Info,
             LogLevel::Debug => OutputLevel::Debug,
         }
-    }
-}
-
-impl fmt::Display for OutputLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -1,0 +1,48 @@
+//! Enums each of whose variants has a word.
+
+/// Declares an enum with a word for each variant: `ALL` in their order, `as_str`, `from_name` and `Display`. With a
+/// second text, the first is the variant's `code`, and the second its `message`, which `Display` writes.
+#[macro_export]
+macro_rules! word_enum {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $crate::word_enum!(@declare $(#[$meta])* $vis $name { $($(#[$doc])* $variant $word),+ } as_str as_str);
+    };
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $code:literal, $text:literal),+ $(,)? }) => {
+        $crate::word_enum!(@declare $(#[$meta])* $vis $name { $($(#[$doc])* $variant $code),+ } code message);
+
+        impl $name {
+            /// Returns the text for people.
+            #[must_use]
+            $vis const fn message(self) -> &'static str {
+                match self { $($name::$variant => $text),+ }
+            }
+        }
+    };
+    (@declare $(#[$meta:meta])* $vis:vis $name:ident { $($(#[$doc:meta])* $variant:ident $word:literal),+ } $get:ident $shown:ident) => {
+        $(#[$meta])*
+        $vis enum $name { $($(#[$doc])* $variant),+ }
+
+        impl $name {
+            /// All of them, in their order.
+            $vis const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
+
+            /// Returns the stable word for it.
+            #[must_use]
+            $vis const fn $get(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+
+            /// Returns the one whose word this is.
+            #[must_use]
+            $vis fn from_name(text: &str) -> Option<$name> {
+                $name::ALL.into_iter().find(|one| one.$get() == text)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.$shown())
+            }
+        }
+    };
+}
