@@ -26,40 +26,32 @@ use command_flags::{
 };
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
-use history::HistoryQuery;
 use invocation::{CANNOT, CommandInvocation};
 pub(crate) use output::{OutputOptions, is_on};
 pub(crate) use removal::print_plan as show_removal;
 use telemetry::logging::LogOptions;
 
-/// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CliCommand {
-    /// The node before anything is captured.
-    Check,
-    /// The node at one glance.
-    State,
-    /// One pod.
-    Explain,
-    /// One pod, by packets.
-    Prove,
-    /// Pods.
-    List,
-    /// Desired against observed.
-    Verify,
-    /// The changes that would be made.
-    Plan,
-    /// A file for a bug report.
-    Bundle,
-    /// Changes as they occur.
-    Watch,
-    /// Changes that were made.
-    History,
-    /// Effect of a change that is not made.
-    Simulate,
-    /// Levels of the agent's log.
-    LogLevel,
+model::word_enum! {
+    /// One of them, in the order of the help: its name on the command line, and one line for the help of all.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum CliCommand {
+        Check = "check", "show what would keep the agent from capturing pods here",
+        State = "state", "show the node at one glance",
+        List = "list", "show the node's pods, the worst first",
+        Explain = "explain", "say whether a pod is captured, and why or why not",
+        Prove = "prove", "prove by packets how a pod's traffic is redirected",
+        Simulate = "simulate", "show which pods a label or setting would bring into ambient mode",
+        Verify = "verify", "compare the desired with the observed state",
+        Plan = "plan", "show what the agent would do now",
+        History = "history", "show what was changed on the node and in its pods",
+        Watch = "watch", "print changes as they occur",
+        Bundle = "bundle", "write an archive for a bug report",
+        LogLevel = "log-level", "show or change the levels of the agent's log",
+    }
 }
+
+/// Usage text of a command, its own flags, which come before those of the agent, and the function that runs it.
+type CommandParts = (&'static str, &'static [Flag], fn(&CommandInvocation) -> Result<ExitCode>);
 
 const CHECK: &str = "install-cni check shows what would keep the agent from capturing pods on this node, with or without an agent.
 Kernel features are tried in network namespaces of their own; nothing of the node is changed.
@@ -200,80 +192,26 @@ Exit status 0: shown and changed; 2: the agent did not answer, or the call is wr
 const DAEMONS_FLAGS: &str = "\nThe flags and variables of the agent are accepted, too, and locate its sockets and files: see install-cni --help.\n";
 
 impl CliCommand {
-    /// All of them, in the order of the help.
-    pub(crate) const ALL: [CliCommand; 12] = [
-        CliCommand::Check,
-        CliCommand::State,
-        CliCommand::List,
-        CliCommand::Explain,
-        CliCommand::Prove,
-        CliCommand::Simulate,
-        CliCommand::Verify,
-        CliCommand::Plan,
-        CliCommand::History,
-        CliCommand::Watch,
-        CliCommand::Bundle,
-        CliCommand::LogLevel,
-    ];
-
-    /// By its name on the command line.
-    pub(crate) fn from_word(word: &str) -> Option<CliCommand> {
-        CliCommand::ALL.into_iter().find(|command| command.name_and_summary().0 == word)
-    }
-
-    /// Returns its name on the command line, and one line for the help of all.
-    pub(crate) fn name_and_summary(self) -> (&'static str, &'static str) {
-        match self {
-            CliCommand::Check => ("check", "show what would keep the agent from capturing pods here"),
-            CliCommand::State => ("state", "show the node at one glance"),
-            CliCommand::List => ("list", "show the node's pods, the worst first"),
-            CliCommand::Explain => ("explain", "say whether a pod is captured, and why or why not"),
-            CliCommand::Prove => ("prove", "prove by packets how a pod's traffic is redirected"),
-            CliCommand::Simulate => {
-                ("simulate", "show which pods a label or setting would bring into ambient mode")
-            }
-            CliCommand::Verify => ("verify", "compare the desired with the observed state"),
-            CliCommand::Plan => ("plan", "show what the agent would do now"),
-            CliCommand::History => ("history", "show what was changed on the node and in its pods"),
-            CliCommand::Watch => ("watch", "print changes as they occur"),
-            CliCommand::Bundle => ("bundle", "write an archive for a bug report"),
-            CliCommand::LogLevel => ("log-level", "show or change the levels of the agent's log"),
-        }
-    }
-
-    /// Returns the usage text of the command.
-    fn usage_text(self) -> &'static str {
-        match self {
-            CliCommand::Check => CHECK,
-            CliCommand::State => STATE,
-            CliCommand::Explain => EXPLAIN,
-            CliCommand::Prove => PROVE,
-            CliCommand::List => LIST,
-            CliCommand::Verify => VERIFY,
-            CliCommand::Plan => PLAN,
-            CliCommand::Bundle => BUNDLE,
-            CliCommand::Watch => WATCH,
-            CliCommand::History => HISTORY,
-            CliCommand::Simulate => SIMULATE,
-            CliCommand::LogLevel => LOG_LEVEL,
-        }
-    }
-
-    /// Returns the flags of the command itself, which come before those of the daemon.
     pub(crate) fn own_flags(self) -> &'static [Flag] {
+        self.parts().1
+    }
+
+    fn parts(self) -> CommandParts {
         match self {
-            CliCommand::Check => &[FAIL_ON, CHECK_OUTPUT, NO_COLOR],
-            CliCommand::State
-            | CliCommand::Verify
-            | CliCommand::Plan
-            | CliCommand::Simulate
-            | CliCommand::LogLevel => &[OUTPUT, NO_COLOR],
-            CliCommand::Explain => &[POD_NAMESPACE, OUTPUT, NO_COLOR],
-            CliCommand::Prove => &[POD_NAMESPACE, ALL, OUTPUT, NO_COLOR],
-            CliCommand::List => &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR],
-            CliCommand::History => &[NAMESPACE, OUTPUT, NO_COLOR],
-            CliCommand::Bundle => &[FILE],
-            CliCommand::Watch => &[FOR, OUTPUT, NO_COLOR],
+            CliCommand::Check => (CHECK, &[FAIL_ON, CHECK_OUTPUT, NO_COLOR], check::run),
+            CliCommand::State => (STATE, &[OUTPUT, NO_COLOR], show::show_state),
+            CliCommand::List => {
+                (LIST, &[BYPASSING, WITH_STATE, NAMESPACE, OUTPUT, NO_COLOR], show::list_pods)
+            }
+            CliCommand::Explain => (EXPLAIN, &[POD_NAMESPACE, OUTPUT, NO_COLOR], explain::run),
+            CliCommand::Prove => (PROVE, &[POD_NAMESPACE, ALL, OUTPUT, NO_COLOR], prove::run),
+            CliCommand::Simulate => (SIMULATE, &[OUTPUT, NO_COLOR], simulate::run),
+            CliCommand::Verify => (VERIFY, &[OUTPUT, NO_COLOR], show::verify_node),
+            CliCommand::Plan => (PLAN, &[OUTPUT, NO_COLOR], show::show_plan),
+            CliCommand::History => (HISTORY, &[NAMESPACE, OUTPUT, NO_COLOR], history::run),
+            CliCommand::Watch => (WATCH, &[FOR, OUTPUT, NO_COLOR], watch::run),
+            CliCommand::Bundle => (BUNDLE, &[FILE], bundle::run),
+            CliCommand::LogLevel => (LOG_LEVEL, &[OUTPUT, NO_COLOR], log_level::run),
         }
     }
 }
@@ -290,8 +228,9 @@ pub(crate) fn run_command(command: CliCommand, arguments: Vec<OsString>) -> Exit
 }
 
 fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
+    let (usage, own_flags, run) = command.parts();
     // One command is read in the life of a process.
-    let table: &'static [Flag] = [command.own_flags(), options::ALL.as_slice()].concat().leak();
+    let table: &'static [Flag] = [own_flags, options::ALL.as_slice()].concat().leak();
     let around = |name: &str| ProcessEnvironment.variable(name);
     let request = match command {
         CliCommand::Explain
@@ -304,7 +243,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let values = match request {
         ParseOutcome::Run(values) => values,
         ParseOutcome::Help => {
-            let help = flags::help_text(command.usage_text(), command.own_flags());
+            let help = flags::help_text(usage, own_flags);
             output::write_stdout(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -314,27 +253,7 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
     let output = OutputOptions::from_flags(&values)?;
     let is_check = command == CliCommand::Check;
     ensure!(is_check || !output.form.is_of_check(), "-o junit and -o sarif are forms of check alone");
-    let call = CommandInvocation { values, settings, output };
-    match command {
-        CliCommand::Check => check::run(&call),
-        CliCommand::State => show::show_state(&call),
-        CliCommand::Explain => explain::run(&call),
-        CliCommand::Prove => prove::run(&call),
-        CliCommand::List => show::list_pods(&call),
-        CliCommand::Verify => show::verify_node(&call),
-        CliCommand::Plan => show::show_plan(&call),
-        CliCommand::Bundle => bundle::run(&call),
-        CliCommand::Watch => watch::run(&call),
-        CliCommand::History => {
-            let pod = explain::pod_name(call.values.positionals())?;
-            let query = HistoryQuery { pod, namespace: call.values.flag_text(&NAMESPACE).to_owned() };
-            history::run(&call.settings.history_path(), &query, call.output)
-        }
-        CliCommand::Simulate => simulate::run(&call),
-        CliCommand::LogLevel => {
-            log_level::run(&call.settings.debug_socket, call.values.positionals(), call.output)
-        }
-    }
+    run(&CommandInvocation { values, settings, output })
 }
 
 /// The agent's settings, as far as they are known where the command is called, and how to log.

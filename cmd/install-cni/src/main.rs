@@ -68,10 +68,9 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
 
 /// Every command with one line about it and its flags.
 fn all_subcommands() -> Vec<Subcommand> {
-    let shown = CliCommand::ALL.into_iter().map(|command| {
-        let (name, summary) = command.name_and_summary();
-        (name, summary, command.own_flags().to_vec())
-    });
+    let shown = CliCommand::ALL
+        .into_iter()
+        .map(|command| (command.code(), command.message(), command.own_flags().to_vec()));
     let others = [
         ("uninstall", "remove from the node what the agent has made", commands::REMOVAL.to_vec()),
         ("completion", "print a script for bash, zsh or fish that completes commands and flags", Vec::new()),
@@ -107,7 +106,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> Result<ExitCode> {
     let word = arguments.first().map(|word| word.to_string_lossy().into_owned());
     let Some(word) = word.filter(|word| !word.starts_with('-')) else { return run_agent(arguments) };
     arguments.remove(0);
-    if let Some(command) = CliCommand::from_word(&word) {
+    if let Some(command) = CliCommand::from_name(&word) {
         return Ok(commands::run_command(command, arguments));
     }
     match word.as_str() {

@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::output::OutputOptions;
+use super::invocation::CommandInvocation;
 
 const LEVELS: &str = "/debug/log";
 
@@ -22,15 +22,16 @@ struct ScopeLevel {
     description: String,
 }
 
-/// Changes what `operands` name, and prints all levels.
-pub(super) fn run(socket: &Path, operands: &[String], output: OutputOptions) -> Result<ExitCode> {
+/// Changes the levels that are given, and prints all.
+pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
+    let (socket, operands) = (&call.settings.debug_socket, call.values.positionals());
     // All are read before the first is sent.
     let changes = operands.iter().flat_map(|word| model::list_elements(word)).map(change_query);
     for query in changes.collect::<Result<Vec<String>>>()? {
         node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }
     let levels = fetch_levels(socket)?;
-    output.print_value(&levels.scopes, |_| levels_table(&levels))?;
+    call.output.print_value(&levels.scopes, |_| levels_table(&levels))?;
     Ok(ExitCode::SUCCESS)
 }
 

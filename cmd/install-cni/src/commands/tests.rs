@@ -6,16 +6,16 @@ use daemon_settings::options;
 #[test]
 fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
     for command in CliCommand::ALL {
-        let (word, _) = command.name_and_summary();
-        assert_eq!(CliCommand::from_word(word), Some(command));
-        assert!(command.usage_text().starts_with(&format!("install-cni {word} ")), "{word}");
-        assert!(command.usage_text().contains("\n\nExit status 0: "), "{word}");
-        assert!(command.usage_text().contains(&format!("\n\nExamples:\n  install-cni {word}")), "{word}");
-        let all = [command.own_flags(), options::ALL.as_slice()].concat();
+        let (word, (usage, own_flags, _)) = (command.code(), command.parts());
+        assert_eq!(CliCommand::from_name(word), Some(command));
+        assert!(usage.starts_with(&format!("install-cni {word} ")), "{word}");
+        assert!(usage.contains("\n\nExit status 0: "), "{word}");
+        assert!(usage.contains(&format!("\n\nExamples:\n  install-cni {word}")), "{word}");
+        let all = [own_flags, options::ALL.as_slice()].concat();
         let names: BTreeSet<&str> = all.iter().map(|flag| flag.long).collect();
         assert_eq!(names.len(), all.len(), "{word}: a flag is there twice");
     }
-    assert!(CliCommand::from_word("install").is_none() && CliCommand::from_word("uninstall").is_none());
+    assert!(CliCommand::from_name("install").is_none() && CliCommand::from_name("uninstall").is_none());
 }
 
 /// Each shell that is there takes its script, and offers what was begun.
