@@ -1,15 +1,20 @@
 //! Reads the API and asks the agents, many at a time.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use cluster_report::{Cluster, NetworkObjects, NodeAnswer, NodeReply, Pod, Unread};
 use futures_util::{StreamExt as _, stream};
 use kubeio::{ApiErrorKind, KubeClient, KubeconfigChoice, KubeconfigSession};
-use report::{Proof, SimulatedChange, StateReport, percent_encode};
+use report::{Proof, SimulatedChange, percent_encode};
 use serde::de::DeserializeOwned;
 
-use crate::{arguments::Options, discovery::agents_by_node, node_query::AgentQuery, progress::ProgressBar};
+use crate::{
+    arguments::Options,
+    discovery::agents_by_node,
+    node_query::{AgentQuery, QueryError},
+    progress::ProgressBar,
+};
 
 /// For a page of a list: without one of them the answer is worth little, so it may take longer than one agent's.
 const PAGE: Duration = Duration::from_secs(30);
@@ -72,39 +77,17 @@ impl<'a> ClusterSource<'a> {
     /// The agents cannot be found, or there is no such namespace.
     pub(crate) async fn read_cluster(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
         let agents = self.list_agents(node).await?;
-        let only = |field: &str, name: Option<&str>| {
-            name.map(|name| format!("fieldSelector={field}%3D{}", percent_encode(name))).unwrap_or_default()
-        };
-        let (pods_of, nodes_of) = (only("spec.nodeName", node), only("metadata.name", node));
-        let namespaces_of = only("metadata.name", namespace);
-        let inside =
-            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
-        let pods_at = format!("/api/v1{inside}/pods");
-        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
+        let nodes_of = name_selector("metadata.name", node);
         let label = format!("labelSelector={}", percent_encode(&self.options.selector));
-        let (answers, pods, namespaces, nodes, policies, daemon_sets) = tokio::join!(
+        let (answers, read, nodes, daemon_sets) = tokio::join!(
             self.query_answers(&agents),
-            self.list_objects("pods", &pods_at, &pods_of),
-            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+            self.read_objects(namespace, node),
             self.list_objects("nodes", "/api/v1/nodes", &nodes_of),
-            self.list_objects("networkpolicies", &policies_at, ""),
             self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", &label),
         );
-        if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
-            bail!("there is no namespace {name}");
-        }
-        let mut unread = Vec::new();
-        let mut cluster = Cluster {
-            pods: value_or_default(pods, &mut unread),
-            namespaces: value_or_default(namespaces, &mut unread),
-            nodes: value_or_default(nodes, &mut unread),
-            policies: value_or_default(policies, &mut unread),
-            daemon_sets: value_or_default(daemon_sets, &mut unread),
-            agents,
-            answers,
-            unread: Vec::new(),
-        };
-        cluster.unread = unread;
+        let mut cluster = Cluster { agents, answers, ..read? };
+        cluster.nodes = value_or_default(nodes, &mut cluster.unread);
+        cluster.daemon_sets = value_or_default(daemon_sets, &mut cluster.unread);
         if let Some(namespace) = namespace {
             cluster.keep_namespace(namespace);
         }
@@ -121,42 +104,15 @@ impl<'a> ClusterSource<'a> {
         change: &SimulatedChange,
     ) -> Result<(Cluster, BTreeMap<String, NodeReply>)> {
         let namespace = match change {
-            SimulatedChange::Labels(change) => Some(percent_encode(&change.namespace)),
+            SimulatedChange::Labels(change) => Some(change.namespace.as_str()),
             SimulatedChange::Settings(_) => None,
         };
         let agents = self.list_agents(None).await?;
-        let query = self.agent_query();
-        let replies = self.ask_each_node(&agents, |agent| {
-            let query = query.clone();
-            async move { query.simulate_change(agent, change).await.map_err(|error| error.to_string()) }
-        });
-        let inside = namespace.as_ref().map(|name| format!("/namespaces/{name}")).unwrap_or_default();
-        let namespace_at = namespace.as_ref().map(|name| format!("fieldSelector=metadata.name%3D{name}"));
-        let pods_at = format!("/api/v1{inside}/pods");
-        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let (replies, pods, namespaces, policies) = tokio::join!(
-            replies,
-            self.list_objects("pods", &pods_at, ""),
-            self.list_objects(
-                "namespaces",
-                "/api/v1/namespaces",
-                namespace_at.as_deref().unwrap_or_default()
-            ),
-            self.list_objects("networkpolicies", &policies_at, ""),
+        let (replies, read) = tokio::join!(
+            self.ask_each_node(&agents, async |query, agent| query.simulate_change(agent, change).await),
+            self.read_objects(namespace, None),
         );
-        if let (SimulatedChange::Labels(change), Ok([])) = (change, namespaces.as_deref()) {
-            bail!("there is no namespace {}", change.namespace);
-        }
-        let mut unread = Vec::new();
-        let mut cluster = Cluster {
-            pods: value_or_default(pods, &mut unread),
-            namespaces: value_or_default(namespaces, &mut unread),
-            policies: value_or_default(policies, &mut unread),
-            agents,
-            ..Cluster::default()
-        };
-        cluster.unread = unread;
-        Ok((cluster, replies))
+        Ok((Cluster { agents, ..read? }, replies))
     }
 
     /// Returns the proofs of the pods of each node, by node; of one namespace or one node, if one is meant.
@@ -169,12 +125,7 @@ impl<'a> ClusterSource<'a> {
         node: Option<&str>,
     ) -> Result<BTreeMap<String, Result<Vec<Proof>, String>>> {
         let agents = self.list_agents(node).await?;
-        let query = self.agent_query();
-        let proofs = self.ask_each_node(&agents, |agent| {
-            let query = query.clone();
-            async move { query.prove_all(agent, namespace).await.map_err(|error| error.to_string()) }
-        });
-        Ok(proofs.await)
+        Ok(self.ask_each_node(&agents, async |query, agent| query.prove_all(agent, namespace).await).await)
     }
 
     /// Returns what a check before an installation needs: NetworkPolicies and pods of one namespace, if one is meant.
@@ -185,22 +136,40 @@ impl<'a> ClusterSource<'a> {
         &self,
         namespace: Option<&str>,
     ) -> Result<(Cluster, NetworkObjects)> {
-        let inside =
-            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
-        let pods_at = format!("/api/v1{inside}/pods");
-        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
-        let namespaces_of =
-            namespace.map(|name| format!("fieldSelector=metadata.name%3D{}", percent_encode(name)));
-        let namespaces_of = namespaces_of.unwrap_or_default();
-        let (pods, namespaces, nodes, policies, daemon_sets, cilium, felix, openshift) = tokio::join!(
-            self.list_objects("pods", &pods_at, ""),
-            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+        let (read, nodes, daemon_sets, cilium, felix, openshift) = tokio::join!(
+            self.read_objects(namespace, None),
             self.list_objects("nodes", "/api/v1/nodes", ""),
-            self.list_objects("networkpolicies", &policies_at, ""),
             self.list_objects("daemonsets", "/apis/apps/v1/daemonsets", ""),
             self.find_object("ConfigMap cilium-config", CILIUM),
             self.find_object("FelixConfiguration default", FELIX),
             self.find_object("OpenShift network cluster", OPENSHIFT),
+        );
+        let mut cluster = read?;
+        cluster.nodes = value_or_default(nodes, &mut cluster.unread);
+        let objects = NetworkObjects {
+            daemon_sets: value_or_default(daemon_sets, &mut cluster.unread),
+            cilium: value_or_default(cilium, &mut cluster.unread),
+            felix: value_or_default(felix, &mut cluster.unread),
+            openshift: value_or_default(openshift, &mut cluster.unread),
+        };
+        Ok((cluster, objects))
+    }
+
+    /// Returns pods, of one node if one is meant, namespaces and NetworkPolicies; of one namespace, if one is meant.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    async fn read_objects(&self, namespace: Option<&str>, node: Option<&str>) -> Result<Cluster> {
+        let inside =
+            namespace.map(|name| format!("/namespaces/{}", percent_encode(name))).unwrap_or_default();
+        let pods_at = format!("/api/v1{inside}/pods");
+        let policies_at = format!("/apis/networking.k8s.io/v1{inside}/networkpolicies");
+        let (pods_of, namespaces_of) =
+            (name_selector("spec.nodeName", node), name_selector("metadata.name", namespace));
+        let (pods, namespaces, policies) = tokio::join!(
+            self.list_objects("pods", &pods_at, &pods_of),
+            self.list_objects("namespaces", "/api/v1/namespaces", &namespaces_of),
+            self.list_objects("networkpolicies", &policies_at, ""),
         );
         if let (Some(name), Ok([])) = (namespace, namespaces.as_deref()) {
             bail!("there is no namespace {name}");
@@ -209,17 +178,10 @@ impl<'a> ClusterSource<'a> {
         let cluster = Cluster {
             pods: value_or_default(pods, &mut unread),
             namespaces: value_or_default(namespaces, &mut unread),
-            nodes: value_or_default(nodes, &mut unread),
             policies: value_or_default(policies, &mut unread),
             ..Cluster::default()
         };
-        let objects = NetworkObjects {
-            daemon_sets: value_or_default(daemon_sets, &mut unread),
-            cilium: value_or_default(cilium, &mut unread),
-            felix: value_or_default(felix, &mut unread),
-            openshift: value_or_default(openshift, &mut unread),
-        };
-        Ok((Cluster { unread, ..cluster }, objects))
+        Ok(Cluster { unread, ..cluster })
     }
 
     /// Returns an object that may not exist, nor its kind.
@@ -242,36 +204,25 @@ impl<'a> ClusterSource<'a> {
     }
 
     async fn query_answers(&self, agents: &[Pod]) -> BTreeMap<String, NodeAnswer> {
-        let query = self.agent_query();
-        let answers = self.ask_each_node(agents, |agent| {
-            let query = query.clone();
-            async move { query.node_state(agent).await.map_err(|error| error.to_string()) }
-        });
-        let answer = |state: Result<StateReport, String>| match state {
-            Ok(state) => NodeAnswer::State(Box::new(state)),
-            Err(why) => NodeAnswer::Silent(why),
-        };
-        answers.await.into_iter().map(|(node, state)| (node, answer(state))).collect()
+        self.ask_each_node(agents, async |query, agent| query.node_state(agent).await).await
     }
 
     /// Something of each node, from its agent, in no order, with a progress bar.
-    async fn ask_each_node<'b, T, F: Future<Output = Result<T, String>>>(
+    async fn ask_each_node<T>(
         &self,
-        agents: &'b [Pod],
-        ask: impl Fn(&'b Pod) -> F,
+        agents: &[Pod],
+        ask: impl AsyncFn(&AgentQuery, &Pod) -> Result<T, QueryError>,
     ) -> BTreeMap<String, Result<T, String>> {
+        let (ask, query) = (&ask, &self.agent_query());
         let chosen = agents_by_node(agents);
         let mut bar = ProgressBar::new(chosen.len());
         let mut answers = BTreeMap::new();
-        let questions = chosen.into_iter().map(|(node, agent)| {
-            let question = (agent.status.phase == "Running").then(|| ask(agent));
-            async move {
-                let answer = match question {
-                    Some(question) => question.await,
-                    None => Err(format!("its agent does not run: {}", agent.phase_summary())),
-                };
-                (node.to_owned(), answer)
-            }
+        let questions = chosen.into_iter().map(|(node, agent)| async move {
+            let answer = match agent.status.phase.as_str() {
+                "Running" => ask(query, agent).await.map_err(|error| error.to_string()),
+                _ => Err(format!("its agent does not run: {}", agent.phase_summary())),
+            };
+            (node.to_owned(), answer)
         });
         let mut questions = stream::iter(questions).buffer_unordered(usize::from(self.options.concurrency));
         while let Some((node, answer)) = questions.next().await {
@@ -280,6 +231,11 @@ impl<'a> ClusterSource<'a> {
         }
         answers
     }
+}
+
+/// Returns the query for the object of this name; without a name, for all.
+fn name_selector(field: &str, name: Option<&str>) -> String {
+    name.map(|name| format!("fieldSelector={field}%3D{}", percent_encode(name))).unwrap_or_default()
 }
 
 fn value_or_default<T: Default>(read: Result<T, Unread>, unread: &mut Vec<Unread>) -> T {

@@ -35,14 +35,8 @@ pub struct Cluster {
     pub unread: Vec<Unread>,
 }
 
-/// The answer of a node's agent.
-#[derive(Clone, Debug)]
-pub enum NodeAnswer {
-    /// The document with the agent's state.
-    State(Box<StateReport>),
-    /// Nothing that can be used, for this reason.
-    Silent(String),
-}
+/// The answer of a node's agent: the document with its state, or why there is none that can be used.
+pub type NodeAnswer = Result<StateReport, String>;
 
 /// A kind of objects that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -65,20 +59,14 @@ pub struct Unanswered {
 impl Cluster {
     /// Documents of the nodes that answered, by node.
     pub fn state_reports(&self) -> impl Iterator<Item = (&str, &StateReport)> {
-        self.answers.iter().filter_map(|(node, answer)| match answer {
-            NodeAnswer::State(state) => Some((node.as_str(), &**state)),
-            NodeAnswer::Silent(_) => None,
-        })
+        self.answers.iter().filter_map(|(node, answer)| Some((node.as_str(), answer.as_ref().ok()?)))
     }
 
     /// Nodes whose agent did not answer, by name.
     #[must_use]
     pub fn unanswered_nodes(&self) -> Vec<Unanswered> {
-        let silent = self.answers.iter().filter_map(|(node, answer)| match answer {
-            NodeAnswer::Silent(why) => Some(Unanswered { node: node.clone(), message: why.clone() }),
-            NodeAnswer::State(_) => None,
-        });
-        silent.collect()
+        let silent = self.answers.iter().filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
+        silent.map(|(node, why)| Unanswered { node: node.clone(), message: why.clone() }).collect()
     }
 
     /// Leaves out pods, NetworkPolicies and labels of every other namespace. Agents and nodes stay: the pods of this one
@@ -87,19 +75,14 @@ impl Cluster {
         self.pods.retain(|pod| pod.metadata.namespace == namespace);
         self.policies.retain(|policy| policy.metadata.namespace == namespace);
         self.namespaces.retain(|found| found.metadata.name == namespace);
-        for answer in self.answers.values_mut() {
-            if let NodeAnswer::State(state) = answer {
-                state.pods.retain(|pod| pod.namespace == namespace);
-            }
+        for state in self.answers.values_mut().flatten() {
+            state.pods.retain(|pod| pod.namespace == namespace);
         }
     }
 
     /// The document of a node.
     pub(crate) fn state_of(&self, node: &str) -> Option<&StateReport> {
-        match self.answers.get(node)? {
-            NodeAnswer::State(state) => Some(state),
-            NodeAnswer::Silent(_) => None,
-        }
+        self.answers.get(node)?.as_ref().ok()
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use ::bundle::{TarWriter, redact};
 use anyhow::{Context as _, Result, bail};
-use cluster_report::{CheckReport, Cluster, NodeAnswer, Pod, check, check_text, partial_text};
+use cluster_report::{CheckReport, Cluster, Pod, Unanswered, check, check_text, partial_text};
 use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt as _, stream};
 use report::{PodState, StateReport, tables};
@@ -154,9 +154,8 @@ fn node_names(cluster: &Cluster) -> String {
         .state_reports()
         .enumerate()
         .map(|(at, (node, _))| format!("{}  {node}\n", node_directory(at, node)));
-    let silent = cluster.answers.iter().filter_map(|(node, answer)| match answer {
-        NodeAnswer::Silent(why) => Some(format!("did not answer  {node}: {}\n", report::sanitize_text(why))),
-        NodeAnswer::State(_) => None,
+    let silent = cluster.unanswered_nodes().into_iter().map(|Unanswered { node, message }| {
+        format!("did not answer  {node}: {}\n", report::sanitize_text(&message))
     });
     answered.chain(silent).collect()
 }
@@ -173,8 +172,8 @@ mod tests {
         let mut state = StateReport::default();
         state.node.problem = Some("token: abc".to_owned());
         let mut cluster = Cluster::default();
-        cluster.answers.insert(node.clone(), NodeAnswer::State(Box::new(state)));
-        cluster.answers.insert("quiet".to_owned(), NodeAnswer::Silent("no answer".to_owned()));
+        cluster.answers.insert(node.clone(), Ok(state));
+        cluster.answers.insert("quiet".to_owned(), Err("no answer".to_owned()));
         let logs = [(node, "Authorization: Bearer abc\n".to_owned())];
         let archive = pack_archive("millrace-20261121T010000", &cluster, &logs, 0).unwrap();
         let mut text = String::new();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use cluster_report::{Cluster, NodeAnswer};
+use cluster_report::Cluster;
 use report::{StateChange, StateReport, state_changes};
 
 use crate::{
@@ -90,8 +90,8 @@ impl ClusterWatch {
         }
         for (node, answer) in &cluster.answers {
             let found = match answer {
-                NodeAnswer::State(state) => self.record_answer(node, state),
-                NodeAnswer::Silent(why) => self.record_silence(node, why).into_iter().collect(),
+                Ok(state) => self.record_answer(node, state),
+                Err(why) => self.record_silence(node, why).into_iter().collect(),
             };
             lines.extend(found.into_iter().map(|change| (node.clone(), change)));
         }
@@ -142,7 +142,7 @@ fn change_text(format: OutputFormat, node: &str, change: &StateChange) -> String
 mod tests {
     use super::*;
 
-    fn cluster(answer: NodeAnswer) -> Cluster {
+    fn cluster(answer: Result<StateReport, String>) -> Cluster {
         Cluster { answers: BTreeMap::from([("n1".to_owned(), answer)]), ..Cluster::default() }
     }
 
@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn a_node_is_reported_when_it_falls_silent_and_when_it_answers_again() {
         let mut watch = ClusterWatch::default();
-        let well = || cluster(NodeAnswer::State(Box::default()));
-        let silent = || cluster(NodeAnswer::Silent("no answer".to_owned()));
+        let well = || cluster(Ok(StateReport::default()));
+        let silent = || cluster(Err("no answer".to_owned()));
         assert_eq!(watch.detect_changes(&well()).len(), 1, "the beginning");
         assert_eq!(watch.detect_changes(&well()), Vec::new());
         assert_eq!(

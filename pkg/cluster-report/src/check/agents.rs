@@ -6,7 +6,6 @@ use report::{StatePart, StateReport};
 
 use super::lookup::{Lookup, shorten_list};
 use crate::{
-    cluster::NodeAnswer,
     finding::{Code, Finding, ObjectName},
     objects::Pod,
 };
@@ -25,13 +24,13 @@ pub(super) fn findings(lookup: &Lookup<'_>) -> Vec<Finding> {
     all.extend(cluster.agents.iter().filter(|pod| pod.metadata.deleted.is_none()).filter_map(not_ready));
     for (node, answer) in &cluster.answers {
         match answer {
-            NodeAnswer::Silent(why) => {
+            Err(why) => {
                 let unwell = lookup.node(node).is_some_and(|node| !node.is_ready());
                 let ready = if unwell { " (the node is not ready)" } else { "" };
                 let message = format!("{why}{ready}");
                 all.push(Finding::new(Code::AgentSilent, ObjectName::node(node), message).on_node(node));
             }
-            NodeAnswer::State(state) => all.extend(of_state(node, state)),
+            Ok(state) => all.extend(of_state(node, state)),
         }
     }
     all

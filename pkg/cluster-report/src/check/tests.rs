@@ -7,7 +7,7 @@ use report::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cluster::{NodeAnswer, Unread};
+use crate::cluster::Unread;
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -74,7 +74,7 @@ fn healthy() -> Cluster {
             "metadata": {"name": "agent-1", "namespace": "kube-system"}, "spec": {"nodeName": "n1"},
             "status": {"phase": "Running", "conditions": ready},
         }))],
-        answers: BTreeMap::from([("n1".to_owned(), NodeAnswer::State(Box::new(state)))]),
+        answers: BTreeMap::from([("n1".to_owned(), Ok(state))]),
         unread: Vec::new(),
     }
 }
@@ -83,7 +83,7 @@ type Change = fn(&mut Cluster);
 
 fn state(cluster: &mut Cluster) -> &mut StateReport {
     match cluster.answers.get_mut("n1") {
-        Some(NodeAnswer::State(state)) => state,
+        Some(Ok(state)) => state,
         _ => panic!("n1 answers"),
     }
 }
@@ -131,7 +131,7 @@ fn each_finding_has_its_cause() {
                 let mut other = state(c).clone();
                 other.version = "0.2.0".into();
                 other.pods.clear();
-                c.answers.insert("n2".into(), NodeAnswer::State(Box::new(other)));
+                c.answers.insert("n2".into(), Ok(other));
             },
             "",
             "0.1.0 on 1 nodes (n1); 0.2.0 on 1 nodes (n2)",
@@ -156,7 +156,7 @@ fn each_finding_has_its_cause() {
         ),
         (
             Code::AgentSilent,
-            |c| drop(c.answers.insert("n1".into(), NodeAnswer::Silent("no answer".into()))),
+            |c| drop(c.answers.insert("n1".into(), Err("no answer".into()))),
             "node n1",
             "no answer",
         ),
@@ -379,7 +379,7 @@ fn no_check_passes_that_rests_on_something_missing() {
         Code::PodLabels,
     ];
     let unread = |kind: &str| Unread { what: kind.into(), why: "forbidden".into() };
-    let silent = |c: &mut Cluster| drop(c.answers.insert("n1".into(), NodeAnswer::Silent("no".into())));
+    let silent = |c: &mut Cluster| drop(c.answers.insert("n1".into(), Err("no".into())));
     let passed = |change: &dyn Fn(&mut Cluster)| {
         let mut cluster = healthy();
         change(&mut cluster);

@@ -3,15 +3,15 @@ use std::collections::BTreeMap;
 use report::StateReport;
 
 use super::*;
-use crate::{Cluster, NodeAnswer, check, verify_cluster};
+use crate::{Cluster, check, verify_cluster};
 
 fn cluster() -> Cluster {
     let mut state =
         StateReport { network: report::NetworkState::nothing_desired(), ..StateReport::default() };
     state.node.problem = Some("iptables cannot be run\u{1b}[31m".to_owned());
-    let mut answers = BTreeMap::from([("n00".to_owned(), NodeAnswer::State(Box::new(state)))]);
+    let mut answers = BTreeMap::from([("n00".to_owned(), Ok(state))]);
     for at in 1..=12 {
-        answers.insert(format!("n{at:02}"), NodeAnswer::Silent("no answer within 5s".to_owned()));
+        answers.insert(format!("n{at:02}"), Err("no answer within 5s".to_owned()));
     }
     Cluster { answers, agents: vec![crate::Pod::default()], ..Cluster::default() }
 }
