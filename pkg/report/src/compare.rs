@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use serde::{Deserialize, Serialize};
 
 /// Desired state, observed state, and the differences between them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Comparison<T> {
     /// Objects that should be there.
@@ -14,13 +14,6 @@ pub struct Comparison<T> {
     pub observed: Option<Vec<T>>,
     /// Changes that would make the two agree; empty as well if the kernel could not be queried.
     pub differences: Vec<StateDifference>,
-}
-
-/// Nothing is desired, and nothing was observed.
-impl<T> Default for Comparison<T> {
-    fn default() -> Self {
-        Comparison { desired: Vec::new(), observed: None, differences: Vec::new() }
-    }
 }
 
 /// One thing that is not as it should be.
@@ -69,7 +62,9 @@ impl fmt::Display for StateDifference {
 /// An object that may concern one IP family only.
 pub trait OfFamily {
     /// 4 or 6; `None`: both, or none in particular.
-    fn family(&self) -> Option<u8>;
+    fn family(&self) -> Option<u8> {
+        None
+    }
 }
 
 impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
@@ -88,6 +83,11 @@ impl<T: Ord + OfFamily + fmt::Display> Comparison<T> {
 }
 
 impl<T> Comparison<T> {
+    /// Whether objects are desired, and the kernel could not be asked for them.
+    pub(crate) fn lacks_observation(&self) -> bool {
+        self.observed.is_none() && !self.desired.is_empty()
+    }
+
     /// The kernel could not be asked.
     #[must_use]
     pub fn without_observation(desired: Vec<T>) -> Comparison<T> {

@@ -193,17 +193,9 @@ impl OfFamily for FirewallRule {
     }
 }
 
-impl OfFamily for LinkState {
-    fn family(&self) -> Option<u8> {
-        None
-    }
-}
+impl OfFamily for LinkState {}
 
-impl OfFamily for SysctlState {
-    fn family(&self) -> Option<u8> {
-        None
-    }
-}
+impl OfFamily for SysctlState {}
 
 impl fmt::Display for SetMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

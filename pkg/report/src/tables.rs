@@ -147,28 +147,12 @@ pub fn not_known(state: &StateReport) -> Vec<String> {
         .collect();
     let network = &state.network;
     for (kind, part, is_unobserved) in [
-        (
-            "ipsets",
-            StatePart::Ipsets,
-            network.ipsets.observed.is_none() && !network.ipsets.desired.is_empty(),
-        ),
-        ("rules", StatePart::Network, network.rules.observed.is_none() && !network.rules.desired.is_empty()),
-        (
-            "routes",
-            StatePart::Network,
-            network.routes.observed.is_none() && !network.routes.desired.is_empty(),
-        ),
-        ("links", StatePart::Network, network.links.observed.is_none() && !network.links.desired.is_empty()),
-        (
-            "sysctls",
-            StatePart::Network,
-            network.sysctls.observed.is_none() && !network.sysctls.desired.is_empty(),
-        ),
-        (
-            "firewall",
-            StatePart::Firewall,
-            network.firewall.observed.is_none() && !network.firewall.desired.is_empty(),
-        ),
+        ("ipsets", StatePart::Ipsets, network.ipsets.lacks_observation()),
+        ("rules", StatePart::Network, network.rules.lacks_observation()),
+        ("routes", StatePart::Network, network.routes.lacks_observation()),
+        ("links", StatePart::Network, network.links.lacks_observation()),
+        ("sysctls", StatePart::Network, network.sysctls.lacks_observation()),
+        ("firewall", StatePart::Firewall, network.firewall.lacks_observation()),
     ] {
         let is_listed = |unobserved: &Unobserved| [part, StatePart::Network].contains(&unobserved.part);
         if is_unobserved && !state.observation.unobserved.iter().any(is_listed) {
