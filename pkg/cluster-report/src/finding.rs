@@ -26,20 +26,50 @@ model::word_enum! {
     }
 }
 
+model::word_enum! {
+    /// Data that a check rests on. The words of objects of the API are those of [`crate::Unread::what`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Basis {
+        Pods = "pods",
+        Namespaces = "namespaces",
+        Nodes = "nodes",
+        NetworkPolicies = "networkpolicies",
+        DaemonSets = "daemonsets",
+        CiliumConfig = "ConfigMap cilium-config",
+        FelixConfiguration = "FelixConfiguration default",
+        OpenShiftNetwork = "OpenShift network cluster",
+        /// Pods of agents, and at least one.
+        Agents = "agents",
+        /// The answer of every agent.
+        Answers = "answers",
+        /// A complete observation of every node with an agent.
+        Observations = "observations",
+        /// An agent on every node that runs pods of the mesh.
+        MeshNodes = "mesh-nodes",
+    }
+}
+
+/// The commands that can find it.
+enum CodeScope {
+    /// `millrace check`.
+    Check,
+    /// `millrace check --pre`, of an installation that is still to come.
+    Installation,
+    Both,
+    /// `millrace simulate`.
+    Simulation,
+}
+
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident $word:literal $section:ident $severity:ident $check:literal $hint:literal)*) => {
-        /// A kind of finding.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Code { $($(#[$doc])* $name),* }
+    ($($(#[$doc:meta])* $name:ident $word:literal $section:ident $severity:ident $scope:ident [$($basis:ident)*]
+        $check:literal $hint:literal)*) => {
+        model::word_enum! {
+            /// A kind of finding, in the order of the output.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+            pub enum Code { $($(#[$doc])* $name = $word),* }
+        }
 
         impl Code {
-            /// All, in the order of the output.
-            pub const ALL: &[Code] = &[$(Code::$name),*];
-
-            /// Returns the stable name of the code.
-            #[must_use]
-            pub fn word(self) -> &'static str { match self { $(Code::$name => $word),* } }
-
             /// The part of the output that it belongs to.
             #[must_use]
             pub fn section(self) -> Section { match self { $(Code::$name => Section::$section),* } }
@@ -47,6 +77,11 @@ macro_rules! codes {
             /// How bad it is, as a rule.
             #[must_use]
             pub fn severity(self) -> Severity { match self { $(Code::$name => Severity::$severity),* } }
+
+            fn scope(self) -> CodeScope { match self { $(Code::$name => CodeScope::$scope),* } }
+
+            /// Returns the data that its check rests on.
+            pub(crate) fn bases(self) -> &'static [Basis] { match self { $(Code::$name => &[$(Basis::$basis),*]),* } }
 
             /// Returns the condition that holds if there is no such finding. Several codes can share one.
             #[must_use]
@@ -61,178 +96,160 @@ macro_rules! codes {
 
 codes! {
     /// Objects of the API could not be read.
-    NotReadable "not-readable" Cluster Unknown "objects of the API can be read"
+    NotReadable "not-readable" Cluster Unknown Both [] "objects of the API can be read"
         "Apply deploy/millrace-viewer.yaml, and bind it to your user."
     /// No pod has the agents' label.
-    NoAgents "no-agents" Cluster Error "agents are deployed"
+    NoAgents "no-agents" Cluster Error Check [] "agents are deployed"
         "Install the agent, or name its label with --selector."
     /// The DaemonSet is not rolled out.
-    RolloutIncomplete "rollout-incomplete" Cluster Warning "the agents' DaemonSet is rolled out"
+    RolloutIncomplete "rollout-incomplete" Cluster Warning Check [DaemonSets] "the agents' DaemonSet is rolled out"
         "Run kubectl rollout status on it; pods that are not ready are listed below."
     /// Agents are of different versions.
-    VersionsDiffer "versions-differ" Cluster Warning "all agents are of one version"
+    VersionsDiffer "versions-differ" Cluster Warning Check [Agents Answers] "all agents are of one version"
         "Wait for the rollout, or finish it."
     /// Labels of a namespace contradict each other.
-    NamespaceLabels "namespace-labels" Cluster Warning "labels of namespaces do not contradict each other"
+    NamespaceLabels "namespace-labels" Cluster Warning Check [Namespaces] "labels of namespaces do not contradict each other"
         "Remove one of the two labels: a pod takes part in the mesh by a sidecar or by ambient mode."
     /// An agent's pod is not ready.
-    AgentNotReady "agent-not-ready" Agents Error "every agent is ready"
+    AgentNotReady "agent-not-ready" Agents Error Check [Agents] "every agent is ready"
         "Read its log: kubectl logs -n NAMESPACE POD."
     /// An agent did not answer.
-    AgentSilent "agent-silent" Agents Unknown "every agent answers"
+    AgentSilent "agent-silent" Agents Unknown Check [Agents] "every agent answers"
         "Nothing is known of the pods of this node; look at its kubelet. If the agent's debug port is closed (by default with hostNetwork), set millrace.debugPort or use --via exec."
     /// A part of an agent is unhealthy.
-    AgentUnhealthy "agent-unhealthy" Agents Error "every agent is healthy"
+    AgentUnhealthy "agent-unhealthy" Agents Error Check [Agents Answers] "every agent is healthy"
         "Run install-cni state in the agent's container."
     /// The agent has not read pods and namespaces completely.
-    NotSynced "not-synced" Agents Unknown "every agent has read its pods and namespaces"
+    NotSynced "not-synced" Agents Unknown Check [Agents Answers] "every agent has read its pods and namespaces"
         "Wait; if it lasts, read the agent's log for errors of the API server."
     /// A part of the node could not be observed.
-    NotObserved "not-observed" Agents Unknown "every agent observes its node completely"
+    NotObserved "not-observed" Agents Unknown Check [Agents Answers] "every agent observes its node completely"
         "Run millrace verify --node NODE; docs/see-inside.md lists the rights that observing needs."
     /// Pods on the node have no record of an ADD.
-    NoRecords "no-records" Agents Warning "every pod has a record of its ADD"
+    NoRecords "no-records" Agents Warning Check [Agents Answers] "every pod has a record of its ADD"
         "Pods that started before the plugin was installed have none: restart those that belong to the mesh."
     /// A schedulable Linux node runs no agent.
-    NodeWithoutAgent "node-without-agent" Nodes Warning "every schedulable Linux node runs an agent"
+    NodeWithoutAgent "node-without-agent" Nodes Warning Check [Nodes Agents] "every schedulable Linux node runs an agent"
         "Check the DaemonSet's nodeSelector, affinity and tolerations against the node's labels and taints."
     /// A node with pods of the mesh runs no agent.
-    MeshWithoutAgent "mesh-without-agent" Nodes Error "every node with pods of the mesh runs an agent"
+    MeshWithoutAgent "mesh-without-agent" Nodes Error Check [Pods Namespaces Nodes Agents] "every node with pods of the mesh runs an agent"
         "Make the DaemonSet select the node, or move the pods: nothing captures new pods there."
     /// A node still has the taint for nodes without an agent.
-    NodeTainted "node-tainted" Nodes Error "no node with a ready agent has the taint for nodes without one"
+    NodeTainted "node-tainted" Nodes Error Check [Nodes Agents] "no node with a ready agent has the taint for nodes without one"
         "Check that the taint's controller runs; docs/node-readiness.md."
     /// A file of the installation is not as it should be.
-    InstallationDamaged "installation-damaged" Nodes Error "the plugin is installed on every node"
+    InstallationDamaged "installation-damaged" Nodes Error Check [Agents Answers] "the plugin is installed on every node"
         "The agent repairs it; if it lasts, another component writes the same file, or its directory is not writable."
     /// The node's agent cannot capture pods.
-    NodeDegraded "node-degraded" Nodes Error "every node can capture pods"
+    NodeDegraded "node-degraded" Nodes Error Check [Agents Answers Observations] "every node can capture pods"
         "Run millrace explain on one of its pods: it says what to do."
     /// A check of the agent at its start found something.
-    NodePreflight "node-preflight" Nodes Warning "every node passed the check at its agent's start"
+    NodePreflight "node-preflight" Nodes Warning Check [Agents Answers] "every node passed the check at its agent's start"
         "Run install-cni check in the agent's container."
     /// Ambient mode, and no ztunnel is ready on the node.
-    ZtunnelNotReady "ztunnel-not-ready" Nodes Error "every node of ambient mode has a ready ztunnel"
+    ZtunnelNotReady "ztunnel-not-ready" Nodes Error Check [Agents Answers Observations] "every node of ambient mode has a ready ztunnel"
         "Look at the node's ztunnel pod."
     /// The node's network differs from the desired state.
-    NodeDrift "node-drift" Nodes Error "every node's network is as desired"
+    NodeDrift "node-drift" Nodes Error Check [Agents Answers Observations] "every node's network is as desired"
         "The agent repairs it; if it lasts, run millrace verify --node NODE."
     /// Foreign objects are where ours should be.
-    ForeignObjects "foreign-objects" Nodes Warning "no other component uses what is ours"
+    ForeignObjects "foreign-objects" Nodes Warning Check [Agents Answers Observations] "no other component uses what is ours"
         "Remove what the other component created."
     /// A pod bypasses the mesh.
-    PodBypassing "pod-bypassing" Pods Error "no pod bypasses the mesh"
+    PodBypassing "pod-bypassing" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod bypasses the mesh"
         "Run millrace explain NAMESPACE/POD."
     /// A pod's traffic is held.
-    PodHeld "pod-held" Pods Error "no pod's traffic is held"
+    PodHeld "pod-held" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod's traffic is held"
         "Run millrace explain NAMESPACE/POD."
     /// A pod is captured, and something of it is not as desired.
-    PodDiffers "pod-differs" Pods Error "every captured pod is as desired"
+    PodDiffers "pod-differs" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "every captured pod is as desired"
         "Run millrace explain NAMESPACE/POD."
     /// A pod is being captured.
-    PodPending "pod-pending" Pods Warning "no pod waits to be captured"
+    PodPending "pod-pending" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod waits to be captured"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
     /// A pod left the mesh, and something of ours is still there.
-    PodLeaving "pod-leaving" Pods Warning "no pod is leaving the mesh"
+    PodLeaving "pod-leaving" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod is leaving the mesh"
         "Wait; if it lasts, run millrace explain NAMESPACE/POD."
     /// The state of a pod could not be determined.
-    PodUnknown "pod-unknown" Pods Unknown "the state of every pod is known"
+    PodUnknown "pod-unknown" Pods Unknown Check [Pods Namespaces Agents Answers Observations MeshNodes] "the state of every pod is known"
         "Run millrace explain NAMESPACE/POD."
     /// An exception that annotations of a pod or of its namespace ask for is not applied.
-    ExceptionRefused "exception-refused" Pods Warning "every exception from capture that pods ask for is applied"
+    ExceptionRefused "exception-refused" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every exception from capture that pods ask for is applied"
         "Correct or remove the annotation, or let the administrator allow it: docs/in-pod.md#exceptions."
     /// A mesh pod is older than the agent on its node, which has no record of it.
-    PodOlderThanPlugin "pod-older-than-plugin" Pods Error "no pod of the mesh is older than the plugin on its node"
+    PodOlderThanPlugin "pod-older-than-plugin" Pods Error Check [Pods Namespaces Agents Answers Observations MeshNodes] "no pod of the mesh is older than the plugin on its node"
         "Restart the pod, or let the agent repair such pods: docs/repair.md."
     /// A mesh pod that its node's agent does not report.
-    PodNotReported "pod-not-reported" Pods Warning "every pod of the mesh is reported by its node's agent"
+    PodNotReported "pod-not-reported" Pods Warning Check [Pods Namespaces Agents Answers Observations MeshNodes] "every pod of the mesh is reported by its node's agent"
         "Run the check again; if it lasts, the agent's excluded namespaces or selectors leave the pod out."
     /// Labels of a pod contradict each other.
-    PodLabels "pod-labels" Pods Warning "labels of pods do not contradict their sidecars"
+    PodLabels "pod-labels" Pods Warning Check [Pods] "labels of pods do not contradict their sidecars"
         "Remove the label or the sidecar: a pod with a sidecar is never captured by ambient mode."
     /// An agent would not start with the simulated settings.
-    SettingsRefused "settings-refused" Agents Error "an agent starts with the simulated settings"
+    SettingsRefused "settings-refused" Agents Error Simulation [] "an agent starts with the simulated settings"
         "Correct the value: docs/install-cni.md has the allowed ones."
     /// A setting would change, and its effect is not simulated.
-    SettingNotSimulated "setting-not-simulated" Agents Warning "every setting that would change is simulated"
+    SettingNotSimulated "setting-not-simulated" Agents Warning Simulation [] "every setting that would change is simulated"
         "Read what the setting does in docs/install-cni.md: the simulation is that of all others."
     /// A kernel needs iptables tools.
-    KernelOld "kernel-old" Nodes Warning "no node's kernel needs iptables tools"
+    KernelOld "kernel-old" Nodes Warning Installation [Nodes] "no node's kernel needs iptables tools"
         "Use the image with -ambient, which has them: docs/firewall.md."
     /// No test runs with a container runtime.
-    RuntimeUntested "runtime-untested" Nodes Warning "every node's container runtime is one of those that are tested"
+    RuntimeUntested "runtime-untested" Nodes Warning Installation [Nodes] "every node's container runtime is one of those that are tested"
         "Try the installation on one such node first: docs/upgrade.md; docs/platforms.md lists what is tested."
     /// Another agent is installed.
-    AgentInstalled "agent-installed" Cluster Warning "no agent is installed yet"
+    AgentInstalled "agent-installed" Cluster Warning Installation [DaemonSets] "no agent is installed yet"
         "Replace it as docs/migrate.md says: two agents on a node would conflict."
     /// Ambient mode has no ztunnel.
-    NoZtunnel "no-ztunnel" Cluster Warning "ztunnel is deployed, which ambient mode needs"
+    NoZtunnel "no-ztunnel" Cluster Warning Installation [DaemonSets] "ztunnel is deployed, which ambient mode needs"
         "Install ztunnel before a namespace is labelled; sidecars need none."
     /// Cilium removes the configurations of other plugins.
-    CiliumExclusive "cilium-exclusive" Networks Error "Cilium leaves other plugins in its chain"
+    CiliumExclusive "cilium-exclusive" Networks Error Installation [CiliumConfig] "Cilium leaves other plugins in its chain"
         "Set Cilium's value cni.exclusive=false."
     /// Cilium resolves services before the rules in a pod.
-    CiliumSocketLb "cilium-socket-lb" Networks Error "Cilium resolves no service inside of pods"
+    CiliumSocketLb "cilium-socket-lb" Networks Error Installation [CiliumConfig] "Cilium resolves no service inside of pods"
         "Set Cilium's value socketLB.hostNamespaceOnly=true."
     /// Cilium drops answers to probes of ambient pods.
-    CiliumHostRouting "cilium-host-routing" Networks Warning "Cilium returns answers to probes of ambient pods"
+    CiliumHostRouting "cilium-host-routing" Networks Warning Installation [CiliumConfig] "Cilium returns answers to probes of ambient pods"
         "For ambient mode, set Cilium's value bpf.hostLegacyRouting=true."
     /// Cilium has a ztunnel of its own.
-    CiliumZtunnel "cilium-ztunnel" Networks Error "Cilium has no ztunnel of its own"
+    CiliumZtunnel "cilium-ztunnel" Networks Error Installation [CiliumConfig] "Cilium has no ztunnel of its own"
         "Use one of both: unset Cilium's value encryption.type=ztunnel."
     /// Calico resolves services before the rules in a pod.
-    CalicoConnectTime "calico-connect-time" Networks Error "Calico resolves no service inside of pods"
+    CalicoConnectTime "calico-connect-time" Networks Error Installation [FelixConfiguration] "Calico resolves no service inside of pods"
         "Set bpfConnectTimeLoadBalancing: Disabled in the FelixConfiguration."
     /// Probes of pods with security groups of AWS fail.
-    AwsStrictGroups "aws-strict-groups" Networks Warning "AWS returns answers to probes of pods with security groups"
+    AwsStrictGroups "aws-strict-groups" Networks Warning Installation [DaemonSets] "AWS returns answers to probes of pods with security groups"
         "For ambient mode, set POD_SECURITY_GROUP_ENFORCING_MODE=standard, or DISABLE_TCP_EARLY_DEMUX=true on the init container."
     /// OVN-Kubernetes drops answers to probes of ambient pods.
-    OvnGatewayMode "ovn-gateway-mode" Networks Error "OVN-Kubernetes returns answers to probes of ambient pods"
+    OvnGatewayMode "ovn-gateway-mode" Networks Error Installation [OpenShiftNetwork] "OVN-Kubernetes returns answers to probes of ambient pods"
         "For ambient mode, set routingViaHost: true in gatewayConfig of the Cluster Network Operator."
     /// NetworkPolicies block HBONE.
-    PolicyBlocksHbone "policy-blocks-hbone" Policies Error "no NetworkPolicy blocks HBONE to pods of the mesh"
+    PolicyBlocksHbone "policy-blocks-hbone" Policies Error Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE to pods of the mesh"
         "Allow ingress to TCP port 15008 in one of these policies, from the same peers as the application's ports."
     /// NetworkPolicies block HBONE from some peers.
-    PolicyBlocksSome "policy-blocks-some" Policies Warning "no NetworkPolicy blocks HBONE from peers that it allows"
+    PolicyBlocksSome "policy-blocks-some" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks HBONE from peers that it allows"
         "Allow ingress to TCP port 15008 from these peers too."
     /// NetworkPolicies block all that comes in.
-    PolicyBlocksAll "policy-blocks-all" Policies Warning "no NetworkPolicy blocks everything to pods of the mesh"
+    PolicyBlocksAll "policy-blocks-all" Policies Warning Both [NetworkPolicies Pods Namespaces Agents Answers MeshNodes] "no NetworkPolicy blocks everything to pods of the mesh"
         "If the pod shall be reached, allow ingress to TCP port 15008."
 }
 
 impl Code {
-    /// The codes that only an installation that is still to come can have.
-    const BEFORE_INSTALLATION: &[Code] = &[
-        Code::KernelOld,
-        Code::RuntimeUntested,
-        Code::AgentInstalled,
-        Code::NoZtunnel,
-        Code::CiliumExclusive,
-        Code::CiliumSocketLb,
-        Code::CiliumHostRouting,
-        Code::CiliumZtunnel,
-        Code::CalicoConnectTime,
-        Code::AwsStrictGroups,
-        Code::OvnGatewayMode,
-    ];
-
     /// Whether it is a code of `millrace check --pre`.
     pub(crate) fn is_of_preflight(self) -> bool {
-        use Code::{NotReadable, PolicyBlocksAll, PolicyBlocksHbone, PolicyBlocksSome};
-        let shared = [NotReadable, PolicyBlocksHbone, PolicyBlocksSome, PolicyBlocksAll];
-        shared.contains(&self) || Code::BEFORE_INSTALLATION.contains(&self)
+        matches!(self.scope(), CodeScope::Installation | CodeScope::Both)
     }
 
     /// Whether it is a code of `millrace check`.
     pub(crate) fn is_of_check(self) -> bool {
-        let simulated = [Code::SettingsRefused, Code::SettingNotSimulated];
-        !Code::BEFORE_INSTALLATION.contains(&self) && !simulated.contains(&self)
+        matches!(self.scope(), CodeScope::Check | CodeScope::Both)
     }
 }
 
 impl Serialize for Code {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.word())
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -314,7 +331,7 @@ impl Finding {
             node: None,
             message: report::sanitize_text(&message.into()),
             hint: code.hint().to_owned(),
-            link: format!("{DOCS}#{}", code.word()),
+            link: format!("{DOCS}#{}", code.as_str()),
         }
     }
 

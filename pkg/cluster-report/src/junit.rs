@@ -15,7 +15,7 @@ pub fn render_junit(suite: &str, checks: &[CheckLine], findings: &[Finding], lea
         name: line.title.to_owned(),
         failed: line
             .severity
-            .map(|severity| (severity, line.code.word().to_owned(), failure_message(line, findings))),
+            .map(|severity| (severity, line.code.as_str().to_owned(), failure_message(line, findings))),
     };
     report::render_junit(suite, &checks.iter().map(case).collect::<Vec<_>>(), least)
 }

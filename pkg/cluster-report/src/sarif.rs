@@ -11,13 +11,13 @@ use crate::{
 #[must_use]
 pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> String {
     let rule = |line: &CheckLine| SarifRule {
-        code: line.code.word().to_owned(),
+        code: line.code.as_str().to_owned(),
         check: line.title.to_owned(),
-        help: format!("{} See {DOCS}#{}.", line.code.hint(), line.code.word()),
+        help: format!("{} See {DOCS}#{}.", line.code.hint(), line.code.as_str()),
         severity: Some(line.code.severity()),
     };
     let found = findings.iter().map(|finding| SarifResult {
-        code: finding.code.word().to_owned(),
+        code: finding.code.as_str().to_owned(),
         severity: finding.severity,
         message: finding.message.clone(),
         object: finding.object.path(),
@@ -25,7 +25,7 @@ pub fn render_sarif(tool: &str, checks: &[CheckLine], findings: &[Finding]) -> S
     });
     let unknown = checks.iter().flat_map(|line| {
         line.unknown.iter().map(|why| SarifResult {
-            code: line.code.word().to_owned(),
+            code: line.code.as_str().to_owned(),
             severity: Severity::Unknown,
             message: why.clone(),
             object: None,

@@ -343,7 +343,7 @@ fn each_finding_has_its_cause() {
         let [finding] = found.as_slice() else { panic!("{code:?}: {:#?}", report.findings) };
         assert_eq!(finding.object.title(), *object, "{code:?}");
         assert!(finding.message.contains(part), "{code:?}: {}", finding.message);
-        assert_eq!(finding.link, format!("docs/millrace.md#{}", code.word()));
+        assert_eq!(finding.link, format!("docs/millrace.md#{}", code.as_str()));
         let line = report.checks.iter().find(|line| line.title == code.check()).unwrap();
         assert_eq!((line.severity, line.findings), (Some(code.severity()), 1));
         // The worst of all findings decides; a node without an agent is no reason to fail.

@@ -25,7 +25,7 @@ fn codes(objects: NetworkObjects) -> Vec<&'static str> {
     let mut objects = objects;
     objects.daemon_sets.push(from(ztunnel()));
     let report = check_before_installation(&Cluster::default(), &objects);
-    report.findings.iter().map(|finding| finding.code.word()).collect()
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
 }
 
 fn cilium(data: Value) -> NetworkObjects {
@@ -101,7 +101,7 @@ fn nodes_and_agents_are_found() {
     let objects = NetworkObjects { daemon_sets: vec![from(agent)], ..NetworkObjects::default() };
     let report = check_before_installation(&cluster(nodes), &objects);
     let found: Vec<(&str, &str)> =
-        report.findings.iter().map(|finding| (finding.code.word(), finding.object.name.as_str())).collect();
+        report.findings.iter().map(|finding| (finding.code.as_str(), finding.object.name.as_str())).collect();
     assert_eq!(
         found,
         [

@@ -42,7 +42,7 @@ fn change() -> SimulatedChange {
 }
 
 fn codes(report: &SimulationReport) -> Vec<&'static str> {
-    report.findings.iter().map(|finding| finding.code.word()).collect()
+    report.findings.iter().map(|finding| finding.code.as_str()).collect()
 }
 
 #[test]
