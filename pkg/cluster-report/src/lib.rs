@@ -24,10 +24,7 @@ pub use policy::{
     Blocked, HBONE, IngressRule, IpBlock, NetworkPolicy, Peer, PolicyPort, PolicySpec, PortName, Selector,
     SelectorTerm, policy_effect,
 };
-pub use preflight::{
-    ConfigMap, FelixConfiguration, FelixSpec, NetworkObjects, OpenShiftDefaultNetwork, OpenShiftNetwork,
-    OpenShiftSpec, OvnConfig, OvnGateway, PreflightReport, check_before_installation,
-};
+pub use preflight::{NetworkObjects, PreflightReport, check_before_installation};
 pub use rows::{NodeDifferences, PodList, PodRow, VerifyReport, pod_list, verify_cluster};
 pub use sarif::render_sarif;
 pub use simulate::{NodeReply, SimulatedRow, SimulationReport, simulate_change};

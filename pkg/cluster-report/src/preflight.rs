@@ -4,11 +4,10 @@
 
 mod networks;
 
-use std::collections::BTreeMap;
-
-use model::{DaemonSet, Node, null_is_empty};
+use model::{DaemonSet, Node};
 use report::exit_status;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     check::{CheckLine, Missing, Verdict, check_lines, overall_verdict, policy_findings},
@@ -32,81 +31,11 @@ pub struct NetworkObjects {
     /// All DaemonSets.
     pub daemon_sets: Vec<DaemonSet>,
     /// The ConfigMap `cilium-config` of kube-system.
-    pub cilium: Option<ConfigMap>,
+    pub cilium: Option<Value>,
     /// Calico's FelixConfiguration `default`.
-    pub felix: Option<FelixConfiguration>,
+    pub felix: Option<Value>,
     /// Configuration of OpenShift's Cluster Network Operator.
-    pub openshift: Option<OpenShiftNetwork>,
-}
-
-/// A ConfigMap.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct ConfigMap {
-    /// Keys and values.
-    #[serde(deserialize_with = "null_is_empty")]
-    pub data: BTreeMap<String, String>,
-}
-
-/// Calico's settings of its agents.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct FelixConfiguration {
-    /// The specification.
-    pub spec: FelixSpec,
-}
-
-/// `spec` of a FelixConfiguration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct FelixSpec {
-    /// Whether the data plane is eBPF.
-    pub bpf_enabled: bool,
-    /// `TCP`, `Enabled` or `Disabled`; empty: the default, which covers TCP.
-    pub bpf_connect_time_load_balancing: String,
-}
-
-/// OpenShift's Cluster Network Operator: the object `cluster` of `networks.operator.openshift.io`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct OpenShiftNetwork {
-    /// The specification.
-    pub spec: OpenShiftSpec,
-}
-
-/// `spec` of OpenShift's network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OpenShiftSpec {
-    /// The first network of pods.
-    pub default_network: OpenShiftDefaultNetwork,
-}
-
-/// The first network of pods.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OpenShiftDefaultNetwork {
-    /// `OVNKubernetes` or another one.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Settings of OVN-Kubernetes.
-    pub ovn_kubernetes_config: OvnConfig,
-}
-
-/// Settings of OVN-Kubernetes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OvnConfig {
-    /// How packets leave the node.
-    pub gateway_config: OvnGateway,
-}
-
-/// How packets leave the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OvnGateway {
-    /// Whether they pass the node's network stack.
-    pub routing_via_host: bool,
+    pub openshift: Option<Value>,
 }
 
 /// The answer of `millrace check --pre`.

@@ -1,6 +1,7 @@
 //! Options of primary networks.
 
 use model::TemplateContainer;
+use serde_json::Value;
 
 use super::{NETWORKS, NetworkObjects};
 use crate::finding::{Code, Finding, ObjectName};
@@ -23,7 +24,7 @@ fn of_network(code: Code, object: ObjectName, message: &str, section: &str) -> F
 
 fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
     let Some(config) = &objects.cilium else { return Vec::new() };
-    let value = |key: &str| config.data.get(key).map(String::as_str);
+    let value = |key: &str| config.get("data")?.get(key)?.as_str();
     let is_on = |key: &str| value(key) == Some("true");
     let replaces = matches!(value("kube-proxy-replacement"), Some("true" | "strict" | "partial"));
     let rows = [
@@ -47,8 +48,9 @@ fn cilium_findings(objects: &NetworkObjects) -> Vec<Finding> {
 }
 
 fn calico_finding(objects: &NetworkObjects) -> Option<Finding> {
-    let spec = &objects.felix.as_ref()?.spec;
-    if !spec.bpf_enabled || spec.bpf_connect_time_load_balancing == "Disabled" {
+    let spec = objects.felix.as_ref()?.get("spec")?;
+    let balancing = spec.get("bpfConnectTimeLoadBalancing").and_then(Value::as_str);
+    if spec.get("bpfEnabled") != Some(&Value::Bool(true)) || balancing == Some("Disabled") {
         return None;
     }
     let object = ObjectName::in_namespace("FelixConfiguration", "", "default");
@@ -76,8 +78,9 @@ fn aws_finding(objects: &NetworkObjects) -> Option<Finding> {
 }
 
 fn ovn_finding(objects: &NetworkObjects) -> Option<Finding> {
-    let network = &objects.openshift.as_ref()?.spec.default_network;
-    if network.kind != "OVNKubernetes" || network.ovn_kubernetes_config.gateway_config.routing_via_host {
+    let network = objects.openshift.as_ref()?.pointer("/spec/defaultNetwork")?;
+    let via_host = network.pointer("/ovnKubernetesConfig/gatewayConfig/routingViaHost");
+    if network.get("type")? != "OVNKubernetes" || via_host == Some(&Value::Bool(true)) {
         return None;
     }
     let object = ObjectName::in_namespace("Network", "", "cluster");
