@@ -15,11 +15,10 @@ use std::{
 
 use agent::{AgentNotice, NoticeSubject};
 use daemon_settings::{AgentIdentity, DaemonSettings};
-use model::{PodUid, Reason};
+use model::Reason;
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
-    CaptureState, KernelView, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason,
-    StateReport,
+    CaptureState, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason, StateReport,
 };
 use retry::LastError;
 use telemetry::debug::{InspectionFuture, StateInspector};
@@ -267,22 +266,10 @@ impl StateCollector {
         state.pods.push(PodState {
             namespace: namespace.clone(),
             name: pod.clone(),
-            uid: PodUid::default(),
-            ips: Vec::new(),
             phase: "Running".to_owned(),
             capture: CaptureState::Outside,
-            mode: None,
-            message: String::new(),
             reason: StateReason { code: reason.code().to_owned(), message: reason.to_string() },
-            last_transition_time: None,
-            redirection_annotation: None,
-            kernel: KernelView::default(),
-            ztunnel: None,
-            unconfirmed: None,
-            problem: None,
-            privilege: None,
-            exceptions: Vec::new(),
-            refused_exceptions: Vec::new(),
+            ..PodState::default()
         });
     }
 

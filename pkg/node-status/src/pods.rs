@@ -14,7 +14,7 @@ use enrolment::{
 use model::PodUid;
 use node_plan::ZtunnelFallback;
 use pod_status::{Evidence, MeshMembership, PodLife, ProxyEvidence, RulesEvidence};
-use report::{CaptureState, KernelView, PodState, RedirectionMode, StateReason, ZtunnelView};
+use report::{CaptureState, PodState, RedirectionMode, StateReason, ZtunnelView};
 
 use crate::inpod;
 
@@ -113,24 +113,16 @@ fn pod_from_api(known: &KnownPod) -> PodState {
     let mut ips = known.pod.status.ips();
     ips.extend(known.reported_ips.iter().filter(|ip| !ips.contains(ip)).copied().collect::<Vec<_>>());
     PodState {
-        message: String::new(),
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         ips,
         phase: known.pod.status.phase.clone(),
-        capture: CaptureState::Unknown,
-        mode: None,
         reason: reason_of(&known.standing),
         last_transition_time: known.since.map(wire::rfc3339),
         redirection_annotation: meta.annotations.get(AMBIENT_REDIRECTION).cloned(),
-        kernel: KernelView::default(),
-        ztunnel: None,
         unconfirmed: known.doubted.then(|| DOUBT.to_owned()),
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

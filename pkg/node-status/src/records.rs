@@ -181,7 +181,6 @@ fn pod_of_record(record: &PodRecord) -> PodState {
     };
     let why_unobserved = is_sidecar.then(|| why_unobserved.to_owned());
     PodState {
-        message: String::new(),
         namespace: record.namespace.clone(),
         name: record.name.clone(),
         uid: uid_of(record),
@@ -192,14 +191,8 @@ fn pod_of_record(record: &PodRecord) -> PodState {
         mode: is_sidecar.then_some(RedirectionMode::Sidecar),
         reason: StateReason { code: record.decision.clone(), message: reason_text(record) },
         last_transition_time: Some(record.at.clone()),
-        redirection_annotation: None,
         kernel: KernelView { unobserved: why_unobserved, ..KernelView::default() },
-        ztunnel: None,
-        unconfirmed: None,
-        problem: None,
-        privilege: None,
-        exceptions: Vec::new(),
-        refused_exceptions: Vec::new(),
+        ..PodState::default()
     }
 }
 

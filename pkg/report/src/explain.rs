@@ -62,15 +62,9 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         let found = unknown::unknown_pod_finding(state, namespace, name);
         let explanation = Explanation {
             pod: sanitize_text(&format!("{namespace}/{name}")),
-            found: false,
-            capture: None,
-            mode: None,
             verdict: found.verdict,
-            code: String::new(),
-            message: String::new(),
             details: [unknown::similar_names(state, namespace, name), of_unobserved(state)].concat(),
-            advice: Vec::new(),
-            node_problems: Vec::new(),
+            ..Explanation::default()
         };
         return join_finding(explanation, found, faults);
     };
@@ -92,11 +86,8 @@ pub fn explain_pod(state: &StateReport, namespace: &str, name: &str) -> Explanat
         capture: Some(pod.capture),
         mode: pod.mode,
         verdict: found.verdict,
-        code: String::new(),
-        message: String::new(),
         details: [sentences::of_pod(state, pod, &found.message), of_unobserved(state)].concat(),
-        advice: Vec::new(),
-        node_problems: Vec::new(),
+        ..Explanation::default()
     };
     join_finding(explanation, found, faults)
 }
