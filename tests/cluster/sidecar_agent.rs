@@ -212,7 +212,7 @@ fn pods_from_before_the_plugin_are_known_where_the_agent_may_watch_pods() {
     let bare = ("sidecar-rules-missing", "bypassing", "sidecar", 1);
     let _ = says(container, &title("bare"), bare, &["bypasses the mesh"]);
     let plain = ("not-injected", "outside", "-", 0);
-    let _ = says(container, &title("plain"), plain, &["it has no sidecar"]);
+    let _ = says(container, &title("plain"), plain, &["it was not injected"]);
     assert_eq!(explain(container, &title("nobody")).code, "no-such-pod");
     assert_eq!(list(container, &["--bypassing"]), (1, vec![title("bare")]));
     let (status, text) = verify(container);

@@ -43,15 +43,15 @@ model::word_enum! {
         /// The pod is not in ambient mode, because it has a sidecar.
         HasSidecar = "sidecar", "it has a sidecar (annotation sidecar.istio.io/status)",
         /// `istio-init` makes the rules.
-        HasIstioInit = "istio-init", "its istio-init container sets up redirection",
+        HasIstioInit = "istio-init", "its own init container istio-init sets up the redirection to its sidecar",
         /// `DISABLE_ENVOY` is set on the proxy.
-        EnvoyDisabled = "envoy-disabled", "DISABLE_ENVOY is true on its istio-proxy",
+        EnvoyDisabled = "envoy-disabled", "its container istio-proxy has DISABLE_ENVOY=true, so no proxy would accept its traffic",
         /// The pod's annotation says that it has a sidecar, as Istio reads it, but it has none: nothing captures its traffic.
-        NoProxy = "no-proxy", "its annotation sidecar.istio.io/status says that it has a sidecar, and it has no container istio-proxy",
+        NoProxy = "no-proxy", "it was injected but has no container named istio-proxy, so no proxy would accept its traffic",
         /// The proxy is a gateway or waypoint.
-        NotSidecarProxy = "not-a-sidecar", "its istio-proxy is not a sidecar (second argument)",
+        NotSidecarProxy = "not-a-sidecar", "its istio-proxy is a gateway or a waypoint and not a sidecar",
         /// The pod refuses injection.
-        InjectionRefused = "injection-refused", "sidecar.istio.io/inject is false",
+        InjectionRefused = "injection-refused", "it requests no sidecar (sidecar.istio.io/inject is false)",
         /// The pod was not injected.
         NotInjected = "not-injected", "it was not injected (no annotation sidecar.istio.io/status)",
         /// Interception mode is `NONE`.

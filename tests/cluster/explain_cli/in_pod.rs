@@ -36,7 +36,7 @@ fn captured_held_and_refused() {
         &fixture.container,
         "istio-system/ztunnel-a",
         ("ztunnel", "outside", "-", 0),
-        &["it is ztunnel"],
+        &["it is the node's ztunnel"],
     );
 
     let ip = probed.ip(false);
@@ -154,7 +154,7 @@ fn a_deleted_pod_whose_sandbox_is_gone_raises_no_alarm() {
     let _ = web.sandbox.delete().unwrap();
     let _ = ztunnel.wait_for_state(&web.sandbox.pod.uid, WorkloadState::Gone);
     let ended = ("terminated", "outside", "-", 0);
-    let _ = says(&fixture.container, "mesh/web", ended, &["it has ended"]);
+    let _ = says(&fixture.container, "mesh/web", ended, &["its containers have ended"]);
     assert_eq!(list(&fixture.container, &["--bypassing"]), (0, Vec::new()));
     let (status, text) = verify(&fixture.container);
     assert!(status == 0, "{text}");

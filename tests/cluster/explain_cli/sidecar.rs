@@ -124,7 +124,7 @@ impl Plain {
             &self.container,
             "kube-system/dns",
             ("excluded-namespace", "outside", "-", 0),
-            &["its namespace is excluded"],
+            &["its namespace is in kubernetes.exclude_namespaces"],
         );
         // Asked for before the agent removes the record, because the pod's namespace is gone.
         let strange = |pod| istio::annotated(pod, "traffic.sidecar.istio.io/excludeOutboundPorts", "http");
@@ -133,7 +133,8 @@ impl Plain {
         let _ = says(&self.container, "shop/strange", failed, &["its last ADD failed at"]);
         let _ = says(&self.container, "shop/unknown", ("no-record", "-", "-", 2), &["ambient mode is off"]);
         let own = format!("kube-system/{AGENT}");
-        let _ = says(&self.container, &own, ("agent-pod", "outside", "-", 0), &["it is the agent itself"]);
+        let _ =
+            says(&self.container, &own, ("agent-pod", "outside", "-", 0), &["it is the node agent itself"]);
         assert_eq!(list(&self.container, &["--bypassing"]), (1, vec!["shop/flushed".to_owned()]));
         assert_eq!(verify(&self.container).0, 1);
     }
