@@ -25,7 +25,6 @@ use telemetry::{
 };
 use tokio::{
     runtime,
-    signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
     task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
@@ -44,7 +43,7 @@ use crate::{
     pod_repair, pod_source,
     preflight::{self, PreflightOutcome},
     proof_sampler::{ProofMetrics, ProofSampler},
-    shutdown::{self, ShutdownVerdict},
+    shutdown::{self, ShutdownVerdict, TerminationSignals},
     state_collector::{self, StateCollector},
     supervise::{self, VitalTasks, restart_on_panic},
     uninstall::Uninstallation,
@@ -414,22 +413,6 @@ async fn shutdown_signal(mut stopped: watch::Receiver<()>) {
     drop(stopped.changed().await); // an error: whoever would say so has gone
 }
 
-/// The signals that end the process. One that arrives during the start waits until all parts are there to be ended.
-struct TerminationSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl TerminationSignals {
-    fn listen() -> Result<TerminationSignals> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(TerminationSignals {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-}
-
 /// The name of the signal that came.
 async fn wait_for_shutdown(
     signals: &mut TerminationSignals,
@@ -437,8 +420,7 @@ async fn wait_for_shutdown(
     dead: &mut mpsc::Receiver<String>,
 ) -> Result<&'static str> {
     tokio::select! {
-        _ = signals.terminate.recv() => Ok("SIGTERM"),
-        _ = signals.interrupt.recv() => Ok("SIGINT"),
+        signal = signals.next_signal() => Ok(signal),
         _ = ended => bail!("the installer has ended by itself, which it never should"),
         Some(what) = dead.recv() => bail!("{what}: the process ends, to begin anew"),
     }

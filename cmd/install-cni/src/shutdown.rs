@@ -10,10 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, Result};
 use kubeio::{ApiErrorKind, Error, KubeClient, ObjectRef};
 use model::{DaemonSet, Namespace, Node, Pod};
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{sleep, timeout},
+};
 
 use daemon_settings::{AgentIdentity, CleanupOnExit};
 
@@ -22,6 +26,30 @@ mod verdict;
 
 pub(crate) use verdict::ShutdownVerdict;
 use verdict::{ApiAnswer, ApiAnswers, RoundOutcome};
+
+/// The signals that end a process. One that arrives during the start waits until all parts are there to be ended.
+pub(crate) struct TerminationSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl TerminationSignals {
+    pub(crate) fn listen() -> Result<TerminationSignals> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(TerminationSignals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Returns the name of the signal that came.
+    pub(crate) async fn next_signal(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
 
 /// Facts that the agent has learned about itself while it ran, as far as its shutdown needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

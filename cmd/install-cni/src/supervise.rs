@@ -3,14 +3,14 @@
 
 use std::{
     any::Any,
-    future::{Future, poll_fn},
+    future::Future,
     panic::{self, AssertUnwindSafe},
-    pin::{Pin, pin},
-    task::Poll,
+    pin::Pin,
     thread,
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use retry::{Attempts, Backoff};
 use tokio::{
     sync::mpsc::{self, Receiver, Sender},
@@ -53,16 +53,7 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
 
 /// Waits for a task; an error: it panicked, and what it said.
 async fn catch_panic(task: impl Future<Output = ()>) -> Result<(), String> {
-    let mut task = pin!(task);
-    poll_fn(|context| {
-        // After a panic it is not polled once more.
-        match panic::catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
-            Err(payload) => Poll::Ready(Err(panic_message(&*payload))),
-        }
-    })
-    .await
+    AssertUnwindSafe(task).catch_unwind().await.map_err(|payload| panic_message(&*payload))
 }
 
 /// Runs a task until it ends. One that panics begins again with what it `keeps`, after a pause.

@@ -12,16 +12,12 @@ use kubeio::{ApiConnection, LeaseElector};
 use model::parse_go_bool;
 use node_taint::{TaintController, TaintOptions, check_selector, lease_options, run_while_leading};
 use telemetry::logging::{self, LogOptions};
-use tokio::{
-    runtime,
-    signal::unix::{Signal, SignalKind, signal},
-    time::timeout,
-};
+use tokio::{runtime, time::timeout};
 use tracing::{info, warn};
 
 use node_status::error_text;
 
-use crate::{cluster, supervise};
+use crate::{cluster, shutdown::TerminationSignals, supervise};
 
 /// Name of the program, as Istio's manifests call it.
 const PROGRAM: &str = "istio-cni-taint";
@@ -176,20 +172,20 @@ fn start_controller(settings: TaintSettings, log: LogOptions) -> Result<()> {
 }
 
 async fn run_controller(settings: TaintSettings) -> Result<()> {
-    let mut signals = EndSignals::listen()?;
-    let Some(client) = signals.run_until_signal(cluster::connect_to_api(&settings.api)).await else {
+    let mut signals = TerminationSignals::listen()?;
+    let Some(client) = run_until_signal(&mut signals, cluster::connect_to_api(&settings.api)).await else {
         return Ok(());
     };
     let controller = TaintController::new(client.clone(), settings.options);
     if !settings.run_as_daemon {
-        let Some(done) = signals.run_until_signal(controller.run_once()).await else {
+        let Some(done) = run_until_signal(&mut signals, controller.run_once()).await else {
             bail!("a signal came before all nodes were evaluated");
         };
         return Ok(done?);
     }
     let identity = fs::read_to_string(RANDOM_ID).with_context(|| format!("cannot read {RANDOM_ID}"))?;
     let mut elector = LeaseElector::new(client, lease_options(&settings.lease_name, identity.trim()));
-    signals.run_until_signal(run_while_leading(&mut elector, || controller.run())).await;
+    run_until_signal(&mut signals, run_while_leading(&mut elector, || controller.run())).await;
     release_lease(&elector).await;
     Ok(())
 }
@@ -202,31 +198,14 @@ async fn release_lease(elector: &LeaseElector) {
     }
 }
 
-/// The signals that end the program.
-struct EndSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl EndSignals {
-    fn listen() -> Result<EndSignals> {
-        let listen = |kind| signal(kind).context("cannot listen for signals");
-        Ok(EndSignals {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    /// Returns the result of the work; `None` if a signal came first.
-    async fn run_until_signal<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let signal = tokio::select! {
-            done = work => return Some(done),
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        };
-        info!(target: "taint", signal, "the controller ends");
-        None
-    }
+/// Returns the result of the work; `None` if a signal came first.
+async fn run_until_signal<T>(signals: &mut TerminationSignals, work: impl Future<Output = T>) -> Option<T> {
+    let signal = tokio::select! {
+        done = work => return Some(done),
+        signal = signals.next_signal() => signal,
+    };
+    info!(target: "taint", signal, "the controller ends");
+    None
 }
 
 #[cfg(test)]

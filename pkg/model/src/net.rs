@@ -19,6 +19,15 @@ impl Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
+    /// Its number as people write it, 4 or 6.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Family::V4 => 4,
+            Family::V6 => 6,
+        }
+    }
+
     /// `0.0.0.0` or `::`.
     #[must_use]
     pub fn unspecified_address(self) -> IpAddr {

@@ -4,8 +4,6 @@ use model::Family;
 use report::{Comparison, FirewallRule};
 use rules::{ObservedLine, RuleLine};
 
-use crate::node::family_number;
-
 /// A rule of the firewall in the form of a save, and in ours.
 pub(super) struct ShownRule {
     shown: FirewallRule,
@@ -15,7 +13,7 @@ pub(super) struct ShownRule {
 pub(super) fn shown_rule(place: &str, family: Family, observed: &ObservedLine) -> ShownRule {
     let shown = FirewallRule {
         netns: place.to_owned(),
-        family: family_number(family),
+        family: family.number(),
         table: observed.line.table.as_str().to_owned(),
         chain: observed.line.chain.clone(),
         rule: observed.text.clone(),

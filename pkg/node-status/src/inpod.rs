@@ -22,7 +22,7 @@ use rules::ChainSet;
 
 use crate::{
     firewall::{compare_shown_rules, shown_rule, to_observed_line},
-    node::{compare_members, family_number},
+    node::compare_members,
 };
 
 /// Fills in the node's part.
@@ -78,7 +78,7 @@ fn compare_probe_rules(
         let changes = probes.plan_changes(&observed);
         let differs = changes.reasons().map(|(family, what)| StateDifference {
             kind,
-            family: family.map(family_number),
+            family: family.map(Family::number),
             object: what,
         });
         shown.differences = differs.collect();
@@ -258,8 +258,7 @@ pub(super) fn verify_rules(
             pod.kernel.observed_at = Some(now);
             pod.kernel.observed.clear();
             if snapshot.is_complete() {
-                let names: Vec<String> =
-                    families.iter().map(|family| format!("IPv{}", family_number(*family))).collect();
+                let names: Vec<String> = families.iter().map(|family| family.to_string()).collect();
                 let observed = if enrolled_pod.options.open {
                     "it has no rules, as no ztunnel is connected, and its policy route is in place"
                 } else {

@@ -85,7 +85,7 @@ fn compare_rule_places(steps: &[Operation], network: &mut NetworkState) {
         })
         .map(|(family, what)| StateDifference {
             kind: DifferenceKind::Changed,
-            family: Some(family_number(family)),
+            family: Some(family.number()),
             object: what,
         })
         .collect();
@@ -146,17 +146,10 @@ fn compare_network(
     }
 }
 
-pub(super) fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => 4,
-        Family::V6 => 6,
-    }
-}
-
 pub(super) fn policy_rule(place: &str, rule: &PathRule) -> PolicyRuleState {
     PolicyRuleState {
         netns: place.to_owned(),
-        family: family_number(rule.family),
+        family: rule.family.number(),
         priority: rule.priority,
         mark: rule.mark.map(|mark| mark.value),
         mask: rule.mark.map(|mark| mark.mask),

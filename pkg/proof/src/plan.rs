@@ -46,7 +46,7 @@ impl PlannedPath {
     pub(crate) fn to_row(&self, result: ProofResult, message: String) -> ProofPath {
         ProofPath {
             name: self.name.to_owned(),
-            family: family_number(Family::of_ip(self.packet.dest.ip())),
+            family: Family::of_ip(self.packet.dest.ip()).number(),
             protocol: self.packet.protocol.as_str().to_owned(),
             destination: self.packet.dest.to_string(),
             result,
@@ -148,7 +148,7 @@ fn plan_family(family: Family, rules: &RuleSet, proxy: ProxyIdentity) -> Vec<Res
 fn untestable_path(family: Family) -> ProofPath {
     ProofPath {
         name: "application-tcp".to_owned(),
-        family: family_number(family),
+        family: family.number(),
         protocol: TransportProtocol::Tcp.as_str().to_owned(),
         destination: String::new(),
         result: ProofResult::NotTestable,
@@ -236,13 +236,6 @@ impl Candidates {
             PacketVerdict::Redirected(port) => Some((packet, port)),
             _ => None,
         })
-    }
-}
-
-pub(crate) fn family_number(family: Family) -> u8 {
-    match family {
-        Family::V4 => 4,
-        Family::V6 => 6,
     }
 }
 

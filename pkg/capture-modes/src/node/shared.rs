@@ -11,17 +11,13 @@ const MODE: u32 = 0o644;
 
 /// Writes it, if its content differs.
 pub(crate) fn write_shared_config(settings: &CaptureSettings, desired: &DesiredState) -> Result<(), Reason> {
-    let number = |family| match family {
-        Family::V4 => 4,
-        Family::V6 => 6,
-    };
     let shared = SharedConfig {
         ztunnel_ready: desired.active.is_some(),
         redirect_mode: "iptables".to_owned(),
         node: Some(SharedNode {
             active: desired.active.map(node_plan::ZtunnelSlot::number),
             fallback: desired.fallback.to_string(),
-            families: desired.families().into_iter().map(number).collect(),
+            families: desired.families().into_iter().map(Family::number).collect(),
             config: serde_json::to_value(&settings.node).map_err(|error| error.to_string())?,
         }),
     };

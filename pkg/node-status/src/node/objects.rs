@@ -10,7 +10,7 @@ use node_plan::{DesiredInside, DesiredNode, ObservedInside, ObservedState, PathR
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
 use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
 
-use super::{family_number, policy_rule};
+use super::policy_rule;
 use crate::firewall::{ShownRule, shown_rule, to_observed_line};
 
 /// Objects of one place, or of all.
@@ -170,7 +170,7 @@ fn route_state(place: &str, route: &PathRoute) -> RouteState {
     };
     RouteState {
         netns: place.to_owned(),
-        family: family_number(route.family),
+        family: route.family.number(),
         table: route.table.0,
         destination: route.dst.map_or_else(|| "default".to_owned(), |dst| route_destination(&dst)),
         kind: kind.to_owned(),

@@ -10,8 +10,6 @@ use report::{
     StateDifference,
 };
 
-use crate::node::family_number;
-
 /// The parts of the node's network that concern single pods.
 pub(crate) struct NodeNetwork<'a> {
     members: Option<&'a [SetMember]>,
@@ -40,7 +38,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Routes that are missing and concern an address: its own, and those for all.
     fn lost_for(&self, ip: IpAddr) -> impl Iterator<Item = &RouteState> {
-        let (text, family) = (ip.to_string(), family_number(Family::of_ip(ip)));
+        let (text, family) = (ip.to_string(), Family::of_ip(ip).number());
         let concerns = move |route: &&&RouteState| {
             route.family == family && (route.destination == text || route.destination == EVERYTHING)
         };
@@ -49,7 +47,7 @@ impl<'a> NodeNetwork<'a> {
 
     /// Something is missing, so that an address's traffic may bypass the mesh.
     fn may_bypass(&self, ip: IpAddr) -> bool {
-        let of = family_number(Family::of_ip(ip));
+        let of = Family::of_ip(ip).number();
         self.broken.iter().any(|rule| rule.concerns_family(of))
             || self.lost_for(ip).any(|route| route.gateway.is_none())
     }
@@ -99,7 +97,7 @@ pub(crate) fn judge_on_node(
     let mut leaks = false;
     for ip in shown.ips.clone() {
         let KernelView { differences, observed: in_place, .. } = &mut shown.kernel;
-        let of = family_number(Family::of_ip(ip));
+        let of = Family::of_ip(ip).number();
         let broken = network.broken.iter().filter(|rule| rule.concerns_family(of));
         let broken: Vec<String> = broken.map(|rule| format!("on the node: {rule}")).collect();
         let lost: Vec<&RouteState> = network.lost_for(ip).collect();
