@@ -117,7 +117,7 @@ impl NodeProbes {
     /// interface.
     pub fn ensure_sets(&mut self) -> Result<(), Error> {
         for family in self.rules.families.clone() {
-            let _ = self.sets.create_set(&probe_set_spec(family)?)?;
+            self.sets.create_set(&probe_set_spec(family)?)?;
         }
         self.branch_error.take().map_or(Ok(()), Err)
     }
@@ -159,7 +159,7 @@ impl NodeProbes {
     fn add_all(&mut self, pairs: &BTreeMap<IpAddr, PodUid>) -> Result<(), Error> {
         for family in self.rules.families.clone() {
             let of = pairs.iter().filter(|(ip, _)| Family::of_ip(**ip) == family);
-            self.sets.add_owned(&probe_set_spec(family)?, of.map(|(ip, uid)| (*ip, uid)))?;
+            self.sets.add_owned(&probe_set_spec(family)?.name, of.map(|(ip, uid)| (*ip, uid)))?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl NodeProbes {
             found.keys().filter(|ip| !desired.contains_key(*ip) || !captured(ip)).copied().collect();
         self.add_all(&missing)?;
         for ip in &left {
-            let _ = self.sets.remove_member(&probe_set_spec(Family::of_ip(*ip))?, *ip)?;
+            let _ = self.sets.remove_member(&probe_set_spec(Family::of_ip(*ip))?.name, *ip)?;
         }
         Ok((missing.len(), left.len()))
     }
@@ -227,5 +227,5 @@ pub const fn probe_set_name(family: Family) -> &'static str {
 }
 
 fn probe_set_spec(family: Family) -> Result<SetSpec, Error> {
-    Ok(SetSpec::new(SetName::new(probe_set_name(family))?, family).with_comments())
+    Ok(SetSpec { name: SetName::new(probe_set_name(family))?, family })
 }

@@ -5,9 +5,7 @@ use std::fmt;
 
 use netlink::{Errno, Malformed};
 
-pub(crate) const FIND_TYPE: Errno = Errno(4098);
 pub(crate) const MEMBER: Errno = Errno(4103);
-pub(crate) const COMMENT: Errno = Errno(4112);
 
 /// Why a step failed: netlink's error, with ipset's numbers in words.
 #[derive(Debug)]
@@ -59,20 +57,11 @@ const KNOWN: &[(u16, &str, &str)] = &[
     (4098, "IPSET_ERR_FIND_TYPE", "no such type of set, or not this revision of it"),
     (4099, "IPSET_ERR_MAX_SETS", "as many sets as there can be"),
     (4100, "IPSET_ERR_BUSY", "in use by a firewall rule, another set or a listing"),
-    (4101, "IPSET_ERR_EXIST_SETNAME2", "the second name is missing (swap) or taken (rename)"),
-    (4102, "IPSET_ERR_TYPE_MISMATCH", "the sets are of different types"),
     (4103, "IPSET_ERR_EXIST", "a member already, or not a member"),
-    (4104, "IPSET_ERR_INVALID_CIDR", "invalid prefix length"),
-    (4105, "IPSET_ERR_INVALID_NETMASK", "invalid netmask"),
-    (4106, "IPSET_ERR_INVALID_FAMILY", "address family not possible for this type of set"),
-    (4107, "IPSET_ERR_TIMEOUT", "the set has no timeouts"),
     (4108, "IPSET_ERR_REFERENCED", "in use by a firewall rule or another set"),
     (4109, "IPSET_ERR_IPADDR_IPV4", "not an IPv4 address"),
     (4110, "IPSET_ERR_IPADDR_IPV6", "not an IPv6 address"),
-    (4111, "IPSET_ERR_COUNTER", "the set has no counters"),
     (4112, "IPSET_ERR_COMMENT", "the set has no comments"),
-    (4113, "IPSET_ERR_INVALID_MARKMASK", "invalid mask of marks"),
-    (4114, "IPSET_ERR_SKBINFO", "the set has no packet metadata"),
     (4352, "IPSET_ERR_HASH_FULL", "the set is full"),
     (4353, "IPSET_ERR_HASH_ELEM", "the unspecified address cannot be a member"),
 ];

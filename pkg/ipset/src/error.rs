@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::{Family, IpsetCause, SetName};
+use crate::{IpsetCause, SetName};
 
 /// Which operation failed, on which set, and why.
 #[derive(Debug, thiserror::Error)]
@@ -39,22 +39,6 @@ pub enum Error {
         desired: String,
         /// Description of the set that is there.
         found: String,
-    },
-    /// The kernel, or the set that is there, does not keep comments.
-    #[error("no comments can be kept in set {set}")]
-    NoComments {
-        /// The set.
-        set: SetName,
-    },
-    /// An address of the other family than its set's; the kernel was not asked.
-    #[error("{ip} cannot be a member of set {set}, which holds {family} addresses")]
-    WrongFamily {
-        /// The address.
-        ip: IpAddr,
-        /// The set.
-        set: SetName,
-        /// Family of the set.
-        family: Family,
     },
     /// A member was not added.
     #[error("cannot add {ip} to set {set}: {source}")]

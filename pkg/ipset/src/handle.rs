@@ -1,20 +1,17 @@
 //! The handle, and what it does with whole sets.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use model::PodUid;
 use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
 
-use crate::message::{self, RequestBuilder, attr};
+use crate::message::RequestBuilder;
 use crate::own_members::{MemberSum, OwnMembers};
-use crate::{
-    CreateOutcome, Error, HASH_IP, IpsetCause, RemoveOutcome, SetEntry, SetInfo, SetName, SetSpec, cause,
-    reply,
-};
+use crate::{Error, IpsetCause, RemoveOutcome, SetInfo, SetName, SetSpec, reply, set::HASH_IP};
 
 /// Versions of the protocol that we speak: 7 since Linux 4.20, 6 since 2.6.39.
 const PROTOCOLS: (u8, u8) = (6, 7);
-/// Newest revision of `hash:ip` that we know; later ones have more options only.
-const NEWEST_REVISION: u8 = 4;
-/// The revision from which on `hash:ip` has comments.
-const COMMENTS_SINCE: u8 = 2;
 /// How often a set is asked for that others make and destroy meanwhile.
 const CREATE_ATTEMPTS: u32 = 8;
 
@@ -41,32 +38,31 @@ impl IpsetHandle {
         let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(open_error)?;
         let asking = RequestBuilder { protocol: PROTOCOLS.1 };
         let replies = socket.get(asking.protocol_versions()).map_err(open_error)?;
-        let (oldest, newest) =
-            version_range(&replies, message::PROTOCOL, attr::PROTOCOL).map_err(Error::Open)?;
+        let (oldest, newest) = version_range(&replies).map_err(|error| Error::Open(error.into()))?;
         let protocol =
             newest_common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
         Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
     }
 
-    /// Makes a set, unless one of that name, type, family and comment support is there. Its sizes are left as they
-    /// are then.
+    /// Makes a set, unless one of that name, type, family and comment support is there.
     ///
     /// # Errors
     ///
-    /// [`Error::Different`] if another set has the name, [`Error::NoComments`] if the kernel is too old for them,
-    /// [`Error::Create`].
-    pub fn create_set(&mut self, spec: &SetSpec) -> Result<CreateOutcome, Error> {
+    /// [`Error::Different`] if another set has the name, [`Error::Create`].
+    pub fn create_set(&mut self, spec: &SetSpec) -> Result<(), Error> {
         let failed = |source| Error::Create { set: spec.name.clone(), source };
-        let revision = self.choose_revision(spec)?;
         for _ in 0..CREATE_ATTEMPTS {
-            match self.socket.request(self.requests.create(spec, revision)) {
-                Ok(()) => return Ok(CreateOutcome::Yes),
+            match self.socket.request(self.requests.create(spec)) {
+                Ok(()) => return Ok(()),
                 Err(refused) if refused.errno() == Some(Errno::EXIST) => {}
                 Err(other) => return Err(failed(other.into())),
             }
             match self.find_header(&spec.name).map_err(failed)? {
-                Some(found) if spec.is_served_by(&found) => return Ok(CreateOutcome::Existed),
-                Some(found) => return Err(different_error(&spec.name, spec.to_string(), &found)),
+                Some(found) if spec.is_served_by(&found) => return Ok(()),
+                Some(found) => {
+                    let desired = format!("{HASH_IP} {} with comments", spec.family);
+                    return Err(different_error(&spec.name, desired, &found));
+                }
                 None => {} // destroyed meanwhile
             }
         }
@@ -78,7 +74,7 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::ListSets`].
-    pub fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
+    fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
         let listing = |source: IpsetCause| Error::ListSets(source);
         let replies =
             self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
@@ -150,20 +146,23 @@ impl IpsetHandle {
         Ok(all.hashes.wrapping_sub(own.member_sum(set).hashes))
     }
 
-    /// The members of a set, in the kernel's order; none if there is no such set.
+    /// The members of a set with their owners; none if there is no such set.
     ///
-    /// A member that is there all the time is listed exactly once, whatever else comes and goes meanwhile. One that is
-    /// removed at that moment may be listed without its comment, which the kernel frees first.
+    /// A member that is there all the time is listed, whatever else comes and goes meanwhile. One that is removed at that moment
+    /// may be listed without its owner, which the kernel frees first.
     ///
     /// # Errors
     ///
     /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::List`].
-    pub fn list_members(&mut self, set: &SetName) -> Result<Option<Vec<SetEntry>>, Error> {
+    pub fn member_owners(
+        &mut self,
+        set: &SetName,
+    ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
         let failed = |source| Error::List { set: set.clone(), source };
         let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
             return Ok(None);
         };
-        let mut members = Vec::new();
+        let mut members = BTreeMap::new();
         for part in replies.iter() {
             match reply::parse_header(&part).map_err(|malformed| failed(malformed.into()))? {
                 Some(found) if found.kind != HASH_IP => {
@@ -191,23 +190,6 @@ impl IpsetHandle {
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
             Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
         }
-    }
-
-    /// The revision of the type to ask for: the newest that both know.
-    fn choose_revision(&mut self, spec: &SetSpec) -> Result<u8, Error> {
-        let failed = |source| Error::Create { set: spec.name.clone(), source };
-        let replies = self
-            .socket
-            .get(self.requests.type_revisions(spec.family))
-            .map_err(|error| failed(error.into()))?;
-        let range = version_range(&replies, message::TYPE, attr::REVISION).map_err(failed)?;
-        let revision = newest_common((0, NEWEST_REVISION), range).ok_or_else(|| {
-            failed(netlink::Error::Kernel { errno: cause::FIND_TYPE, message: None }.into())
-        })?;
-        if spec.comments && revision < COMMENTS_SINCE {
-            return Err(Error::NoComments { set: spec.name.clone() });
-        }
-        Ok(revision)
     }
 
     fn find_header(&mut self, set: &SetName) -> Result<Option<SetInfo>, IpsetCause> {
@@ -240,9 +222,8 @@ fn different_error(set: &SetName, desired: String, found: &SetInfo) -> Error {
     Error::Different { set: set.clone(), desired, found: found.to_string() }
 }
 
-fn version_range(replies: &ReplyMessages, kind: u16, newest: u16) -> Result<(u8, u8), IpsetCause> {
-    let found =
-        replies.iter().find_map(|answer| reply::parse_version_range(&answer, kind, newest).transpose());
+fn version_range(replies: &ReplyMessages) -> Result<(u8, u8), netlink::Error> {
+    let found = replies.iter().find_map(|answer| reply::parse_version_range(&answer).transpose());
     Ok(found.transpose()?.ok_or(netlink::Malformed("no answer to a question for versions"))?)
 }
 
@@ -263,7 +244,6 @@ mod tests {
         assert_eq!(newest_common((6, 7), (7, 9)), Some(7));
         assert_eq!(newest_common((6, 7), (8, 9)), None);
         assert_eq!(newest_common((6, 7), (4, 5)), None);
-        assert_eq!(newest_common((0, 4), (0, 6)), Some(4));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Sets of IP addresses in the kernel (ipset, type `hash:ip`) of one network namespace: make, fill, list.
 //!
 //! For the agent, which keeps the addresses of enrolled pods in two of them, one per family, for firewall rules to
-//! match on. An [`IpsetHandle`] works in the netns in which it was opened (enter one through `netns`). Every change is
-//! idempotent and says whether it changed anything. Nothing is decided here, and nothing of netlink shows: callers see
-//! types, and errors in words.
+//! match on. The comment of an address is the UID of the pod that has it. An [`IpsetHandle`] works in the netns in which it
+//! was opened (enter one through `netns`). Every change is idempotent. Nothing is decided here.
 //!
 //! Sources: `include/uapi/linux/netfilter/ipset/{ip_set,ip_set_hash}.h` and, for what they leave open,
 //! `net/netfilter/ipset/{ip_set_core,ip_set_hash_gen,ip_set_hash_ip}.c`.
@@ -15,17 +14,14 @@ mod members;
 mod message;
 mod numbers;
 mod own_members;
-mod owned;
 mod reply;
 mod set;
-mod value;
 
 pub use cause::IpsetCause;
 pub use error::Error;
 pub use handle::IpsetHandle;
-pub use members::{BulkOutcome, FailedMember, RemoveOutcome};
+pub use members::RemoveOutcome;
 pub use model::Family;
 pub use numbers::{name_of, number_of};
 pub use reply::{parse_header, parse_members};
-pub use set::{CreateOutcome, HASH_IP, SetInfo, SetSpec};
-pub use value::{Comment, InvalidComment, InvalidSetName, SetEntry, SetName};
+pub use set::{InvalidSetName, SetInfo, SetName, SetSpec};

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use model::PodUid;
 use netlink::{MessageFlags, NetlinkRequest};
 
-use crate::{Family, HASH_IP, SetEntry, SetName, SetSpec};
+use crate::{Family, SetName, SetSpec, set::HASH_IP};
 
 /// `NFNL_SUBSYS_IPSET`: the upper byte of a message's type.
 const SUBSYSTEM: u16 = 6 << 8;
@@ -17,7 +18,6 @@ const DESTROY: u16 = SUBSYSTEM | 3;
 pub(crate) const LIST: u16 = SUBSYSTEM | 7;
 const ADD: u16 = SUBSYSTEM | 9;
 const DELETE: u16 = SUBSYSTEM | 10;
-pub(crate) const TYPE: u16 = SUBSYSTEM | 13;
 /// Both since Linux 4.20, of protocol 7.
 pub(crate) const GET_BY_NAME: u16 = SUBSYSTEM | 14;
 pub(crate) const GET_BY_NUMBER: u16 = SUBSYSTEM | 15;
@@ -42,10 +42,7 @@ pub(crate) mod attr {
 pub(crate) mod data {
     pub(crate) const IP: u16 = 1;
     pub(crate) const FLAGS: u16 = 8;
-    pub(crate) const HASH_SIZE: u16 = 18;
-    pub(crate) const MAX_ELEMENTS: u16 = 19;
     pub(crate) const ELEMENTS: u16 = 24;
-    pub(crate) const REFERENCES: u16 = 25;
     /// Of a member.
     pub(crate) const COMMENT: u16 = 26;
 }
@@ -58,6 +55,10 @@ pub(crate) const IPV6: u16 = 2;
 const HEADERS_ONLY: u32 = 1 << 2;
 /// `IPSET_FLAG_WITH_COMMENT`.
 pub(crate) const WITH_COMMENT: u32 = 1 << 4;
+/// `IPSET_MAX_COMMENT_SIZE`.
+const MAX_COMMENT: usize = 255;
+/// The revision of `hash:ip` that sets are made with: of Linux 3.19, and has comments.
+const REVISION: u8 = 4;
 
 /// Makes requests in one version of the protocol.
 #[derive(Clone, Copy, Debug)]
@@ -71,33 +72,16 @@ impl RequestBuilder {
         self.base_request(PROTOCOL, MessageFlags::NONE)
     }
 
-    /// Which revisions of the type does the kernel have?
-    pub(crate) fn type_revisions(self, family: Family) -> NetlinkRequest {
-        let mut message = self.base_request(TYPE, MessageFlags::NONE);
-        message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::FAMILY, family_number(family));
-        message
-    }
-
-    pub(crate) fn create(self, spec: &SetSpec, revision: u8) -> NetlinkRequest {
+    pub(crate) fn create(self, spec: &SetSpec) -> NetlinkRequest {
         let mut message = self.set_request(
             CREATE,
             MessageFlags(MessageFlags::CREATE.0 | MessageFlags::EXCLUSIVE.0),
             &spec.name,
         );
-        message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::REVISION, revision);
+        message.put_str(attr::TYPENAME, HASH_IP).put_u8(attr::REVISION, REVISION);
         message.put_u8(attr::FAMILY, family_number(spec.family));
-        let flags = spec.comments.then_some(WITH_COMMENT);
-        let numbers = [
-            (data::FLAGS, flags),
-            (data::HASH_SIZE, spec.hash_size),
-            (data::MAX_ELEMENTS, spec.max_elements),
-        ];
         message.put_nested(attr::DATA, |inner| {
-            for (kind, number) in numbers {
-                if let Some(number) = number {
-                    inner.put_be32(kind | NET_ORDER, number);
-                }
-            }
+            inner.put_be32(data::FLAGS | NET_ORDER, WITH_COMMENT);
         });
         message
     }
@@ -135,19 +119,21 @@ impl RequestBuilder {
         message
     }
 
-    /// Refused if it is a member already.
-    pub(crate) fn add(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
-        self.member_request(ADD, MessageFlags::EXCLUSIVE, set, entry)
-    }
-
-    /// Overwrites the comment if it is a member already.
-    pub(crate) fn add_or_update(self, set: &SetName, entry: &SetEntry) -> NetlinkRequest {
-        self.member_request(ADD, MessageFlags::NONE, set, entry)
+    /// Refused with [`MessageFlags::EXCLUSIVE`] if it is a member already, which without gets this owner. An owner that could be
+    /// no comment is left out: it is a hint for people, and for who comes after us.
+    pub(crate) fn add(
+        self,
+        flags: MessageFlags,
+        set: &SetName,
+        ip: IpAddr,
+        owner: &PodUid,
+    ) -> NetlinkRequest {
+        self.member_request(ADD, flags, set, ip, owner.as_str())
     }
 
     /// Refused if it is not a member.
     pub(crate) fn remove(self, set: &SetName, ip: IpAddr) -> NetlinkRequest {
-        self.member_request(DELETE, MessageFlags::EXCLUSIVE, set, &SetEntry::new(ip))
+        self.member_request(DELETE, MessageFlags::EXCLUSIVE, set, ip, "")
     }
 
     fn member_request(
@@ -155,18 +141,19 @@ impl RequestBuilder {
         kind: u16,
         flags: MessageFlags,
         set: &SetName,
-        entry: &SetEntry,
+        ip: IpAddr,
+        comment: &str,
     ) -> NetlinkRequest {
         let mut message = self.set_request(kind, flags, set);
         message.put_nested(attr::DATA, |inner| {
             inner.put_nested(data::IP, |address| {
-                match entry.ip {
+                match ip {
                     IpAddr::V4(ip) => address.put_bytes(IPV4 | NET_ORDER, &ip.octets()),
                     IpAddr::V6(ip) => address.put_bytes(IPV6 | NET_ORDER, &ip.octets()),
                 };
             });
-            if let Some(comment) = &entry.comment {
-                inner.put_str(data::COMMENT, comment.as_str());
+            if (1..=MAX_COMMENT).contains(&comment.len()) && !comment.contains('\0') {
+                inner.put_str(data::COMMENT, comment);
             }
         });
         message

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
+use model::PodUid;
 use netlink::{Attribute, Attributes, Malformed, ReceivedMessage};
 
 use crate::message::{self, IPV4, IPV6, WITH_COMMENT, attr, data};
-use crate::{Comment, Family, SetEntry, SetInfo};
+use crate::{Family, SetInfo};
 
 /// The set that a part of a listing begins with; none in the parts that go on with its members, and in replies to
 /// other questions.
@@ -21,7 +22,6 @@ pub fn parse_header(reply: &ReceivedMessage<'_>) -> Result<Option<SetInfo>, Malf
         match attribute.kind {
             attr::SETNAME => attribute.read_str()?.clone_into(&mut set.name),
             attr::TYPENAME => attribute.read_str()?.clone_into(&mut set.kind),
-            attr::REVISION => set.revision = attribute.read_u8()?,
             attr::FAMILY => set.family = family_from(attribute.read_u8()?),
             attr::DATA => read_details(attribute.nested_attributes(), &mut set)?,
             _ => {}
@@ -35,25 +35,22 @@ fn read_details(details: Attributes<'_>, set: &mut SetInfo) -> Result<(), Malfor
         let attribute = attribute?;
         match attribute.kind {
             data::FLAGS => set.comments = attribute.read_be32()? & WITH_COMMENT != 0,
-            data::HASH_SIZE => set.hash_size = Some(attribute.read_be32()?),
-            data::MAX_ELEMENTS => set.max_elements = Some(attribute.read_be32()?),
             data::ELEMENTS => set.elements = Some(attribute.read_be32()?),
-            data::REFERENCES => set.references = attribute.read_be32()?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// The members in a part of the listing of a `hash:ip` set.
+/// The members in a part of the listing of a `hash:ip` set, with their owners.
 ///
 /// # Errors
 ///
 /// If the reply does not follow ipset's format, or a member is not an address.
-pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<SetEntry>, Malformed> {
+pub fn parse_members(reply: &ReceivedMessage<'_>) -> Result<Vec<(IpAddr, Option<PodUid>)>, Malformed> {
     let mut members = Vec::new();
     each_member(reply, |member| {
-        members.push(parse_entry(member)?);
+        members.push(parse_member(member)?);
         Ok(())
     })?;
     Ok(members)
@@ -86,17 +83,23 @@ fn each_member<'a>(
 
 const WITHOUT_ADDRESS: Malformed = Malformed("member of a set without its address");
 
-fn parse_entry(attributes: Attributes<'_>) -> Result<SetEntry, Malformed> {
-    let (mut address, mut comment) = (None, None);
+fn parse_member(attributes: Attributes<'_>) -> Result<(IpAddr, Option<PodUid>), Malformed> {
+    let (mut address, mut owner) = (None, None);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             data::IP => address = Some(parse_ip(&attribute)?),
-            data::COMMENT => comment = Comment::from_kernel(attribute.payload),
+            data::COMMENT => owner = parse_owner(attribute.payload),
             _ => {}
         }
     }
-    Ok(SetEntry { ip: address.ok_or(WITHOUT_ADDRESS)?, comment })
+    Ok((address.ok_or(WITHOUT_ADDRESS)?, owner))
+}
+
+/// Reads a comment up to its NUL. Another program may have put there what is not UTF-8: that becomes `�`.
+fn parse_owner(comment: &[u8]) -> Option<PodUid> {
+    let text = comment.split(|byte| *byte == 0).next().filter(|text| !text.is_empty())?;
+    Some(String::from_utf8_lossy(text).as_ref().into())
 }
 
 fn parse_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
@@ -109,17 +112,13 @@ fn parse_ip(attribute: &Attribute<'_>) -> Result<IpAddr, Malformed> {
     }
 }
 
-/// Oldest and newest of what the kernel has, of the protocol or of a type's revisions.
-pub(crate) fn parse_version_range(
-    reply: &ReceivedMessage<'_>,
-    kind: u16,
-    newest: u16,
-) -> Result<Option<(u8, u8)>, Malformed> {
-    if reply.kind != kind {
+/// Oldest and newest version of the protocol that the kernel speaks.
+pub(crate) fn parse_version_range(reply: &ReceivedMessage<'_>) -> Result<Option<(u8, u8)>, Malformed> {
+    if reply.kind != message::PROTOCOL {
         return Ok(None);
     }
     let (_, attributes) = reply.split_header::<4>()?;
-    let newest = attributes.find(newest).ok_or(Malformed("answer without a version"))?.read_u8()?;
+    let newest = attributes.find(attr::PROTOCOL).ok_or(Malformed("answer without a version"))?.read_u8()?;
     let oldest = attributes.find(attr::MINIMUM).map_or(Ok(newest), |oldest| oldest.read_u8())?;
     Ok(Some((oldest, newest)))
 }

@@ -2,48 +2,65 @@
 
 use std::fmt;
 
-use crate::{Family, SetName};
+use crate::Family;
 
 /// The one type of set that this crate makes and fills.
-pub const HASH_IP: &str = "hash:ip";
+pub(crate) const HASH_IP: &str = "hash:ip";
 
-/// A set of addresses as it is asked for.
+/// The name of a set: 1 to 31 bytes of visible ASCII, without quote, backslash, comma or leading `-`, which the
+/// firewall tools would read as syntax.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetName(String);
+
+/// The text is not a valid set name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a set name (1 to 31 visible ASCII characters; no quote, backslash, ',' or leading '-')"
+)]
+pub struct InvalidSetName(pub String);
+
+impl SetName {
+    /// The longest that the kernel takes (`IPSET_MAXNAMELEN` less the NUL).
+    pub const MAX_LEN: usize = 31;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidSetName`] with the text.
+    pub fn new(name: &str) -> Result<Self, InvalidSetName> {
+        let plain = |byte: u8| byte.is_ascii_graphic() && !br#""'\,"#.contains(&byte);
+        let ok =
+            (1..=Self::MAX_LEN).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(plain);
+        if ok { Ok(Self(name.to_owned())) } else { Err(InvalidSetName(name.to_owned())) }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A set of addresses as it is asked for: with comments, of the kernel's default sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetSpec {
     /// Name of the set.
     pub name: SetName,
     /// The family of its members.
     pub family: Family,
-    /// Whether members can have comments.
-    pub comments: bool,
-    /// Buckets at the beginning; the kernel's default is 1024, and it doubles them when they fill up.
-    pub hash_size: Option<u32>,
-    /// Members at most; the kernel's default is 65536.
-    pub max_elements: Option<u32>,
 }
 
 impl SetSpec {
-    /// A set without comments, of the kernel's default sizes.
-    #[must_use]
-    pub const fn new(name: SetName, family: Family) -> Self {
-        Self { name, family, comments: false, hash_size: None, max_elements: None }
-    }
-
-    /// Returns the same set with comments.
-    #[must_use]
-    pub fn with_comments(self) -> Self {
-        Self { comments: true, ..self }
-    }
-
-    /// Whether that set serves as this one: sizes may differ.
+    /// Whether that set serves as this one.
     pub(crate) fn is_served_by(&self, found: &SetInfo) -> bool {
-        found.kind == HASH_IP && found.family == Some(self.family) && found.comments == self.comments
-    }
-}
-
-impl fmt::Display for SetSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_description(f, HASH_IP, Some(self.family), self.comments)
+        found.kind == HASH_IP && found.family == Some(self.family) && found.comments
     }
 }
 
@@ -56,46 +73,34 @@ pub struct SetInfo {
     pub kind: String,
     /// Family of its members; none for types that hold both or no addresses.
     pub family: Option<Family>,
-    /// Revision of its type.
-    pub revision: u8,
     /// Whether members can have comments.
     pub comments: bool,
-    /// Buckets now, if it is a hash.
-    pub hash_size: Option<u32>,
-    /// Members at most, if it is a hash.
-    pub max_elements: Option<u32>,
     /// Members now; old kernels do not say.
     pub elements: Option<u32>,
-    /// Firewall rules and sets that refer to it.
-    pub references: u32,
-}
-
-impl fmt::Display for SetInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_description(f, &self.kind, self.family, self.comments)
-    }
 }
 
 /// `hash:ip IPv4 with comments`.
-fn write_description(
-    f: &mut fmt::Formatter<'_>,
-    kind: &str,
-    family: Option<Family>,
-    comments: bool,
-) -> fmt::Result {
-    f.write_str(kind)?;
-    if let Some(family) = family {
-        write!(f, " {family}")?;
+impl fmt::Display for SetInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        if let Some(family) = self.family {
+            write!(f, " {family}")?;
+        }
+        f.write_str(if self.comments { " with comments" } else { " without comments" })
     }
-    f.write_str(if comments { " with comments" } else { " without comments" })
 }
 
-/// Whether a set was made, or was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum CreateOutcome {
-    /// The set was made.
-    Yes,
-    /// One of the same type, family and comment support was there.
-    Existed,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_kernel_and_tools_take() {
+        for good in ["a", "ztunnel-pods-ips", "istio_inpod.v4:x", &"n".repeat(31)] {
+            assert_eq!(SetName::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-x", "a b", "a\tb", "a,b", "a\"", "a'", "a\\", "ä", "a\0", &"n".repeat(32)] {
+            assert!(SetName::new(bad).is_err(), "{bad:?}");
+        }
+    }
 }

@@ -10,36 +10,21 @@ mod rules;
 #[path = "kernel/sets.rs"]
 mod sets;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output};
-use std::slice;
 
-use ipset::{Comment, CreateOutcome, Error, Family, IpsetCause, IpsetHandle, SetEntry, SetName, SetSpec};
+use ipset::{Error, Family, IpsetCause, IpsetHandle, SetName, SetSpec};
+use model::PodUid;
 use netlink::Errno;
 use netns::Netns;
 
-/// Whether a member was added, or was one.
-#[derive(Debug, PartialEq, Eq)]
-enum AddOutcome {
-    Yes,
-    Existed,
-}
+type Owners = BTreeMap<IpAddr, Option<PodUid>>;
 
-trait AddOne {
-    /// Adds a single member.
-    fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error>;
-}
-
-impl AddOne for IpsetHandle {
-    fn add(&mut self, set: &SetSpec, entry: &SetEntry) -> Result<AddOutcome, Error> {
-        let mut bulk = self.add_all(set, slice::from_ref(entry))?;
-        match (bulk.failed.pop(), bulk.added, bulk.existed) {
-            (Some(failed), 0, 0) => Err(failed.error),
-            (None, 1, 0) => Ok(AddOutcome::Yes),
-            (None, 0, 1) => Ok(AddOutcome::Existed),
-            other => panic!("one member: {other:?}"),
-        }
-    }
+/// Adds members without an owner.
+fn add_ips(handle: &mut IpsetHandle, set: &SetName, ips: &[IpAddr]) -> Result<(), Error> {
+    let nobody = PodUid::default();
+    handle.add_owned(set, ips.iter().map(|ip| (*ip, &nobody)))
 }
 
 fn errno(error: &Error) -> Option<Errno> {
@@ -82,29 +67,29 @@ fn shown(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The lines of `ipset save` that add members, in its order, as entries.
-fn saved(set: &SetName) -> Vec<SetEntry> {
+/// The lines of `ipset save` that add members.
+fn saved(set: &SetName) -> Owners {
     let save = shown(&format!("ipset save {set}"));
     let lines = save.lines().filter_map(|line| line.strip_prefix(&format!("add {set} ")));
-    let entry = |line: &str| match line.split_once(" comment ") {
-        Some((ip, comment)) => noted(ip, comment.strip_prefix('"').unwrap().strip_suffix('"').unwrap()),
-        None => SetEntry::new(line.parse().unwrap()),
+    let member = |line: &str| match line.split_once(" comment ") {
+        Some((ip, owner)) => owned(ip, owner.strip_prefix('"').unwrap().strip_suffix('"').unwrap()),
+        None => (line.parse().unwrap(), None),
     };
-    lines.map(entry).collect()
+    lines.map(member).collect()
 }
 
 fn name(text: &str) -> SetName {
     SetName::new(text).unwrap()
 }
 
-fn noted(ip: &str, comment: &str) -> SetEntry {
-    SetEntry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
+fn owned(ip: &str, owner: &str) -> (IpAddr, Option<PodUid>) {
+    (ip.parse().unwrap(), Some(owner.into()))
 }
 
-/// Makes a set that was not there.
-fn made(handle: &mut IpsetHandle, spec: SetSpec) -> SetSpec {
-    assert_eq!(handle.create_set(&spec).unwrap(), CreateOutcome::Yes);
-    spec
+/// Makes a set.
+fn made(handle: &mut IpsetHandle, set: &str, family: Family) -> SetName {
+    handle.create_set(&SetSpec { name: name(set), family }).unwrap();
+    name(set)
 }
 
 /// The first so many addresses of a family, beginning with 1.
@@ -112,10 +97,4 @@ fn addresses(family: Family, count: u32) -> Vec<IpAddr> {
     let v4 = |number| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
     let v6 = |number| IpAddr::V6(Ipv6Addr::from_bits((0x2001_0db8 << 96) + u128::from(number)));
     (1..=count).map(|number| if family == Family::V4 { v4(number) } else { v6(number) }).collect()
-}
-
-/// Members of a set, sorted.
-fn sorted(mut entries: Vec<SetEntry>) -> Vec<SetEntry> {
-    entries.sort();
-    entries
 }

@@ -18,7 +18,7 @@ impl NodePath {
     pub fn apply_step(&mut self, step: &Operation, begun: &mut PendingRestores) -> Result<(), Error> {
         match step {
             Operation::CreateSet(family) => {
-                let _ = self.sets.create_set(&members::set_spec(&self.config, *family)?)?;
+                self.sets.create_set(&members::set_spec(&self.config, *family)?)?;
             }
             Operation::DestroySet(family) => {
                 let _ = self.sets.destroy_set(&SetName::new(self.config.set_name(*family))?)?;

@@ -96,7 +96,7 @@ impl EnrolledMembers {
 }
 
 pub(crate) fn set_spec(config: &NodeConfig, family: Family) -> Result<SetSpec, Error> {
-    Ok(SetSpec::new(SetName::new(config.set_name(family))?, family).with_comments())
+    Ok(SetSpec { name: SetName::new(config.set_name(family))?, family })
 }
 
 /// Returns the names of the sets.
@@ -115,7 +115,7 @@ pub(crate) fn add_members(
 ) -> Result<(), Error> {
     for family in Family::BOTH {
         let of = members.iter().filter(|(ip, _)| Family::of_ip(*ip) == family);
-        sets.add_owned(&set_spec(config, family)?, of.map(|(ip, uid)| (*ip, uid)))?;
+        sets.add_owned(&set_spec(config, family)?.name, of.map(|(ip, uid)| (*ip, uid)))?;
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ pub(crate) fn remove_members(
     ips: &[IpAddr],
 ) -> Result<(), Error> {
     for ip in ips {
-        let _ = sets.remove_member(&set_spec(config, Family::of_ip(*ip))?, *ip)?;
+        let _ = sets.remove_member(&set_spec(config, Family::of_ip(*ip))?.name, *ip)?;
     }
     Ok(())
 }

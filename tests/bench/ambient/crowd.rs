@@ -58,11 +58,9 @@ fn watch(node: &Arc<Node>) -> thread::JoinHandle<(Instant, Instant)> {
             pause();
         }
         let first = Instant::now();
-        let mut members = || {
-            let sets = sets.list_sets().unwrap();
-            sets.into_iter().find(|set| set.name == SET).and_then(|set| set.elements).unwrap_or(0)
-        };
-        while members() < PODS {
+        let set = [ipset::SetName::new(SET).unwrap()];
+        let mut members = || sets.members_of_others(&set).unwrap()[0];
+        while members() < i64::from(PODS) {
             pause();
         }
         (first, Instant::now())

@@ -2,7 +2,6 @@
 //! into `DATA` and the acknowledgement that the socket asks for.
 
 use super::*;
-use crate::Comment;
 
 const V7: RequestBuilder = RequestBuilder { protocol: 7 };
 
@@ -27,30 +26,29 @@ const HASH: &[u8] = b"\x0c\x00\x03\x00hash:ip\0";
 
 #[test]
 fn a_set_is_asked_for_as_the_tool_does() {
-    let spec = SetSpec { max_elements: Some(4096), ..SetSpec::new(name("p4"), Family::V4).with_comments() };
-    let data = b"\x14\x00\x07\x80\x08\x00\x08\x40\x00\x00\x00\x10\x08\x00\x13\x40\x00\x00\x10\x00";
-    let expected = [P4, HASH, b"\x05\x00\x04\x00\x04\0\0\0", b"\x05\x00\x05\x00\x02\0\0\0", data].concat();
-    assert_eq!(sent(V7.create(&spec, 4), 2, 0x600), expected);
-    let plain = SetSpec { hash_size: Some(64), ..SetSpec::new(name("p4"), Family::V6) };
-    let data = b"\x0c\x00\x07\x80\x08\x00\x12\x40\x00\x00\x00\x40";
-    let expected = [P4, HASH, b"\x05\x00\x04\x00\x06\0\0\0", b"\x05\x00\x05\x00\x0a\0\0\0", data].concat();
-    assert_eq!(sent(V7.create(&plain, 6), 2, 0x600), expected);
+    let data = b"\x0c\x00\x07\x80\x08\x00\x08\x40\x00\x00\x00\x10";
+    for (family, number) in [(Family::V4, 2), (Family::V6, 10)] {
+        let of_family = [5, 0, 5, 0, number, 0, 0, 0];
+        let expected = [P4, HASH, b"\x05\x00\x04\x00\x04\0\0\0", &of_family, data].concat();
+        assert_eq!(sent(V7.create(&SetSpec { name: name("p4"), family }), 2, 0x600), expected);
+    }
 }
 
 #[test]
 fn members_are_sent_as_the_tool_does() {
-    let plain = SetEntry::new([10, 1, 2, 3].into());
-    let noted = SetEntry::with_comment(plain.ip, Comment::new("a").unwrap());
+    let (set, ip4) = (name("p4"), IpAddr::from([10, 1, 2, 3]));
     let ip = b"\x0c\x00\x01\x80\x08\x00\x01\x40\x0a\x01\x02\x03";
     let bare = [P4, b"\x10\x00\x07\x80", ip].concat();
     let full = [P4, b"\x18\x00\x07\x80", ip, b"\x06\x00\x1a\x00a\0\0\0"].concat();
-    assert_eq!(sent(V7.add(&name("p4"), &plain), 9, 0x200), bare);
-    assert_eq!(sent(V7.add(&name("p4"), &noted), 9, 0x200), full);
-    assert_eq!(sent(V7.add_or_update(&name("p4"), &noted), 9, 0), full);
-    assert_eq!(sent(V7.remove(&name("p4"), noted.ip), 10, 0x200), bare);
+    assert_eq!(sent(V7.add(MessageFlags::EXCLUSIVE, &set, ip4, &"a".into()), 9, 0x200), full);
+    assert_eq!(sent(V7.add(MessageFlags::NONE, &set, ip4, &"a".into()), 9, 0), full);
+    for no_comment in ["", "a\0b", &"c".repeat(256), &"ä".repeat(128)] {
+        assert_eq!(sent(V7.add(MessageFlags::NONE, &set, ip4, &no_comment.into()), 9, 0), bare);
+    }
+    assert_eq!(sent(V7.remove(&set, ip4), 10, 0x200), bare);
     let six = b"\x1c\x00\x07\x80\x18\x00\x01\x80\x14\x00\x02\x40\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01";
-    let entry = SetEntry::new("2001:db8::1".parse().unwrap());
-    assert_eq!(sent(V7.add(&name("p4"), &entry), 9, 0x200), [P4, six].concat());
+    let ip6 = "2001:db8::1".parse().unwrap();
+    assert_eq!(sent(V7.add(MessageFlags::EXCLUSIVE, &set, ip6, &"".into()), 9, 0x200), [P4, six].concat());
 }
 
 #[test]
@@ -66,8 +64,6 @@ fn whole_sets_are_named_as_the_tool_does() {
 #[test]
 fn questions_for_versions() {
     assert_eq!(sent(V7.protocol_versions(), 1, 0), []);
-    let family = b"\x05\x00\x05\x00\x0a\0\0\0";
-    assert_eq!(sent(V7.type_revisions(Family::V6), 13, 0), [HASH, family].concat());
 }
 
 #[test]

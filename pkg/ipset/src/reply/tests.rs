@@ -4,8 +4,7 @@ use netlink::{MessageFlags, MessageIter};
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::RequestBuilder;
-use crate::{SetName, SetSpec};
+use crate::{SetName, SetSpec, message::RequestBuilder};
 
 const LIST4: &[u8] = include_bytes!("../../../../fuzz/seeds/set_replies/list4.bin");
 const LIST6: &[u8] = include_bytes!("../../../../fuzz/seeds/set_replies/list6.bin");
@@ -17,20 +16,16 @@ fn headers(datagram: &[u8]) -> Vec<SetInfo> {
     messages.filter_map(|message| parse_header(&message).unwrap()).collect()
 }
 
-fn members(datagram: &[u8]) -> Vec<SetEntry> {
+fn members(datagram: &[u8]) -> Vec<(IpAddr, Option<PodUid>)> {
     let messages = MessageIter::new(datagram).map(Result::unwrap);
     messages.flat_map(|message| parse_members(&message).unwrap()).collect()
 }
 
-fn noted(ip: &str, comment: &str) -> SetEntry {
-    SetEntry::with_comment(ip.parse().unwrap(), Comment::new(comment).unwrap())
-}
-
 #[test]
 fn members_are_read_in_the_kernels_order() {
-    let bare = SetEntry::new([10, 1, 2, 4].into());
-    assert_eq!(members(LIST4), [noted("10.1.2.3", "default/a b"), bare]);
-    assert_eq!(members(LIST6), [SetEntry::new("2001:db8::1".parse().unwrap())]);
+    let owned = ("10.1.2.3".parse().unwrap(), Some("default/a b".into()));
+    assert_eq!(members(LIST4), [owned, ([10, 1, 2, 4].into(), None)]);
+    assert_eq!(members(LIST6), [("2001:db8::1".parse().unwrap(), None)]);
     assert_eq!(members(HEADERS), []);
 }
 
@@ -40,12 +35,8 @@ fn the_header_of_a_listing_tells_all_about_the_set() {
         name: "pods4".to_owned(),
         kind: "hash:ip".to_owned(),
         family: Some(Family::V4),
-        revision: 6,
         comments: true,
-        hash_size: Some(1024),
-        max_elements: Some(4096),
         elements: Some(2),
-        references: 1,
     };
     assert_eq!(pods4.to_string(), "hash:ip IPv4 with comments");
     assert_eq!(headers(LIST4), std::slice::from_ref(&pods4));
@@ -63,13 +54,21 @@ fn the_header_of_a_listing_tells_all_about_the_set() {
 
 #[test]
 fn only_what_serves_as_the_set_is_taken_for_it() {
-    let spec = SetSpec::new(SetName::new("pods4").unwrap(), Family::V4).with_comments();
+    let spec = SetSpec { name: SetName::new("pods4").unwrap(), family: Family::V4 };
     let found = headers(LIST4).remove(0);
     assert!(spec.is_served_by(&found));
-    assert!(spec.is_served_by(&SetInfo { max_elements: Some(1), revision: 4, ..found.clone() }));
     assert!(!spec.is_served_by(&SetInfo { comments: false, ..found.clone() }));
     assert!(!spec.is_served_by(&SetInfo { family: Some(Family::V6), ..found.clone() }));
     assert!(!spec.is_served_by(&SetInfo { kind: "hash:net".to_owned(), ..found }));
+}
+
+#[test]
+fn owners_that_others_wrote_are_read_as_far_as_they_can_be() {
+    let read = |bytes: &[u8]| parse_owner(bytes).map(|owner| owner.as_str().to_owned());
+    assert_eq!(read(b"pod a\0"), Some("pod a".to_owned()));
+    assert_eq!(read(b"cut\0off"), Some("cut".to_owned()));
+    assert_eq!(read(b"\xff!"), Some("\u{fffd}!".to_owned()));
+    assert_eq!((read(b"\0"), read(b"")), (None, None));
 }
 
 #[test]
@@ -90,17 +89,16 @@ fn a_listing_cut_anywhere_in_a_message_is_malformed_or_shorter() {
 #[test]
 fn versions_are_a_range() {
     let answer = |minimum: Option<u8>| {
-        let mut message = netlink::NetlinkRequest::new(message::TYPE, MessageFlags::NONE, &[2, 0, 0, 0]);
-        message.put_u8(attr::REVISION, 6);
+        let mut message = netlink::NetlinkRequest::new(message::PROTOCOL, MessageFlags::NONE, &[2, 0, 0, 0]);
+        message.put_u8(attr::PROTOCOL, 7);
         if let Some(minimum) = minimum {
             message.put_u8(attr::MINIMUM, minimum);
         }
         let bytes = message.finish(1, MessageFlags::NONE).unwrap().to_vec();
-        parse_version_range(&MessageIter::new(&bytes).next().unwrap().unwrap(), message::TYPE, attr::REVISION)
-            .unwrap()
+        parse_version_range(&MessageIter::new(&bytes).next().unwrap().unwrap()).unwrap()
     };
-    assert_eq!(answer(Some(0)), Some((0, 6)));
-    assert_eq!(answer(None), Some((6, 6)), "Linux before 4.20 says one version of the protocol");
+    assert_eq!(answer(Some(6)), Some((6, 7)));
+    assert_eq!(answer(None), Some((7, 7)), "Linux before 4.20 says one version of the protocol");
 }
 
 proptest! {
@@ -108,16 +106,18 @@ proptest! {
     fn arbitrary_bytes_never_panic(kind in 0x600..0x610_u16, payload in prop::collection::vec(any::<u8>(), 0..120)) {
         let received = ReceivedMessage { kind, flags: MessageFlags::NONE, sequence: 0, payload: &payload };
         let _ = (parse_header(&received), parse_members(&received));
-        let _ = parse_version_range(&received, kind, attr::PROTOCOL);
+        let _ = parse_version_range(&received);
     }
 
     #[test]
-    fn a_member_is_read_as_it_was_written(ip: IpAddr, comment in proptest::option::of("[^\\x00]{1,80}")) {
-        let comment = comment.as_deref().and_then(|text| Comment::new(text).ok());
-        let entry = SetEntry { ip, comment };
-        let mut request = RequestBuilder { protocol: 7 }.add(&SetName::new("s").unwrap(), &entry);
+    fn a_member_is_read_as_it_was_written(ip: IpAddr, owner in "[^\\x00]{0,80}") {
+        let owner = PodUid::from(owner.as_str());
+        let name = SetName::new("s").unwrap();
+        let mut request = RequestBuilder { protocol: 7 }.add(MessageFlags::NONE, &name, ip, &owner);
         let bytes = request.finish(1, MessageFlags::NONE).unwrap();
         let (_, attributes) = MessageIter::new(bytes).next().unwrap().unwrap().split_header::<4>().unwrap();
-        prop_assert_eq!(parse_entry(attributes.find(attr::DATA).unwrap().nested_attributes()), Ok(entry));
+        let known = (1..=255).contains(&owner.as_str().len()).then_some(owner);
+        let data = attributes.find(attr::DATA).unwrap();
+        prop_assert_eq!(parse_member(data.nested_attributes()), Ok((ip, known)));
     }
 }

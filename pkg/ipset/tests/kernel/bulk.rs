@@ -1,14 +1,16 @@
 //! Many members at once, and listings of several parts.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipset::{Comment, Family, IpsetHandle, RemoveOutcome, SetEntry, SetSpec};
+use ipset::{Error, Family, IpsetHandle, RemoveOutcome, SetName};
+use model::PodUid;
 use netns::Netns;
 
-use crate::{AddOne as _, addresses, in_fresh_netns, is_missing_set, made, name, noted, saved, sorted};
+use crate::{Owners, add_ips, addresses, in_fresh_netns, is_missing_set, made, name, owned, saved};
 
 /// Ends the other thread, also when this one panics: its scope would wait for it for ever.
 struct Ending<'a>(&'a AtomicBool);
@@ -19,26 +21,28 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// With a comment of some length each, if the set keeps them.
-fn entries(spec: &SetSpec, count: u32) -> Vec<SetEntry> {
-    let comment = |ip| Comment::new(&format!("namespace of {ip}/a pod with a name")).unwrap();
-    let entry = |ip| SetEntry { ip, comment: spec.comments.then(|| comment(ip)) };
-    addresses(spec.family, count).into_iter().map(entry).collect()
+/// Members with an owner of some length each.
+fn members(family: Family, count: u32) -> Vec<(IpAddr, PodUid)> {
+    let owner = |ip| PodUid::from(format!("namespace of {ip}/a pod with a name").as_str());
+    addresses(family, count).into_iter().map(|ip| (ip, owner(ip))).collect()
+}
+
+fn add(handle: &mut IpsetHandle, set: &SetName, members: &[(IpAddr, PodUid)]) -> Result<(), Error> {
+    handle.add_owned(set, members.iter().map(|(ip, owner)| (*ip, owner)))
 }
 
 #[test]
 fn ten_thousand_members_are_added_and_listed() {
     in_fresh_netns(|handle| {
         for family in Family::BOTH {
-            let spec = made(handle, SetSpec::new(name(&format!("s{family}")), family).with_comments());
-            let entries = entries(&spec, 10_000);
-            let bulk = handle.add_all(&spec, &entries).unwrap();
-            assert_eq!((bulk.added, bulk.existed, bulk.failed.len()), (10_000, 0, 0));
-            let listed = handle.list_members(&spec.name).unwrap().unwrap();
-            assert_eq!(listed, saved(&spec.name));
-            assert_eq!(sorted(listed), entries);
-            let again = handle.add_all(&spec, &entries).unwrap();
-            assert_eq!((again.added, again.existed, again.failed.len()), (0, 10_000, 0));
+            let set = made(handle, &format!("s{family}"), family);
+            let members = members(family, 10_000);
+            let expected: Owners = members.iter().map(|(ip, owner)| (*ip, Some(owner.clone()))).collect();
+            for _ in 0..2 {
+                add(handle, &set, &members).unwrap();
+                let listed = handle.member_owners(&set).unwrap().unwrap();
+                assert_eq!((&listed, &expected), (&saved(&set), &listed));
+            }
         }
     });
 }
@@ -46,43 +50,38 @@ fn ten_thousand_members_are_added_and_listed() {
 #[test]
 fn members_are_judged_one_by_one() {
     in_fresh_netns(|handle| {
-        let spec = made(handle, SetSpec::new(name("s"), Family::V4).with_comments());
-        let _ = handle.add(&spec, &noted("10.0.0.2", "old")).unwrap();
-        let _ = handle.add(&spec, &noted("10.0.0.3", "kept")).unwrap();
-        let given = [
-            noted("2001:db8::1", "other family"),
-            noted("10.0.0.1", "new"),
-            noted("10.0.0.2", "changed"),
-            SetEntry::new("0.0.0.0".parse().unwrap()),
-            SetEntry::new("10.0.0.3".parse().unwrap()),
-            SetEntry::new("::".parse().unwrap()),
-            noted("10.0.0.4", "twice, first"),
-            noted("10.0.0.4", "twice, last"),
-        ];
-        let bulk = handle.add_all(&spec, &given).unwrap();
-        assert_eq!((bulk.added, bulk.existed), (2, 3));
-        assert_eq!(bulk.failed.iter().map(|failed| failed.index).collect::<Vec<_>>(), [0, 3, 5]);
-        let expected = [
-            noted("10.0.0.1", "new"),
-            noted("10.0.0.2", "changed"),
-            noted("10.0.0.3", "kept"),
-            noted("10.0.0.4", "twice, last"),
-        ];
-        assert_eq!(sorted(saved(&spec.name)), expected);
-        let none = handle.add_all(&spec, &[]).unwrap();
-        assert_eq!((none.added, none.existed, none.failed.len()), (0, 0, 0));
+        let set = made(handle, "s", Family::V4);
+        let pairs = |members: &[(&str, &str)]| -> Vec<(IpAddr, PodUid)> {
+            members.iter().map(|(ip, owner)| (ip.parse().unwrap(), (*owner).into())).collect()
+        };
+        add(handle, &set, &pairs(&[("10.0.0.2", "old")])).unwrap();
+        let given = pairs(&[
+            ("10.0.0.1", "new"),
+            ("0.0.0.0", "refused"),
+            ("10.0.0.2", "changed"),
+            ("2001:db8::1", "other family"),
+            ("10.0.0.4", "twice, first"),
+            ("10.0.0.4", "twice, last"),
+        ]);
+        let error = add(handle, &set, &given).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot add 0.0.0.0 to set s: kernel says: the unspecified address cannot be a member \
+             (IPSET_ERR_HASH_ELEM)"
+        );
+        let expected =
+            [owned("10.0.0.1", "new"), owned("10.0.0.2", "changed"), owned("10.0.0.4", "twice, last")];
+        assert_eq!(saved(&set), Owners::from(expected));
+        add(handle, &set, &[]).unwrap();
     });
 }
 
 #[test]
 fn every_one_of_many_can_be_refused() {
     in_fresh_netns(|handle| {
-        let spec = SetSpec::new(name("gone"), Family::V6);
-        let bulk = handle.add_all(&spec, &entries(&spec, 1000)).unwrap();
-        assert_eq!((bulk.added, bulk.failed.len()), (0, 1000));
-        assert!(bulk.failed.iter().zip(0..).all(|(failed, index)| failed.index == index));
-        assert!(bulk.failed.iter().all(|failed| is_missing_set(&failed.error)));
-        let _ = made(handle, spec); // the socket is in step
+        let error = add(handle, &name("gone"), &members(Family::V6, 1000)).unwrap_err();
+        assert!(is_missing_set(&error), "{error}");
+        let _ = made(handle, "gone", Family::V6); // the socket is in step
     });
 }
 
@@ -90,14 +89,14 @@ fn every_one_of_many_can_be_refused() {
 #[test]
 fn a_thousand_members_are_added_within_ten_milliseconds() {
     in_fresh_netns(|handle| {
-        let spec = made(handle, SetSpec::new(name("s"), Family::V4).with_comments());
-        let entries = entries(&spec, 1000);
+        let members = members(Family::V4, 1000);
         let mut round = || {
-            assert_eq!(handle.destroy_set(&spec.name).unwrap(), RemoveOutcome::Yes);
-            let spec = made(handle, spec.clone());
+            let set = made(handle, "s", Family::V4);
             let start = Instant::now();
-            assert_eq!(handle.add_all(&spec, &entries).unwrap().added, 1000);
-            start.elapsed()
+            add(handle, &set, &members).unwrap();
+            let taken = start.elapsed();
+            assert_eq!(handle.destroy_set(&set).unwrap(), RemoveOutcome::Yes);
+            taken
         };
         let best = (0..11).map(|_| round()).min().unwrap();
         eprintln!("1000 members were added within {best:?}");
@@ -106,21 +105,21 @@ fn a_thousand_members_are_added_within_ten_milliseconds() {
 }
 
 #[test]
-fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
+fn members_that_stay_are_listed_whatever_comes_and_goes() {
     in_fresh_netns(|handle| {
-        let small = SetSpec { hash_size: Some(64), ..SetSpec::new(name("s"), Family::V4).with_comments() };
-        let spec = made(handle, small);
-        let all = entries(&spec, 9000);
+        let set = made(handle, "s", Family::V4);
+        let all = members(Family::V4, 9000);
+        let known: Owners = all.iter().map(|(ip, owner)| (*ip, Some(owner.clone()))).collect();
         let (staying, moving) = all.split_at(3000);
-        let _ = handle.add_all(&spec, staying).unwrap();
+        add(handle, &set, staying).unwrap();
         let (here, done) = (Netns::current().unwrap(), AtomicBool::new(false));
         let disturb = || {
             let mut other = IpsetHandle::open().unwrap();
             let mut rounds = 0;
             while !done.load(Ordering::Relaxed) {
-                let _ = other.add_all(&spec, moving).unwrap();
-                for entry in moving {
-                    let _ = other.remove_member(&spec, entry.ip).unwrap();
+                add(&mut other, &set, moving).unwrap();
+                for (ip, _) in moving {
+                    let _ = other.remove_member(&set, *ip).unwrap();
                 }
                 rounds += 1;
             }
@@ -129,26 +128,36 @@ fn members_that_stay_are_listed_once_whatever_comes_and_goes() {
         thread::scope(|scope| {
             let ending = Ending(&done);
             let disturber = scope.spawn(|| here.run_in(disturb).unwrap());
-            let (known, mut sizes) = (all.iter().collect::<BTreeSet<_>>(), BTreeSet::new());
+            let mut sizes = BTreeSet::new();
             let deadline = Instant::now() + Duration::from_secs(2);
             while Instant::now() < deadline {
-                let listed = handle.list_members(&spec.name).unwrap().unwrap();
-                let leaving = |entry: &&SetEntry| {
-                    entry.comment.is_none()
-                        && moving.binary_search_by_key(&entry.ip, |known| known.ip).is_ok()
+                let listed = handle.member_owners(&set).unwrap().unwrap();
+                let is_known = |(ip, owner): (&IpAddr, &Option<PodUid>)| {
+                    let is_leaving =
+                        owner.is_none() && moving.binary_search_by_key(ip, |known| known.0).is_ok();
+                    is_leaving || known.get(ip) == Some(owner)
                 };
-                let strange: Vec<_> =
-                    listed.iter().filter(|entry| !known.contains(entry) && !leaving(entry)).collect();
-                assert!(strange.is_empty(), "{strange:?}");
-                let distinct: BTreeSet<_> = listed.iter().collect();
-                assert!(staying.iter().all(|entry| distinct.contains(entry)));
-                let stayed = listed.iter().filter(|entry| staying.binary_search(entry).is_ok()).count();
-                assert_eq!(stayed, staying.len());
+                assert!(listed.iter().all(is_known), "{listed:?}");
+                assert!(staying.iter().all(|(ip, _)| listed.contains_key(ip)));
                 sizes.insert(listed.len());
             }
             drop(ending);
             assert!(disturber.join().unwrap() > 0);
             assert!(sizes.len() > 1, "the set never changed: {sizes:?}");
         });
+    });
+}
+
+#[test]
+fn a_full_set_says_so_and_has_room_again() {
+    in_fresh_netns(|handle| {
+        let set = name("s");
+        crate::shown("ipset create s hash:ip comment maxelem 3");
+        let ips = addresses(Family::V4, 5);
+        assert!(crate::is_full(&add_ips(handle, &set, &ips).unwrap_err()));
+        assert_eq!(saved(&set).len(), 3);
+        add_ips(handle, &set, &ips[2..3]).unwrap();
+        let _ = handle.remove_member(&set, ips[0]).unwrap();
+        add_ips(handle, &set, &ips[4..]).unwrap();
     });
 }

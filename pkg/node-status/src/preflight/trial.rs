@@ -173,7 +173,7 @@ fn make_sets(settings: &CaptureSettings) -> Result<(), Failure> {
     for family in kernel_families() {
         let names = [inpod_set(settings, family), node_set(settings, family)];
         for name in names.into_iter().flatten() {
-            let _ = handle.create_set(&SetSpec::new(SetName::new(name)?, family).with_comments())?;
+            handle.create_set(&SetSpec { name: SetName::new(name)?, family })?;
         }
     }
     Ok(())
