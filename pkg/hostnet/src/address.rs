@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use netlink::{Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
+use crate::error::kernel_error;
 use crate::wire::{self, CREATE};
 use crate::{ChangeOutcome, Error, Family, IpNet, LinkIndex, RouteScope, RtnetlinkHandle};
 
@@ -44,9 +45,9 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn list_addresses(&mut self) -> Result<Vec<LinkAddress>, Error> {
-        let list = |source| Error::List { what: "addresses".to_owned(), source };
+        let list = |source| kernel_error("list addresses", source);
         let replies =
             self.socket.dump(&NetlinkRequest::new(RTM_GETADDR, MessageFlags::NONE, &[0; 8])).map_err(list)?;
         let addresses: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
@@ -59,11 +60,11 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::AddAddress`].
+    /// [`Error::Kernel`].
     pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
         let request = address_request(RTM_NEWADDR, CREATE, index, address, AddressFlags::UNCHECKED);
         let added = self.send_change(request, &[Errno::EXIST]);
-        added.map_err(|source| Error::AddAddress { address: self.describe_address(index, address), source })
+        added.map_err(|error| self.address_error("add", index, address, error))
     }
 
     /// Deletes an address of a link, if the link has it. Of IPv4, the other ones of its network go too, if it was
@@ -71,16 +72,21 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::DeleteAddress`].
+    /// [`Error::Kernel`].
     pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
         let request = address_request(RTM_DELADDR, MessageFlags::NONE, index, address, AddressFlags(0));
         let deleted = self.send_change(request, &[Errno::ADDRNOTAVAIL]);
-        deleted
-            .map_err(|source| Error::DeleteAddress { address: self.describe_address(index, address), source })
+        deleted.map_err(|error| self.address_error("delete", index, address, error))
     }
 
-    fn describe_address(&mut self, index: LinkIndex, address: IpNet) -> String {
-        format!("{address} dev {}", self.link_name(index))
+    fn address_error(
+        &mut self,
+        verb: &str,
+        index: LinkIndex,
+        address: IpNet,
+        source: netlink::Error,
+    ) -> Error {
+        kernel_error(format_args!("{verb} address {address} dev {}", self.link_name(index)), source)
     }
 }
 

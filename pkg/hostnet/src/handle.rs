@@ -2,7 +2,7 @@
 
 use netlink::{Errno, ListBounds, NetlinkProtocol, NetlinkRequest, Socket};
 
-use crate::{Error, LinkIndex};
+use crate::{Error, LinkIndex, error::kernel_error};
 
 /// Whether an operation changed anything, or found things as they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Open`].
+    /// [`Error::Kernel`].
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(Error::Open)? })
+        Ok(Self { socket: Socket::open(NetlinkProtocol::Route).map_err(open_error)? })
     }
 
     /// Like [`RtnetlinkHandle::open`], but for a pod's namespace: a list that is longer than any pod's fails,
@@ -43,9 +43,9 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Open`].
+    /// [`Error::Kernel`].
     pub fn open_in_pod() -> Result<Self, Error> {
-        let socket = Socket::open(NetlinkProtocol::Route).map_err(Error::Open)?;
+        let socket = Socket::open(NetlinkProtocol::Route).map_err(open_error)?;
         Ok(Self { socket: socket.with_bounds(ListBounds::POD) })
     }
 
@@ -78,4 +78,8 @@ impl RtnetlinkHandle {
         let found = self.link_by_index(index).ok().flatten();
         found.map_or_else(|| format!("#{}", index.0), |link| link.name)
     }
+}
+
+fn open_error(error: netlink::Error) -> Error {
+    kernel_error("open a handle on the network", error)
 }

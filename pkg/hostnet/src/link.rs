@@ -2,7 +2,7 @@
 
 use netlink::{Attributes, Errno, Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use crate::{Error, LinkIndex, RtnetlinkHandle};
+use crate::{Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 mod change;
 mod new;
@@ -61,9 +61,9 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn list_links(&mut self) -> Result<Vec<Link>, Error> {
-        let list = |source| Error::List { what: "links".to_owned(), source };
+        let list = |source| kernel_error("list links", source);
         let replies = self.socket.dump(&link_request(LinkIndex(0))).map_err(list)?;
         let links: Result<_, _> = replies.iter().filter_map(|reply| parse(&reply).transpose()).collect();
         links.map_err(|malformed: Malformed| list(malformed.into()))
@@ -73,21 +73,21 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::FindLink`].
+    /// [`Error::Kernel`].
     pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, Error> {
         let mut message = link_request(LinkIndex(0));
         message.put_str(IFLA_IFNAME, name);
-        self.find_link(message).map_err(|source| Error::FindLink { name: name.to_owned(), source })
+        self.find_link(message).map_err(|error| kernel_error(format_args!("look up link {name}"), error))
     }
 
     /// The link with this number, if there is one.
     ///
     /// # Errors
     ///
-    /// [`Error::FindLink`].
+    /// [`Error::Kernel`].
     pub fn link_by_index(&mut self, index: LinkIndex) -> Result<Option<Link>, Error> {
         self.find_link(link_request(index))
-            .map_err(|source| Error::FindLink { name: format!("#{}", index.0), source })
+            .map_err(|error| kernel_error(format_args!("look up link #{}", index.0), error))
     }
 
     fn find_link(&mut self, message: NetlinkRequest) -> Result<Option<Link>, netlink::Error> {

@@ -68,7 +68,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn missing_local_delivery(
         &mut self,
         family: Family,

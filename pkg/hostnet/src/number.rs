@@ -4,8 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink::{Malformed, MessageFlags, NetlinkRequest, ReceivedMessage};
 
-use crate::wire;
-use crate::{Error, RtnetlinkHandle};
+use crate::{Error, RtnetlinkHandle, error::kernel_error, wire};
 
 const RTM_NEWNSID: u16 = 88;
 const RTM_GETNSID: u16 = 90;
@@ -20,9 +19,10 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::NetnsNumber`], also if the file is no netns.
+    /// [`Error::Kernel`], also if the file is no netns.
     pub fn netns_number(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, Error> {
-        self.number_of(netns).map_err(Error::NetnsNumber)
+        self.number_of(netns)
+            .map_err(|error| kernel_error("ask for the number of a network namespace", error))
     }
 
     fn number_of(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, netlink::Error> {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use netlink::Errno;
 
+use crate::error::kernel_error;
 use crate::{ChangeOutcome, Error, Family, IpNet, LinkIndex, RouteScope, RtnetlinkHandle, TableId};
 
 mod bulk;
@@ -183,7 +184,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn list_routes(&mut self, table: Option<TableId>) -> Result<Vec<Route>, Error> {
         let mut routes = self.family_routes(Family::V4, table)?;
         routes.extend(self.family_routes(Family::V6, table)?);
@@ -194,12 +195,12 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn family_routes(&mut self, family: Family, table: Option<TableId>) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         self.routes_of(family, table, &mut routes).map_err(|source| {
             let of = table.map_or_else(String::new, |table| format!(" of table {table}"));
-            Error::List { what: format!("{family} routes{of}"), source }
+            kernel_error(format_args!("list {family} routes{of}"), source)
         })?;
         Ok(routes)
     }
@@ -209,10 +210,10 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::AddRoute`].
+    /// [`Error::Kernel`].
     pub fn add_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
         let changed = self.change_route(RouteVerb::Add, route);
-        changed.map_err(|source| Error::AddRoute { route: self.describe_route(route), source })
+        changed.map_err(|error| kernel_error(format_args!("add route {}", self.describe_route(route)), error))
     }
 
     /// Deletes a route if it is there. The kernel compares the fields that are given: one without metric (IPv4),
@@ -220,10 +221,11 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::DeleteRoute`].
+    /// [`Error::Kernel`].
     pub fn delete_route(&mut self, route: &Route) -> Result<ChangeOutcome, Error> {
         let changed = self.change_route(RouteVerb::Delete, route);
-        changed.map_err(|source| Error::DeleteRoute { route: self.describe_route(route), source })
+        changed
+            .map_err(|error| kernel_error(format_args!("delete route {}", self.describe_route(route)), error))
     }
 
     fn routes_of(

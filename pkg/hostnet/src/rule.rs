@@ -4,6 +4,7 @@ use std::fmt;
 
 use netlink::{Errno, MessageFlags};
 
+use crate::error::kernel_error;
 use crate::wire::CREATE;
 use crate::{ChangeOutcome, Error, Family, IpNet, IpProtocol, Mark, RouteProtocol, RtnetlinkHandle, TableId};
 
@@ -164,9 +165,9 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn list_rules(&mut self, family: Family) -> Result<Vec<PolicyRule>, Error> {
-        let list = |source| Error::List { what: format!("{family} rules"), source };
+        let list = |source| kernel_error(format_args!("list {family} rules"), source);
         let replies = match self.socket.dump(&message::list_request(family)) {
             // A kernel without IPv6 (`ipv6.disable=1`) has no rules of it (`fib_nl_dumprule`).
             Err(refused) if refused.errno() == Some(Errno::AFNOSUPPORT) => return Ok(Vec::new()),
@@ -186,13 +187,13 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`], [`Error::AddRule`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
+    /// [`Error::Kernel`]; [`Error::UnsuitableRule`] for table 0 and for [`PolicyRule::unmodelled`].
     pub fn ensure_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;
         if self.has_rule(rule)? {
             return Ok(ChangeOutcome::No);
         }
-        let failed = |source| Error::AddRule { rule: rule.to_string(), source };
+        let failed = |source| kernel_error(format_args!("add rule {rule}"), source);
         let added = self.send_change(message::add_request(rule, CREATE), &[Errno::EXIST]).map_err(failed)?;
         if added.is_yes() || self.has_rule(rule)? {
             return Ok(added);
@@ -208,7 +209,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// As [`RtnetlinkHandle::ensure_rule`], but [`Error::DeleteRule`]; [`Error::ConflictingRule`] if the kernel would pick a rule
+    /// As [`RtnetlinkHandle::ensure_rule`]; [`Error::ConflictingRule`] if the kernel would pick a rule
     /// that is not equal, [`Error::RuleComesBack`] if there is no end to it.
     pub fn delete_rule(&mut self, rule: &PolicyRule) -> Result<ChangeOutcome, Error> {
         rule.check_supported()?;
@@ -222,7 +223,7 @@ impl RtnetlinkHandle {
                 return Err(Error::ConflictingRule { rule: rule.to_string(), other: other.to_string() });
             }
             let deleted = self.send_change(message::delete_request(equal), &[Errno::NOENT]);
-            let deleted = deleted.map_err(|source| Error::DeleteRule { rule: rule.to_string(), source })?;
+            let deleted = deleted.map_err(|error| kernel_error(format_args!("delete rule {rule}"), error))?;
             if deleted.is_yes() {
                 changed = ChangeOutcome::Yes;
             }

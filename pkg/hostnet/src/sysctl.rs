@@ -14,12 +14,12 @@ use crate::{ChangeOutcome, Error};
 ///
 /// # Errors
 ///
-/// [`Error::ReadSysctl`]; [`Error::UnsuitableSysctl`] for a name that leads out of `/proc/sys/net`.
+/// [`Error::Sysctl`]; [`Error::UnsuitableSysctl`] for a name that leads out of `/proc/sys/net`.
 pub fn read(name: &str) -> Result<Option<String>, Error> {
     match fs::read_to_string(parameter_path(name)?) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::ReadSysctl { name: name.to_owned(), source }),
+        Err(source) => Err(Error::Sysctl { step: format!("read sysctl {name}"), source }),
     }
 }
 
@@ -27,12 +27,12 @@ pub fn read(name: &str) -> Result<Option<String>, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::WriteSysctl`], also if there is no such parameter; others as [`read()`].
+/// [`Error::Sysctl`], also if there is no such parameter; others as [`read()`].
 pub fn write(name: &str, value: &str) -> Result<ChangeOutcome, Error> {
     if read(name)?.is_some_and(|found| found.split_whitespace().eq(value.split_whitespace())) {
         return Ok(ChangeOutcome::No);
     }
-    let failed = |source| Error::WriteSysctl { name: name.to_owned(), value: value.to_owned(), source };
+    let failed = |source| Error::Sysctl { step: format!("set sysctl {name} to {value:?}"), source };
     write_value(&parameter_path(name)?, value).map_err(failed)?;
     Ok(ChangeOutcome::Yes)
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use model::PodUid;
 use netlink::{Errno, NetlinkProtocol, NetlinkRequest, ReceivedMessage, ReplyMessages, Socket};
 
+use crate::error::kernel_error;
 use crate::message::RequestBuilder;
 use crate::own_members::{MemberSum, OwnMembers};
 use crate::{Error, IpsetCause, RemoveOutcome, SetInfo, SetName, SetSpec, reply, set::HASH_IP};
@@ -14,6 +15,8 @@ use crate::{Error, IpsetCause, RemoveOutcome, SetInfo, SetName, SetSpec, reply, 
 const PROTOCOLS: (u8, u8) = (6, 7);
 /// How often a set is asked for that others make and destroy meanwhile.
 const CREATE_ATTEMPTS: u32 = 8;
+
+const OPENING: &str = "open a handle on IP sets";
 
 /// So many sets are listed to learn of a few of them.
 const FEW_SETS: usize = 16;
@@ -33,12 +36,12 @@ impl IpsetHandle {
     /// # Errors
     ///
     /// [`Error::NoIpset`] if the kernel was built without ipset or its module is missing, [`Error::Protocol`] if it
-    /// is one of a distant past or future, [`Error::Open`].
+    /// is one of a distant past or future, [`Error::Kernel`].
     pub fn open() -> Result<Self, Error> {
         let mut socket = Socket::open(NetlinkProtocol::Netfilter).map_err(open_error)?;
         let asking = RequestBuilder { protocol: PROTOCOLS.1 };
         let replies = socket.get(asking.protocol_versions()).map_err(open_error)?;
-        let (oldest, newest) = version_range(&replies).map_err(|error| Error::Open(error.into()))?;
+        let (oldest, newest) = version_range(&replies).map_err(|error| kernel_error(OPENING, error))?;
         let protocol =
             newest_common(PROTOCOLS, (oldest, newest)).ok_or(Error::Protocol { oldest, newest })?;
         Ok(Self { socket, requests: RequestBuilder { protocol }, has_many_sets: false })
@@ -48,9 +51,9 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Different`] if another set has the name, [`Error::Create`].
+    /// [`Error::Different`] if another set has the name, [`Error::Kernel`].
     pub fn create_set(&mut self, spec: &SetSpec) -> Result<(), Error> {
-        let failed = |source| Error::Create { set: spec.name.clone(), source };
+        let failed = |source: IpsetCause| kernel_error(format_args!("create set {}", spec.name), source);
         for _ in 0..CREATE_ATTEMPTS {
             match self.socket.request(self.requests.create(spec)) {
                 Ok(()) => return Ok(()),
@@ -73,9 +76,9 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::ListSets`].
+    /// [`Error::Kernel`].
     fn list_sets(&mut self) -> Result<Vec<SetInfo>, Error> {
-        let listing = |source: IpsetCause| Error::ListSets(source);
+        let listing = |source: IpsetCause| kernel_error("list sets", source);
         let replies =
             self.socket.dump(&self.requests.headers(None)).map_err(|error| listing(error.into()))?;
         let sets: Result<_, _> =
@@ -104,7 +107,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`], [`Error::ListSets`].
+    /// [`Error::Kernel`].
     pub fn members_of_others(&mut self, sets: &[SetName]) -> Result<Vec<i64>, Error> {
         let own = OwnMembers::lock();
         let mut all = if self.has_many_sets { Vec::new() } else { self.list_sets()? };
@@ -112,8 +115,7 @@ impl IpsetHandle {
             self.has_many_sets = true;
         }
         if self.has_many_sets {
-            let header =
-                |set| self.find_header(set).map_err(|source| Error::List { set: set.clone(), source });
+            let header = |set| self.find_header(set).map_err(|source| list_error(set, source));
             all = sets.iter().map(header).filter_map(Result::transpose).collect::<Result<_, _>>()?;
         }
         let members = |set: &SetName| all.iter().find(|found| found.name == set.as_str())?.elements;
@@ -127,7 +129,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::List`].
+    /// [`Error::Kernel`].
     pub fn hash_of_others(&mut self, set: &SetName) -> Result<u64, Error> {
         let own = OwnMembers::lock();
         let mut all = MemberSum::default();
@@ -135,7 +137,7 @@ impl IpsetHandle {
         let mut add = |part: &ReceivedMessage<'_>| {
             malformed = reply::parse_addresses(part, |ip| all.add(ip)).err().or(malformed);
         };
-        let failed = |source| Error::List { set: set.clone(), source };
+        let failed = |source: IpsetCause| list_error(set, source);
         match self.socket.dump_each(&self.requests.list(set), &mut add) {
             Err(error) if error.errno() != Some(Errno::NOENT) => return Err(failed(error.into())),
             _ => {}
@@ -153,12 +155,12 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::List`].
+    /// [`Error::Different`] if it is not of type `hash:ip`, [`Error::Kernel`].
     pub fn member_owners(
         &mut self,
         set: &SetName,
     ) -> Result<Option<BTreeMap<IpAddr, Option<PodUid>>>, Error> {
-        let failed = |source| Error::List { set: set.clone(), source };
+        let failed = |source: IpsetCause| list_error(set, source);
         let Some(replies) = self.dump_of_one(&self.requests.list(set)).map_err(failed)? else {
             return Ok(None);
         };
@@ -179,7 +181,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Destroy`], also if rules refer to it; then nothing has happened.
+    /// [`Error::Kernel`], also if rules refer to it; then nothing has happened.
     pub fn destroy_set(&mut self, set: &SetName) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.destroy(set)) {
@@ -188,7 +190,7 @@ impl IpsetHandle {
                 Ok(RemoveOutcome::Yes)
             }
             Err(refused) if refused.errno() == Some(Errno::NOENT) => Ok(RemoveOutcome::Missing),
-            Err(other) => Err(Error::Destroy { set: set.clone(), source: other.into() }),
+            Err(other) => Err(kernel_error(format_args!("destroy set {set}"), other)),
         }
     }
 
@@ -215,7 +217,11 @@ fn open_error(error: netlink::Error) -> Error {
         }
         other => matches!(other.errno(), Some(Errno::INVAL | Errno::OPNOTSUPP)),
     };
-    if missing { Error::NoIpset(error.into()) } else { Error::Open(error.into()) }
+    if missing { Error::NoIpset(error.into()) } else { kernel_error(OPENING, error) }
+}
+
+fn list_error(set: &SetName, source: IpsetCause) -> Error {
+    kernel_error(format_args!("list set {set}"), source)
 }
 
 fn different_error(set: &SetName, desired: String, found: &SetInfo) -> Error {
@@ -250,9 +256,9 @@ mod tests {
     fn a_kernel_without_sets_is_told_from_a_refusal() {
         let kernel = |errno| netlink::Error::Kernel { errno, message: None };
         assert!(matches!(open_error(kernel(Errno::INVAL)), Error::NoIpset(_)));
-        assert!(matches!(open_error(kernel(Errno::PERM)), Error::Open(_)));
+        assert!(matches!(open_error(kernel(Errno::PERM)), Error::Kernel { .. }));
         let io = |number| netlink::Error::Io { step: "x", source: std::io::Error::from_raw_os_error(number) };
         assert!(matches!(open_error(io(93)), Error::NoIpset(_)));
-        assert!(matches!(open_error(io(24)), Error::Open(_)));
+        assert!(matches!(open_error(io(24)), Error::Kernel { .. }));
     }
 }

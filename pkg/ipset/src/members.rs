@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use model::PodUid;
 use netlink::MessageFlags;
 
+use crate::error::kernel_error;
 use crate::own_members::OwnMembers;
 use crate::{Error, IpsetHandle, SetName, cause};
 
@@ -27,8 +28,8 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Add`] for the first address that was refused, also if there is no such set or it is full; [`Error::AddAll`] if an
-    /// exchange broke.
+    /// [`Error::Kernel`] for the first address that was refused, also if there is no such set or it is full, and if an exchange
+    /// broke.
     pub fn add_owned<'a>(
         &mut self,
         set: &SetName,
@@ -55,7 +56,7 @@ impl IpsetHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::Remove`], also if there is no such set.
+    /// [`Error::Kernel`], also if there is no such set.
     pub fn remove_member(&mut self, set: &SetName, ip: IpAddr) -> Result<RemoveOutcome, Error> {
         let mut own = OwnMembers::lock();
         match self.socket.request(self.requests.remove(set, ip)) {
@@ -64,7 +65,7 @@ impl IpsetHandle {
                 Ok(RemoveOutcome::Yes)
             }
             Err(refused) if refused.errno() == Some(cause::MEMBER) => Ok(RemoveOutcome::Missing),
-            Err(other) => Err(Error::Remove { set: set.clone(), ip, source: other.into() }),
+            Err(other) => Err(kernel_error(format_args!("remove {ip} from set {set}"), other)),
         }
     }
 
@@ -77,15 +78,12 @@ impl IpsetHandle {
     ) -> Result<impl Iterator<Item = MemberAnswer<'a>>, Error> {
         let requests = self.requests;
         let sent = members.iter().map(|(ip, owner)| requests.add(flags, set, *ip, owner));
-        let outcomes = self.socket.send_batch(sent).map_err(|source| Error::AddAll {
-            set: set.clone(),
-            count: members.len(),
-            source: source.into(),
-        })?;
+        let step = format_args!("add {} members to set {set}", members.len());
+        let outcomes = self.socket.send_batch(sent).map_err(|source| kernel_error(step, source))?;
         Ok(members.iter().copied().zip(outcomes))
     }
 }
 
 fn add_error(set: &SetName, ip: IpAddr, source: netlink::Error) -> Error {
-    Error::Add { set: set.clone(), ip, source: source.into() }
+    kernel_error(format_args!("add {ip} to set {set}"), source)
 }

@@ -1,5 +1,6 @@
 //! What can go wrong with namespaces.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,17 +16,17 @@ pub enum Error {
         /// The path that was tried.
         path: PathBuf,
     },
-    /// We may not open it.
-    #[error("not allowed to open network namespace {}: {source}", .path.display())]
-    Denied {
-        /// The path that was tried.
-        path: PathBuf,
+    /// The kernel refused a step (entering and making namespaces wants CAP_SYS_ADMIN).
+    #[error("cannot {step}: {source}")]
+    Kernel {
+        /// The step.
+        step: String,
         /// The kernel's error.
         source: io::Error,
     },
-    /// The network namespace cannot be opened for another reason.
-    #[error("cannot open network namespace {}: {source}", .path.display())]
-    Open {
+    /// We may not open it.
+    #[error("not allowed to open network namespace {}: {source}", .path.display())]
+    Denied {
         /// The path that was tried.
         path: PathBuf,
         /// The kernel's error.
@@ -39,53 +40,11 @@ pub enum Error {
         /// Kind of the file that was found instead.
         found: &'static str,
     },
-    /// A directory of network namespaces could not be read.
-    #[error("cannot list the network namespaces in {}: {source}", .path.display())]
-    List {
-        /// The directory.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// No thread could be started to enter it.
-    #[error("cannot start a thread for a network namespace: {source}")]
-    Thread {
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The kernel did not let the thread in (it wants CAP_SYS_ADMIN).
-    #[error("cannot enter network namespace: {source}")]
-    Enter {
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The kernel did not let the process in (it wants CAP_SYS_ADMIN there, and a single thread).
-    #[error("cannot enter user namespace: {source}")]
-    EnterUser {
-        /// The kernel's error.
-        source: io::Error,
-    },
     /// The private mounts could not be made; nothing has run.
     #[error("cannot prepare private mounts: {step}: {source}")]
     Sandbox {
         /// Which step of it.
         step: String,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// A new namespace was refused (it wants CAP_SYS_ADMIN).
-    #[error("cannot make a network namespace: {source}")]
-    Create {
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The name of a persistent namespace could not be made or removed.
-    #[error("cannot {step} {}: {source}", .path.display())]
-    Name {
-        /// Which step of it.
-        step: &'static str,
-        /// The name.
-        path: PathBuf,
         /// The kernel's error.
         source: io::Error,
     },
@@ -100,15 +59,11 @@ impl Error {
             Errno::NOENT | Errno::NOTDIR | Errno::SRCH | Errno::LOOP => Self::Missing { path },
             Errno::NXIO | Errno::NODEV => Self::NotNetns { path, found: "a socket or a device" },
             Errno::ACCESS | Errno::PERM => Self::Denied { path, source },
-            _ => Self::Open { path, source },
+            _ => kernel_error(format_args!("open network namespace {}", path.display()), source),
         }
     }
+}
 
-    pub(crate) fn list_error(path: &Path, source: io::Error) -> Self {
-        Self::List { path: path.to_owned(), source }
-    }
-
-    pub(crate) fn name_error(step: &'static str, path: &Path, errno: Errno) -> Self {
-        Self::Name { step, path: path.to_owned(), source: errno.into() }
-    }
+pub(crate) fn kernel_error(step: impl Display, source: impl Into<io::Error>) -> Error {
+    Error::Kernel { step: step.to_string(), source: source.into() }
 }

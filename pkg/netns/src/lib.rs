@@ -22,6 +22,8 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
+use error::kernel_error;
+
 pub use error::Error;
 pub use sandbox::{BindMount, MountSandbox};
 pub use user::UserNamespace;
@@ -52,7 +54,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`], [`Error::Denied`] or [`Error::Open`]; [`Error::NotNetns`] if there is something else.
+    /// [`Error::Missing`], [`Error::Denied`] or [`Error::Kernel`]; [`Error::NotNetns`] if there is something else.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         // NONBLOCK and NOCTTY: a pipe or terminal in its place must not stop or capture us.
@@ -66,7 +68,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::NotNetns`] if it is something else, [`Error::Open`].
+    /// [`Error::NotNetns`] if it is something else, [`Error::Kernel`].
     pub fn from_fd(fd: OwnedFd) -> Result<Self, Error> {
         Self::from_fd_at(fd, Path::new("a file descriptor"))
     }
@@ -76,7 +78,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Denied`] without CAP_NET_ADMIN over it, [`Error::Open`].
+    /// [`Error::Denied`] without CAP_NET_ADMIN over it, [`Error::Kernel`].
     pub fn of_socket(socket: &impl AsFd) -> Result<Self, Error> {
         let path = Path::new("of a socket");
         let fd = kind::of_socket(socket).map_err(|errno| Error::open_error(path, errno))?;
@@ -102,7 +104,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Create`] if the kernel refuses, as it does without CAP_SYS_ADMIN.
+    /// [`Error::Kernel`] if the kernel refuses, as it does without CAP_SYS_ADMIN.
     pub fn create() -> Result<Self, Error> {
         on_own_thread(|| {
             leave_into_new()?;
@@ -114,10 +116,11 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Create`], and [`Error::Name`] if the file exists or cannot be made or mounted on.
+    /// [`Error::Kernel`], also if the file exists or cannot be made or mounted on.
     pub fn create_named(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let name_error = |step| move |errno| Error::name_error(step, path, errno);
+        let name_error =
+            |step| move |errno: Errno| kernel_error(format_args!("{step} {}", path.display()), errno);
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         drop(rustix::fs::open(path, flags, Mode::RUSR).map_err(name_error("make"))?);
         let mounted = on_own_thread(|| {
@@ -132,16 +135,16 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Name`] if it cannot be unmounted or its file not be removed.
+    /// [`Error::Kernel`] if it cannot be unmounted or its file not be removed.
     pub fn remove_named(path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         match rustix::mount::unmount(path, UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {} // INVAL: nothing is mounted there
-            Err(errno) => return Err(Error::name_error("unmount", path, errno)),
+            Err(errno) => return Err(kernel_error(format_args!("unmount {}", path.display()), errno)),
         }
         match rustix::fs::unlink(path) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(Error::name_error("remove", path, errno)),
+            Err(errno) => Err(kernel_error(format_args!("remove {}", path.display()), errno)),
         }
     }
 
@@ -155,7 +158,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`] or [`Error::Enter`]; `f` has not run then.
+    /// [`Error::Kernel`]; `f` has not run then.
     pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, Error> {
         on_own_thread(|| {
             self.enter_thread()?;
@@ -168,7 +171,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`]; for one of them [`Error::Enter`]: `f` has not run for it.
+    /// [`Error::Kernel`]; if it is for one of them, `f` has not run for it.
     pub fn run_in_each<T: Send>(
         all: &[&Netns],
         f: impl Fn(usize) -> T + Sync,
@@ -201,7 +204,7 @@ impl Netns {
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
     fn enter_thread(&self) -> Result<(), Error> {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(|errno| Error::Enter { source: errno.into() })
+            .map_err(|errno| kernel_error("enter network namespace", errno))
     }
 }
 
@@ -215,7 +218,8 @@ impl AsFd for Netns {
 fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     thread::scope(|scope| {
         let spawned = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, f);
-        let thread = spawned.map_err(|source| Error::Thread { source })?;
+        let thread =
+            spawned.map_err(|error| kernel_error("start a thread for a network namespace", error))?;
         thread.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
     })
 }
@@ -225,5 +229,5 @@ fn on_own_thread<T: Send>(f: impl FnOnce() -> Result<T, Error> + Send) -> Result
 fn leave_into_new() -> Result<(), Error> {
     // SAFETY: unsafe is only a separate file descriptor table (CLONE_FILES), which is not asked for.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
-        .map_err(|errno| Error::Create { source: errno.into() })
+        .map_err(|errno| kernel_error("make a network namespace", errno))
 }

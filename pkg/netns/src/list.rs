@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Netns};
+use crate::{Error, Netns, error::kernel_error};
 
 impl Netns {
     /// Opens every netns that is bound in a directory such as `/var/run/netns`, ordered by path. What is there and is
@@ -15,7 +15,7 @@ impl Netns {
     ///
     /// # Errors
     ///
-    /// [`Error::List`]; [`Error::Denied`] and [`Error::Open`] for an entry that may be a netns.
+    /// [`Error::Kernel`]; [`Error::Denied`] for an entry that may be a netns.
     pub fn list_directory(directory: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
         let mut found = Vec::new();
         for path in directory_entries(directory)? {
@@ -30,12 +30,14 @@ impl Netns {
 }
 
 fn directory_entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed =
+        |error| kernel_error(format_args!("list the network namespaces in {}", directory.display()), error);
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(|error| Error::list_error(directory, error))?,
+        other => other.map_err(failed)?,
     };
     let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    let mut paths = paths.map_err(|error| Error::list_error(directory, error))?;
+    let mut paths = paths.map_err(failed)?;
     paths.sort();
     Ok(paths)
 }

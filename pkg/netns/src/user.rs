@@ -17,7 +17,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, LinkNameSpaceType, configure_capability_in_ambient_set, set_capabilities,
 };
 
-use crate::{Error, Netns};
+use crate::{Error, Netns, error::kernel_error};
 
 /// The user namespace of this process.
 const OWN: &str = "/proc/self/ns/user";
@@ -35,9 +35,9 @@ impl Netns {
     /// tell (before 4.9), or does not tell us, counts as if it was our own.
     ///
     /// # Errors
-    /// [`Error::Open`]
+    /// [`Error::Kernel`]
     pub fn foreign_owner(&self) -> Result<Option<UserNamespace>, Error> {
-        let failed = |source| Error::Open { path: OWN.into(), source };
+        let failed = |error| kernel_error(format_args!("open network namespace {OWN}"), error);
         let fd = match owning_namespace(self) {
             Ok(fd) => fd,
             Err(Errno::NOTTY | Errno::PERM) => return Ok(None),
@@ -62,13 +62,13 @@ impl UserNamespace {
     /// user that the namespace does not know would lose with the next program.
     ///
     /// # Errors
-    /// [`Error::Open`] or [`Error::Enter`].
+    /// [`Error::Missing`], [`Error::Denied`], [`Error::Kernel`].
     #[expect(clippy::disallowed_methods, reason = "this is the crate that the lint points to")]
     pub fn enter_for_good(path: &Path) -> Result<(), Error> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::open_error(path, errno))?;
-        let failed = |errno: Errno| Error::EnterUser { source: errno.into() };
+        let failed = |errno: Errno| kernel_error("enter user namespace", errno);
         rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::User))
             .map_err(failed)?;
         let needed = NEEDED.into_iter().fold(CapabilitySet::empty(), CapabilitySet::union);

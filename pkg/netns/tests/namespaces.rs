@@ -95,7 +95,7 @@ fn a_named_namespace_stays_until_it_is_removed() {
     let path = scratch.0.join("pod");
     let id = Netns::create_named(&path).unwrap().id();
     assert_eq!(Netns::open(&path).unwrap().id(), id);
-    assert!(matches!(Netns::create_named(&path), Err(Error::Name { step: "make", .. })));
+    assert!(matches!(Netns::create_named(&path), Err(Error::Kernel { .. })));
     assert_eq!(Netns::open(&path).unwrap().id(), id, "a refused second creation leaves the first alone");
     Netns::remove_named(&path).unwrap();
     Netns::remove_named(&path).unwrap();

@@ -3,7 +3,7 @@
 use netlink::{Errno, MessageFlags, NetlinkRequest};
 
 use super::{LinkFlags, NewLink, RTM_NEWLINK, link_header, plain_header};
-use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle};
+use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 const RTM_DELLINK: u16 = 17;
 
@@ -16,7 +16,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::CreateLink`]; [`Error::FindLink`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
+    /// [`Error::Kernel`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
     pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<ChangeOutcome, Error> {
         link.check_names()?;
         let refused = match self.socket.request(link.creation_request()) {
@@ -26,25 +26,25 @@ impl RtnetlinkHandle {
         if refused.errno() == Some(Errno::EXIST) && self.has_link(link)? {
             return Ok(ChangeOutcome::No);
         }
-        Err(Error::CreateLink { link: link.to_string(), source: refused })
+        Err(kernel_error(format_args!("create link {link}"), refused))
     }
 
     /// Deletes a link, if it is there; of a veth, the other end too.
     ///
     /// # Errors
     ///
-    /// [`Error::DeleteLink`].
+    /// [`Error::Kernel`].
     pub fn delete_link(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
         let request = NetlinkRequest::new(RTM_DELLINK, MessageFlags::NONE, &plain_header(index));
         let deleted = self.send_change(request, &[Errno::NODEV]);
-        deleted.map_err(|source| Error::DeleteLink { link: self.link_name(index), source })
+        deleted.map_err(|error| kernel_error(format_args!("delete link {}", self.link_name(index)), error))
     }
 
     /// Switches a link on, unless it is.
     ///
     /// # Errors
     ///
-    /// [`Error::FindLink`], [`Error::SetLinkUp`].
+    /// [`Error::Kernel`].
     pub fn set_link_up(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
         if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up()) {
             return Ok(ChangeOutcome::No);
@@ -52,7 +52,7 @@ impl RtnetlinkHandle {
         let header = link_header(index, LinkFlags::UP, LinkFlags::UP);
         let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header);
         let changed = self.send_change(request, &[]);
-        changed.map_err(|source| Error::SetLinkUp { link: self.link_name(index), source })
+        changed.map_err(|error| kernel_error(format_args!("set link {} up", self.link_name(index)), error))
     }
 
     fn has_link(&mut self, desired: &NewLink<'_>) -> Result<bool, Error> {

@@ -1,7 +1,7 @@
 //! Many changes of routes together.
 
 use super::{Route, RouteVerb};
-use crate::{Error, RtnetlinkHandle};
+use crate::{Error, RtnetlinkHandle, error::kernel_error};
 
 /// One of many changes of routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +46,14 @@ impl RtnetlinkHandle {
     /// # Errors
     ///
     /// [`Error::ApplyRoutes`] with the first one that was refused, after all have been tried;
-    /// [`Error::SendRoutes`] if the exchange with the kernel fails. Look again what is there before going on.
+    /// [`Error::Kernel`] if the exchange with the kernel fails. Look again what is there before going on.
     pub fn apply_routes(&mut self, changes: &[RouteChange]) -> Result<usize, Error> {
         let requests = changes.iter().map(|change| {
             let (verb, route) = change.verb_and_route();
             verb.to_request(route)
         });
-        let count = changes.len();
-        let outcomes =
-            self.socket.send_batch(requests).map_err(|source| Error::SendRoutes { count, source })?;
+        let step = format_args!("change {} routes together", changes.len());
+        let outcomes = self.socket.send_batch(requests).map_err(|source| kernel_error(step, source))?;
         let mut tally = BulkTally::default();
         for (index, (change, outcome)) in changes.iter().zip(outcomes).enumerate() {
             tally.count_outcome(index, change, outcome);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use netlink::{Malformed, ReceivedMessage};
 
 use super::message;
-use crate::{Error, LinkIndex, RtnetlinkHandle};
+use crate::{Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 impl RtnetlinkHandle {
     /// Asks the kernel on which link an unmarked packet to this address would leave, by policy rules and all tables. `None`: on
@@ -14,7 +14,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::LookUpRoute`] if the exchange fails.
+    /// [`Error::Kernel`] if the exchange fails.
     pub fn direct_link(&mut self, ip: IpAddr) -> Result<Option<LinkIndex>, Error> {
         self.look_up(ip, message::parse_direct_link)
     }
@@ -24,7 +24,7 @@ impl RtnetlinkHandle {
     ///
     /// # Errors
     ///
-    /// [`Error::LookUpRoute`] if the exchange fails.
+    /// [`Error::Kernel`] if the exchange fails.
     pub fn source_to(&mut self, ip: IpAddr) -> Result<Option<IpAddr>, Error> {
         self.look_up(ip, message::parse_source)
     }
@@ -34,7 +34,7 @@ impl RtnetlinkHandle {
         ip: IpAddr,
         parse: impl Fn(&ReceivedMessage<'_>) -> Result<Option<T>, Malformed>,
     ) -> Result<Option<T>, Error> {
-        let failed = |source| Error::LookUpRoute { ip, source };
+        let failed = |source| kernel_error(format_args!("look up the route to {ip}"), source);
         match self.socket.get(message::look_up(ip)) {
             Ok(replies) => {
                 let found = replies.iter().find_map(|reply| parse(&reply).transpose());

@@ -53,7 +53,7 @@ fn a_missing_link_is_no_error() {
     in_fresh_netns(|handle| {
         assert_eq!(handle.link_by_name("nosuch").unwrap(), None);
         assert_eq!(handle.link_by_index(LinkIndex(4711)).unwrap(), None);
-        assert!(matches!(handle.link_by_name("a_name_longer_than_fifteen"), Err(Error::FindLink { .. })));
+        assert!(matches!(handle.link_by_name("a_name_longer_than_fifteen"), Err(Error::Kernel { .. })));
     });
 }
 

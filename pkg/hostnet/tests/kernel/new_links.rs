@@ -179,7 +179,7 @@ fn links_that_cannot_be_asked_for_are_refused() {
             assert!(matches!(handle.create_link(&new), Err(Error::UnsuitableLink { .. })), "{new}");
         }
         let long = handle.create_link(&veth("a_name_longer_than_fifteen", "two")).unwrap_err();
-        assert!(matches!(long, Error::CreateLink { .. }), "{long}");
+        assert!(matches!(long, Error::Kernel { .. }), "{long}");
         let lo = index(handle, "lo");
         let text = handle.delete_link(lo).unwrap_err().to_string();
         assert!(text.starts_with("cannot delete link lo: kernel says: "), "{text}");

@@ -64,7 +64,7 @@ fn try_setting() -> Trial {
     let trial = run_trial(|| {
         let value = if sysctl::read(SETTING)?.as_deref() == Some("1") { "0" } else { "1" };
         let written = sysctl::write(SETTING, value);
-        is_read_only = matches!(&written, Err(hostnet::Error::WriteSysctl { source, .. })
+        is_read_only = matches!(&written, Err(hostnet::Error::Sysctl { source, .. })
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem);
         Ok(written.map(drop)?)
     });
