@@ -22,7 +22,7 @@ pub(crate) const PARTS: [&str; 6] =
 
 /// Measures the parts for which `wanted` holds.
 pub(crate) fn run(base: Option<&BenchNode>, rounds: usize, wanted: impl Fn(&str) -> bool) {
-    println!("The ambient node. Geneve links are not measured: the kernel here has none.\n");
+    println!("The ambient node.\n");
     if let (true, Some(base)) = (wanted("ambient-add"), base) {
         add::run(base, rounds);
     }

@@ -245,10 +245,8 @@ impl SettingsReader<'_> {
     }
 
     fn node_config(&mut self) -> Option<NodeConfig> {
-        let links = self.parse_value(&options::AMBIENT_LINKS);
         let (tables, first) = (self.read_route_tables(), self.parse_number(&options::AMBIENT_RULE_PRIORITY));
         Some(NodeConfig {
-            links: links?,
             tables: tables?,
             priorities: RulePriorities { first: first? },
             ..NodeConfig::default()

@@ -361,13 +361,6 @@ pub const ZTUNNEL_LABEL: Flag = Flag {
     help: "label of ztunnel's pods",
     ..Flag::VALUE
 };
-pub const AMBIENT_LINKS: Flag = Flag {
-    long: "ambient-links",
-    env: &["AMBIENT_LINKS"],
-    default: "veth",
-    help: "kind of the links to ztunnel: veth, geneve or vxlan",
-    ..Flag::VALUE
-};
 pub const AMBIENT_TABLES: Flag = Flag {
     long: "ambient-tables",
     env: &["AMBIENT_TABLES"],
@@ -455,7 +448,6 @@ pub const FLAGS: &[Flag] = &[
     SYSTEM_NAMESPACE,
     ZTUNNEL_SERVICE_ACCOUNT,
     ZTUNNEL_LABEL,
-    AMBIENT_LINKS,
     AMBIENT_TABLES,
     AMBIENT_RULE_PRIORITY,
     NETNS_DIR,

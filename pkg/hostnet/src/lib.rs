@@ -25,7 +25,7 @@ mod wire;
 pub use address::{AddressFlags, LinkAddress};
 pub use error::Error;
 pub use handle::{ChangeOutcome, RtnetlinkHandle};
-pub use link::{Link, LinkFlags, NewLink};
+pub use link::{Link, LinkFlags, NewVeth};
 pub use local::LocalDelivery;
 pub use model::{Family, IpNet, Mark, TableId};
 pub use route::{Route, RouteChange, RouteKind, RouteProtocol};

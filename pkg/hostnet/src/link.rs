@@ -7,7 +7,7 @@ use crate::{Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 mod change;
 mod new;
 
-pub use new::NewLink;
+pub use new::NewVeth;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;

@@ -31,29 +31,6 @@ impl FromStr for ZtunnelFallback {
     }
 }
 
-model::word_enum! {
-    /// How packets get into ztunnel's network namespace.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    pub enum LinkKind {
-        /// Pairs of virtual Ethernet links: no encapsulation, no loss of MTU, no UDP port.
-        #[default]
-        Veth = "veth",
-        /// Tunnels over the ztunnel pod's own link, as Istio made them.
-        Geneve = "geneve",
-        /// Like `Geneve`, but with VXLAN, which more kernels have.
-        Vxlan = "vxlan",
-    }
-}
-
-impl FromStr for LinkKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LinkKind, String> {
-        LinkKind::from_name(text).ok_or_else(|| format!("{text:?} is none of veth, geneve, vxlan"))
-    }
-}
-
 /// Routing tables on the node. Those of a slot are `base + slot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteTables {
@@ -92,8 +69,6 @@ pub struct LinkNetworks {
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeConfig {
-    /// Kind of the virtual links.
-    pub links: LinkKind,
     /// Set of enrolled IPv4 addresses.
     pub set_v4: String,
     /// Set of enrolled IPv6 addresses.
@@ -107,8 +82,6 @@ pub struct NodeConfig {
     pub rules: rule_sets::NodeRulesConfig,
     /// Addresses of the links.
     pub nets: LinkNetworks,
-    /// UDP port of geneve and vxlan links on slot 0; slot 1 takes the next.
-    pub tunnel_port: u16,
 }
 
 impl Default for NodeConfig {
@@ -116,7 +89,6 @@ impl Default for NodeConfig {
         let v4 = |third| Ipv4Net::new_assert([192, 168, third, 0].into(), 24);
         let v6 = |last| Ipv6Net::new_assert([0xfd69, 0x7374, 0x696f, last, 0, 0, 0, 0].into(), 64);
         NodeConfig {
-            links: LinkKind::default(),
             set_v4: "ztunnel-pods-ips".to_owned(),
             set_v6: "ztunnel-pods-ips-v6".to_owned(),
             tables: RouteTables {
@@ -134,7 +106,6 @@ impl Default for NodeConfig {
                 inbound_v6: v6(126),
                 outbound_v6: v6(127),
             },
-            tunnel_port: 6081,
         }
     }
 }

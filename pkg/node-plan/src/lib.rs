@@ -16,7 +16,7 @@ mod slots;
 mod state;
 mod want;
 
-pub use config::{LinkKind, LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
+pub use config::{LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
 pub use desired::{DesiredInside, DesiredNode, desired_node};
 pub use operation::{NetnsPlace, Operation, RouteEdit};
 pub use plan::plan_operations;

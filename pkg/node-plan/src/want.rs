@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use model::{Family, IpNet, Mark, TableId};
 
 use super::{
-    config::{LinkKind, NodeConfig, RouteTables, ZtunnelFallback, host_net},
+    config::{NodeConfig, RouteTables, ZtunnelFallback, host_net},
     state::{DesiredState, PathRoute, PathRule, RouteTo, ZtunnelInstance, ZtunnelSlot},
 };
 
@@ -39,7 +39,6 @@ pub(super) fn node_routes(config: &NodeConfig, desired: &DesiredState) -> Vec<Pa
             let answers = config.tables.slot_return + slot.number();
             routes.extend(fallback_route(answers, family, None, desired.fallback));
             if let Some(ztunnel) = desired.ztunnel_in(slot) {
-                routes.extend(carrier_routes(config, slot, ztunnel, family));
                 routes.extend(slot_routes(config, slot, ztunnel, family));
             }
         }
@@ -87,25 +86,6 @@ fn fallback_route(
         ZtunnelFallback::Open => return None,
     };
     Some(PathRoute { family, table: TableId(table), dst, metric: FALLBACK_METRIC, to })
-}
-
-/// Returns the routes of the packets that a tunnel sends. They have the mark of what is in them, and must not go into the tunnel
-/// again.
-fn carrier_routes(
-    config: &NodeConfig,
-    slot: ZtunnelSlot,
-    ztunnel: &ZtunnelInstance,
-    family: Family,
-) -> Vec<PathRoute> {
-    let remote = ztunnel.ips.first().copied().filter(|ip| Family::of_ip(*ip) == family);
-    let Some(ip) = remote.filter(|_| config.links != LinkKind::Veth) else { return Vec::new() };
-    let RouteTables { outbound, slot_inbound, slot_outbound, .. } = config.tables;
-    let tables = [outbound, slot_inbound + slot.number(), slot_outbound + slot.number()];
-    let to = |table| {
-        let to = RouteTo::Via(ip, ztunnel.veth.clone());
-        PathRoute { family, table: TableId(table), dst: Some(host_net(ip)), metric: METRIC, to }
-    };
-    tables.into_iter().map(to).collect()
 }
 
 /// A slot's tables of connections to and from pods have no fallback: what finds no route there goes on as a new

@@ -1,12 +1,9 @@
 //! The steps.
 
-use std::net::{IpAddr, UdpSocket};
-
-use hostnet::{NewLink, RouteChange, RtnetlinkHandle, sysctl};
+use hostnet::{NewVeth, RouteChange, RtnetlinkHandle, sysctl};
 use ipset::SetName;
 use journal::{JournalPage, PageOwner};
-use model::Family;
-use node_plan::{Direction, LinkKind, LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
+use node_plan::{LinkPair, NetnsPlace, Operation, RouteEdit, ZtunnelSlot};
 
 use crate::{Error, LocatedPod, NodePath, PendingRestores, convert, convert::LinkNames, members};
 
@@ -83,46 +80,17 @@ impl NodePath {
         Ok(())
     }
 
-    fn create_pair(&mut self, pair: &LinkPair) -> Result<(), Error> {
-        if self.config.links == LinkKind::Veth {
-            return self.create_veth(pair);
-        }
-        let generation = pair.slot.select_from(&self.slots).clone().ok_or(Error::NoZtunnel(pair.slot))?;
-        let remote = generation.ips.first().copied().ok_or(Error::NoZtunnel(pair.slot))?;
-        let local = source_towards(remote)?;
-        let near = self.tunnel_link(pair, &pair.node, remote);
-        let far = self.tunnel_link(pair, &pair.ztunnel, local);
-        let _ = self.net.create_link(&near)?;
-        let inside = &mut self.located_ztunnel(pair.slot)?.net;
-        if let Some(old) = inside.link_by_name(&pair.ztunnel)? {
-            let _ = inside.delete_link(old.index)?;
-        }
-        let _ = inside.create_link(&far)?;
-        Ok(())
-    }
-
     /// A far end that is left from another slot would be in the way.
-    fn create_veth(&mut self, pair: &LinkPair) -> Result<(), Error> {
+    fn create_pair(&mut self, pair: &LinkPair) -> Result<(), Error> {
         let uid = pair.slot.select_from(&self.slots).as_ref().map(|generation| generation.uid.clone());
         let located = uid.and_then(|uid| self.located.get_mut(&uid)).ok_or(Error::NoZtunnel(pair.slot))?;
         if let Some(old) = located.net.link_by_name(&pair.ztunnel)? {
             let _ = located.net.delete_link(old.index)?;
         }
         let netns = std::os::fd::AsFd::as_fd(&located.netns);
-        let veth = NewLink::Veth { name: &pair.node, peer_name: &pair.ztunnel, peer_netns: Some(netns) };
-        let _ = self.net.create_link(&veth)?;
+        let veth = NewVeth { name: &pair.node, peer_name: &pair.ztunnel, peer_netns: Some(netns) };
+        let _ = self.net.create_veth(&veth)?;
         Ok(())
-    }
-
-    /// Istio's network identifiers, plus ten for the second slot, whose UDP port is another one too.
-    fn tunnel_link<'a>(&self, pair: &LinkPair, name: &'a str, remote: IpAddr) -> NewLink<'a> {
-        let vni = 1000 + u32::from(pair.direction == Direction::Outbound) + 10 * pair.slot.number();
-        let second = u16::from(pair.slot == ZtunnelSlot::One);
-        let port = self.config.tunnel_port.saturating_add(second);
-        match self.config.links {
-            LinkKind::Vxlan => NewLink::Vxlan { name, vni, remote, port },
-            LinkKind::Geneve | LinkKind::Veth => NewLink::Geneve { name, vni, remote, port },
-        }
     }
 
     /// Does something in the namespace of a place.
@@ -185,14 +153,4 @@ impl NodePath {
         let _ = net.apply_routes(&changes)?;
         Ok(())
     }
-}
-
-/// The address from which this host would send to another one. Nothing is sent.
-fn source_towards(ip: IpAddr) -> Result<IpAddr, Error> {
-    let ask = || {
-        let socket = UdpSocket::bind((Family::of_ip(ip).unspecified_address(), 0))?;
-        socket.connect((ip, 80))?;
-        socket.local_addr()
-    };
-    ask().map(|address| address.ip()).map_err(|source| Error::Source { ip, source })
 }

@@ -58,14 +58,6 @@ pub enum Error {
     /// A step in the namespace of a ztunnel that is gone.
     #[error("the ztunnel of slot {0} is gone")]
     NoZtunnel(node_plan::ZtunnelSlot),
-    /// The source address for a tunnel could not be found.
-    #[error("cannot tell from which address the node reaches {ip}: {source}")]
-    Source {
-        /// The other end.
-        ip: IpAddr,
-        /// Why.
-        source: std::io::Error,
-    },
 }
 
 impl Error {

@@ -11,8 +11,8 @@ use hostnet::{IpNet, Link, LinkIndex, PolicyRule, Route, RtnetlinkHandle};
 use journal::{Journal, JournalPage};
 use model::{Family, PodUid};
 use node_plan::{
-    KernelSlots, LinkKind, NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot,
-    is_our_rule, link_pairs, watched_sysctls,
+    NodeConfig, ObservedLink, ObservedState, ZtunnelInstance, ZtunnelSlot, is_our_rule, link_pairs,
+    watched_sysctls,
 };
 
 use crate::{Error, LocatedPod, ZtunnelWatcher, convert, convert::LinkNames, inside, locate, members};
@@ -221,7 +221,6 @@ impl NodePath {
         slots: &[Option<ZtunnelInstance>; 2],
     ) -> Result<(), Error> {
         self.slots = slots.clone();
-        let known = KernelSlots::from(&self.config, observed);
         let noted = self.journal.read_snapshot();
         for slot in ZtunnelSlot::BOTH {
             let Some(generation) = slot.select_from(slots) else { continue };
@@ -232,12 +231,11 @@ impl NodePath {
             let Some(located) = self.located.get_mut(&generation.uid) else {
                 return Err(Error::NoZtunnel(slot));
             };
-            let same = generation.ips.iter().any(|ip| slot.select_from(&known.ips).contains(ip));
             let number = self.net.netns_number(std::os::fd::AsFd::as_fd(&located.netns))?;
             for pair in link_pairs(slot) {
                 let Some(link_state) = observed.links.get_mut(&pair.node) else { continue };
                 let link = self.net.link_by_name(&pair.node)?;
-                link_state.right = link.is_some_and(|link| is_right(self.config.links, &link, number, same));
+                link_state.right = link.is_some_and(|link| is_right(&link, number));
             }
             let mut inside_state = inside::observe_inside(slot, located, &self.options)?;
             let whose = Some(located.netns.id());
@@ -249,11 +247,7 @@ impl NodePath {
     }
 }
 
-/// A veth link shows where it leads; of a tunnel we only know for whom the slot was made.
-fn is_right(kind: LinkKind, link: &Link, ztunnel: Option<i32>, same: bool) -> bool {
-    match (kind, link.kind.as_deref()) {
-        (LinkKind::Veth, Some("veth")) => link.peer_netns.is_some() && link.peer_netns == ztunnel,
-        (LinkKind::Geneve, Some("geneve")) | (LinkKind::Vxlan, Some("vxlan")) => same,
-        _ => false,
-    }
+/// A link shows where it leads.
+fn is_right(link: &Link, ztunnel: Option<i32>) -> bool {
+    link.kind.as_deref() == Some("veth") && link.peer_netns.is_some() && link.peer_netns == ztunnel
 }

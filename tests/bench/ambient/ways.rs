@@ -1,5 +1,5 @@
-//! Captured traffic: through veth links, through vxlan links, and handed to the same proxy by its own link alone, with
-//! rules made by hand for one pod. Each node has the links and routes of 250 pods.
+//! Captured traffic: through the agent's veth links, and handed to the same proxy by its own link alone, with rules made by
+//! hand for one pod. Each node has the links and routes of 250 pods.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ struct Way {
 }
 
 pub(crate) fn run(rounds: usize) {
-    let mut ways = [by_hand(), by_agent("veth links", "veth"), by_agent("vxlan links", "vxlan")];
+    let mut ways = [by_hand(), by_agent()];
     pin(None);
     ways.iter().for_each(|way| pin(Some(way.ztunnel.pid())));
     for _ in 0..rounds * SHORT {
@@ -64,15 +64,15 @@ pub(crate) fn run(rounds: usize) {
     println!();
 }
 
-fn by_agent(name: &'static str, links: &str) -> Way {
+fn by_agent() -> Way {
     let node = Arc::new(Node::new(NodeOptions::default()));
     with_other_users(&node);
-    let mut fixture = Fixture::on(Arc::clone(&node), &[("AMBIENT_LINKS", links)]);
+    let mut fixture = Fixture::on(Arc::clone(&node), &[]);
     let ztunnel = fixture.ztunnel("ztunnel-a");
     fixture.fill_with_links(MESH, OTHERS);
     let pod = fixture.pod(MESH, "captured");
     fixture.wait_members(OTHERS as usize + 1);
-    Way::new(name, node, pod, ztunnel, Some(fixture), None)
+    Way::new("veth links", node, pod, ztunnel, Some(fixture), None)
 }
 
 /// The least that a transparent proxy in another namespace needs.

@@ -1,4 +1,4 @@
-//! Other links, other tables, other places of rules.
+//! Other tables, other places of rules, and links that cannot be made.
 
 use kit::{
     FailureKind, Live, LiveConnections, NodeOptions, Proto, TrafficClient, Via, Ztunnel, ZtunnelOptions,
@@ -7,72 +7,59 @@ use serde_json::Value;
 
 use super::{
     Backend, FAMILIES, every_way,
-    fixture::{Fixture, OUTSIDE, every},
+    fixture::{Fixture, OUTSIDE},
     oneself, undisturbed,
 };
 use crate::fixtures::ambient::{Ambient, MESH};
 
 #[test]
-fn vxlan_and_numbers_of_the_operator_carry_every_way_through_a_switch() {
-    let vxlan = [("AMBIENT_LINKS", "vxlan")];
+fn numbers_of_the_operator_carry_every_way_through_a_switch() {
     let numbers = [("AMBIENT_TABLES", "1200,1201,1210,1220,1230"), ("AMBIENT_RULE_PRIORITY", "5000")];
-    every(&[&vxlan[..], &numbers[..]], |env| {
-        let mut fixture = Fixture::with_env(env);
-        every_way(&fixture, Backend::Nft);
-        undisturbed(&fixture);
-        oneself(&fixture, Backend::Nft);
-        let node = fixture.base.node.netns();
-        if env[0].1 == "vxlan" {
-            let link: Value =
-                serde_json::from_str(&node.sh("ip -json -details link show dev istioout0")).unwrap();
-            assert_eq!(link[0]["linkinfo"]["info_kind"], "vxlan", "{link}");
-        } else {
-            for family in FAMILIES.map(|v6| if v6 { "-6" } else { "-4" }) {
-                let rules = node.sh(&format!("ip {family} rule"));
-                let places = rules.lines().map(|line| line.split(':').next().unwrap().parse().unwrap());
-                let ours: Vec<u32> = places.filter(|place| !matches!(place, 0 | 32766 | 32767)).collect();
-                assert_eq!(ours, (5000..5010).collect::<Vec<_>>(), "{rules}");
-                let routes = node.sh(&format!("ip -json {family} route show table all"));
-                let routes: Vec<Value> = serde_json::from_str(&routes).unwrap();
-                assert!(routes.iter().any(|route| route["table"] == "1201"), "{routes:?}");
-                let tables = routes.iter().filter_map(|route| route["table"].as_str()?.parse::<u32>().ok());
-                assert!(tables.into_iter().all(|table| !(100..200).contains(&table)), "{routes:?}");
-            }
-        }
-        let mut live = LiveConnections::start(&fixture.client.sandbox.netns, Live::default());
-        let mut inbound = LiveConnections::start(fixture.base.node.outside(), Live::default());
-        for v6 in FAMILIES {
-            live.open(fixture.outside(v6), 2);
-            live.open(fixture.server.at(v6), 2);
-            inbound.open(fixture.server.at(v6), 2);
-        }
-        let successor = fixture.base.ztunnel("ztunnel-b");
-        for v6 in FAMILIES {
-            fixture.client.tcp(fixture.outside(v6)).unwrap();
-            successor.wait_seen(|seen| seen.via == Via::Outbound && seen.src.ip() == fixture.client.ip(v6));
-        }
-        for mut client in [live, inbound] {
-            client.wait_round();
-            client.finish().assert_unbroken();
-        }
-    });
+    let mut fixture = Fixture::with_env(&numbers);
+    every_way(&fixture, Backend::Nft);
+    undisturbed(&fixture);
+    oneself(&fixture, Backend::Nft);
+    let node = fixture.base.node.netns();
+    for family in FAMILIES.map(|v6| if v6 { "-6" } else { "-4" }) {
+        let rules = node.sh(&format!("ip {family} rule"));
+        let places = rules.lines().map(|line| line.split(':').next().unwrap().parse().unwrap());
+        let ours: Vec<u32> = places.filter(|place| !matches!(place, 0 | 32766 | 32767)).collect();
+        assert_eq!(ours, (5000..5010).collect::<Vec<_>>(), "{rules}");
+        let routes = node.sh(&format!("ip -json {family} route show table all"));
+        let routes: Vec<Value> = serde_json::from_str(&routes).unwrap();
+        assert!(routes.iter().any(|route| route["table"] == "1201"), "{routes:?}");
+        let tables = routes.iter().filter_map(|route| route["table"].as_str()?.parse::<u32>().ok());
+        assert!(tables.into_iter().all(|table| !(100..200).contains(&table)), "{routes:?}");
+    }
+    let mut live = LiveConnections::start(&fixture.client.sandbox.netns, Live::default());
+    let mut inbound = LiveConnections::start(fixture.base.node.outside(), Live::default());
+    for v6 in FAMILIES {
+        live.open(fixture.outside(v6), 2);
+        live.open(fixture.server.at(v6), 2);
+        inbound.open(fixture.server.at(v6), 2);
+    }
+    let successor = fixture.base.ztunnel("ztunnel-b");
+    for v6 in FAMILIES {
+        fixture.client.tcp(fixture.outside(v6)).unwrap();
+        successor.wait_seen(|seen| seen.via == Via::Outbound && seen.src.ip() == fixture.client.ip(v6));
+    }
+    for mut client in [live, inbound] {
+        client.wait_round();
+        client.finish().assert_unbroken();
+    }
 }
 
-/// The kernel here has no geneve.
 #[test]
-fn links_that_the_kernel_lacks_are_told_and_traffic_is_held() {
-    let mut base = Ambient::stopped(NodeOptions::default(), &[("AMBIENT_LINKS", "geneve")]);
+fn links_that_cannot_be_made_are_told_and_traffic_is_held() {
+    let mut base = Ambient::stopped(NodeOptions::default(), &[]);
+    base.node.netns().sh("ip link property add dev lo altname istioin0");
     base.start();
     let (client, server) = (base.pod(MESH, "client"), base.pod(MESH, "server"));
     let ztunnel = Ztunnel::start(&base.node, "ztunnel-a", ZtunnelOptions::default());
     base.announce(&ztunnel, true);
-    let error = format!(
-        "create links istioin0 and pistioin: cannot create link istioin0 type geneve id 1000 remote {} dstport 6081: kernel says: \
-         Unknown device type (EOPNOTSUPP)",
-        ztunnel.pod().ip(false)
-    );
-    base.daemon()
-        .wait_for("it is told", |daemon| daemon.has_logged("reconcile failed", &[("error", &error)]));
+    let error = "create links istioin0 and pistioin: cannot create link istioin0 type veth peer pistioin in another netns: \
+                 kernel says: exists already (EEXIST)";
+    base.daemon().wait_for("it is told", |daemon| daemon.has_logged("reconcile failed", &[("error", error)]));
     assert_eq!(base.daemon().get(8000, "/readyz").map(|(status, _)| status), Some(503));
     let held = TrafficClient::new(Proto::Tcp).within(std::time::Duration::from_millis(300));
     for v6 in FAMILIES {

@@ -2,28 +2,27 @@
 
 use netlink::{Errno, MessageFlags, NetlinkRequest};
 
-use super::{LinkFlags, NewLink, RTM_NEWLINK, link_header, plain_header};
+use super::{LinkFlags, NewVeth, RTM_NEWLINK, link_header, new::VETH, plain_header};
 use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 const RTM_DELLINK: u16 = 17;
 
 impl RtnetlinkHandle {
-    /// Makes a link, which is down at first. [`ChangeOutcome::No`] means that there is one of this name and sort: this does
-    /// not look closer, at its number, its other end or where that is.
+    /// Makes both links, which are down at first. [`ChangeOutcome::No`] means that there is a veth link of the first name: this
+    /// does not look closer, at its other end or where that is.
     ///
-    /// The kernel says "exists" also of what is in the way elsewhere: a veth's peer name, a tunnel of another name
-    /// with the same number. That is an error.
+    /// The kernel says "exists" also of a link that has the peer's name. That is an error.
     ///
     /// # Errors
     ///
     /// [`Error::Kernel`]; [`Error::UnsuitableLink`] for a name that is empty or a pattern.
-    pub fn create_link(&mut self, link: &NewLink<'_>) -> Result<ChangeOutcome, Error> {
+    pub fn create_veth(&mut self, link: &NewVeth<'_>) -> Result<ChangeOutcome, Error> {
         link.check_names()?;
         let refused = match self.socket.request(link.creation_request()) {
             Ok(()) => return Ok(ChangeOutcome::Yes),
             Err(refused) => refused,
         };
-        if refused.errno() == Some(Errno::EXIST) && self.has_link(link)? {
+        if refused.errno() == Some(Errno::EXIST) && self.has_veth(link.name)? {
             return Ok(ChangeOutcome::No);
         }
         Err(kernel_error(format_args!("create link {link}"), refused))
@@ -55,8 +54,7 @@ impl RtnetlinkHandle {
         changed.map_err(|error| kernel_error(format_args!("set link {} up", self.link_name(index)), error))
     }
 
-    fn has_link(&mut self, desired: &NewLink<'_>) -> Result<bool, Error> {
-        let found = self.link_by_name(desired.name())?;
-        Ok(found.is_some_and(|link| link.kind.as_deref() == Some(desired.kind())))
+    fn has_veth(&mut self, name: &str) -> Result<bool, Error> {
+        Ok(self.link_by_name(name)?.is_some_and(|link| link.kind.as_deref() == Some(VETH)))
     }
 }
