@@ -15,6 +15,8 @@ const RTM_GETADDR: u16 = 22;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
+/// `IFA_F_NODAD`; of an IPv4 address the kernel drops it (`IPV6ONLY_FLAGS`).
+const UNCHECKED: u32 = 0x02;
 
 /// An address of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +27,6 @@ pub struct LinkAddress {
     pub ip: IpAddr,
     /// Leading bits that name its network.
     pub prefix_len: u8,
-    /// Where it is valid.
-    pub scope: RouteScope,
-    /// State of the address.
-    pub flags: AddressFlags,
-}
-
-/// State of an address (`IFA_F_*` of `include/uapi/linux/if_addr.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddressFlags(pub u32);
-
-impl AddressFlags {
-    /// `IFA_F_NODAD`; of an IPv4 address the kernel drops it (`IPV6ONLY_FLAGS`).
-    const UNCHECKED: Self = Self(0x02);
 }
 
 impl RtnetlinkHandle {
@@ -62,7 +51,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn add_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
-        let request = address_request(RTM_NEWADDR, CREATE, index, address, AddressFlags::UNCHECKED);
+        let request = address_request(RTM_NEWADDR, CREATE, index, address, UNCHECKED);
         let added = self.send_change(request, &[Errno::EXIST]);
         added.map_err(|error| self.address_error("add", index, address, error))
     }
@@ -74,7 +63,7 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn delete_address(&mut self, index: LinkIndex, address: IpNet) -> Result<ChangeOutcome, Error> {
-        let request = address_request(RTM_DELADDR, MessageFlags::NONE, index, address, AddressFlags(0));
+        let request = address_request(RTM_DELADDR, MessageFlags::NONE, index, address, 0);
         let deleted = self.send_change(request, &[Errno::ADDRNOTAVAIL]);
         deleted.map_err(|error| self.address_error("delete", index, address, error))
     }
@@ -96,15 +85,15 @@ fn address_request(
     flags: MessageFlags,
     index: LinkIndex,
     address: IpNet,
-    state: AddressFlags,
+    state: u32,
 ) -> NetlinkRequest {
     let family = wire::family_number(Some(Family::of_ip(address.addr())));
-    let scope = if address.addr().is_loopback() { RouteScope::Host } else { RouteScope::Universe };
+    let scope = if address.addr().is_loopback() { RouteScope::HOST } else { RouteScope::UNIVERSE };
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
-    let header = [family, address.prefix_len(), 0, scope.to_wire(), i0, i1, i2, i3];
+    let header = [family, address.prefix_len(), 0, scope.0, i0, i1, i2, i3];
     let mut message = NetlinkRequest::new(kind, flags, &header);
-    if state.0 != 0 {
-        message.put_u32(IFA_FLAGS, state.0);
+    if state != 0 {
+        message.put_u32(IFA_FLAGS, state);
     }
     wire::put_ip(&mut message, IFA_LOCAL, address.addr());
     wire::put_ip(&mut message, IFA_ADDRESS, address.addr());
@@ -116,17 +105,16 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
         return Ok(None);
     }
     let (header, attributes) = reply.split_header::<8>()?;
-    let [family, prefix_len, flags, scope, i0, i1, i2, i3] = *header;
+    let [family, prefix_len, _, _, i0, i1, i2, i3] = *header;
     if wire::family_from(family).is_none() {
         return Ok(None);
     }
-    let (mut local, mut address, mut flags) = (None, None, u32::from(flags));
+    let (mut local, mut address) = (None, None);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             IFA_LOCAL => local = Some(wire::read_ip(&attribute)?),
             IFA_ADDRESS => address = Some(wire::read_ip(&attribute)?),
-            IFA_FLAGS => flags = attribute.read_u32()?,
             _ => {}
         }
     }
@@ -135,7 +123,5 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<LinkAddress>, 
         // On a point-to-point link ADDRESS is the other end's; IPv6 has LOCAL only there.
         ip: local.or(address).ok_or(Malformed("address message without an address"))?,
         prefix_len,
-        scope: RouteScope::from_wire(scope),
-        flags: AddressFlags(flags),
     }))
 }

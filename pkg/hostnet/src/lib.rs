@@ -22,10 +22,10 @@ pub mod sysctl;
 mod value;
 mod wire;
 
-pub use address::{AddressFlags, LinkAddress};
+pub use address::LinkAddress;
 pub use error::Error;
 pub use handle::{ChangeOutcome, RtnetlinkHandle};
-pub use link::{Link, LinkFlags, NewVeth};
+pub use link::{Link, NewVeth};
 pub use local::LocalDelivery;
 pub use model::{Family, IpNet, Mark, TableId};
 pub use route::{Route, RouteChange, RouteKind, RouteProtocol};

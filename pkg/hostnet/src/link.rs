@@ -12,6 +12,9 @@ pub use new::NewVeth;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 
+/// Switched on by the administrator.
+const IFF_UP: u32 = 0x1;
+
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
@@ -29,8 +32,8 @@ pub struct Link {
     pub index: LinkIndex,
     /// Name of the link.
     pub name: String,
-    /// State of the link.
-    pub flags: LinkFlags,
+    /// Whether the administrator has switched it on.
+    pub is_up: bool,
     /// Kind of virtual link (`veth`, `vxlan`, …); `None` for loopback and hardware.
     pub kind: Option<String>,
     /// The link that it leads to: of a veth its other end, of a VLAN, macvlan or tunnel the link below it.
@@ -40,20 +43,6 @@ pub struct Link {
     /// Where the [peer](Link::peer) is: the netns that has this number here ([`RtnetlinkHandle::netns_number`]), -1 for one that
     /// is ending; none for the same netns.
     pub peer_netns: Option<i32>,
-}
-
-/// State of a link (`IFF_*` of `include/uapi/linux/if.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkFlags(pub u32);
-
-impl LinkFlags {
-    const UP: Self = Self(0x1);
-
-    /// Switched on by the administrator.
-    #[must_use]
-    pub const fn is_up(self) -> bool {
-        self.0 & Self::UP.0 != 0
-    }
 }
 
 impl RtnetlinkHandle {
@@ -102,17 +91,16 @@ impl RtnetlinkHandle {
     }
 }
 
-/// `struct ifinfomsg`: family, padding, type, index, flags, change mask.
-const fn link_header(index: LinkIndex, flags: LinkFlags, mask: LinkFlags) -> [u8; 16] {
+/// `struct ifinfomsg`: family, padding, type, index, flags, and which of them to change.
+const fn link_header(index: LinkIndex, flags: u32) -> [u8; 16] {
     let [i0, i1, i2, i3] = index.0.to_ne_bytes();
-    let [f0, f1, f2, f3] = flags.0.to_ne_bytes();
-    let [m0, m1, m2, m3] = mask.0.to_ne_bytes();
-    [0, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, m0, m1, m2, m3]
+    let [f0, f1, f2, f3] = flags.to_ne_bytes();
+    [0, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, f0, f1, f2, f3]
 }
 
 /// A header that names a link, or none (0), and touches no flags.
 const fn plain_header(index: LinkIndex) -> [u8; 16] {
-    link_header(index, LinkFlags(0), LinkFlags(0))
+    link_header(index, 0)
 }
 
 fn link_request(index: LinkIndex) -> NetlinkRequest {
@@ -130,7 +118,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Link>, Malform
     let mut link = Link {
         index: LinkIndex(u32::from_ne_bytes([i0, i1, i2, i3])),
         name: String::new(),
-        flags: LinkFlags(u32::from_ne_bytes([f0, f1, f2, f3])),
+        is_up: u32::from_ne_bytes([f0, f1, f2, f3]) & IFF_UP != 0,
         kind: None,
         peer: None,
         master: None,

@@ -106,10 +106,10 @@ impl Route {
     #[must_use]
     pub const fn natural_scope(&self) -> RouteScope {
         match (self.family, self.kind, self.gateway) {
-            (Family::V6, ..) => RouteScope::Universe,
-            (_, RouteKind::Local, _) => RouteScope::Host,
-            (_, RouteKind::Unicast, None) => RouteScope::Link,
-            _ => RouteScope::Universe,
+            (Family::V6, ..) => RouteScope::UNIVERSE,
+            (_, RouteKind::Local, _) => RouteScope::HOST,
+            (_, RouteKind::Unicast, None) => RouteScope::LINK,
+            _ => RouteScope::UNIVERSE,
         }
     }
 

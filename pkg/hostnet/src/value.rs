@@ -8,55 +8,25 @@ pub struct LinkIndex(pub u32);
 
 /// How far away a destination or address is valid (`RT_SCOPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RouteScope {
-    /// Everywhere.
-    Universe,
-    /// Within the site (IPv6, historical).
-    Site,
-    /// On the attached network.
-    Link,
-    /// On this host.
-    Host,
-    /// Nowhere: the destination does not exist.
-    Nowhere,
-    /// A number without a name.
-    Other(u8),
-}
+pub struct RouteScope(pub u8);
 
 impl RouteScope {
-    pub(crate) const fn from_wire(number: u8) -> Self {
-        match number {
-            0 => Self::Universe,
-            200 => Self::Site,
-            253 => Self::Link,
-            254 => Self::Host,
-            255 => Self::Nowhere,
-            other => Self::Other(other),
-        }
-    }
-
-    pub(crate) const fn to_wire(self) -> u8 {
-        match self {
-            Self::Universe => 0,
-            Self::Site => 200,
-            Self::Link => 253,
-            Self::Host => 254,
-            Self::Nowhere => 255,
-            Self::Other(number) => number,
-        }
-    }
+    /// Everywhere.
+    pub const UNIVERSE: Self = Self(0);
+    /// On the attached network.
+    pub const LINK: Self = Self(253);
+    /// On this host.
+    pub const HOST: Self = Self(254);
 }
 
 impl fmt::Display for RouteScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Universe => "global",
-            Self::Site => "site",
-            Self::Link => "link",
-            Self::Host => "host",
-            Self::Nowhere => "nowhere",
-            Self::Other(number) => return write!(f, "{number}"),
-        })
+        match *self {
+            Self::UNIVERSE => f.write_str("global"),
+            Self::LINK => f.write_str("link"),
+            Self::HOST => f.write_str("host"),
+            Self(number) => write!(f, "{number}"),
+        }
     }
 }
 

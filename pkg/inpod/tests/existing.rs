@@ -1,6 +1,9 @@
 //! Connections that a pod has when it is captured, by real traffic between two namespaces.
 #![allow(clippy::unwrap_used, reason = "a test: a panic is its failure")]
 
+#[path = "../../netns/tests/named/bind.rs"]
+mod bind;
+
 use std::{
     fs,
     io::{ErrorKind, Read as _, Write as _},
@@ -20,6 +23,8 @@ use netns::Netns;
 use rules::inpod::{InPodRulesConfig, PodOptions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};
 
+use bind::{bind_new_netns, unbind_netns};
+
 const POD: [&str; 2] = ["10.9.1.2", "fd00:9::2"];
 const PEER: [&str; 2] = ["10.9.1.1", "fd00:9::1"];
 const PORT: u16 = 8080;
@@ -33,7 +38,7 @@ impl Named {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
         fs::create_dir_all("/run/netns").unwrap();
-        let netns = Netns::create_named(&path).unwrap();
+        let netns = bind_new_netns(&path);
         Self(path, netns)
     }
 
@@ -96,7 +101,7 @@ fn abort(stream: TcpStream) {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove_named(&self.0));
+        unbind_netns(&self.0);
     }
 }
 

@@ -1,6 +1,9 @@
 //! Namespaces of running pods, on real namespaces and a made-up list of processes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
+#[path = "../../netns/tests/named/bind.rs"]
+mod bind;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
@@ -19,6 +22,8 @@ use netns::Netns;
 use pod_identity::{KnownPods, PodIds, Witness};
 use rules::inpod::{InPodRulesConfig, PodOptions};
 
+use bind::{bind_new_netns, unbind_netns};
+
 const UID: &str = "2a1b3c4d-5e6f-7081-92a3-b4c5d6e7f809";
 const IP: &str = "10.9.0.2";
 
@@ -31,7 +36,7 @@ impl Named {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = PathBuf::from(format!("/run/netns/{what}-{}-{number}", std::process::id()));
         std::fs::create_dir_all("/run/netns").unwrap();
-        let netns = Netns::create_named(&path).unwrap();
+        let netns = bind_new_netns(&path);
         Self(path, netns)
     }
 
@@ -54,7 +59,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove_named(&self.0));
+        unbind_netns(&self.0);
     }
 }
 

@@ -2,6 +2,9 @@
 //! theirs. What is asked about the victim must not depend on anything that the attacker does.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test: a panic is its failure")]
 
+#[path = "../../netns/tests/named/bind.rs"]
+mod bind;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -20,6 +23,8 @@ use netns::{Netns, NetnsId};
 use pod_identity::{Ambiguity, KnownPods, PodIds, Witness};
 use rules::inpod::InPodRulesConfig;
 
+use bind::{bind_new_netns, unbind_netns};
+
 const IP: &str = "10.9.0.2";
 const IP6: &str = "fd00:9::2";
 
@@ -32,7 +37,7 @@ impl Named {
     fn new(what: &str) -> Self {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = PathBuf::from(format!("/run/netns/id-{what}-{number}"));
-        let netns = Netns::create_named(&path).unwrap();
+        let netns = bind_new_netns(&path);
         let named = Self(path, netns);
         named.sh("ip link set lo up");
         named
@@ -51,7 +56,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        drop(Netns::remove_named(&self.0));
+        unbind_netns(&self.0);
     }
 }
 

@@ -83,8 +83,11 @@ mod tests {
         NetlinkRequest::new(kind, flags, payload).finish(sequence, MessageFlags::NONE).unwrap().to_vec()
     }
 
+    /// `NLM_F_MULTI`: one of several parts.
+    const MULTI: MessageFlags = MessageFlags(0x2);
+
     fn ended(sequence: u32, code: i32) -> Vec<u8> {
-        bytes(NLMSG_DONE, MessageFlags::MULTI, sequence, &code.to_ne_bytes())
+        bytes(NLMSG_DONE, MULTI, sequence, &code.to_ne_bytes())
     }
 
     /// Feeds datagrams; answers the payloads' first bytes and how it ended, if it did.
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn parts_come_in_several_datagrams_until_the_end() {
-        let part = |number| bytes(20, MessageFlags::MULTI, OURS, &[number; 4]);
+        let part = |number| bytes(20, MULTI, OURS, &[number; 4]);
         let (seen, outcome) = feed(&[[part(1), part(2)].concat(), part(3), ended(OURS, 0), part(4)]);
         assert_eq!(seen, [1, 2, 3]);
         assert_eq!(outcome.unwrap(), ExchangeProgress::Ended);
@@ -110,16 +113,16 @@ mod tests {
 
     #[test]
     fn answers_to_other_requests_are_left_out() {
-        let late = [bytes(20, MessageFlags::MULTI, OURS - 1, &[9; 4]), ended(OURS - 1, -22)].concat();
-        let (seen, outcome) = feed(&[late, bytes(20, MessageFlags::MULTI, OURS, &[1; 4]), ended(OURS, 0)]);
+        let late = [bytes(20, MULTI, OURS - 1, &[9; 4]), ended(OURS - 1, -22)].concat();
+        let (seen, outcome) = feed(&[late, bytes(20, MULTI, OURS, &[1; 4]), ended(OURS, 0)]);
         assert_eq!((seen, outcome.unwrap()), (vec![1], ExchangeProgress::Ended));
     }
 
     #[test]
     fn a_list_that_changed_is_read_to_its_end_and_refused() {
-        let changed = MessageFlags::MULTI | MessageFlags::DUMP_INTERRUPTED;
+        let changed = MULTI | MessageFlags::DUMP_INTERRUPTED;
         let part = |flags| bytes(20, flags, OURS, &[1; 4]);
-        let (seen, outcome) = feed(&[part(changed), part(MessageFlags::MULTI), ended(OURS, 0)]);
+        let (seen, outcome) = feed(&[part(changed), part(MULTI), ended(OURS, 0)]);
         assert_eq!(seen.len(), 2);
         assert!(matches!(outcome, Err(Error::Interrupted(_))));
         let at_end = bytes(NLMSG_DONE, changed, OURS, &[0; 4]);
@@ -128,13 +131,13 @@ mod tests {
 
     #[test]
     fn a_list_can_fail_at_its_end() {
-        let (_, outcome) = feed(&[bytes(20, MessageFlags::MULTI, OURS, &[1; 4]), ended(OURS, -1)]);
+        let (_, outcome) = feed(&[bytes(20, MULTI, OURS, &[1; 4]), ended(OURS, -1)]);
         assert_eq!(outcome.unwrap_err().errno(), Some(Errno::PERM));
     }
 
     #[test]
     fn a_datagram_cut_short_is_malformed() {
-        let mut cut = bytes(20, MessageFlags::MULTI, OURS, &[1; 8]);
+        let mut cut = bytes(20, MULTI, OURS, &[1; 8]);
         cut.truncate(20);
         assert!(matches!(feed(&[cut]).1, Err(Error::Malformed(_))));
     }

@@ -16,8 +16,6 @@ impl MessageFlags {
     pub const NONE: Self = Self(0);
     /// A request to the kernel.
     pub const REQUEST: Self = Self(0x1);
-    /// One of several parts, which end with `NLMSG_DONE`.
-    pub const MULTI: Self = Self(0x2);
     /// Answer even when it worked.
     pub const ACK: Self = Self(0x4);
     /// The objects changed during the dump that this message is a part of.
@@ -92,11 +90,6 @@ impl NetlinkRequest {
     /// Adds an 8-bit attribute.
     pub fn put_u8(&mut self, kind: u16, value: u8) -> &mut Self {
         self.put_bytes(kind, &[value])
-    }
-
-    /// Adds a 16-bit attribute in host byte order.
-    pub fn put_u16(&mut self, kind: u16, value: u16) -> &mut Self {
-        self.put_bytes(kind, &value.to_ne_bytes())
     }
 
     /// Adds a 32-bit attribute in host byte order.

@@ -1,6 +1,5 @@
 //! A change as the caller gets it.
 
-use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 use crate::WatchId;
@@ -49,15 +48,6 @@ impl ChangeKinds {
     /// Notifications were lost, or could not be understood: anything may have changed.
     pub const LOST: Self = Self(1 << 5);
 
-    const NAMES: [(Self, &'static str); 6] = [
-        (Self::FIREWALL, "firewall"),
-        (Self::ROUTES, "routes"),
-        (Self::POLICY_RULES, "policy rules"),
-        (Self::ADDRESSES, "addresses"),
-        (Self::LINKS, "links"),
-        (Self::LOST, "notifications lost"),
-    ];
-
     /// Whether no kind is in the set.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -68,12 +58,6 @@ impl ChangeKinds {
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
-    }
-
-    /// Whether objects of one of these kinds may have changed: one of them is in the set, or notifications were lost.
-    #[must_use]
-    pub const fn may_concern(self, kinds: Self) -> bool {
-        self.0 & (kinds.0 | Self::LOST.0) != 0
     }
 }
 
@@ -88,32 +72,5 @@ impl BitOr for ChangeKinds {
 impl BitOrAssign for ChangeKinds {
     fn bitor_assign(&mut self, other: Self) {
         self.0 |= other.0;
-    }
-}
-
-impl fmt::Display for ChangeKinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = Self::NAMES.iter().filter(|(kind, _)| self.contains(*kind));
-        for (place, (_, name)) in named.enumerate() {
-            write!(f, "{}{name}", if place == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_names_its_kinds() {
-        let mut kinds = ChangeKinds::ROUTES | ChangeKinds::FIREWALL;
-        assert_eq!(kinds.to_string(), "firewall, routes");
-        assert!(kinds.contains(ChangeKinds::ROUTES) && !kinds.contains(ChangeKinds::LINKS));
-        assert!(kinds.may_concern(ChangeKinds::ROUTES) && !kinds.may_concern(ChangeKinds::LINKS));
-        kinds |= ChangeKinds::LOST;
-        assert!(kinds.may_concern(ChangeKinds::LINKS));
-        assert_eq!(kinds.to_string(), "firewall, routes, notifications lost");
-        assert!(ChangeKinds::default().is_empty() && ChangeKinds::default().to_string().is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! Against the kernel, each test in network namespaces of its own; `ip`, `nft` and iptables make the changes.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+#[path = "../../netns/tests/named/bind.rs"]
+mod bind;
 #[path = "kernel/kinds.rs"]
 mod kinds;
 #[path = "kernel/life.rs"]
@@ -109,9 +111,12 @@ fn first_of(watcher: &ChangeWatcher<&'static str>, kinds: ChangeKinds) -> Change
     let deadline = Instant::now() + LIMIT;
     loop {
         let changes = watcher.wait_for_changes(Some(deadline - Instant::now())).unwrap().unwrap();
-        if let Some(change) = changes.into_iter().find(|change| change.kinds.may_concern(kinds)) {
+        if let Some(change) = changes
+            .into_iter()
+            .find(|change| change.kinds.contains(kinds) || change.kinds.contains(ChangeKinds::LOST))
+        {
             return change;
         }
-        assert!(Instant::now() < deadline, "no change of {kinds} is reported");
+        assert!(Instant::now() < deadline, "no change of {kinds:?} is reported");
     }
 }

@@ -18,8 +18,6 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use error::kernel_error;
@@ -110,42 +108,6 @@ impl Netns {
             leave_into_new()?;
             Self::current()
         })
-    }
-
-    /// Makes a netns that stays until [`Netns::remove_named`], by mounting it on a new file at `path`, as `ip netns` does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`], also if the file exists or cannot be made or mounted on.
-    pub fn create_named(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let name_error =
-            |step| move |errno: Errno| kernel_error(format_args!("{step} {}", path.display()), errno);
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        drop(rustix::fs::open(path, flags, Mode::RUSR).map_err(name_error("make"))?);
-        let mounted = on_own_thread(|| {
-            leave_into_new()?;
-            rustix::mount::mount_bind(CURRENT, path).map_err(name_error("mount a network namespace on"))
-        });
-        mounted.and_then(|()| Self::open(path)).inspect_err(|_| drop(Self::remove_named(path)))
-    }
-
-    /// Takes away the name that [`Netns::create_named`] gave; the netns ends when nobody uses it any more.
-    /// That it is gone already is fine.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kernel`] if it cannot be unmounted or its file not be removed.
-    pub fn remove_named(path: impl AsRef<Path>) -> Result<(), Error> {
-        let path = path.as_ref();
-        match rustix::mount::unmount(path, UnmountFlags::DETACH) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {} // INVAL: nothing is mounted there
-            Err(errno) => return Err(kernel_error(format_args!("unmount {}", path.display()), errno)),
-        }
-        match rustix::fs::unlink(path) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(kernel_error(format_args!("remove {}", path.display()), errno)),
-        }
     }
 
     /// Returns the identity, which shows whether two paths lead to the same netns.

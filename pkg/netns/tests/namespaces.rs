@@ -1,6 +1,9 @@
 //! Against the kernel, in network namespaces of our own.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stderr, reason = "tests")]
 
+#[path = "named/bind.rs"]
+mod bind;
+
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +12,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use netns::{BindMount, Error, MountSandbox, Netns};
+
+use bind::{bind_new_netns, unbind_netns};
 
 /// A new netns, or nothing (with the reason on stderr) where we may not make one. CI must be able to.
 fn fresh() -> Option<Netns> {
@@ -87,22 +92,6 @@ fn identity_does_not_depend_on_the_path() {
 }
 
 #[test]
-fn a_named_namespace_stays_until_it_is_removed() {
-    if fresh().is_none() {
-        return;
-    }
-    let scratch = Scratch::new("named");
-    let path = scratch.0.join("pod");
-    let id = Netns::create_named(&path).unwrap().id();
-    assert_eq!(Netns::open(&path).unwrap().id(), id);
-    assert!(matches!(Netns::create_named(&path), Err(Error::Kernel { .. })));
-    assert_eq!(Netns::open(&path).unwrap().id(), id, "a refused second creation leaves the first alone");
-    Netns::remove_named(&path).unwrap();
-    Netns::remove_named(&path).unwrap();
-    assert!(matches!(Netns::open(&path), Err(Error::Missing { .. })));
-}
-
-#[test]
 fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
     if fresh().is_none() {
         return;
@@ -110,7 +99,7 @@ fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
     let scratch = Scratch::new("list");
     assert!(Netns::list_directory(&scratch.0).unwrap().is_empty());
     let names = ["b", "a"].map(|name| scratch.0.join(name));
-    let ids = names.clone().map(|name| Netns::create_named(name).unwrap().id());
+    let ids = names.clone().map(|name| bind_new_netns(&name).id());
     let file = scratch.file("plain", "");
     fs::create_dir(scratch.0.join("directory")).unwrap();
     run("mkfifo", &[scratch.0.join("pipe").to_str().unwrap()]);
@@ -121,7 +110,7 @@ fn the_namespaces_of_a_directory_are_listed_and_nothing_else_there() {
     let found = Netns::list_directory(&scratch.0).unwrap();
     let found: Vec<_> = found.iter().map(|(path, netns)| (path.clone(), netns.id())).collect();
     assert_eq!(found, [(names[1].clone(), ids[1]), (names[0].clone(), ids[0])]);
-    names.iter().for_each(|name| Netns::remove_named(name).unwrap());
+    names.iter().for_each(|name| unbind_netns(name));
     assert!(Netns::list_directory(&scratch.0).unwrap().is_empty());
     assert!(Netns::list_directory(&scratch.0.join("gone")).unwrap().is_empty());
     let words = Netns::list_directory(&file).unwrap_err().to_string();

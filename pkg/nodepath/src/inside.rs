@@ -46,7 +46,7 @@ fn observe_network(slot: ZtunnelSlot, net: &mut RtnetlinkHandle) -> Result<Obser
     let mut ours = net.list_routes(Some(inside_table()))?;
     ours.retain(|route| route.protocol == convert::OURS);
     Ok(ObservedInside {
-        links: own.iter().map(|link| (link.name.clone(), link.flags.is_up())).collect(),
+        links: own.iter().map(|link| (link.name.clone(), link.is_up)).collect(),
         addresses: of_ours.collect(),
         rules: sort_unique(rules),
         routes: ours.iter().map(|route| convert::route_from(route, &names)).collect(),

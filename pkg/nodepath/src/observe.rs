@@ -179,7 +179,7 @@ impl NodePath {
             ZtunnelSlot::BOTH.into_iter().flat_map(link_pairs).map(|pair| pair.node).collect();
         let addresses = self.net.list_addresses()?;
         for link in links.iter().filter(|link| names.contains(&link.name)) {
-            let state = ObservedLink { up: link.flags.is_up(), right: false };
+            let state = ObservedLink { up: link.is_up, right: false };
             observed.links.insert(link.name.clone(), state);
             let own = addresses.iter().filter(|address| address.index == link.index);
             let nets = own.filter_map(|own| IpNet::new(own.ip, own.prefix_len).ok());

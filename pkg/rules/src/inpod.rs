@@ -25,9 +25,6 @@ pub const POSTRT: Chain = Chain::named("ISTIO_POSTRT");
 /// Packets from and to the probes' source address that are no probe's.
 pub const PROBES: Chain = Chain::named("ISTIO_PROBES");
 
-/// Tables in which [`host`] has rules, in commit order.
-pub const HOST_TABLES: [Table; 2] = [Table::Mangle, Table::Nat];
-
 /// Priority of the policy rule for [`InPodRulesConfig::local_route`].
 pub const PRIORITY: u32 = 32764;
 

@@ -2,7 +2,7 @@
 
 use netlink::{Errno, MessageFlags, NetlinkRequest};
 
-use super::{LinkFlags, NewVeth, RTM_NEWLINK, link_header, new::VETH, plain_header};
+use super::{IFF_UP, NewVeth, RTM_NEWLINK, link_header, new::VETH, plain_header};
 use crate::{ChangeOutcome, Error, LinkIndex, RtnetlinkHandle, error::kernel_error};
 
 const RTM_DELLINK: u16 = 17;
@@ -45,10 +45,10 @@ impl RtnetlinkHandle {
     ///
     /// [`Error::Kernel`].
     pub fn set_link_up(&mut self, index: LinkIndex) -> Result<ChangeOutcome, Error> {
-        if self.link_by_index(index)?.is_some_and(|link| link.flags.is_up()) {
+        if self.link_by_index(index)?.is_some_and(|link| link.is_up) {
             return Ok(ChangeOutcome::No);
         }
-        let header = link_header(index, LinkFlags::UP, LinkFlags::UP);
+        let header = link_header(index, IFF_UP);
         let request = NetlinkRequest::new(RTM_NEWLINK, MessageFlags::NONE, &header);
         let changed = self.send_change(request, &[]);
         changed.map_err(|error| kernel_error(format_args!("set link {} up", self.link_name(index)), error))

@@ -124,7 +124,7 @@ fn change_request(kind: u16, flags: MessageFlags, route: &Route, metric: Option<
         dst_len: route.dst.map_or(0, |dst| dst.prefix_len()),
         table: wire::header_table(route.table.0),
         protocol: route.protocol.0,
-        scope: route.scope.unwrap_or(route.natural_scope()).to_wire(),
+        scope: route.scope.unwrap_or(route.natural_scope()).0,
         kind: kind_number(route.kind),
         flags: if route.onlink { ONLINK } else { 0 },
         ..RouteHeader::default()
@@ -167,7 +167,7 @@ pub(crate) fn parse(reply: &ReceivedMessage<'_>) -> Result<Option<Route>, Malfor
     for attribute in attributes {
         read_attribute(&attribute?, &header, &mut route)?;
     }
-    route.scope = Some(RouteScope::from_wire(header.scope));
+    route.scope = Some(RouteScope(header.scope));
     route.drop_kernel_defaults();
     Ok(Some(route))
 }

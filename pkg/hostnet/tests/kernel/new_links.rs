@@ -76,7 +76,7 @@ fn a_link_is_made_once_and_deleted_once() {
         assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::Yes);
         assert_eq!(handle.create_veth(&new).unwrap(), ChangeOutcome::No);
         let made = link(handle, "one");
-        assert_eq!((made.kind.as_deref(), made.flags.is_up()), (Some("veth"), false));
+        assert_eq!((made.kind.as_deref(), made.is_up), (Some("veth"), false));
         assert_eq!(handle.delete_link(made.index).unwrap(), ChangeOutcome::Yes);
         assert_eq!(handle.delete_link(made.index).unwrap(), ChangeOutcome::No);
         assert_eq!(shown("link show").len(), 3);

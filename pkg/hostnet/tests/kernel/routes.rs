@@ -27,7 +27,7 @@ fn samples(handle: &mut RtnetlinkHandle, table: TableId) -> Vec<Route> {
     let far = Some(addr("172.16.9.9"));
     routes.push(Route { oif: a, gateway: far, onlink: true, ..v4(Unicast, Some("10.9.0.0/24")) });
     routes.push(Route { oif: a, ..v4(Unicast, Some("10.10.0.0/24")) });
-    routes.push(Route { oif: a, scope: Some(RouteScope::Universe), ..v4(Unicast, Some("10.11.0.0/24")) });
+    routes.push(Route { oif: a, scope: Some(RouteScope::UNIVERSE), ..v4(Unicast, Some("10.11.0.0/24")) });
     let gateway = Some(addr("2001:db8::2"));
     routes.push(Route { oif: a, gateway, ..v6(Unicast, Some("2001:db8:7::1/128")) });
     let far = Some(addr("fd00:9::9"));
@@ -154,12 +154,12 @@ fn a_route_is_the_wanted_one_in_whatever_words() {
             Route { metric: Some(1024), ..new(Family::V6, blackhole, "2001:db8::/64") },
             Route { metric: Some(0), ..new(Family::V6, blackhole, "2001:db8::/64") },
             Route { oif: lo, ..new(Family::V6, blackhole, "2001:db8::/64") },
-            Route { oif: a, scope: Some(RouteScope::Link), ..new(Family::V6, unicast, "2001:db8::/64") },
+            Route { oif: a, scope: Some(RouteScope::LINK), ..new(Family::V6, unicast, "2001:db8::/64") },
             Route { oif: a, ..new(Family::V6, unicast, "2001:db8::77/64") },
             Route { oif: a, ..new(Family::V6, unicast, "::/0") },
             Route { oif: a, ..new(Family::V4, unicast, "0.0.0.0/0") },
             Route { oif: a, metric: Some(0), ..new(Family::V4, unicast, "10.0.0.0/8") },
-            Route { oif: a, scope: Some(RouteScope::Link), ..new(Family::V4, unicast, "10.0.0.0/8") },
+            Route { oif: a, scope: Some(RouteScope::LINK), ..new(Family::V4, unicast, "10.0.0.0/8") },
         ] {
             assert_eq!(handle.add_route(&wanted).unwrap(), ChangeOutcome::Yes, "{wanted:?}");
             let found = handle.list_routes(Some(table)).unwrap();

@@ -36,7 +36,7 @@ fn value() -> impl Strategy<Value = Value> {
 fn write(message: &mut NetlinkRequest, kind: u16, value: &Value) {
     match value {
         Value::U8(v) => message.put_u8(kind, *v),
-        Value::U16(v) => message.put_u16(kind, *v),
+        Value::U16(v) => message.put_bytes(kind, &v.to_ne_bytes()),
         Value::U32(v) => message.put_u32(kind, *v),
         Value::Be16(v) => message.put_be16(kind, *v),
         Value::Be32(v) => message.put_be32(kind, *v),

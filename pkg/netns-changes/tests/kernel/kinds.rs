@@ -38,14 +38,14 @@ fn each_change_is_reported_as_its_kind_and_at_once() {
             let change = first_of(&watcher, kind);
             let reported = began.elapsed();
             let ended = command.join().unwrap();
-            eprintln!("{}: reported after {reported:?}, the command took {ended:?}", change.kinds);
+            eprintln!("{:?}: reported after {reported:?}, the command took {ended:?}", change.kinds);
             change
         });
-        assert!(change.kinds.contains(kind), "{command}: {}", change.kinds);
+        assert!(change.kinds.contains(kind), "{command}: {:?}", change.kinds);
         assert_eq!((change.key, change.watch), ("pod", watcher.watch.id()));
         assert_eq!((change.generation, change.writer), (None, None), "{command}");
         let kinds = pending(&watcher).iter().fold(change.kinds, |all, change| all | change.kinds);
-        assert!(!kinds.contains(ChangeKinds::LOST), "{command}: {kinds}");
+        assert!(!kinds.contains(ChangeKinds::LOST), "{command}: {kinds:?}");
         if kind == rules || kind == routes {
             assert_eq!(kinds, kind, "{command}");
         }

@@ -10,11 +10,12 @@ use netns_changes::{ChangeKinds, ChangeReporter, ChangeWatcher};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SendFlags, SocketType};
 
+use crate::bind::{bind_new_netns, unbind_netns};
 use crate::{LIMIT, PodWatcher, first_of, fresh_netns, pending, run_in, wait_until_quiet, watched_netns};
 
 /// A pod as a veth pair whose one end is in the namespace `node`: that end goes with the pod's namespace.
 fn pod_of(node: &Netns, name: &str) -> Netns {
-    let pod = Netns::create_named(Path::new("/run/netns").join(name)).unwrap();
+    let pod = bind_new_netns(&Path::new("/run/netns").join(name));
     run_in(node, &format!("ip link add {name} type veth peer name eth0 netns {name}"), "");
     pod
 }
@@ -33,7 +34,7 @@ fn a_namespace_ends_with_its_watch() {
     wait_until_quiet(&watcher);
     assert_eq!(watcher.len(), 2);
 
-    Netns::remove_named("/run/netns/pod-ends").unwrap();
+    unbind_netns(Path::new("/run/netns/pod-ends"));
     drop(pod);
     assert_eq!(pending(&watcher), [], "the sockets keep it alive");
     assert!(has_link(&node, "pod-ends"));
