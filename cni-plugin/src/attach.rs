@@ -15,7 +15,7 @@ use enrolment::{
 use firewall::{FirewallOptions, NativeTables};
 use model::{Pod, PodName};
 use netns::Netns;
-use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport, RuleFormat};
+use redirect::{DesiredRules, FamilyChoice, PreparedNetns, RedirectReport};
 use rules::sidecar;
 
 use wire::CniVerb;
@@ -117,7 +117,7 @@ fn redirect_pod(
             prepared.start_tools();
         }
         let Some(redirect) = order() else { return Ok(None) };
-        let report = prepared.apply(&redirect.config, family_choice(&redirect), RuleFormat::Restore)?;
+        let report = prepared.apply(&redirect.config, family_choice(&redirect))?;
         let rules = DesiredRules::for_families(&redirect.config, &report.families);
         Ok(Some((report, rules)))
     })?;

@@ -20,7 +20,7 @@ use std::{
 use firewall::Backend;
 use kit::Netns;
 use model::{Family, Mark};
-use redirect::{FamilyChoice, RedirectReport, RuleFormat};
+use redirect::{FamilyChoice, RedirectReport};
 use rules::{SavedTables, plan, sidecar};
 
 use cases::Case;
@@ -31,8 +31,7 @@ pub(crate) const MARK: Mark = Mark::with_full_mask(1337);
 
 /// Makes the rule set of a case, for both families.
 pub(crate) fn apply(netns: &Netns, case: &Case, backend: Backend) -> RedirectReport {
-    let applied = netns
-        .run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend), RuleFormat::Restore));
+    let applied = netns.run(|| redirect::apply(&case.config, FamilyChoice::Dual, &forced(backend)));
     applied.unwrap_or_else(|error| panic!("{} with {backend}: {error}", case.name))
 }
 
@@ -127,30 +126,12 @@ fn every_case_follows_every_other_kind_of_case() {
     }
 }
 
-#[test]
-fn single_commands_make_the_same_as_a_restore() {
-    let wanted = ["tproxy-everything", "dns-servers", "owner-groups-only", "trace"];
-    for case in cases::all().into_iter().filter(|case| wanted.contains(&case.name)) {
-        for backend in state::BACKENDS {
-            let (one, other) = (pod_netns("restore"), pod_netns("commands"));
-            apply(&one, &case, backend);
-            let by_commands =
-                |config| redirect::apply(config, FamilyChoice::Dual, &forced(backend), RuleFormat::Commands);
-            other.run(|| by_commands(&case.config)).unwrap();
-            State::of(&other).assert_is(&State::of(&one), &format!("{} {backend}", case.name));
-            assert!(other.run(|| by_commands(&case.config)).unwrap().is_unchanged());
-        }
-    }
-}
-
 /// With IPv4 alone, IPv6 holds nothing of ours; with IPv6 first, both are redirected.
 #[test]
 fn the_addresses_of_the_pod_decide_the_families() {
     let injected = cases::injected();
     let first = |netns: &Netns, families| {
-        netns
-            .run(|| redirect::apply(&injected, families, &forced(Backend::Nft), RuleFormat::Restore))
-            .unwrap()
+        netns.run(|| redirect::apply(&injected, families, &forced(Backend::Nft))).unwrap()
     };
     let dual = pod_netns("dual");
     assert_eq!(first(&dual, FamilyChoice::Dual).families, Family::BOTH);
@@ -165,8 +146,7 @@ fn the_addresses_of_the_pod_decide_the_families() {
     let none = pod_netns("none");
     none.sh("ip link set eth0 down");
     none.sh("ip address flush dev eth0");
-    let refused = none
-        .run(|| redirect::apply(&injected, FamilyChoice::Dual, &forced(Backend::Nft), RuleFormat::Restore));
+    let refused = none.run(|| redirect::apply(&injected, FamilyChoice::Dual, &forced(Backend::Nft)));
     let why = "the network namespace has no address beyond loopback and link-local ones";
     assert_eq!(refused.unwrap_err().to_string(), why);
 }

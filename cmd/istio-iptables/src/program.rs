@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use flags::FlagValues;
 use model::Family;
 use netns::Netns;
-use redirect::{RedirectReport, RuleFormat};
+use redirect::RedirectReport;
 use rules::sidecar;
 
 use crate::{
@@ -95,10 +95,8 @@ fn print_only(settings: &IptablesSettings, out: &mut impl Write) -> Result<()> {
 }
 
 fn apply_settings(settings: &IptablesSettings, out: &mut impl Write) -> Result<RedirectReport> {
-    let form = if settings.restore_format { RuleFormat::Restore } else { RuleFormat::Commands };
-    let act = |options: &firewall::FirewallOptions| {
-        redirect::apply(&settings.config, settings.families, options, form)
-    };
+    let act =
+        |options: &firewall::FirewallOptions| redirect::apply(&settings.config, settings.families, options);
     if !settings.cni_mode {
         return Ok(act(&settings.options)?);
     }

@@ -7,7 +7,7 @@ mod value;
 
 use std::time::Duration;
 
-use firewall::{Backend, FirewallOptions, NativeTables, NftAccess};
+use firewall::{Backend, FirewallOptions, NativeTables};
 use flags::{Flag, FlagValues};
 use model::Port;
 use redirect::FamilyChoice;
@@ -108,7 +108,7 @@ pub struct IptablesSettings {
     pub cni_mode: bool,
     /// Only print.
     pub dry_run: bool,
-    /// One restore, or single commands.
+    /// Print one restore, or single commands.
     pub restore_format: bool,
     /// Change nothing.
     pub skip_apply: bool,
@@ -126,9 +126,6 @@ impl IptablesSettings {
     /// # Errors
     /// The first value that cannot be used, with its flag.
     pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
-        let restore_format = parse_boolean(values, &RESTORE_FORMAT)?;
-        // One command for each rule is what only the tools have.
-        let nft = if restore_format { NftAccess::Engine } else { NftAccess::Tools };
         let native = NativeTables::by_setting(parse_boolean(values, &NATIVE_NFTABLES)?);
         let mut warnings = flag_warnings(values)?;
         Ok(IptablesSettings {
@@ -139,14 +136,13 @@ impl IptablesSettings {
                 FamilyChoice::First
             },
             options: FirewallOptions {
-                nft,
                 native,
                 forced: forced_backend(values)?,
                 ..FirewallOptions::default()
             },
             cni_mode: parse_boolean(values, &CNI_MODE)?,
             dry_run: parse_boolean(values, &DRY_RUN)?,
-            restore_format,
+            restore_format: parse_boolean(values, &RESTORE_FORMAT)?,
             skip_apply: parse_boolean(values, &SKIP_RULE_APPLY)?,
             cleanup_only: parse_boolean(values, &CLEANUP_ONLY)?,
             warnings,

@@ -255,18 +255,4 @@ impl Firewall {
         }
         Ok(removed)
     }
-
-    /// Makes the changes by one command for each rule; not atomic.
-    ///
-    /// # Errors
-    /// As [`Firewall::run_command`]; what was done before it stays.
-    pub fn apply_one_by_one(&self, changes: &FamilyChanges) -> Result<Backend, Error> {
-        if changes.native.is_some() {
-            return self.apply(changes, Vec::new()); // no tool makes these
-        }
-        for (family, change) in &self.without_opaque_deletes(changes)?.families {
-            change.iptables_calls().iter().try_for_each(|call| self.run_command(*family, call))?;
-        }
-        Ok(self.backend())
-    }
 }

@@ -20,16 +20,6 @@ use crate::{
     presence::BackendPresence,
 };
 
-/// Means by which the tables of nf_tables are changed. They are read over netlink in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NftAccess {
-    /// The engine, over netlink. No tool is needed.
-    #[default]
-    Engine,
-    /// The iptables tools, for callers who want one command for each rule.
-    Tools,
-}
-
 /// When native tables are used, where no backend is forced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NativeTables {
@@ -53,8 +43,6 @@ impl NativeTables {
 /// How to work.
 #[derive(Clone, Debug)]
 pub struct FirewallOptions {
-    /// Means by which the tables of nf_tables are changed.
-    pub nft: NftAccess,
     /// Use this backend whatever the namespace holds.
     pub forced: Option<Backend>,
     /// When native tables are used.
@@ -80,7 +68,6 @@ pub struct FirewallOptions {
 impl Default for FirewallOptions {
     fn default() -> FirewallOptions {
         FirewallOptions {
-            nft: NftAccess::Engine,
             forced: None,
             native: NativeTables::WhereFound,
             lock: XtablesLock::Host,
@@ -104,7 +91,7 @@ impl FirewallOptions {
     /// owners only from whoever is in it, which none of our threads can be.
     #[must_use]
     pub fn uses_engine(&self) -> bool {
-        self.nft == NftAccess::Engine && self.user_namespace.is_none()
+        self.user_namespace.is_none()
     }
 
     /// The backend where nothing decides: nf_tables where the engine can be used and the kernel has them, else that of the
@@ -422,22 +409,6 @@ impl Firewall {
             &self.restore_environment(),
             input,
         )?)
-    }
-
-    /// Runs one `iptables` (or `ip6tables`) command; `arguments` begin with `-t TABLE`.
-    ///
-    /// # Errors
-    /// The tool's refusal in its own words.
-    pub fn run_command(&self, family: Family, arguments: &[String]) -> Result<(), Error> {
-        let tool = self.tools.find_tool(self.backend.tool_kind(), family, ToolVerb::Command)?;
-        let wait = self.wait_argument();
-        let arguments: Vec<String> = wait.into_iter().chain(arguments.iter().cloned()).collect();
-        let within = self.options.user_namespace.as_deref();
-        let environment = self.restore_environment();
-        let running =
-            RunningTool::start_within(within, &tool, &arguments, &environment, ToolInput::Text(""))?;
-        let bound = self.options.tool_time();
-        self.check_finished(running.wait_for_exit(Instant::now() + bound, bound)?)
     }
 
     fn check_finished(&self, finished: FinishedTool) -> Result<(), Error> {

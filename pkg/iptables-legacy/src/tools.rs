@@ -41,8 +41,6 @@ pub enum ToolVerb {
     Restore,
     /// `iptables-save`
     Save,
-    /// `iptables`
-    Command,
 }
 
 impl ToolVerb {
@@ -50,7 +48,6 @@ impl ToolVerb {
         match self {
             ToolVerb::Restore => "-restore",
             ToolVerb::Save => "-save",
-            ToolVerb::Command => "",
         }
     }
 }

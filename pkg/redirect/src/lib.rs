@@ -41,15 +41,6 @@ impl RedirectReport {
     }
 }
 
-/// How rules are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleFormat {
-    /// One restore per family, side by side, atomic per table.
-    Restore,
-    /// One command per rule.
-    Commands,
-}
-
 /// Makes the namespace as `config` wants it.
 ///
 /// Routes come first and the tables that switch traffic on last, so that no packet is captured before it can be
@@ -61,9 +52,8 @@ pub fn apply(
     config: &sidecar::SidecarConfig,
     families: FamilyChoice,
     options: &FirewallOptions,
-    form: RuleFormat,
 ) -> Result<RedirectReport, Error> {
-    PreparedNetns::observe(options)?.apply(config, families, form)
+    PreparedNetns::observe(options)?.apply(config, families)
 }
 
 /// A namespace that was looked at just now. It is for callers that have to wait for the configuration meanwhile.
@@ -106,12 +96,8 @@ impl PreparedNetns {
         self,
         config: &sidecar::SidecarConfig,
         families: FamilyChoice,
-        form: RuleFormat,
     ) -> Result<RedirectReport, Error> {
-        let (report, backend) = self.apply_by(config, families, |firewall, changes, waiting| match form {
-            RuleFormat::Restore => firewall.apply(changes, waiting),
-            RuleFormat::Commands => firewall.apply_one_by_one(changes),
-        })?;
+        let (report, backend) = self.apply_by(config, families, Firewall::apply)?;
         Ok(RedirectReport { backend, ..report })
     }
 

@@ -3,7 +3,7 @@
 
 use firewall::{Backend, FirewallOptions};
 use model::{IfName, Mark, Port, TableId};
-use redirect::{FamilyChoice, RuleFormat};
+use redirect::FamilyChoice;
 use rules::sidecar::{DnsCapture, InboundMode, NetworkSelection, OwnerGroups, PortSelection, SidecarConfig};
 
 use super::tool::{applied, with_file};
@@ -30,7 +30,7 @@ fn same_with(
     let backend = options.forced.unwrap_or_else(|| firewall::available_backend().unwrap());
     let done = ["IPv4", "IPv6", "IPv4 and IPv6"].map(|of| format!("{of}: redirected ({backend} backend)"));
     assert!(printed.lines().any(|line| done.iter().any(|done| done == line)), "{printed}");
-    by_library.run(|| redirect::apply(config, families, options, RuleFormat::Restore)).unwrap();
+    by_library.run(|| redirect::apply(config, families, options)).unwrap();
     State::of(&by_tool).assert_is(&State::of(&by_library), &format!("{env:?} {arguments:?}"));
 }
 
@@ -232,9 +232,7 @@ fn the_servers_to_capture_are_those_of_resolv_conf() {
     let (by_tool, by_library) = (pod_netns("tool"), pod_netns("library"));
     let ended = with_file(&by_tool, "/etc/resolv.conf", conf, &[], &["--redirect-dns", "--dual-stack"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    by_library
-        .run(|| redirect::apply(&config, FamilyChoice::Dual, &detecting(), RuleFormat::Restore))
-        .unwrap();
+    by_library.run(|| redirect::apply(&config, FamilyChoice::Dual, &detecting())).unwrap();
     State::of(&by_tool).assert_is(&State::of(&by_library), conf);
 }
 
@@ -299,11 +297,7 @@ fn the_loopback_network_comes_from_the_environment() {
 #[test]
 fn without_a_name_server_dns_is_not_captured_and_the_tool_warns() {
     let before = pod_netns("library");
-    before
-        .run(|| {
-            redirect::apply(&SidecarConfig::default(), FamilyChoice::First, &detecting(), RuleFormat::Restore)
-        })
-        .unwrap();
+    before.run(|| redirect::apply(&SidecarConfig::default(), FamilyChoice::First, &detecting())).unwrap();
     for conf in ["", "search x\n", "nameserver nonsense\n"] {
         let netns = pod_netns("tool");
         let ended = with_file(&netns, "/etc/resolv.conf", conf, &[], &["--redirect-dns"]);
@@ -444,8 +438,6 @@ fn sixty_four_groups_fit_into_one_rule() {
         let call = ["-i", "*", "--redirect-dns", "--capture-all-dns", "--iptables-backend", backend];
         let options = forced(backend.parse().unwrap());
         same_with(&env, &call, &config, FamilyChoice::First, &options);
-        let commands = [&call[..], &["--restore-format=false"]].concat();
-        same_with(&env, &commands, &config, FamilyChoice::First, &options);
         let netns = pod_netns("again");
         applied(&netns, &env, &call);
         let save = netns.sh(&format!("iptables-{backend}-save"));
@@ -458,7 +450,7 @@ fn sixty_four_groups_fit_into_one_rule() {
 }
 
 #[test]
-fn single_commands_and_cni_mode_lead_to_the_same() {
+fn every_form_and_cni_mode_lead_to_the_same() {
     let arguments = "-m TPROXY -b * -i * -d 15020,15021,15090 -o 15020 --redirect-dns --capture-all-dns \
                      --drop-invalid -c net1 -k vnet0 --dual-stack";
     let words: Vec<&str> = arguments.split_whitespace().collect();

@@ -3,7 +3,7 @@
 use firewall::{Backend, FirewallOptions};
 use kit::Netns;
 use model::Family;
-use redirect::{FamilyChoice, RuleFormat};
+use redirect::FamilyChoice;
 
 use super::{
     cases,
@@ -58,8 +58,8 @@ fn rules_go_where_others_already_are() {
     for backend in super::state::BACKENDS {
         let netns = pod_netns("company");
         iptables(&netns, backend, Family::V4, FOREIGN);
-        let applied = |form| redirect::apply(&cases::injected(), FamilyChoice::Dual, &detecting(), form);
-        assert_eq!(netns.run(|| applied(RuleFormat::Restore)).unwrap().backend, backend);
+        let apply = || redirect::apply(&cases::injected(), FamilyChoice::Dual, &detecting());
+        assert_eq!(netns.run(apply).unwrap().backend, backend);
         let state = State::of(&netns);
         assert!(state.has_no_table(super::other(backend)), "{state:#?}");
         assert!(state.of_backend(backend).all(|(_, save)| save.keys().any(super::state::Chain::is_ours)));

@@ -9,7 +9,7 @@ use std::{
 
 use firewall::{Backend, FirewallOptions, XtablesLock};
 use kit::{LockHolder, Netns};
-use redirect::{FamilyChoice, RedirectReport, RuleFormat};
+use redirect::{FamilyChoice, RedirectReport};
 
 use super::{
     cases,
@@ -18,12 +18,8 @@ use super::{
 
 const LOCK: &str = "/run/xtables.lock";
 
-fn apply(
-    netns: &Netns,
-    options: &FirewallOptions,
-    form: RuleFormat,
-) -> Result<RedirectReport, redirect::Error> {
-    netns.run(|| redirect::apply(&cases::injected(), FamilyChoice::Dual, options, form))
+fn apply(netns: &Netns, options: &FirewallOptions) -> Result<RedirectReport, redirect::Error> {
+    netns.run(|| redirect::apply(&cases::injected(), FamilyChoice::Dual, options))
 }
 
 #[test]
@@ -35,29 +31,24 @@ fn a_held_lock_stops_the_host_with_a_name_and_a_pod_not_at_all() {
         lock_wait: Duration::from_secs(1),
         ..forced(Backend::Legacy)
     };
-    for form in [RuleFormat::Restore, RuleFormat::Commands] {
-        let started = Instant::now();
-        let error = apply(&netns, &host, form).unwrap_err().to_string();
-        assert!(started.elapsed() >= Duration::from_millis(900), "it waited {:?}", started.elapsed());
-        let pid = holder.pid();
-        let tool = if form == RuleFormat::Restore { "iptables-legacy-restore" } else { "iptables-legacy" };
-        let expected = format!("could not get the lock {LOCK} within 1 s; held by process {pid} (cat)");
-        // Other versions of the tools are in other directories.
-        assert!(error.ends_with(&format!("/{tool} {expected}")), "{error}");
-    }
-    let nft = apply(
-        &netns,
-        &FirewallOptions { lock: XtablesLock::Host, ..forced(Backend::Nft) },
-        RuleFormat::Restore,
+    let started = Instant::now();
+    let error = apply(&netns, &host).unwrap_err().to_string();
+    assert!(started.elapsed() >= Duration::from_millis(900), "it waited {:?}", started.elapsed());
+    let pid = holder.pid();
+    // Other versions of the tools are in other directories.
+    let expected = format!(
+        "/iptables-legacy-restore could not get the lock {LOCK} within 1 s; held by process {pid} (cat)"
     );
+    assert!(error.ends_with(&expected), "{error}");
+    let nft = apply(&netns, &FirewallOptions { lock: XtablesLock::Host, ..forced(Backend::Nft) });
     assert!(!nft.unwrap().is_unchanged(), "nft needs no lock");
 
     // Its tools would wait for ten seconds.
     let started = Instant::now();
-    let pod = apply(&netns, &forced(Backend::Legacy), RuleFormat::Restore).unwrap();
+    let pod = apply(&netns, &forced(Backend::Legacy)).unwrap();
     assert!(!pod.is_unchanged() && started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     drop(holder);
-    assert!(apply(&netns, &host, RuleFormat::Restore).unwrap().is_unchanged());
+    assert!(apply(&netns, &host).unwrap().is_unchanged());
     assert!(fs::metadata(LOCK).is_ok());
 }
 

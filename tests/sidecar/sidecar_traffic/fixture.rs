@@ -7,7 +7,7 @@ use std::{
 
 use firewall::Backend;
 use kit::{Echo, Netns, Proto, Seen, Serve, TrafficClient};
-use redirect::{FamilyChoice, RuleFormat};
+use redirect::FamilyChoice;
 use rules::sidecar::{InboundMode, SidecarConfig};
 
 use crate::sidecar_kernel::{at_once, state::forced};
@@ -69,7 +69,7 @@ impl Fixture {
 
     /// Makes the rules, or makes them anew.
     pub(crate) fn redirect(&self, families: FamilyChoice) {
-        let apply = || redirect::apply(&self.config, families, &forced(self.backend), RuleFormat::Restore);
+        let apply = || redirect::apply(&self.config, families, &forced(self.backend));
         self.pod.run(apply).unwrap();
     }
 

@@ -14,7 +14,7 @@ pub(super) const RESTORE_FORMAT: Flag = Flag {
     short: Some('f'),
     env: &["RESTORE_FORMAT"],
     default: "true",
-    help: "one iptables-restore instead of one command per rule",
+    help: "with --dry-run, print one iptables-restore instead of one command per rule",
     ..Flag::SWITCH
 };
 pub(super) const IPTABLES_PROBE_PORT: Flag = Flag {
