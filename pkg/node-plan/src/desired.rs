@@ -10,38 +10,28 @@ use super::{
     config::NodeConfig,
     plan::{inside_rules, node_rules},
     state::{DesiredState, ObservedState, PathRoute, PathRule, ZtunnelInstance, ZtunnelSlot},
-    want::{self, LinkPair},
+    want,
 };
 
-/// The node's.
+/// The node's, and those in the namespaces of its ztunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredNode {
     /// Families that have a set.
     pub families: BTreeSet<Family>,
+    /// Objects of the node.
+    pub node: DesiredPlace,
+    /// Objects in the namespace of each slot's ztunnel.
+    pub inside: [Option<DesiredPlace>; 2],
+}
+
+/// Objects in one network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredPlace {
     /// Policy rules.
     pub rules: Vec<PathRule>,
     /// Routes of our tables.
     pub routes: Vec<PathRoute>,
-    /// Pairs of links.
-    pub pairs: Vec<LinkPair>,
-    /// Addresses of the links' ends on the node.
-    pub addresses: BTreeSet<(String, IpNet)>,
-    /// Kernel settings.
-    pub sysctls: BTreeMap<String, String>,
-    /// Firewall rules of each family.
-    pub firewall: BTreeMap<Family, RuleSet>,
-    /// Objects in the namespace of each slot's ztunnel.
-    pub inside: [Option<DesiredInside>; 2],
-}
-
-/// A ztunnel's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DesiredInside {
-    /// Policy rules.
-    pub rules: Vec<PathRule>,
-    /// Routes of our table.
-    pub routes: Vec<PathRoute>,
-    /// Addresses of our links.
+    /// Addresses of our links, each of which has one.
     pub addresses: BTreeSet<(String, IpNet)>,
     /// Kernel settings.
     pub sysctls: BTreeMap<String, String>,
@@ -54,21 +44,19 @@ pub struct DesiredInside {
 #[must_use]
 pub fn desired_node(config: &NodeConfig, desired: &DesiredState, observed: &ObservedState) -> DesiredNode {
     let families = desired.families();
-    let slots = || ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
+    let slots = ZtunnelSlot::BOTH.into_iter().filter_map(|slot| Some((slot, desired.ztunnel_in(slot)?)));
     let inside = ZtunnelSlot::BOTH
         .map(|slot| desired.ztunnel_in(slot).map(|ztunnel| desired_inside(config, slot, ztunnel)));
-    DesiredNode {
+    let node = DesiredPlace {
         rules: families.iter().flat_map(|family| want::policy_rules(config, *family)).collect(),
         routes: want::node_routes(config, desired),
-        pairs: slots().flat_map(|(slot, _)| want::link_pairs(slot)).collect(),
-        addresses: slots()
+        addresses: slots
             .flat_map(|(slot, ztunnel)| want::link_addresses(config, slot, ztunnel, true))
             .collect(),
         sysctls: node_sysctls(desired, observed),
         firewall: families.iter().map(|family| (*family, node_rules(config, desired, *family))).collect(),
-        families,
-        inside,
-    }
+    };
+    DesiredNode { families, node, inside }
 }
 
 /// Returns the node's kernel settings. Those that were changed before, and suit as they are, are ours as well.
@@ -82,9 +70,9 @@ fn node_sysctls(desired: &DesiredState, observed: &ObservedState) -> BTreeMap<St
     settings
 }
 
-fn desired_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> DesiredInside {
+fn desired_inside(config: &NodeConfig, slot: ZtunnelSlot, ztunnel: &ZtunnelInstance) -> DesiredPlace {
     let (rules, routes) = want::inside_routing(config, ztunnel);
-    DesiredInside {
+    DesiredPlace {
         rules,
         routes,
         addresses: want::link_addresses(config, slot, ztunnel, false),

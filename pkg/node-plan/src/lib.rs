@@ -17,7 +17,7 @@ mod state;
 mod want;
 
 pub use config::{LinkNetworks, NodeConfig, RouteTables, RulePriorities, ZtunnelFallback};
-pub use desired::{DesiredInside, DesiredNode, desired_node};
+pub use desired::{DesiredNode, DesiredPlace, desired_node};
 pub use operation::{NetnsPlace, Operation, RouteEdit};
 pub use plan::plan_operations;
 pub use slots::{KernelSlots, SlotAssignment, assign_slots, prepare_slot};

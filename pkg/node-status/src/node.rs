@@ -127,7 +127,7 @@ fn compare_network(
 ) -> NetworkState {
     let in_sets = observed.sets.values().flatten().map(|(ip, uid)| (*ip, uid.clone()));
     let mut all = ComparedLists::default();
-    all.add_netns("node", &want.into(), &observed.into());
+    all.add_netns("node", &(&want.node).into(), &observed.into());
     for slot in ZtunnelSlot::BOTH {
         let place = place_name(&NetnsPlace::Ztunnel(slot));
         let nothing = NetworkObjects::default();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use node_plan::{DesiredState, PathRoute, PathRule, desired_node};
+use node_plan::{DesiredPlace, DesiredState, PathRoute, PathRule, desired_node};
 use rules::{ChainSet, RuleLine, RuleSet, SavedTables};
 
 use crate::world::World;
@@ -28,14 +28,6 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
     assert_eq!(listed.families, seen.sets.keys().copied().collect(), "families");
     let all_right = seen.links.values().all(|link| link.up && link.right);
     assert!(all_right, "{:?}", seen.links);
-    let want = Objects {
-        rules: &listed.rules,
-        routes: &listed.routes,
-        links: listed.pairs.iter().map(|pair| pair.node.clone()).collect(),
-        addresses: &listed.addresses,
-        sysctls: &listed.sysctls,
-        firewall: desired_lines(&listed.firewall),
-    };
     let have = Objects {
         rules: &seen.rules,
         routes: &seen.routes,
@@ -44,19 +36,11 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
         sysctls: &seen.sysctls,
         firewall: observed_lines(&seen.firewall),
     };
-    assert_same("node", &want, &have, &seen.journal);
+    assert_same("node", &desired_objects(&listed.node), &have, &seen.journal);
     for (listed, seen) in listed.inside.iter().zip(&seen.inside) {
         let (Some(listed), Some(seen)) = (listed, seen) else {
             assert_eq!(listed.is_some(), seen.is_some(), "a ztunnel's namespace");
             continue;
-        };
-        let want = Objects {
-            rules: &listed.rules,
-            routes: &listed.routes,
-            links: listed.addresses.iter().map(|(link, _)| link.clone()).collect(),
-            addresses: &listed.addresses,
-            sysctls: &listed.sysctls,
-            firewall: desired_lines(&listed.firewall),
         };
         let have = Objects {
             rules: &seen.rules,
@@ -66,7 +50,18 @@ pub(crate) fn assert_as_listed(world: &mut World, desired: &DesiredState) {
             sysctls: &seen.sysctls,
             firewall: observed_lines(&seen.firewall),
         };
-        assert_same("ztunnel", &want, &have, &seen.journal);
+        assert_same("ztunnel", &desired_objects(listed), &have, &seen.journal);
+    }
+}
+
+fn desired_objects(listed: &DesiredPlace) -> Objects<'_> {
+    Objects {
+        rules: &listed.rules,
+        routes: &listed.routes,
+        links: listed.addresses.iter().map(|(link, _)| link.clone()).collect(),
+        addresses: &listed.addresses,
+        sysctls: &listed.sysctls,
+        firewall: desired_lines(&listed.firewall),
     }
 }
 

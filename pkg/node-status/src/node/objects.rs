@@ -6,7 +6,7 @@ use std::{
 };
 
 use model::{Family, IpNet};
-use node_plan::{DesiredInside, DesiredNode, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo};
+use node_plan::{DesiredPlace, ObservedInside, ObservedState, PathRoute, PathRule, RouteTo};
 use report::{Comparison, LinkState, PolicyRuleState, RouteState, SysctlState};
 use rules::{ChainSet, ObservedLine, RuleSet, SavedTables};
 
@@ -103,20 +103,6 @@ fn without_link_local(all: &BTreeSet<(String, IpNet)>) -> Vec<(String, IpNet)> {
     all.iter().filter(|(_, net)| is_given(net.addr())).cloned().collect()
 }
 
-impl From<&DesiredNode> for NetworkObjects {
-    fn from(want: &DesiredNode) -> NetworkObjects {
-        NetworkObjects {
-            rules: want.rules.clone(),
-            routes: want.routes.clone(),
-            links: want.pairs.iter().map(|pair| (pair.node.clone(), (true, true))).collect(),
-            addresses: want.addresses.iter().cloned().collect(),
-            sysctls: want.sysctls.clone(),
-            journal: BTreeMap::new(),
-            firewall: desired_lines(&want.firewall),
-        }
-    }
-}
-
 impl From<&ObservedState> for NetworkObjects {
     fn from(observed: &ObservedState) -> NetworkObjects {
         NetworkObjects {
@@ -131,8 +117,8 @@ impl From<&ObservedState> for NetworkObjects {
     }
 }
 
-impl From<&DesiredInside> for NetworkObjects {
-    fn from(want: &DesiredInside) -> NetworkObjects {
+impl From<&DesiredPlace> for NetworkObjects {
+    fn from(want: &DesiredPlace) -> NetworkObjects {
         let links = want.addresses.iter().map(|(link, _)| (link.clone(), (true, true)));
         NetworkObjects {
             rules: want.rules.clone(),

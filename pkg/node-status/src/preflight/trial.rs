@@ -211,5 +211,5 @@ fn node_rules(config: &NodeConfig) -> BTreeMap<Family, RuleSet> {
     };
     let members = kernel_families().into_iter().map(|family| (address(family), PodUid::default())).collect();
     let desired = DesiredState { members, ..DesiredState::default() };
-    desired_node(config, &desired, &ObservedState::default()).firewall
+    desired_node(config, &desired, &ObservedState::default()).node.firewall
 }
