@@ -33,46 +33,22 @@ Usage: istio-cni-taint [flags]
 
 Each flag can also be given by the variable that is shown in brackets; the flag wins.";
 
-const CONFIGMAP_NAMESPACE: Flag = Flag {
-    long: "configmap-namespace",
-    env: &["TAINT_CONFIGMAP-NAMESPACE"],
-    default: "kube-system",
-    help: "namespace of the ConfigMap with the selectors",
-    ..Flag::VALUE
-};
-const CONFIGMAP_NAME: Flag = Flag {
-    long: "configmap-name",
-    env: &["TAINT_CONFIGMAP-NAME"],
-    default: "single",
-    help: "name of that ConfigMap",
-    ..Flag::VALUE
-};
-const RUN_AS_DAEMON: Flag = Flag {
-    long: "run-as-daemon",
-    env: &["TAINT_RUN-AS-DAEMON"],
-    default: "true",
-    help: "keep running; false: evaluate every node once, then exit",
-    ..Flag::SWITCH
-};
-const NODE_SELECTOR: Flag = Flag {
-    long: "node-selector",
-    env: &["TAINT_NODE-SELECTOR"],
-    help: "label selector of the nodes to manage; empty: all",
-    ..Flag::VALUE
-};
-const LEASE_NAME: Flag = Flag {
-    long: "lease-name",
-    env: &["TAINT_LEASE-NAME"],
-    default: "istio-taint-lock",
-    help: "name of the Lease in kube-system by which one replica leads",
-    ..Flag::VALUE
-};
+// The first three are Istio's.
+flags::flag_table!(
+    CONTROLLER_FLAGS,
+    CONFIGMAP_NAMESPACE = Flag::value("kube-system", "namespace of the ConfigMap with the selectors")
+        .env(&["TAINT_CONFIGMAP-NAMESPACE"]),
+    CONFIGMAP_NAME = Flag::value("single", "name of that ConfigMap").env(&["TAINT_CONFIGMAP-NAME"]),
+    RUN_AS_DAEMON = Flag::switch_on("keep running; false: evaluate every node once, then exit")
+        .env(&["TAINT_RUN-AS-DAEMON"]),
+    NODE_SELECTOR =
+        Flag::value("", "label selector of the nodes to manage; empty: all").env(&["TAINT_NODE-SELECTOR"]),
+    LEASE_NAME =
+        Flag::value("istio-taint-lock", "name of the Lease in kube-system by which one replica leads")
+            .env(&["TAINT_LEASE-NAME"]),
+);
 
-/// The first three are Istio's.
-static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| {
-    [&[CONFIGMAP_NAMESPACE, CONFIGMAP_NAME, RUN_AS_DAEMON, NODE_SELECTOR, LEASE_NAME], flags::LOGGING]
-        .concat()
-});
+static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| [CONTROLLER_FLAGS, flags::LOGGING].concat());
 
 /// The values, checked.
 #[derive(Debug)]

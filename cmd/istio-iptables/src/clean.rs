@@ -12,58 +12,25 @@ use crate::{
     settings::{forced_backend, parse_boolean, tproxy_mark},
 };
 
-const DRY_RUN: Flag = Flag {
-    long: "dry-run",
-    short: Some('n'),
-    env: &["DRY_RUN"],
-    help: "only print what would be removed",
-    ..Flag::SWITCH
-};
-const ISTIO_INBOUND_TPROXY_MARK: Flag = Flag {
-    long: "istio-inbound-tproxy-mark",
-    short: Some('t'),
-    env: &["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"],
-    default: "1337",
-    help: "mark of the policy rules to remove",
-    ..Flag::VALUE
-};
-const IPTABLES_BACKEND: Flag = Flag {
-    long: "iptables-backend",
-    env: &["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"],
-    help: "nft or legacy; empty: both",
-    ..Flag::VALUE
-};
-const PROXY_UID: Flag =
-    Flag { long: "proxy-uid", short: Some('u'), env: &["PROXY_UID"], help: NO_EFFECT, ..Flag::VALUE };
-const PROXY_GID: Flag =
-    Flag { long: "proxy-gid", short: Some('g'), env: &["PROXY_GID"], help: NO_EFFECT, ..Flag::VALUE };
-const REDIRECT_DNS: Flag = Flag {
-    long: "redirect-dns",
-    env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"],
-    help: NO_EFFECT,
-    ..Flag::SWITCH
-};
-const ISTIO_INBOUND_INTERCEPTION_MODE: Flag = Flag {
-    long: "istio-inbound-interception-mode",
-    short: Some('m'),
-    env: &["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"],
-    help: NO_EFFECT,
-    ..Flag::VALUE
-};
-
-/// All flags of `istio-clean-iptables`. What a run made is found by looking, so that those which described it to
-/// Istio's tool change nothing here.
-pub const FLAGS: &[Flag] = &[
-    DRY_RUN,
-    ISTIO_INBOUND_TPROXY_MARK,
-    IPTABLES_BACKEND,
-    PROXY_UID,
-    PROXY_GID,
-    REDIRECT_DNS,
-    ISTIO_INBOUND_INTERCEPTION_MODE,
-];
-
 const NO_EFFECT: &str = "accepted for compatibility, without effect";
+
+// All flags of `istio-clean-iptables`. What a run made is found by looking, so that those which described it to
+// Istio's tool change nothing here.
+flags::flag_table!(
+    FLAGS,
+    DRY_RUN = Flag::switch("only print what would be removed").short('n'),
+    ISTIO_INBOUND_TPROXY_MARK = Flag::value("1337", "mark of the policy rules to remove")
+        .short('t')
+        .env(&["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"]),
+    IPTABLES_BACKEND =
+        Flag::value("", "nft or legacy; empty: both").env(&["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"]),
+    PROXY_UID = Flag::value("", NO_EFFECT).short('u'),
+    PROXY_GID = Flag::value("", NO_EFFECT).short('g'),
+    REDIRECT_DNS = Flag::switch(NO_EFFECT).env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    ISTIO_INBOUND_INTERCEPTION_MODE = Flag::value("", NO_EFFECT)
+        .short('m')
+        .env(&["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"]),
+);
 
 const USAGE: &str = "istio-clean-iptables removes from this network namespace everything that istio-iptables made, with whatever
 flags it ran: rules of both backends, policy rules and routes of TPROXY, the address ::6 on lo.

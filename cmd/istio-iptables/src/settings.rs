@@ -1,77 +1,24 @@
 //! The flags of `istio-iptables`, and their values checked and typed.
 
-mod redirection_flags;
-mod run_flags;
+mod options;
 mod sidecar_config;
 mod value;
 
 use std::time::Duration;
 
 use firewall::{Backend, FirewallOptions, NativeTables};
-use flags::{Flag, FlagValues};
+use flags::FlagValues;
 use model::Port;
 use redirect::FamilyChoice;
 use rules::sidecar::SidecarConfig;
 
-use redirection_flags::{
-    CAPTURE_ALL_DNS, DROP_INVALID, DUAL_STACK, ENVOY_PORT, INBOUND_CAPTURE_PORT, INBOUND_TUNNEL_PORT,
-    IPTABLES_TRACE_LOGGING, ISTIO_EXCLUDE_INTERFACES, ISTIO_INBOUND_INTERCEPTION_MODE, ISTIO_INBOUND_PORTS,
-    ISTIO_INBOUND_TPROXY_MARK, ISTIO_INBOUND_TPROXY_ROUTE_TABLE, ISTIO_LOCAL_EXCLUDE_PORTS,
-    ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE, ISTIO_OUTBOUND_PORTS, ISTIO_SERVICE_CIDR, ISTIO_SERVICE_EXCLUDE_CIDR,
-    KUBE_VIRT_INTERFACES, PROXY_GID, PROXY_UID, REDIRECT_DNS,
-};
-use run_flags::{
-    CLEANUP_ONLY, CNI_MODE, DRY_RUN, FORCE_APPLY, FORCE_IPTABLES_BINARY, IPTABLES_BACKEND,
-    IPTABLES_PROBE_PORT, IPTABLES_VERSION, NATIVE_NFTABLES, NETWORK_NAMESPACE, PROBE_TIMEOUT, RECONCILE,
-    RESTORE_FORMAT, RUN_VALIDATION, SKIP_RULE_APPLY,
-};
 use sidecar_config::read_config;
 use value::{invalid_value, parse_value};
 
+pub use options::FLAGS;
 pub(crate) use sidecar_config::tproxy_mark;
 pub use value::InvalidValue;
 pub(crate) use value::parse_boolean;
-
-/// All flags of `istio-iptables`.
-pub const FLAGS: &[Flag] = &[
-    ENVOY_PORT,
-    INBOUND_CAPTURE_PORT,
-    INBOUND_TUNNEL_PORT,
-    PROXY_UID,
-    PROXY_GID,
-    ISTIO_INBOUND_INTERCEPTION_MODE,
-    ISTIO_INBOUND_PORTS,
-    ISTIO_LOCAL_EXCLUDE_PORTS,
-    ISTIO_EXCLUDE_INTERFACES,
-    ISTIO_SERVICE_CIDR,
-    ISTIO_SERVICE_EXCLUDE_CIDR,
-    ISTIO_OUTBOUND_PORTS,
-    ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE,
-    KUBE_VIRT_INTERFACES,
-    ISTIO_INBOUND_TPROXY_MARK,
-    ISTIO_INBOUND_TPROXY_ROUTE_TABLE,
-    DRY_RUN,
-    IPTABLES_TRACE_LOGGING,
-    RESTORE_FORMAT,
-    IPTABLES_PROBE_PORT,
-    PROBE_TIMEOUT,
-    SKIP_RULE_APPLY,
-    RUN_VALIDATION,
-    REDIRECT_DNS,
-    DROP_INVALID,
-    DUAL_STACK,
-    CAPTURE_ALL_DNS,
-    NETWORK_NAMESPACE,
-    CNI_MODE,
-    IPTABLES_VERSION,
-    IPTABLES_BACKEND,
-    // Of Istio 1.24 and newer.
-    FORCE_IPTABLES_BINARY,
-    CLEANUP_ONLY,
-    RECONCILE,
-    FORCE_APPLY,
-    NATIVE_NFTABLES,
-];
 
 /// The variable without a flag that says what counts as the pod's own loopback.
 pub(crate) const LOOPBACK: &str = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR";
@@ -126,11 +73,11 @@ impl IptablesSettings {
     /// # Errors
     /// The first value that cannot be used, with its flag.
     pub fn new(values: &FlagValues, sources: &SettingSources<'_>) -> Result<IptablesSettings, InvalidValue> {
-        let native = NativeTables::by_setting(parse_boolean(values, &NATIVE_NFTABLES)?);
+        let native = NativeTables::by_setting(parse_boolean(values, &options::NATIVE_NFTABLES)?);
         let mut warnings = flag_warnings(values)?;
         Ok(IptablesSettings {
             config: read_config(values, sources, &mut warnings)?,
-            families: if parse_boolean(values, &DUAL_STACK)? {
+            families: if parse_boolean(values, &options::DUAL_STACK)? {
                 FamilyChoice::Dual
             } else {
                 FamilyChoice::First
@@ -140,11 +87,11 @@ impl IptablesSettings {
                 forced: forced_backend(values)?,
                 ..FirewallOptions::default()
             },
-            cni_mode: parse_boolean(values, &CNI_MODE)?,
-            dry_run: parse_boolean(values, &DRY_RUN)?,
-            restore_format: parse_boolean(values, &RESTORE_FORMAT)?,
-            skip_apply: parse_boolean(values, &SKIP_RULE_APPLY)?,
-            cleanup_only: parse_boolean(values, &CLEANUP_ONLY)?,
+            cni_mode: parse_boolean(values, &options::CNI_MODE)?,
+            dry_run: parse_boolean(values, &options::DRY_RUN)?,
+            restore_format: parse_boolean(values, &options::RESTORE_FORMAT)?,
+            skip_apply: parse_boolean(values, &options::SKIP_RULE_APPLY)?,
+            cleanup_only: parse_boolean(values, &options::CLEANUP_ONLY)?,
             warnings,
             validation: validation_settings(values)?,
         })
@@ -152,9 +99,9 @@ impl IptablesSettings {
 }
 
 fn flag_warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
-    parse_boolean(values, &RECONCILE)?;
+    parse_boolean(values, &options::RECONCILE)?;
     let mut warnings = Vec::new();
-    if parse_boolean(values, &FORCE_APPLY)? {
+    if parse_boolean(values, &options::FORCE_APPLY)? {
         let what = "--force-apply has no effect: each rule is compared with the kernel's, and what differs is repaired";
         warnings.push(what.to_owned());
     }
@@ -162,12 +109,12 @@ fn flag_warnings(values: &FlagValues) -> Result<Vec<String>, InvalidValue> {
 }
 
 pub(crate) fn forced_backend(values: &FlagValues) -> Result<Option<Backend>, InvalidValue> {
-    for flag in [&IPTABLES_BACKEND, &FORCE_IPTABLES_BINARY] {
+    for flag in [&options::IPTABLES_BACKEND, &options::FORCE_IPTABLES_BINARY] {
         if !values.flag_text(flag).is_empty() {
             return parse_value(values, flag).map(Some);
         }
     }
-    Ok(match values.flag_text(&IPTABLES_VERSION) {
+    Ok(match values.flag_text(&options::IPTABLES_VERSION) {
         "" => None,
         version if version.contains("nf_tables") => Some(Backend::Nft),
         _ => Some(Backend::Legacy),
@@ -175,11 +122,11 @@ pub(crate) fn forced_backend(values: &FlagValues) -> Result<Option<Backend>, Inv
 }
 
 fn validation_settings(values: &FlagValues) -> Result<Option<(Port, Duration)>, InvalidValue> {
-    if !parse_boolean(values, &RUN_VALIDATION)? {
+    if !parse_boolean(values, &options::RUN_VALIDATION)? {
         return Ok(None);
     }
-    let text = values.flag_text(&PROBE_TIMEOUT);
+    let text = values.flag_text(&options::PROBE_TIMEOUT);
     let timeout = flags::parse_duration(text)
-        .ok_or_else(|| invalid_value(PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m30s"))?;
-    Ok(Some((Port(parse_value(values, &IPTABLES_PROBE_PORT)?), timeout)))
+        .ok_or_else(|| invalid_value(options::PROBE_TIMEOUT.long, text, "allowed: as 500ms, 5s or 1m30s"))?;
+    Ok(Some((Port(parse_value(values, &options::IPTABLES_PROBE_PORT)?), timeout)))
 }

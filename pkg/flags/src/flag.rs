@@ -20,10 +20,88 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// Base for a flag with a value: it has no default unless its literal sets one.
-    pub const VALUE: Flag = Flag { long: "", short: None, env: &[], default: "", switch: false, help: "" };
-    /// Base for a flag without a value, or with an optional one: it is off unless its literal says otherwise.
-    pub const SWITCH: Flag = Flag { default: "false", switch: true, ..Flag::VALUE };
+    /// A flag with a value.
+    #[must_use]
+    pub const fn value(default: &'static str, help: &'static str) -> Flag {
+        Flag { long: "", short: None, env: &[], default, switch: false, help }
+    }
+
+    /// A flag without a value, or with an optional one, which is off unless it is given.
+    #[must_use]
+    pub const fn switch(help: &'static str) -> Flag {
+        Flag { switch: true, ..Flag::value("false", help) }
+    }
+
+    /// A switch that is on unless it is set to false.
+    #[must_use]
+    pub const fn switch_on(help: &'static str) -> Flag {
+        Flag { switch: true, ..Flag::value("true", help) }
+    }
+
+    /// The flag by this long name; in a [`flag_table`](crate::flag_table) it follows from the const's.
+    #[must_use]
+    pub const fn long(self, long: &'static str) -> Flag {
+        Flag { long, ..self }
+    }
+
+    /// The flag with a short name, too.
+    #[must_use]
+    pub const fn short(self, short: char) -> Flag {
+        Flag { short: Some(short), ..self }
+    }
+
+    /// The flag with these variables; in a [`flag_table`](crate::flag_table) the default is one with the const's name.
+    #[must_use]
+    pub const fn env(self, env: &'static [&'static str]) -> Flag {
+        Flag { env, ..self }
+    }
+
+    /// The flag as a const of this name has it; for [`flag_table`](crate::flag_table) alone.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn named_by_const(self, long: &'static [u8], variable: &'static [&'static str]) -> Flag {
+        let long = match std::str::from_utf8(long) {
+            Ok(long) => long,
+            Err(_) => "",
+        };
+        Flag { long, env: if self.env.is_empty() { variable } else { self.env }, ..self }
+    }
+}
+
+/// The long name of a flag whose const has the name `constant`: `cni-net-dir` of `CNI_NET_DIR`.
+#[doc(hidden)]
+#[must_use]
+#[expect(clippy::indexing_slicing, reason = "an iterator cannot be used in a const")]
+pub const fn long_name<const N: usize>(constant: &str) -> [u8; N] {
+    let mut long = [0; N];
+    let mut at = 0;
+    while at < N {
+        long[at] = match constant.as_bytes()[at] {
+            b'_' => b'-',
+            letter => letter.to_ascii_lowercase(),
+        };
+        at += 1;
+    }
+    long
+}
+
+/// Declares flags as consts, and the table of them.
+///
+/// A const `CNI_NET_DIR` is the flag `--cni-net-dir`, which the variable `CNI_NET_DIR` sets, too, unless
+/// [`env`](Flag::env) names others. A name without a value is in the table as it was declared elsewhere.
+#[macro_export]
+macro_rules! flag_table {
+    ($table:ident, $($name:ident $(= $flag:expr)?),+ $(,)?) => {
+        $($(
+            #[allow(missing_docs, reason = "each flag has its help text")]
+            pub const $name: $crate::Flag = {
+                const LONG: [u8; stringify!($name).len()] = $crate::long_name(stringify!($name));
+                $flag.named_by_const(&LONG, &[stringify!($name)])
+            };
+        )?)+
+        #[allow(missing_docs, reason = "its declaration is its list")]
+        pub const $table: &[$crate::Flag] = &[$($name),+];
+    };
 }
 
 /// Prints the long name, without dashes.

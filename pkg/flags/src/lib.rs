@@ -18,10 +18,9 @@ use std::{
 use lexopt::{Arg, Parser};
 
 pub use duration::{duration_or_seconds, parse_duration};
-pub use flag::{Flag, help_text};
+pub use flag::{Flag, help_text, long_name};
 pub use logging::{
-    LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_ROTATE_MAX_AGE, LOG_ROTATE_MAX_BACKUPS,
-    LOG_ROTATE_MAX_SIZE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING, VKLOG,
+    LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_STACKTRACE_LEVEL, LOG_TARGET, LOGGING,
 };
 
 /// Longer than any name, with mistakes.
@@ -272,21 +271,35 @@ fn next_argument(
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro is for other crates")]
 mod tests {
     use super::*;
 
-    const ENVOY_PORT: Flag = Flag { long: "envoy-port", short: Some('p'), default: "15001", ..Flag::VALUE };
-    const PROXY_UID: Flag = Flag { long: "proxy-uid", short: Some('u'), env: &["PROXY_UID"], ..Flag::VALUE };
-    const REDIRECT_DNS: Flag =
-        Flag { long: "redirect-dns", env: &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"], ..Flag::SWITCH };
+    const ENVOY_PORT: Flag = Flag::value("15001", "").long("envoy-port").short('p');
 
-    const TABLE: &[Flag] = &[ENVOY_PORT, PROXY_UID, REDIRECT_DNS];
+    crate::flag_table!(
+        TABLE,
+        ENVOY_PORT,
+        PROXY_UID = Flag::value("", "").short('u'),
+        REDIRECT_DNS = Flag::switch("").env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    );
 
     const IGNORED: &[Flag] = &[
-        Flag { long: "log_as_json", ..Flag::SWITCH },
-        Flag { long: "log_target", default: "stdout", ..Flag::VALUE },
-        Flag { long: "log_output_level", env: &["LOG_OUTPUT_LEVEL"], ..Flag::VALUE },
+        Flag::switch("").long("log_as_json"),
+        Flag::value("stdout", "").long("log_target"),
+        Flag::value("", "").long("log_output_level").env(&["LOG_OUTPUT_LEVEL"]),
     ];
+
+    #[test]
+    fn a_table_names_flags_and_variables_by_their_consts() {
+        let names = TABLE.iter().map(|flag| (flag.long, flag.env)).collect::<Vec<_>>();
+        let expected: [(&str, &[&str]); 3] = [
+            ("envoy-port", &[]),
+            ("proxy-uid", &["PROXY_UID"]),
+            ("redirect-dns", &["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+        ];
+        assert_eq!(names, expected);
+    }
 
     fn values(arguments: &[&str], env: &[(&str, &str)]) -> Result<FlagValues, FlagErrors> {
         let lookup =
@@ -373,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_flag_of_another_command_has_its_own_default() {
-        let elsewhere = Flag { long: "output", env: &["OUTPUT"], default: "table", ..Flag::VALUE };
+        let elsewhere = Flag::value("table", "").long("output").env(&["OUTPUT"]);
         assert_eq!(
             values(&[], &[("OUTPUT", "json")]).unwrap().get(&elsewhere),
             ("table", ValueSource::Default)

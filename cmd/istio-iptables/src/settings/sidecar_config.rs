@@ -10,15 +10,7 @@ use rules::sidecar::{
 };
 
 use super::{
-    LOOPBACK, SettingSources,
-    redirection_flags::{
-        CAPTURE_ALL_DNS, DROP_INVALID, ENVOY_PORT, INBOUND_CAPTURE_PORT, INBOUND_TUNNEL_PORT,
-        IPTABLES_TRACE_LOGGING, ISTIO_EXCLUDE_INTERFACES, ISTIO_INBOUND_INTERCEPTION_MODE,
-        ISTIO_INBOUND_PORTS, ISTIO_INBOUND_TPROXY_MARK, ISTIO_INBOUND_TPROXY_ROUTE_TABLE,
-        ISTIO_LOCAL_EXCLUDE_PORTS, ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE, ISTIO_OUTBOUND_PORTS,
-        ISTIO_SERVICE_CIDR, ISTIO_SERVICE_EXCLUDE_CIDR, KUBE_VIRT_INTERFACES, PROXY_GID, PROXY_UID,
-        REDIRECT_DNS,
-    },
+    LOOPBACK, SettingSources, options,
     value::{InvalidValue, invalid_value, parse_boolean, parse_value},
 };
 use crate::host;
@@ -35,25 +27,25 @@ pub(super) fn read_config(
 ) -> Result<SidecarConfig, InvalidValue> {
     let (proxy_uids, proxy_gids) = proxy_owners(values, sources)?;
     Ok(SidecarConfig {
-        outbound_port: Port(parse_value(values, &ENVOY_PORT)?),
-        inbound_port: Port(parse_value(values, &INBOUND_CAPTURE_PORT)?),
-        tunnel_port: Port(parse_value(values, &INBOUND_TUNNEL_PORT)?),
+        outbound_port: Port(parse_value(values, &options::ENVOY_PORT)?),
+        inbound_port: Port(parse_value(values, &options::INBOUND_CAPTURE_PORT)?),
+        tunnel_port: Port(parse_value(values, &options::INBOUND_TUNNEL_PORT)?),
         proxy_uids,
         proxy_gids,
         inbound_mode: inbound_mode(values)?,
-        include_inbound: parse_value(values, &ISTIO_INBOUND_PORTS)?,
-        exclude_inbound: parse_value(values, &ISTIO_LOCAL_EXCLUDE_PORTS)?,
-        include_networks: parse_value(values, &ISTIO_SERVICE_CIDR)?,
+        include_inbound: parse_value(values, &options::ISTIO_INBOUND_PORTS)?,
+        exclude_inbound: parse_value(values, &options::ISTIO_LOCAL_EXCLUDE_PORTS)?,
+        include_networks: parse_value(values, &options::ISTIO_SERVICE_CIDR)?,
         exclude_networks: exclude_networks(values)?,
-        include_outbound: parse_value(values, &ISTIO_OUTBOUND_PORTS)?,
-        exclude_outbound: parse_value::<PortSelection>(values, &ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
+        include_outbound: parse_value(values, &options::ISTIO_OUTBOUND_PORTS)?,
+        exclude_outbound: parse_value::<PortSelection>(values, &options::ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE)?,
         owner_groups: owner_groups(sources)?,
-        exclude_interfaces: parse_interfaces(values, &ISTIO_EXCLUDE_INTERFACES)?,
-        kubevirt_interfaces: parse_interfaces(values, &KUBE_VIRT_INTERFACES)?,
+        exclude_interfaces: parse_interfaces(values, &options::ISTIO_EXCLUDE_INTERFACES)?,
+        kubevirt_interfaces: parse_interfaces(values, &options::KUBE_VIRT_INTERFACES)?,
         loopback: loopback_net(sources)?,
         dns: dns_capture(values, sources, warnings)?,
-        drop_invalid: parse_boolean(values, &DROP_INVALID)?,
-        trace: parse_boolean(values, &IPTABLES_TRACE_LOGGING)?,
+        drop_invalid: parse_boolean(values, &options::DROP_INVALID)?,
+        trace: parse_boolean(values, &options::IPTABLES_TRACE_LOGGING)?,
     })
 }
 
@@ -64,11 +56,11 @@ fn proxy_owners(
 ) -> Result<(Vec<u32>, Vec<u32>), InvalidValue> {
     let default =
         host::id_of(sources.envoy_user.unwrap_or("istio-proxy"), sources.passwd).unwrap_or(PROXY_ID);
-    let mut uids = parse_ids(PROXY_UID.long, values.flag_text(&PROXY_UID), sources.passwd)?;
+    let mut uids = parse_ids(options::PROXY_UID.long, values.flag_text(&options::PROXY_UID), sources.passwd)?;
     if uids.is_empty() {
         uids.push(default);
     }
-    let mut gids = parse_ids(PROXY_GID.long, values.flag_text(&PROXY_GID), sources.group)?;
+    let mut gids = parse_ids(options::PROXY_GID.long, values.flag_text(&options::PROXY_GID), sources.group)?;
     if gids.is_empty() {
         gids.clone_from(&uids);
     }
@@ -84,24 +76,28 @@ fn parse_ids(flag: &str, list: &str, file: &str) -> Result<Vec<u32>, InvalidValu
 }
 
 fn inbound_mode(values: &FlagValues) -> Result<InboundMode, InvalidValue> {
-    match values.flag_text(&ISTIO_INBOUND_INTERCEPTION_MODE) {
+    match values.flag_text(&options::ISTIO_INBOUND_INTERCEPTION_MODE) {
         "TPROXY" => Ok(InboundMode::Tproxy {
             mark: tproxy_mark(values)?,
-            table: TableId(parse_value(values, &ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
+            table: TableId(parse_value(values, &options::ISTIO_INBOUND_TPROXY_ROUTE_TABLE)?),
         }),
         _ => Ok(InboundMode::Redirect),
     }
 }
 
 pub(crate) fn tproxy_mark(values: &FlagValues) -> Result<Mark, InvalidValue> {
-    match parse_value(values, &ISTIO_INBOUND_TPROXY_MARK)? {
-        0 => Err(invalid_value(ISTIO_INBOUND_TPROXY_MARK.long, "0", "unmarked packets have the mark 0")),
+    match parse_value(values, &options::ISTIO_INBOUND_TPROXY_MARK)? {
+        0 => Err(invalid_value(
+            options::ISTIO_INBOUND_TPROXY_MARK.long,
+            "0",
+            "unmarked packets have the mark 0",
+        )),
         mark => Ok(Mark::with_full_mask(mark)),
     }
 }
 
 fn exclude_networks(values: &FlagValues) -> Result<Vec<model::IpNet>, InvalidValue> {
-    let flag = &ISTIO_SERVICE_EXCLUDE_CIDR;
+    let flag = &options::ISTIO_SERVICE_EXCLUDE_CIDR;
     match parse_value(values, flag)? {
         NetworkSelection::List(list) => Ok(list),
         NetworkSelection::All => Err(invalid_value(flag.long, "*", "cannot exclude every network")),
@@ -145,15 +141,15 @@ fn dns_capture(
     sources: &SettingSources<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<DnsCapture, InvalidValue> {
-    if !parse_boolean(values, &REDIRECT_DNS)? {
+    if !parse_boolean(values, &options::REDIRECT_DNS)? {
         return Ok(DnsCapture::Off);
     }
-    if parse_boolean(values, &CAPTURE_ALL_DNS)? {
+    if parse_boolean(values, &options::CAPTURE_ALL_DNS)? {
         return Ok(DnsCapture::All);
     }
     let unreadable = || {
         invalid_value(
-            REDIRECT_DNS.long,
+            options::REDIRECT_DNS.long,
             "true",
             "cannot read /etc/resolv.conf, whose servers are to be captured",
         )
