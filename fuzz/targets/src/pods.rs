@@ -16,8 +16,8 @@ use model::{Namespace, Pod};
 /// When one of these does not hold.
 pub fn pod_object(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    if let Err(error) = ::facts::parse_yaml(&text) {
-        assert!(!error.as_str().is_empty());
+    if let Err(error) = apiclient::parse_yaml(&text) {
+        assert!(!error.is_empty());
     }
     let namespace: Namespace = serde_json::from_slice(data).unwrap_or_default();
     let Ok(pod) = serde_json::from_slice::<Pod>(data) else { return };

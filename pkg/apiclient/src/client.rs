@@ -9,7 +9,7 @@ use http_response::{HttpError, HttpResponse};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::kubeconfig::{LoadedKubeconfig, load_kubeconfig};
+use crate::kubeconfig::{Kubeconfig, load_kubeconfig};
 use crate::retry::{RetrySeries, random_fraction};
 use crate::transport::{Deadline, DeadlineStream};
 use crate::{Error, FailureReason, Resolver, RetryPolicy, Secret, ServerHost, tls};
@@ -131,7 +131,7 @@ impl ApiClient {
 
     fn exchange_messages(
         &self,
-        loaded: &LoadedKubeconfig,
+        loaded: &Kubeconfig,
         path: &str,
         deadline: Deadline,
     ) -> Result<HttpResponse, FailureReason> {
@@ -167,7 +167,7 @@ fn clearer_reason(last: FailureReason, before: Option<FailureReason>, cut_short:
     }
 }
 
-fn request_bytes(loaded: &LoadedKubeconfig, path: &str) -> Vec<u8> {
+fn request_bytes(loaded: &Kubeconfig, path: &str) -> Vec<u8> {
     let mut request = format!(
         "GET {}{path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nUser-Agent: istio-cni\r\nConnection: close\r\n",
         loaded.server.prefix,

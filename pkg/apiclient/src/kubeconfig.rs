@@ -1,55 +1,35 @@
 //! The kubeconfig, as far as a `GET` needs it (kubernetes.io, "kubeconfig (v1)").
 
 mod load;
-mod yaml;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use serde_json::{Map, Value};
 
+use crate::yaml::parse_yaml;
 use crate::{Secret, ServerUrl};
-pub(crate) use load::{LoadedKubeconfig, LoadedTrust, load_kubeconfig};
-use yaml::YamlNode;
+pub(crate) use load::load_kubeconfig;
 
 /// The greatest size of a kubeconfig, token, certificate or key file, in bytes.
 pub const MAX_FILE: usize = 1024 * 1024;
 
-/// Settings of the current context.
+/// Settings of the current context, with the content of the files that it names: all that one request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubeconfig {
     /// `cluster.server`.
     pub server: ServerUrl,
-    /// `cluster.certificate-authority(-data)` or `insecure-skip-tls-verify`; matters with https only.
-    pub trust: ServerTrust,
     /// `cluster.tls-server-name`: the name that the certificate must have, in place of the host.
     pub server_name: Option<String>,
-    /// `user.tokenFile`, which wins, or `user.token`.
-    pub token: Option<CredentialSource>,
-    /// `user.username` and `user.password`; used when there is no token.
-    pub basic: Option<(String, Secret)>,
-    /// `user.client-certificate(-data)` and `user.client-key(-data)`.
-    pub certificate: Option<(CredentialSource, CredentialSource)>,
-}
-
-/// Whom to trust.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerTrust {
-    /// Certificates signed by these authorities (PEM), and no others.
-    Authority(CredentialSource),
-    /// Anybody.
-    Insecure,
-    /// Nobody: the kubeconfig names no authority. An error with https.
-    Nobody,
-}
-
-/// Where some bytes are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CredentialSource {
-    /// In the kubeconfig.
-    Inline(Secret),
-    /// In a file; a relative path has been taken from the kubeconfig's directory.
-    File(PathBuf),
+    /// `cluster.certificate-authority(-data)`: PEM of the authorities that are trusted, and no others. `None` means
+    /// that anybody is (`insecure-skip-tls-verify`), or that there is no TLS.
+    pub authority: Option<Secret>,
+    /// Value of the header `Authorization`: of `user.tokenFile`, which wins, `user.token`, or else `user.username` and
+    /// `user.password`.
+    pub authorization: Option<Secret>,
+    /// `user.client-certificate(-data)` and `user.client-key(-data)`, PEM.
+    pub certificate: Option<(Secret, Secret)>,
 }
 
 /// Why a kubeconfig cannot be used. Never shows a value that may be secret.
@@ -82,145 +62,163 @@ pub enum ConfigError {
     Unsupported(String),
 }
 
-impl ConfigError {
-    fn invalid_value(key: &str, why: impl fmt::Display) -> Self {
-        ConfigError::Invalid { key: key.to_owned(), why: why.to_string() }
-    }
-}
+/// Reads a file that a kubeconfig names.
+pub type ReadFile<'a> = &'a dyn Fn(&Path) -> Result<Vec<u8>, ConfigError>;
 
 impl Kubeconfig {
-    /// Parses YAML or JSON. `directory` is where the file stands.
+    /// Parses YAML or JSON. `directory` is where the file stands, from which relative paths lead.
     ///
     /// # Errors
-    /// When the text is no YAML, the current context leads nowhere, or something that is not supported is asked for
-    /// (`exec`, `auth-provider`, impersonation, `proxy-url`).
-    pub fn parse(text: &str, directory: &Path) -> Result<Self, ConfigError> {
-        let root = YamlNode::parse(text).map_err(ConfigError::Syntax)?;
-        let current = required_text(&root, "current-context", "current-context")?;
-        let context = named_entry(&root, "contexts", "context", &current)?;
-        let cluster = named_entry(
-            &root,
-            "clusters",
-            "cluster",
-            &required_text(context, "cluster", "context.cluster")?,
-        )?;
-        let user = match text_of(context, "user", "context.user")? {
-            Some(name) => named_entry(&root, "users", "user", &name)?,
-            None => &YamlNode::NOTHING,
+    /// When the text is no YAML, the current context leads nowhere, something that is not supported is asked for (`exec`,
+    /// `auth-provider`, impersonation, `proxy-url`), or a file that it names cannot be used.
+    pub fn parse(text: &str, directory: &Path, read: ReadFile<'_>) -> Result<Self, ConfigError> {
+        let root = parse_document(text).map_err(ConfigError::Syntax)?;
+        let root = Section { name: "", members: &root, directory, read };
+        let context = root.find_entry("contexts", "context", root.required_text("current-context")?)?;
+        let cluster = root.find_entry("clusters", "cluster", context.required_text("cluster")?)?;
+        let user = match context.optional_text("user")? {
+            Some(name) => root.find_entry("users", "user", name)?,
+            None => Section { name: "user", members: &Value::Null, ..root },
         };
-        refuse_keys(cluster, "cluster", &["proxy-url"])?;
-        refuse_keys(user, "user", &["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
+        cluster.refuse_keys(&["proxy-url"])?;
+        user.refuse_keys(&["exec", "auth-provider", "as", "as-uid", "as-groups", "as-user-extra"])?;
+        let server: ServerUrl = cluster
+            .required_text("server")?
+            .parse()
+            .map_err(|error| cluster.invalid_value("server", error))?;
+        let is_verified = server.https && !cluster.boolean("insecure-skip-tls-verify")?;
         Ok(Kubeconfig {
-            server: required_text(cluster, "server", "cluster.server")?
-                .parse()
-                .map_err(|error| ConfigError::invalid_value("cluster.server", error))?,
-            trust: server_trust(cluster, directory)?,
-            server_name: text_of(cluster, "tls-server-name", "cluster.tls-server-name")?,
-            token: token_source(user, directory)?,
-            basic: basic_credentials(user)?,
-            certificate: client_certificate(user, directory)?,
+            server_name: cluster.optional_text("tls-server-name")?.map(str::to_owned),
+            authority: is_verified.then(|| cluster.required_content("certificate-authority")).transpose()?,
+            authorization: user.authorization_header()?,
+            certificate: user.client_certificate()?,
+            server,
         })
     }
 }
 
-fn server_trust(cluster: &YamlNode, directory: &Path) -> Result<ServerTrust, ConfigError> {
-    if boolean_value(cluster, "insecure-skip-tls-verify", "cluster.insecure-skip-tls-verify")? {
-        return Ok(ServerTrust::Insecure);
+/// JSON, or the only document of a YAML text.
+fn parse_document(text: &str) -> Result<Value, String> {
+    // YAML in flow style begins like JSON.
+    if text.trim_start().starts_with('{')
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        return Ok(value);
     }
-    let source = credential_source(cluster, "cluster", "certificate-authority", directory)?;
-    Ok(source.map_or(ServerTrust::Nobody, ServerTrust::Authority))
+    let mut documents = parse_yaml(text)?;
+    let document = documents.pop().ok_or("it is empty")?;
+    if documents.is_empty() { Ok(document) } else { Err("it has more than one document".to_owned()) }
 }
 
-fn token_source(user: &YamlNode, directory: &Path) -> Result<Option<CredentialSource>, ConfigError> {
-    if let Some(path) = text_of(user, "tokenFile", "user.tokenFile")? {
-        return Ok(Some(CredentialSource::File(directory.join(path))));
+/// A map in the kubeconfig, and how the files that it names are read.
+#[derive(Clone, Copy)]
+struct Section<'a> {
+    name: &'static str,
+    members: &'a Value,
+    directory: &'a Path,
+    read: ReadFile<'a>,
+}
+
+impl<'a> Section<'a> {
+    fn path_of(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
     }
-    Ok(text_of(user, "token", "user.token")?.map(|token| CredentialSource::Inline(Secret::new(token))))
-}
 
-fn basic_credentials(user: &YamlNode) -> Result<Option<(String, Secret)>, ConfigError> {
-    let password = text_of(user, "password", "user.password")?.unwrap_or_default();
-    Ok(text_of(user, "username", "user.username")?.map(|name| (name, Secret::new(password))))
-}
-
-fn client_certificate(
-    user: &YamlNode,
-    directory: &Path,
-) -> Result<Option<(CredentialSource, CredentialSource)>, ConfigError> {
-    let certificate = credential_source(user, "user", "client-certificate", directory)?;
-    let key = credential_source(user, "user", "client-key", directory)?;
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
-        (None, None) => Ok(None),
-        (Some(_), None) => Err(ConfigError::Missing("user.client-key".to_owned())),
-        (None, Some(_)) => Err(ConfigError::Missing("user.client-certificate".to_owned())),
+    fn invalid_value(&self, key: &str, why: impl fmt::Display) -> ConfigError {
+        ConfigError::Invalid { key: self.path_of(key), why: why.to_string() }
     }
-}
 
-/// `<key>-data`, which wins, or the file `<key>`.
-fn credential_source(
-    map: &YamlNode,
-    path: &str,
-    key: &str,
-    directory: &Path,
-) -> Result<Option<CredentialSource>, ConfigError> {
-    let data_path = format!("{path}.{key}-data");
-    if let Some(data) = text_of(map, &format!("{key}-data"), &data_path)? {
-        // A block of YAML, or a tool, may have wrapped the lines.
-        let data: String = data.split_ascii_whitespace().collect();
-        let bytes =
-            BASE64.decode(data).map_err(|_| ConfigError::invalid_value(&data_path, "is no Base64"))?;
-        return Ok(Some(CredentialSource::Inline(Secret::new(bytes))));
+    fn missing_value(&self, key: &str) -> ConfigError {
+        ConfigError::Missing(self.path_of(key))
     }
-    let file = text_of(map, key, &format!("{path}.{key}"))?;
-    Ok(file.map(|file| CredentialSource::File(directory.join(file))))
-}
 
-/// The `part` of the element of a list that has this name.
-fn named_entry<'a>(
-    root: &'a YamlNode,
-    list: &str,
-    part: &str,
-    name: &str,
-) -> Result<&'a YamlNode, ConfigError> {
-    let shown: String = name.chars().take(80).collect();
-    let entry = root
-        .get(list)
-        .into_iter()
-        .flat_map(YamlNode::elements)
-        .find(|entry| entry.get("name").and_then(YamlNode::scalar_text).is_some_and(|text| text == name));
-    let entry = entry.ok_or_else(|| ConfigError::Missing(format!("the entry {shown:?} of {list}")))?;
-    Ok(entry.get(part).unwrap_or(&YamlNode::NOTHING))
-}
-
-fn required_text(map: &YamlNode, key: &str, path: &str) -> Result<String, ConfigError> {
-    text_of(map, key, path)?.ok_or_else(|| ConfigError::Missing(path.to_owned()))
-}
-
-/// A text; none when it is absent, null or empty.
-fn text_of(map: &YamlNode, key: &str, path: &str) -> Result<Option<String>, ConfigError> {
-    match map.get(key) {
-        None => Ok(None),
-        Some(value) => {
-            let text = value.scalar_text().ok_or_else(|| ConfigError::invalid_value(path, "is no text"))?;
-            Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+    /// A text; `None` means that it is absent, null or empty.
+    fn optional_text(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
+        match self.members.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+            Some(_) => Err(self.invalid_value(key, "is no text")),
         }
     }
-}
 
-fn boolean_value(map: &YamlNode, key: &str, path: &str) -> Result<bool, ConfigError> {
-    match map.get(key).map(YamlNode::scalar_text) {
-        None | Some(Some("false")) => Ok(false),
-        Some(Some("true")) => Ok(true),
-        Some(_) => Err(ConfigError::invalid_value(path, "is neither true nor false")),
+    fn required_text(&self, key: &str) -> Result<&'a str, ConfigError> {
+        self.optional_text(key)?.ok_or_else(|| self.missing_value(key))
     }
-}
 
-fn refuse_keys(map: &YamlNode, path: &str, keys: &[&str]) -> Result<(), ConfigError> {
-    let used = |key: &&&str| map.get(key).is_some_and(|value| !value.is_empty());
-    match keys.iter().find(used) {
-        Some(key) => Err(ConfigError::Unsupported(format!("{path}.{key}"))),
-        None => Ok(()),
+    fn boolean(&self, key: &str) -> Result<bool, ConfigError> {
+        match self.members.get(key) {
+            None | Some(Value::Null) => Ok(false),
+            Some(value) => {
+                value.as_bool().ok_or_else(|| self.invalid_value(key, "is neither true nor false"))
+            }
+        }
+    }
+
+    fn refuse_keys(&self, keys: &[&str]) -> Result<(), ConfigError> {
+        let nothing = [Value::Null, "".into(), Value::Array(Vec::new()), Value::Object(Map::new())];
+        match keys.iter().find(|key| self.members.get(key).is_some_and(|value| !nothing.contains(value))) {
+            Some(key) => Err(ConfigError::Unsupported(self.path_of(key))),
+            None => Ok(()),
+        }
+    }
+
+    /// The `part` of the element of a list that has this name.
+    fn find_entry(&self, list: &str, part: &'static str, name: &str) -> Result<Section<'a>, ConfigError> {
+        let mut entries = self.members.get(list).and_then(Value::as_array).into_iter().flatten();
+        let entry = entries.find(|entry| entry.get("name").and_then(Value::as_str) == Some(name));
+        let shown: String = name.chars().take(80).collect();
+        let entry = entry.ok_or_else(|| ConfigError::Missing(format!("the entry {shown:?} of {list}")))?;
+        Ok(Section { name: part, members: entry.get(part).unwrap_or(&Value::Null), ..*self })
+    }
+
+    fn read_file(&self, name: &str) -> Result<Secret, ConfigError> {
+        (self.read)(&self.directory.join(name)).map(Secret::new)
+    }
+
+    /// `<key>-data`, which wins, or the file `<key>`.
+    fn optional_content(&self, key: &str) -> Result<Option<Secret>, ConfigError> {
+        let data_key = format!("{key}-data");
+        let Some(data) = self.optional_text(&data_key)? else {
+            return self.optional_text(key)?.map(|name| self.read_file(name)).transpose();
+        };
+        // A block of YAML, or a tool, may have wrapped the lines.
+        let data: String = data.split_ascii_whitespace().collect();
+        let bytes = BASE64.decode(data).map_err(|_| self.invalid_value(&data_key, "is no Base64"))?;
+        Ok(Some(Secret::new(bytes)))
+    }
+
+    fn required_content(&self, key: &str) -> Result<Secret, ConfigError> {
+        self.optional_content(key)?.ok_or_else(|| self.missing_value(key))
+    }
+
+    fn client_certificate(&self) -> Result<Option<(Secret, Secret)>, ConfigError> {
+        let (certificate, key) = ("client-certificate", "client-key");
+        match (self.optional_content(certificate)?, self.optional_content(key)?) {
+            (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(self.missing_value(key)),
+            (None, Some(_)) => Err(self.missing_value(certificate)),
+        }
+    }
+
+    fn authorization_header(&self) -> Result<Option<Secret>, ConfigError> {
+        let file = self.optional_text("tokenFile")?;
+        let token = match file {
+            Some(name) => Some(self.read_file(name)?),
+            None => self.optional_text("token")?.map(Secret::new),
+        };
+        if let Some(token) = token {
+            let why = "is not one line of printable characters";
+            let text = token.header_text().ok_or_else(|| match file {
+                Some(name) => ConfigError::File { path: self.directory.join(name), why: format!("it {why}") },
+                None => self.invalid_value("token", why),
+            })?;
+            return Ok(Some(Secret::new(format!("Bearer {text}"))));
+        }
+        // RFC 7617: the user's name must not have a colon.
+        let password = self.optional_text("password")?.unwrap_or_default();
+        let user = self.optional_text("username")?;
+        Ok(user.map(|user| Secret::new(format!("Basic {}", BASE64.encode(format!("{user}:{password}"))))))
     }
 }
 

@@ -5,7 +5,8 @@
 //! honours one deadline over everything it does, name look-ups included. It must not ask the C library for names (a
 //! static binary has no NSS) and must not show a token, key or password to anyone.
 //!
-//! Called by the plugin; the agent has its own way (`pkg/kubeio`), which shares how TLS is set up.
+//! Called by the plugin; the agent has its own way (`pkg/kubeio`), which shares how TLS is set up. `facts` reads manifests
+//! by the same YAML.
 
 mod client;
 mod error;
@@ -19,13 +20,15 @@ mod secret;
 mod server;
 mod tls;
 mod transport;
+mod yaml;
 
 pub use client::{ApiClient, Freshness, MAX_BODY, RetryDecision};
 pub use error::{Error, FailureReason};
-pub use kubeconfig::{ConfigError, CredentialSource, Kubeconfig, MAX_FILE, ServerTrust};
+pub use kubeconfig::{ConfigError, Kubeconfig, MAX_FILE, ReadFile};
 pub use names::Resolver;
 pub use provider::{confirm_tls_provider, describe_tls_provider};
 pub use retry::RetryPolicy;
 pub use secret::Secret;
 pub use server::{ServerHost, ServerUrl};
 pub use tls::tls_config;
+pub use yaml::parse_yaml;

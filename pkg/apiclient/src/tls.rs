@@ -13,7 +13,7 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::kubeconfig::{LoadedKubeconfig, LoadedTrust};
+use crate::kubeconfig::Kubeconfig;
 use crate::provider::choose_provider;
 use crate::transport::DeadlineStream;
 use crate::{FailureReason, Secret, ServerHost};
@@ -24,7 +24,7 @@ pub(crate) type TlsStream = rustls::StreamOwned<ClientConnection, DeadlineStream
 /// Makes the handshake and sends `request`, which leaves together with our last words of the handshake: after the
 /// server has proved who it is, and without waiting for another answer.
 pub(crate) fn handshake_and_send(
-    loaded: &LoadedKubeconfig,
+    loaded: &Kubeconfig,
     mut connection: DeadlineStream,
     request: &[u8],
 ) -> Result<TlsStream, FailureReason> {
@@ -68,11 +68,8 @@ fn trust_builder(
     })
 }
 
-fn client_config(loaded: &LoadedKubeconfig) -> Result<ClientConfig, FailureReason> {
-    let builder = trust_builder(match &loaded.trust {
-        LoadedTrust::Insecure => None,
-        LoadedTrust::Authority(pem) => Some(pem.as_bytes()),
-    })?;
+fn client_config(loaded: &Kubeconfig) -> Result<ClientConfig, FailureReason> {
+    let builder = trust_builder(loaded.authority.as_ref().map(Secret::as_bytes))?;
     match &loaded.certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((certificate, key)) => builder
@@ -109,7 +106,7 @@ fn private_key(pem: &Secret) -> Result<PrivateKeyDer<'static>, FailureReason> {
         .map_err(|_| FailureReason::config_error("the client key is no PEM with a private key"))
 }
 
-fn server_name(loaded: &LoadedKubeconfig) -> Result<ServerName<'static>, FailureReason> {
+fn server_name(loaded: &Kubeconfig) -> Result<ServerName<'static>, FailureReason> {
     match (&loaded.server_name, &loaded.server.host) {
         (None, ServerHost::Ip(ip)) => Ok(ServerName::from(*ip)),
         (Some(name), _) | (None, ServerHost::Name(name)) => ServerName::try_from(name.clone())

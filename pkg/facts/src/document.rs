@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
+use apiclient::parse_yaml;
 use model::{Namespace, ObjectMeta, Pod, PodUid};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-use crate::yaml;
 
 /// The objects of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub(crate) fn parse_manifest(name: &Path, content: &[u8]) -> Result<ManifestObje
         let documents: Result<_, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
         documents.map_err(|cause| cause.to_string())?
     } else {
-        yaml::parse(text)?
+        parse_yaml(text)?
     };
     let mut objects = ManifestObjects::default();
     for document in documents {

@@ -8,8 +8,7 @@ mod belief;
 mod dir;
 mod document;
 mod slim;
-mod yaml;
 
 pub use api::{follow_api, follow_pods};
+pub use apiclient::parse_yaml;
 pub use dir::{ManifestFollower, find_in_dir, follow_dir};
-pub use yaml::parse as parse_yaml;

@@ -24,7 +24,8 @@ users:
 ";
 
 fn parse(text: &str) -> Result<Kubeconfig, ConfigError> {
-    Kubeconfig::parse(text, Path::new("/etc/cni/net.d"))
+    let read = |path: &Path| Ok(path.display().to_string().into_bytes());
+    Kubeconfig::parse(text, Path::new("/etc/cni/net.d"), &read)
 }
 
 fn with(cluster: &str, user: &str) -> String {
@@ -38,8 +39,8 @@ fn with(cluster: &str, user: &str) -> String {
 fn the_installers_file_is_read_and_shows_no_secret() {
     let config = parse(ISTIO).unwrap();
     assert_eq!(config.server.host, ServerHost::Ip("fd00::1".parse().unwrap()));
-    assert_eq!(config.trust, ServerTrust::Authority(CredentialSource::Inline(Secret::new("ca"))));
-    assert_eq!(config.token, Some(CredentialSource::Inline(Secret::new("s3cret"))));
+    assert_eq!(config.authority, Some(Secret::new("ca")));
+    assert_eq!(config.authorization, Some(Secret::new("Bearer s3cret")));
     assert!(!format!("{config:?}").contains("s3cret"));
 }
 
@@ -50,11 +51,26 @@ fn relative_files_stand_beside_the_kubeconfig() {
         "tokenFile: /run/token, token: t, client-certificate: c/crt, client-key: c/key",
     ))
     .unwrap();
-    assert_eq!(config.trust, ServerTrust::Authority(CredentialSource::File("/etc/cni/net.d/ca.crt".into())));
-    assert_eq!(config.token, Some(CredentialSource::File("/run/token".into())));
-    let file = |name: &str| CredentialSource::File(name.into());
-    assert_eq!(config.certificate, Some((file("/etc/cni/net.d/c/crt"), file("/etc/cni/net.d/c/key"))));
+    assert_eq!(config.authority, Some(Secret::new("/etc/cni/net.d/ca.crt")));
+    assert_eq!(config.authorization, Some(Secret::new("Bearer /run/token")));
+    let pair = (Secret::new("/etc/cni/net.d/c/crt"), Secret::new("/etc/cni/net.d/c/key"));
+    assert_eq!(config.certificate, Some(pair));
     assert_eq!(config.server_name.as_deref(), Some("x"));
+}
+
+#[test]
+fn json_reads_as_yaml_does() {
+    let yaml =
+        with("server: 'https://a', insecure-skip-tls-verify: true, proxy-url: ~", "username: u, as: ''");
+    let json = serde_json::json!({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://a", "insecure-skip-tls-verify": true}}],
+        "users": [{"name": "u", "user": {"username": "u", "exec": null}}],
+    });
+    let config = parse(&yaml).unwrap();
+    assert_eq!((&config.authority, &config.authorization), (&None, &Some(Secret::new("Basic dTo="))));
+    assert_eq!(parse(&format!("\n{json:#}")).unwrap(), config);
 }
 
 #[test]
@@ -72,8 +88,13 @@ fn what_cannot_be_used_is_named() {
         (with("server: 'https://a', proxy-url: 'http://p'", ""), "cluster.proxy-url is not supported"),
         (with("server: 'https://a'", "exec: {command: s3cret}"), "user.exec is not supported"),
         (with("server: 'https://a'", "auth-provider: {name: s3cret}"), "user.auth-provider is not supported"),
-        (with("server: 'https://a'", "client-key-data: czNjcmV0"), "user.client-certificate is missing"),
-        (with("server: 'https://a'", "token: [s3cret]"), "user.token is no text"),
+        (with("server: 'http://a'", "client-key-data: czNjcmV0"), "user.client-certificate is missing"),
+        (with("server: 'https://a'", "token: [s3cret]"), "cluster.certificate-authority is missing"),
+        (with("server: 'http://a'", "token: [s3cret]"), "user.token is no text"),
+        (with("server: 'http://a'", "token: 5"), "user.token is no text"),
+        (with("server: 'http://a'", "token: 's3 cret'"), "user.token is not one line"),
+        (with("server: 'http://a', server: 'http://b'", ""), "\"server\" twice"),
+        (format!("{ISTIO}---\na: b"), "more than one document"),
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.to_string().contains(part), "{text}: {error}");

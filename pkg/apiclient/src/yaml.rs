@@ -1,16 +1,18 @@
-//! YAML as JSON values, from the events of a small parser: the part of YAML 1.2 that manifests are written in, so no
-//! aliases, which are how a small text becomes a large tree.
+//! YAML as JSON values, from the events of a small parser: the part of YAML 1.2 that kubeconfigs and manifests are
+//! written in, so no aliases, which are how a small text becomes a large tree.
 
-use model::Reason;
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Number, Value};
 
-/// Deeper than any manifest; keeps the recursion small.
+/// Deeper than any kubeconfig or manifest; keeps the recursion small.
 const MAX_DEPTH: usize = 64;
 
-/// All documents of a text; empty ones are null. The error is for people.
-pub fn parse(text: &str) -> Result<Vec<Value>, Reason> {
-    let mut events = ManifestEvents(Parser::new_from_str(text));
+/// All documents of a text; empty ones are null.
+///
+/// # Errors
+/// A sentence for people, which shows no values.
+pub fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
+    let mut events = YamlEvents(Parser::new_from_str(text));
     let mut documents = Vec::new();
     loop {
         match events.next_event()? {
@@ -21,9 +23,9 @@ pub fn parse(text: &str) -> Result<Vec<Value>, Reason> {
     }
 }
 
-struct ManifestEvents<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
+struct YamlEvents<'t>(Parser<'t, saphyr_parser::StrInput<'t>>);
 
-impl<'t> ManifestEvents<'t> {
+impl<'t> YamlEvents<'t> {
     fn next_event(&mut self) -> Result<Event<'t>, String> {
         match self.0.next_event() {
             Some(Ok((event, _))) => Ok(event),
@@ -87,13 +89,7 @@ fn plain_scalar(text: &str) -> Value {
 }
 
 fn parse_number(text: &str) -> Option<Number> {
-    if !text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b)) {
-        return None; // "inf" and "nan" are numbers to Rust
-    }
-    if let Ok(integer) = text.parse::<i64>() {
-        return Some(integer.into());
-    }
-    text.parse().ok().and_then(Number::from_f64)
+    text.parse::<i64>().map(Number::from).or_else(|_| serde_json::from_str(text)).ok()
 }
 
 #[cfg(test)]
@@ -107,33 +103,33 @@ mod tests {
         let text = "# c\na: [x, 5, -1, 1.5, true, ~]\nb:\n  c: \"5\"\n  d: 'true'\n  e: !!str 5\n  f:\n---\n---\n- x\n...\n";
         let b = json!({"c": "5", "d": "true", "e": "5", "f": null});
         let first = json!({"a": ["x", 5, -1, 1.5, true, null], "b": b});
-        assert_eq!(parse(text).unwrap(), [first, json!(null), json!(["x"])]);
-        assert_eq!(parse("").unwrap(), Vec::<Value>::new());
-        assert_eq!(parse("{\"a\": 1}").unwrap(), [json!({"a": 1})]);
+        assert_eq!(parse_yaml(text).unwrap(), [first, json!(null), json!(["x"])]);
+        assert_eq!(parse_yaml("").unwrap(), Vec::<Value>::new());
+        assert_eq!(parse_yaml("{\"a\": 1}").unwrap(), [json!({"a": 1})]);
     }
 
     #[test]
     fn texts_that_look_like_numbers_stay_texts() {
         for text in ["1.2.3", "10.0.0.1", "1e", "+", "inf", "nan", "yes", "2026-01-01T00:00:00Z", "0x10", "e"]
         {
-            assert_eq!(parse(&format!("a: {text}")).unwrap(), [json!({"a": text})], "{text}");
+            assert_eq!(parse_yaml(&format!("a: {text}")).unwrap(), [json!({"a": text})], "{text}");
         }
     }
 
     #[test]
     fn what_is_no_plain_yaml_is_refused() {
         for text in ["a: [", "a: b: c", "a: &x 1\nb: *x", "? [a]\n: b", "{\"a\":", "a: 1\na: 2"] {
-            assert!(parse(text).is_err(), "{text}: {:?}", parse(text));
+            assert!(parse_yaml(text).is_err(), "{text}: {:?}", parse_yaml(text));
         }
-        assert!(parse(&"[".repeat(100_000)).is_err());
-        assert!(parse(&"- ".repeat(10_000)).is_err());
+        assert!(parse_yaml(&"[".repeat(100_000)).is_err());
+        assert!(parse_yaml(&"- ".repeat(10_000)).is_err());
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn no_text_panics(text in "([a-z]|[-:?,\\[\\]{}#&*!|>'\"%@` \\n\\t0-9.]|---|\\.\\.\\.|\\PC){0,60}") {
-            let _ = parse(&text);
+            let _ = parse_yaml(&text);
         }
     }
 }
