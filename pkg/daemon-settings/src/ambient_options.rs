@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 /// Where pods are read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodSource {
     /// The API server.
+    #[default]
     Api,
     /// A directory of manifests.
     Directory(PathBuf),

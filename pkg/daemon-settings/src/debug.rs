@@ -26,17 +26,16 @@ pub struct DebugAddress {
 }
 
 impl SettingsReader<'_> {
-    /// The outer value is none after a mistake. An agent on the node's network, whose loopback is that of all containers with
-    /// hostNetwork, opens the port only if somebody names one.
-    pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<Option<DebugAddress>> {
+    /// An agent on the node's network, whose loopback is that of all containers with hostNetwork, opens the port only if
+    /// somebody names one.
+    pub(super) fn read_debug_address(&mut self, shares_node_network: bool) -> Option<DebugAddress> {
         let is_asked_for = self.values.get(&options::CTRLZ_PORT).1 != ValueSource::Default;
-        let port = self.parse_port(&options::CTRLZ_PORT)?.filter(|_| is_asked_for || !shares_node_network);
+        let port = self.parse_port(&options::CTRLZ_PORT).filter(|_| is_asked_for || !shares_node_network);
         let address = self.flag_text(&options::CTRLZ_ADDRESS);
         if let Err(error) = address.parse::<ListenAddress>() {
             self.add_mistake(&options::CTRLZ_ADDRESS, error);
-            return None;
         }
-        Some(port.map(|port| DebugAddress { address, port }))
+        port.map(|port| DebugAddress { address, port })
     }
 
     pub(super) fn log_socket(&self) -> Option<PathBuf> {

@@ -58,16 +58,15 @@ impl SettingsReader<'_> {
     }
 
     /// Where the plugin's kubeconfig is, and where it would be with, or without, a template.
-    pub(super) fn kubeconfig_paths(&mut self) -> Option<(PathBuf, PathBuf)> {
+    pub(super) fn kubeconfig_paths(&mut self) -> (PathBuf, PathBuf) {
         let directory = self.run_dir();
         if !Path::new(&directory).is_absolute() {
             self.add_mistake(&options::CNI_AGENT_RUN_DIR, format!("{directory:?} is no absolute path"));
-            return None;
         }
         let newer = PathBuf::from(run_dir::path(&directory, run_dir::KUBECONFIG));
         let older = Path::new(&self.flag_text(&options::MOUNTED_CNI_NET_DIR))
-            .join(self.file_name(&options::KUBECFG_FILE_NAME)?);
-        Some(if self.is_generated() { (newer, older) } else { (older, newer) })
+            .join(self.file_name(&options::KUBECFG_FILE_NAME));
+        if self.is_generated() { (newer, older) } else { (older, newer) }
     }
 
     /// Returns the members that the plugin's entry gets if the template does not have them: that ambient mode is on, which

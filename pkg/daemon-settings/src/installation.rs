@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use flags::Flag;
 use installer::{Chaining, KubeconfigSettings, ServerAuthority};
 
-use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader};
+use super::{AgentIdentity, SERVICE_ACCOUNT, SettingsReader, parse_switch};
 use crate::options;
 
 /// Where the image has what is to be installed.
@@ -27,26 +27,25 @@ impl SettingsReader<'_> {
         authority: &ServerAuthority,
         has_config_map: bool,
         identity: &AgentIdentity,
-    ) -> Option<installer::InstallerSettings> {
+    ) -> installer::InstallerSettings {
         let kubeconfig = self.read_kubeconfig(server, authority);
         let chaining = self.read_chaining();
         let template = self.entry_template(has_config_map, identity);
-        let (paths, group_read) =
-            (self.kubeconfig_paths(), self.parse_boolean(&options::CNI_CONF_GROUP_READ));
+        let (kubeconfig_path, former) = self.kubeconfig_paths();
+        let group_read = self.parse_boolean(&options::CNI_CONF_GROUP_READ);
         let own_name = self.file_name(&options::ISTIO_OWNED_CNI_CONFIG_FILENAME);
-        let (kubeconfig_path, former) = paths?;
         let settings = installer::InstallerSettings {
             source: SOURCE.into(),
             targets: TARGETS.map(PathBuf::from).to_vec(),
             conf_dir: self.flag_text(&options::MOUNTED_CNI_NET_DIR).into(),
-            chaining: chaining?,
+            chaining,
             template,
             defaults: self.entry_defaults(),
-            kubeconfig: kubeconfig?,
+            kubeconfig,
             kubeconfig_path,
             former_kubeconfigs: vec![former],
-            own_name: own_name?,
-            own_mode: match (self.is_generated(), group_read?) {
+            own_name,
+            own_mode: match (self.is_generated(), group_read) {
                 (_, true) => Some(0o640),
                 (true, false) => Some(0o600),
                 (false, false) => None,
@@ -59,71 +58,63 @@ impl SettingsReader<'_> {
         if let (true, Err(error)) = (is_fixed, settings.check_template()) {
             self.add_mistake(&options::CNI_NETWORK_CONFIG, error);
         }
-        Some(settings)
+        settings
     }
 
-    /// The outer value is none after a mistake.
     fn read_kubeconfig(
         &mut self,
         server: Option<String>,
         authority: &ServerAuthority,
-    ) -> Option<Option<KubeconfigSettings>> {
+    ) -> Option<KubeconfigSettings> {
         let mode = self.parse_mode(&options::KUBECONFIG_MODE);
-        if !self.parse_boolean(&options::WRITE_KUBECONFIG)? {
-            return Some(None);
+        if !self.parse_boolean(&options::WRITE_KUBECONFIG) {
+            return None;
         }
         if server.is_none() {
             let what = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set, for the plugin's kubeconfig";
             self.mistakes.push(what.to_owned());
         }
         let token = format!("{SERVICE_ACCOUNT}/token").into();
-        Some(Some(KubeconfigSettings { mode: mode?, server: server?, authority: authority.clone(), token }))
+        Some(KubeconfigSettings { mode, server: server?, authority: authority.clone(), token })
     }
 
     /// Permission bits: as Go reads integers, `0600` is octal and `384` decimal.
-    fn parse_mode(&mut self, flag: &Flag) -> Option<u32> {
-        let text = self.flag_text(flag);
-        let octal =
-            text.strip_prefix("0o").or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
-        let mode = match octal {
-            Some(digits) => u32::from_str_radix(digits, 8),
-            None => text.parse(),
-        };
-        let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
-        if mode.is_none() {
-            self.add_mistake(flag, format!("{text:?} are no permission bits, such as 0600"));
-        }
-        mode
+    fn parse_mode(&mut self, flag: &Flag) -> u32 {
+        self.parse_flag(flag, |text| {
+            let octal = text
+                .strip_prefix("0o")
+                .or_else(|| text.strip_prefix('0').filter(|digits| !digits.is_empty()));
+            let mode = match octal {
+                Some(digits) => u32::from_str_radix(digits, 8),
+                None => text.parse(),
+            };
+            let mode = mode.ok().filter(|mode| (1..=0o777).contains(mode));
+            mode.ok_or_else(|| format!("{text:?} are no permission bits, such as 0600"))
+        })
     }
 
-    pub(super) fn file_name(&mut self, flag: &Flag) -> Option<String> {
-        let name = self.flag_text(flag);
-        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-            self.add_mistake(flag, format!("{name:?} is no file name"));
-            return None;
-        }
-        Some(name)
+    pub(super) fn file_name(&mut self, flag: &Flag) -> String {
+        self.parse_flag(flag, |name| match name {
+            "" | "." | ".." => Err(format!("{name:?} is no file name")),
+            _ if name.contains('/') => Err(format!("{name:?} is no file name")),
+            _ => Ok(name.to_owned()),
+        })
     }
 
-    fn read_chaining(&mut self) -> Option<Chaining> {
-        let name = match self.optional_text(&options::CNI_CONF_NAME) {
-            Some(_) => Some(self.file_name(&options::CNI_CONF_NAME)?),
-            None => None,
-        };
-        let (chained, own) = (
-            self.parse_boolean(&options::CHAINED_CNI_PLUGIN)?,
-            self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG)?,
-        );
-        match (chained, own) {
-            (true, false) => Some(Chaining::Primary { name }),
-            (true, true) => Some(Chaining::Own { primary: name }),
-            (false, false) => {
-                Some(Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) })
-            }
-            (false, true) => {
-                let what = "a complete copy of the network needs --chained-cni-plugin";
-                self.add_mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
-                None
+    fn read_chaining(&mut self) -> Chaining {
+        let name = self.optional_text(&options::CNI_CONF_NAME);
+        let name = name.map(|_| self.file_name(&options::CNI_CONF_NAME));
+        let chained = self.parse_flag(&options::CHAINED_CNI_PLUGIN, |text| parse_switch(text).map(Some));
+        let chained = chained.unwrap_or(true); // a mistake here makes no second one below
+        match (chained, self.parse_boolean(&options::ISTIO_OWNED_CNI_CONFIG)) {
+            (true, false) => Chaining::Primary { name },
+            (false, false) => Chaining::Standalone { name: name.unwrap_or_else(|| STANDALONE.to_owned()) },
+            (_, true) => {
+                if !chained {
+                    let what = "a complete copy of the network needs --chained-cni-plugin";
+                    self.add_mistake(&options::ISTIO_OWNED_CNI_CONFIG, what);
+                }
+                Chaining::Own { primary: name }
             }
         }
     }

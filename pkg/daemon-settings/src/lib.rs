@@ -1,7 +1,7 @@
 //! The settings of `install-cni`: [`options`] its flags and variables, [`DaemonSettings`] their values, checked and typed,
 //! with every mistake reported at once.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use ::repair::RepairOptions;
 use agent::RecordIndex;
@@ -35,9 +35,10 @@ pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 /// Name of the socket on which the agent tells of itself.
 const DEBUG_SOCKET: &str = "debug.sock";
 /// When to take everything away at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CleanupOnExit {
     /// When the DaemonSet is gone, or does not want this node any more.
+    #[default]
     Auto,
     /// At every end, as Istio does.
     Always,
@@ -172,7 +173,8 @@ impl HostEnvironment for ProcessEnvironment {
     }
 }
 
-/// Reads values and collects mistakes on the way.
+/// Reads values and collects mistakes on the way. After a mistake a verb returns a default, which nobody sees:
+/// [`DaemonSettings::read`] returns the mistakes.
 struct SettingsReader<'a> {
     values: &'a FlagValues,
     around: &'a dyn HostEnvironment,
@@ -213,30 +215,25 @@ impl DaemonSettings {
         if let Some(log) = &log {
             reader.plugin_level = plugin_level(log);
         }
-        match (reader.read_settings(), log) {
-            (Some(settings), Some(log)) if reader.mistakes.is_empty() => Ok((settings, log)),
+        let settings = reader.read_settings();
+        match log {
+            Some(log) if reader.mistakes.is_empty() => Ok((settings, log)),
             _ => Err(SettingsErrors(reader.mistakes)),
         }
     }
 }
 
 impl SettingsReader<'_> {
-    /// Zero, which means never, or at least [`LEAST_PROOF_INTERVAL`]; the outer `None`: a mistake.
-    fn proof_interval(&mut self) -> Option<Option<Duration>> {
-        let text = self.flag_text(&options::PROOF_INTERVAL);
-        match flags::duration_or_seconds(&text) {
-            Some(Duration::ZERO) => Some(None),
-            Some(interval) if interval >= LEAST_PROOF_INTERVAL => Some(Some(interval)),
-            _ => {
-                let why = format!("{text:?} is neither 0 nor a duration of at least 1s");
-                self.add_mistake(&options::PROOF_INTERVAL, why);
-                None
-            }
-        }
+    /// Zero, which means never, or at least [`LEAST_PROOF_INTERVAL`].
+    fn proof_interval(&mut self) -> Option<Duration> {
+        self.parse_flag(&options::PROOF_INTERVAL, |text| match flags::duration_or_seconds(text) {
+            Some(Duration::ZERO) => Ok(None),
+            Some(interval) if interval >= LEAST_PROOF_INTERVAL => Ok(Some(interval)),
+            _ => Err(format!("{text:?} is neither 0 nor a duration of at least 1s")),
+        })
     }
 
-    /// Reads all settings. Returns `None` only after a mistake.
-    fn read_settings(&mut self) -> Option<DaemonSettings> {
+    fn read_settings(&mut self) -> DaemonSettings {
         let identity = self.agent_identity();
         let server = in_cluster::server_url(self.around, &mut self.mistakes);
         let authority = self.server_authority();
@@ -251,38 +248,36 @@ impl SettingsReader<'_> {
         let native_nftables = self.parse_boolean(&options::NATIVE_NFTABLES);
         let existing = self.existing_connections();
         let records = Arc::new(RecordIndex::new(self.debug_socket().with_file_name(wire::RECORDS)));
-        let ambient = self.read_ambient(&identity, existing, native_nftables, &records);
+        let is_ambient = self.parse_boolean(&options::AMBIENT_ENABLED);
+        let ambient_traces = self.read_ambient(&identity, existing, native_nftables, &records);
         let repair = self.read_repair_options(&identity, existing);
-        let shares_node_network = matches!(&ambient, Some((true, ambient)) if ambient.host_network.is_none());
-        let debug = self.read_debug_address(shares_node_network);
-        let api = server.map(|server| api_connection(server, authority));
-        let (is_ambient, ambient_traces) = ambient?;
-        Some(DaemonSettings {
-            installer: installer?,
-            monitoring_port: monitoring_port?,
+        let debug = self.read_debug_address(is_ambient && ambient_traces.host_network.is_none());
+        DaemonSettings {
+            installer,
+            monitoring_port,
             debug_socket: self.debug_socket(),
             log_socket: self.log_socket(),
             agent_socket: self.agent_socket(),
             records,
-            api,
+            api: server.map(|server| api_connection(server, authority)),
             config_map,
             identity,
-            cleanup: cleanup?,
-            node_condition: node_condition?,
-            metrics_by_namespace: metrics_by_namespace?,
-            proof_interval: proof_interval?,
+            cleanup,
+            node_condition,
+            metrics_by_namespace,
+            proof_interval,
             ambient: is_ambient.then(|| ambient_traces.clone()),
             ambient_traces,
-            repair: repair?,
-            native_nftables: native_nftables?,
-            debug: debug?,
+            repair,
+            native_nftables,
+            debug,
             netns_directory: self.netns_directory(),
             host_proc: self.flag_text(&options::HOST_PROC).into(),
             values: self.values.clone(),
             config: effective_settings(self.values),
             warnings: std::mem::take(&mut self.warnings),
             chosen: changed_settings(self.values),
-        })
+        }
     }
 
     fn flag_text(&self, flag: &Flag) -> String {
@@ -301,31 +296,30 @@ impl SettingsReader<'_> {
         self.mistakes.push(format!("{name}: {what}"));
     }
 
-    /// Empty counts as false, as in Istio.
-    fn parse_boolean(&mut self, flag: &Flag) -> Option<bool> {
-        let text = self.flag_text(flag);
-        if text.is_empty() {
-            return Some(false);
-        }
-        let value = parse_go_bool(&text);
-        if value.is_none() {
-            self.add_mistake(flag, format!("{text:?} is neither true nor false"));
-        }
-        value
+    /// Returns what `parse` makes of a flag's text.
+    fn parse_flag<T: Default>(&mut self, flag: &Flag, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
+        parse(self.values.flag_text(flag)).unwrap_or_else(|mistake| {
+            self.add_mistake(flag, mistake);
+            T::default()
+        })
     }
 
-    /// The outer value is none after a mistake, the inner one when the port is switched off.
-    fn parse_port(&mut self, flag: &Flag) -> Option<Option<u16>> {
-        let text = self.flag_text(flag);
-        let number = if text.is_empty() { Ok(0) } else { text.parse::<i64>() };
-        match number.ok().map(|number| (number <= 0, u16::try_from(number))) {
-            Some((true, _)) => Some(None),
-            Some((false, Ok(port))) => Some(Some(port)),
-            _ => {
-                self.add_mistake(flag, format!("{text:?} is no port"));
-                None
-            }
-        }
+    fn parse_value<T: Default + FromStr<Err: ToString>>(&mut self, flag: &Flag) -> T {
+        self.parse_flag(flag, |text| text.parse().map_err(|error: T::Err| error.to_string()))
+    }
+
+    fn parse_boolean(&mut self, flag: &Flag) -> bool {
+        self.parse_flag(flag, parse_switch)
+    }
+
+    /// `None` means that the port is switched off.
+    fn parse_port(&mut self, flag: &Flag) -> Option<u16> {
+        self.parse_flag(flag, |text| match text.parse::<i64>() {
+            _ if text.is_empty() => Ok(None),
+            Ok(..=0) => Ok(None),
+            Ok(number) => u16::try_from(number).map(Some).map_err(|_| format!("{text:?} is no port")),
+            Err(_) => Err(format!("{text:?} is no port")),
+        })
     }
 
     fn read_log_options(&mut self) -> Option<LogOptions> {
@@ -372,7 +366,7 @@ impl SettingsReader<'_> {
     }
 
     fn server_authority(&mut self) -> ServerAuthority {
-        if self.parse_boolean(&options::SKIP_TLS_VERIFY) == Some(true) {
+        if self.parse_boolean(&options::SKIP_TLS_VERIFY) {
             return ServerAuthority::Anybody;
         }
         let file = self.optional_text(&options::KUBE_CA_FILE);
@@ -396,33 +390,26 @@ impl SettingsReader<'_> {
         ))
     }
 
-    fn read_cleanup(&mut self) -> Option<CleanupOnExit> {
-        let (text, source) =
-            (self.flag_text(&options::CLEANUP_ON_EXIT), self.values.get(&options::CLEANUP_ON_EXIT).1);
-        if self.parse_boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE)? && source == ValueSource::Default {
-            return Some(CleanupOnExit::Always);
+    fn read_cleanup(&mut self) -> CleanupOnExit {
+        let is_default = self.values.get(&options::CLEANUP_ON_EXIT).1 == ValueSource::Default;
+        if self.parse_boolean(&options::AMBIENT_DISABLE_SAFE_UPGRADE) && is_default {
+            return CleanupOnExit::Always;
         }
-        match text.as_str() {
-            "auto" | "" => Some(CleanupOnExit::Auto),
-            "always" => Some(CleanupOnExit::Always),
-            "never" => Some(CleanupOnExit::Never),
-            _ => {
-                self.add_mistake(
-                    &options::CLEANUP_ON_EXIT,
-                    format!("{text:?} is none of auto, always, never"),
-                );
-                None
-            }
-        }
+        self.parse_flag(&options::CLEANUP_ON_EXIT, |text| match text {
+            "auto" | "" => Ok(CleanupOnExit::Auto),
+            "always" => Ok(CleanupOnExit::Always),
+            "never" => Ok(CleanupOnExit::Never),
+            _ => Err(format!("{text:?} is none of auto, always, never")),
+        })
     }
 
     /// Also checks what other parts of the agent will need, so that a mistake shows now.
     fn other_parts(&mut self) {
         self.parse_boolean(&options::ENABLE_AMBIENT_DETECTION_RETRY);
-        if self.parse_boolean(&options::EBPF_ENABLED) == Some(true) {
+        if self.parse_boolean(&options::EBPF_ENABLED) {
             self.warnings.push("there is no eBPF mode: --ebpf-enabled has no effect".to_owned());
         }
-        if self.parse_boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) == Some(false) {
+        if !self.parse_boolean(&options::AMBIENT_RECONCILE_POD_RULES_ON_STARTUP) {
             let what = "pods' rules are always kept as they should be: \
                         --ambient-reconcile-pod-rules-on-startup=false has no effect";
             self.warnings.push(what.to_owned());
@@ -447,6 +434,14 @@ pub fn log_options(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
         log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
         log_caller: text(&flags::LOG_CALLER),
     })
+}
+
+/// Empty counts as false, as in Istio.
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "" => Ok(false),
+        _ => parse_go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false")),
+    }
 }
 
 /// Of those that the plugin knows.

@@ -7,18 +7,17 @@ use model::ExistingConnections;
 use crate::{AgentIdentity, SettingsReader, options};
 
 impl SettingsReader<'_> {
-    /// The outer value is none after a mistake, the inner one when nothing is to be repaired.
+    /// `None` means that nothing is to be repaired.
     pub(super) fn read_repair_options(
         &mut self,
         identity: &AgentIdentity,
-        existing: Option<ExistingConnections>,
-    ) -> Option<Option<RepairOptions>> {
+        existing: ExistingConnections,
+    ) -> Option<RepairOptions> {
         let enabled = self.parse_boolean(&options::REPAIR_ENABLED);
         let mode = self.repair_mode();
         let exit_code = self.exit_code();
         let dry_run = self.parse_boolean(&options::REPAIR_DRY_RUN);
-        let (enabled, mode, exit_code, dry_run) = (enabled?, mode?, exit_code?, dry_run?);
-        let Some(mode) = mode.filter(|_| enabled) else { return Some(None) };
+        let mode = mode.filter(|_| enabled)?;
         let criteria = RepairCriteria {
             sidecar_annotation: self.flag_text(&options::REPAIR_SIDECAR_ANNOTATION),
             init_container: self.flag_text(&options::REPAIR_INIT_CONTAINER_NAME),
@@ -27,28 +26,28 @@ impl SettingsReader<'_> {
         };
         // Istio takes an empty name for that of pods that no node has.
         let node = self.optional_text(&options::REPAIR_NODE_NAME).unwrap_or_else(|| identity.node.clone());
-        Some(Some(RepairOptions {
+        Some(RepairOptions {
             mode,
             criteria,
             node,
             label_selector: self.flag_text(&options::REPAIR_LABEL_SELECTORS),
             field_selector: self.flag_text(&options::REPAIR_FIELD_SELECTORS),
             dry_run,
-            existing: existing?,
+            existing,
             policy: EnrolmentPolicy {
                 excluded_namespaces: self.excluded_namespaces(),
                 agent_namespace: identity.own_namespace(),
                 ..EnrolmentPolicy::default()
             },
-        }))
+        })
     }
 
     /// The first of Istio's order that is switched on.
-    fn repair_mode(&mut self) -> Option<Option<RepairMode>> {
+    fn repair_mode(&mut self) -> Option<RepairMode> {
         let in_place = self.parse_boolean(&options::REPAIR_REPAIR_PODS);
         let delete = self.parse_boolean(&options::REPAIR_DELETE_PODS);
         let label = self.parse_boolean(&options::REPAIR_LABEL_PODS);
-        Some(match (in_place?, delete?, label?) {
+        match (in_place, delete, label) {
             (true, _, _) => Some(RepairMode::InPlace),
             (_, true, _) => Some(RepairMode::Delete),
             (_, _, true) => Some(RepairMode::Label {
@@ -56,19 +55,14 @@ impl SettingsReader<'_> {
                 value: self.flag_text(&options::REPAIR_BROKEN_POD_LABEL_VALUE),
             }),
             _ => None,
-        })
+        }
     }
 
     /// Empty counts as 0, as in Istio: any.
-    fn exit_code(&mut self) -> Option<i32> {
-        let text = self.flag_text(&options::REPAIR_INIT_CONTAINER_EXIT_CODE);
-        let code = if text.is_empty() { Ok(0) } else { text.parse() };
-        if code.is_err() {
-            self.add_mistake(
-                &options::REPAIR_INIT_CONTAINER_EXIT_CODE,
-                format!("{text:?} is no exit status"),
-            );
-        }
-        code.ok()
+    fn exit_code(&mut self) -> i32 {
+        self.parse_flag(&options::REPAIR_INIT_CONTAINER_EXIT_CODE, |text| match text {
+            "" => Ok(0),
+            _ => text.parse().map_err(|_| format!("{text:?} is no exit status")),
+        })
     }
 }

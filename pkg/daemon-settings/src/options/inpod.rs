@@ -3,6 +3,9 @@
 
 use flags::Flag;
 
+/// Value of the two sources of probes that stands for the address from which the node reaches its pods.
+pub const DETECT: &str = "detect";
+
 flags::flag_table!(
     IN_POD,
     AMBIENT_CAPTURE = Flag::value(
