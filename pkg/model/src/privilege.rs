@@ -1,11 +1,8 @@
 //! What a pod's containers may do to its network namespace, as far as their security contexts tell.
 
-use std::fmt;
+use serde::Deserialize;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
+use crate::pod::null_is_empty;
 
 crate::word_enum! {
     /// Privilege of a pod's strongest container in the pod's network namespace. Each variant includes those before it.
@@ -26,14 +23,18 @@ crate::word_enum! {
 }
 
 /// `securityContext.capabilities` of a container: which of the few that matter are added or dropped. What is read is not kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Capabilities {
+    #[serde(deserialize_with = "null_is_empty")]
     add: CapabilityList,
+    #[serde(deserialize_with = "null_is_empty")]
     drop: CapabilityList,
 }
 
 /// Of a list of capabilities.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<String>")]
 struct CapabilityList {
     all: bool,
     net_admin: bool,
@@ -57,52 +58,10 @@ impl Capabilities {
     }
 }
 
-impl<'de> Deserialize<'de> for Capabilities {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Capabilities, D::Error> {
-        deserializer.deserialize_map(CapabilitiesVisitor)
-    }
-}
-
-struct CapabilitiesVisitor;
-
-impl<'de> Visitor<'de> for CapabilitiesVisitor {
-    type Value = Capabilities;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("capabilities")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Capabilities, A::Error> {
-        let mut found = Capabilities::default();
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "add" => found.add = map.next_value::<Option<CapabilityList>>()?.unwrap_or_default(),
-                "drop" => found.drop = map.next_value::<Option<CapabilityList>>()?.unwrap_or_default(),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(found)
-    }
-}
-
-impl<'de> Deserialize<'de> for CapabilityList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CapabilityList, D::Error> {
-        deserializer.deserialize_seq(CapabilityListVisitor)
-    }
-}
-
-struct CapabilityListVisitor;
-
-impl<'de> Visitor<'de> for CapabilityListVisitor {
-    type Value = CapabilityList;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of capabilities")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<CapabilityList, A::Error> {
+impl From<Vec<String>> for CapabilityList {
+    fn from(names: Vec<String>) -> CapabilityList {
         let mut few = CapabilityList::default();
-        while let Some(name) = names.next_element::<String>()? {
+        for name in names {
             // Runtimes take them in any case, and some with the kernel's prefix.
             let name = name.to_ascii_uppercase();
             match name.strip_prefix("CAP_").unwrap_or(&name) {
@@ -112,7 +71,7 @@ impl<'de> Visitor<'de> for CapabilityListVisitor {
                 _ => {}
             }
         }
-        Ok(few)
+        few
     }
 }
 
