@@ -1,15 +1,10 @@
 //! Ports of pods, through the API server and the kubelet (`pods/portforward`, over WebSocket).
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::Portforwarder};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::{Error, KubeClient, error};
 
@@ -60,10 +55,10 @@ impl ForwardedPort {
     /// # Errors
     /// The connection breaks.
     pub async fn exchange(&mut self, request: &[u8], most: u64) -> io::Result<Vec<u8>> {
-        self.write_all(request).await?;
-        self.flush().await?;
+        self.stream.write_all(request).await?;
+        self.stream.flush().await?;
         let mut answer = Vec::new();
-        self.take(most.saturating_add(1)).read_to_end(&mut answer).await?;
+        (&mut self.stream).take(most.saturating_add(1)).read_to_end(&mut answer).await?;
         Ok(answer)
     }
 
@@ -80,33 +75,5 @@ impl ForwardedPort {
             Ok(Err(cause)) => Some(error::with_causes(&cause)),
             Ok(Ok(())) | Err(_) => None,
         }
-    }
-}
-
-impl AsyncRead for ForwardedPort {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for ForwardedPort {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
