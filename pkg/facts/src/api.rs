@@ -10,14 +10,14 @@ use std::{
 use enrolment::{DoubtedObjects, Fact};
 use futures_util::{Stream, StreamExt as _, future::Either, stream};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
-use model::{Namespace, Pod, PodName, PodUid};
+use model::{Namespace, ObjectMeta, Pod, PodName, PodUid};
 use retry::{Backoff, LastError};
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
 
 use crate::{
     belief::{CollectionCache, DoubtOutcome, ObjectAnswer},
-    slim::{HasMetadata, TrimmedObject},
+    slim::TrimmedObject,
 };
 
 /// How long the API server may take for one object.
@@ -176,7 +176,7 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     fn watch_pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
         let reports_refusals = self.scope == FollowScope::Pods;
-        let events = self.client.watch_all::<TrimmedObject<Pod>>(&core_collection("Pod", of_node));
+        let events = self.client.watch_all::<Pod, TrimmedObject<Pod>>(&core_collection("Pod", of_node));
         let mut errors = LoggedErrors::new("pods");
         events.filter_map(move |event| {
             future::ready(match event {
@@ -187,7 +187,8 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
     }
 
     fn watch_namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
-        let events = self.client.watch_all::<TrimmedObject<Namespace>>(&core_collection("Namespace", None));
+        let events =
+            self.client.watch_all::<Namespace, TrimmedObject<Namespace>>(&core_collection("Namespace", None));
         let mut errors = LoggedErrors::new("namespaces");
         events.filter_map(move |event| future::ready(errors.ok_or_log(event)))
     }
@@ -199,12 +200,8 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         if list.iter().any(|slim| slim.object.name() == own) {
             return true;
         }
-        let here = match self
-            .client
-            .get::<TrimmedObject<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT)
-            .await
-        {
-            Ok(pod) => pod.object.spec.node_name,
+        let here = match self.client.get::<Pod>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await {
+            Ok(pod) => pod.spec.node_name,
             // It was started by hand, or may not ask.
             Err(error) if matches!(error.kind(), ApiErrorKind::NotFound | ApiErrorKind::Refused) => {
                 return true;
@@ -394,8 +391,7 @@ impl OwnPodWitness {
         if let Some(before) = self.before.filter(|before| before.elapsed() < WITNESSED) {
             return Some(before);
         }
-        let there =
-            client.get::<TrimmedObject<Pod>>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
+        let there = client.get::<Pod>(&format!("our own pod {own}"), &pod_path(&own), LIMIT).await;
         there.ok().map(|_| Instant::now())
     }
 }
@@ -407,11 +403,11 @@ async fn query_object<T>(
     witness: OwnPodWitness,
 ) -> ObjectReply<T>
 where
-    T: HasMetadata,
-    TrimmedObject<T>: DeserializeOwned,
+    T: AsRef<ObjectMeta> + DeserializeOwned,
+    TrimmedObject<T>: From<T>,
 {
     let before = witness.before;
-    match client.get::<TrimmedObject<T>>(what, path, LIMIT).await {
+    match client.get::<T>(what, path, LIMIT).await.map(TrimmedObject::from) {
         Ok(slim) => match slim.version() {
             version if version.uid.is_empty() => {
                 ObjectReply { answer: ObjectAnswer::Unknown, object: None, witnessed: before }

@@ -12,14 +12,10 @@ use kube::{
         watcher::{self, Config, DefaultBackoff, Event, InitialListStrategy, watcher},
     },
 };
+use model::ObjectMeta;
 use serde::de::DeserializeOwned;
 
-use crate::{
-    Error, KubeClient,
-    listed::FollowedCollection,
-    slim::{SlimObject, Versioned},
-    watch::watch_error,
-};
+use crate::{Error, KubeClient, listed::FollowedCollection, slim::SlimObject, watch::watch_error};
 
 /// Which objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,21 +48,23 @@ impl KubeClient {
     /// pauses that grow from 0.8 to 30 s; after an interruption that was too long there is a new [`ListEvent::Reset`].
     /// It never ends.
     ///
-    /// Objects come one by one (a streaming list), so that a list is never in memory as a whole, but as what `T` keeps
-    /// of it. API servers without that are asked for ordinary lists, which are cut into their objects as they come: it is an
-    /// option before Kubernetes 1.34, and needs etcd 3.5. Both are answered from the server's cache, and so not in pages.
+    /// Objects come one by one (a streaming list), each as an `O`, so that a list is never in memory as a whole, but as
+    /// what `T` keeps of it. API servers without that are asked for ordinary lists, which are cut into their objects as
+    /// they come: it is an option before Kubernetes 1.34, and needs etcd 3.5. Both are answered from the server's cache,
+    /// and so not in pages.
     ///
-    /// A list with an object that `T` cannot read is an error, and told as no other than that: whoever took it for
+    /// A list with an object that is no `O` is an error, and told as no other than that: whoever took it for
     /// complete would take that object for gone.
-    pub fn watch_all<T>(
+    pub fn watch_all<O, T>(
         &self,
         collection: &Collection,
-    ) -> impl Stream<Item = Result<ListEvent<T>, Error>> + Send + use<T>
+    ) -> impl Stream<Item = Result<ListEvent<T>, Error>> + Send + use<O, T>
     where
-        T: DeserializeOwned + Versioned + Send + 'static,
+        O: DeserializeOwned + AsRef<ObjectMeta> + 'static,
+        T: From<O> + Send + 'static,
     {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(collection.group, "v1", collection.kind));
-        let api: Api<SlimObject<T>> = match &collection.namespace {
+        let api: Api<SlimObject<O, T>> = match &collection.namespace {
             Some(namespace) => Api::namespaced_with(self.kube.clone(), namespace, &resource),
             None => Api::all_with(self.kube.clone(), &resource),
         };
@@ -104,9 +102,9 @@ impl<T> Default for GatheredList<T> {
 }
 
 impl<T> GatheredList<T> {
-    fn handle_event(
+    fn handle_event<O>(
         &mut self,
-        event: watcher::Result<Event<SlimObject<T>>>,
+        event: watcher::Result<Event<SlimObject<O, T>>>,
         doing: &str,
     ) -> Option<Result<ListEvent<T>, Error>> {
         match event {
@@ -138,11 +136,11 @@ mod tests {
     use model::Pod;
     use serde_json::json;
 
-    fn slim(version: &str) -> SlimObject<Pod> {
+    fn slim(version: &str) -> SlimObject<Pod, Pod> {
         serde_json::from_value(json!({"metadata": {"name": version, "resourceVersion": version}})).unwrap()
     }
 
-    fn told(events: Vec<watcher::Result<Event<SlimObject<Pod>>>>) -> Vec<String> {
+    fn told(events: Vec<watcher::Result<Event<SlimObject<Pod, Pod>>>>) -> Vec<String> {
         let mut gathered = GatheredList::default();
         let told = events.into_iter().filter_map(|event| gathered.handle_event(event, "watch"));
         let words = told.map(|told| match told {
@@ -157,10 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_for_the_watch_only() {
+    fn the_watch_has_the_version_and_the_reader_the_object() {
         let pod = slim("7");
         assert_eq!(pod.meta().resource_version.as_deref(), Some("7"));
-        assert_eq!(pod.into_object().unwrap().metadata.resource_version, "");
+        assert_eq!(pod.into_object().unwrap().metadata.name, "7");
+        assert_eq!(slim("").meta().resource_version, None);
     }
 
     #[test]

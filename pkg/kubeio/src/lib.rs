@@ -40,6 +40,5 @@ pub use forward::ForwardedPort;
 #[cfg(feature = "kubectl")]
 pub use kubeconfig::{KubeconfigChoice, KubeconfigSession};
 pub use lease::{LeaseElector, LeaseOptions, LeaseStanding};
-pub use slim::Versioned;
 pub use taints::{NodeTaint, TaintChange};
 pub use watch::ObjectRef;

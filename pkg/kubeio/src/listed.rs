@@ -1,7 +1,7 @@
 //! Watches that begin with an ordinary list, for API servers without streaming lists. The list is read object by object as it
 //! comes, which kube's own watcher does not.
 
-use std::{collections::VecDeque, future, pin::Pin, time::Duration};
+use std::{collections::VecDeque, fmt::Debug, future, pin::Pin, time::Duration};
 
 use futures_util::{
     Stream, StreamExt as _,
@@ -9,7 +9,7 @@ use futures_util::{
 };
 use hyper::body::Body as _;
 use kube::{
-    Api, Resource as _,
+    Api, Resource,
     api::{ListParams, VersionMatch, WatchParams},
     client::Body,
     core::{ApiResource, Request, Status, WatchEvent},
@@ -21,7 +21,6 @@ use crate::{
     Collection,
     bounded::{BodyBound, MAX_ERROR},
     pieces::ListSplitter,
-    slim::{SlimObject, Versioned},
 };
 
 /// The server ends a watch before this time, and says something each minute.
@@ -30,20 +29,20 @@ const SILENCE: Duration = Duration::from_secs(295);
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Collection that is followed, and the client for it.
-pub(crate) struct FollowedCollection<T> {
+pub(crate) struct FollowedCollection<K> {
     pub(crate) client: kube::Client,
-    pub(crate) api: Api<SlimObject<T>>,
+    pub(crate) api: Api<K>,
     pub(crate) resource: ApiResource,
     pub(crate) collection: Collection,
 }
 
-type WatchResult<T> = Result<Event<SlimObject<T>>, Error>;
-type WatchStream<T> = BoxStream<'static, kube::Result<WatchEvent<SlimObject<T>>>>;
+type WatchResult<K> = Result<Event<K>, Error>;
+type WatchStream<K> = BoxStream<'static, kube::Result<WatchEvent<K>>>;
 
-enum ListWatchState<T> {
+enum ListWatchState<K> {
     Begin,
     Listed(String),
-    Watching(String, WatchStream<T>),
+    Watching(String, WatchStream<K>),
 }
 
 #[derive(Deserialize)]
@@ -58,12 +57,12 @@ struct HeadMeta {
     resource_version: String,
 }
 
-impl<T> FollowedCollection<T>
+impl<K> FollowedCollection<K>
 where
-    T: DeserializeOwned + Versioned + Send + 'static,
+    K: Resource<DynamicType = ApiResource> + DeserializeOwned + Clone + Debug + Send + 'static,
 {
     /// A list, then each change, and a list again when changes are lost. Errors are told; the next step tries again.
-    pub(crate) fn events(self) -> impl Stream<Item = WatchResult<T>> + Send {
+    pub(crate) fn events(self) -> impl Stream<Item = WatchResult<K>> + Send {
         let begin = (self, ListWatchState::Begin, VecDeque::new());
         stream::unfold(begin, |(followed, mut state, mut due)| async move {
             loop {
@@ -77,9 +76,9 @@ where
 
     async fn advance_state(
         &self,
-        state: ListWatchState<T>,
-        due: &mut VecDeque<WatchResult<T>>,
-    ) -> ListWatchState<T> {
+        state: ListWatchState<K>,
+        due: &mut VecDeque<WatchResult<K>>,
+    ) -> ListWatchState<K> {
         match state {
             ListWatchState::Begin => match self.list_objects().await {
                 Ok((objects, version)) => {
@@ -118,7 +117,7 @@ where
         }
     }
 
-    async fn list_objects(&self) -> kube::Result<(Vec<SlimObject<T>>, String)> {
+    async fn list_objects(&self) -> kube::Result<(Vec<K>, String)> {
         let params = ListParams {
             field_selector: self.collection.field_selector.clone(),
             label_selector: self.collection.label_selector.clone(),
@@ -126,7 +125,7 @@ where
             version_match: Some(VersionMatch::NotOlderThan),
             ..ListParams::default()
         };
-        let path = SlimObject::<T>::url_path(&self.resource, self.collection.namespace.as_deref());
+        let path = K::url_path(&self.resource, self.collection.namespace.as_deref());
         let mut request = Request::new(path).list(&params).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert(BodyBound::Pieces);
         let answer = self.client.send(request.map(Body::from)).await?;
@@ -152,12 +151,11 @@ where
 }
 
 /// Returns what a watch reports, and the version that it goes on from; `None` as the version: only a list goes on.
-fn watch_result<T>(
-    change: kube::Result<WatchEvent<SlimObject<T>>>,
+fn watch_result<K: Resource>(
+    change: kube::Result<WatchEvent<K>>,
     version: String,
-) -> (Option<WatchResult<T>>, Option<String>) {
-    let of =
-        |object: &SlimObject<T>| object.meta().resource_version.clone().filter(|version| !version.is_empty());
+) -> (Option<WatchResult<K>>, Option<String>) {
+    let of = |object: &K| object.meta().resource_version.clone().filter(|version| !version.is_empty());
     match change {
         Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => match of(&object) {
             Some(version) => (Some(Ok(Event::Apply(object))), Some(version)),

@@ -1,6 +1,6 @@
 //! An object of which nothing is kept but what its reader wants, and the version that the watch goes on from.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
@@ -9,59 +9,48 @@ use kube::{
 };
 use serde::{Deserialize, Deserializer};
 
-/// An object that knows its version.
-pub trait Versioned {
-    /// Takes `metadata.resourceVersion` out, from which a watch goes on; empty if there is none.
-    fn take_version(&mut self) -> String;
-}
-
-impl Versioned for model::Pod {
-    fn take_version(&mut self) -> String {
-        std::mem::take(&mut self.metadata.resource_version)
-    }
-}
-
-impl Versioned for model::Namespace {
-    fn take_version(&mut self) -> String {
-        std::mem::take(&mut self.metadata.resource_version)
-    }
-}
-
-/// One object. Neither clones nor prints have the object in them: kube asks for both, and uses neither.
-pub(crate) struct SlimObject<T> {
+/// One object, read as an `O` of which a `T` is kept. Neither clones nor prints have the object in them: kube asks for
+/// both, and uses neither.
+pub(crate) struct SlimObject<O, T> {
     /// Nothing but the version.
     meta: ObjectMeta,
     object: Option<T>,
+    read_as: PhantomData<fn() -> O>,
 }
 
-impl<T> SlimObject<T> {
+impl<O, T> SlimObject<O, T> {
     pub(crate) fn into_object(self) -> Option<T> {
         self.object
     }
 }
 
-impl<T> Clone for SlimObject<T> {
+impl<O, T> Clone for SlimObject<O, T> {
     fn clone(&self) -> Self {
-        Self { meta: self.meta.clone(), object: None }
+        Self { meta: self.meta.clone(), object: None, read_as: PhantomData }
     }
 }
 
-impl<T> fmt::Debug for SlimObject<T> {
+impl<O, T> fmt::Debug for SlimObject<O, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Slim").field(&self.meta.resource_version).finish()
     }
 }
 
-impl<'de, T: Versioned + Deserialize<'de>> Deserialize<'de> for SlimObject<T> {
+impl<'de, O, T> Deserialize<'de> for SlimObject<O, T>
+where
+    O: AsRef<model::ObjectMeta> + Deserialize<'de>,
+    T: From<O>,
+{
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = T::deserialize(deserializer)?;
-        let resource_version = Some(object.take_version()).filter(|version| !version.is_empty());
+        let object = O::deserialize(deserializer)?;
+        let version = object.as_ref().resource_version.clone();
+        let resource_version = Some(version).filter(|version| !version.is_empty());
         let meta = ObjectMeta { resource_version, ..ObjectMeta::default() };
-        Ok(Self { meta, object: Some(object) })
+        Ok(Self { meta, object: Some(T::from(object)), read_as: PhantomData })
     }
 }
 
-impl<T> Resource for SlimObject<T> {
+impl<O, T> Resource for SlimObject<O, T> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 

@@ -23,6 +23,12 @@ pub struct Node {
     pub status: NodeStatus,
 }
 
+impl AsRef<ObjectMeta> for Node {
+    fn as_ref(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
 impl Node {
     /// Whether the condition `Ready` is `True`.
     #[must_use]

@@ -179,6 +179,18 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
+impl AsRef<ObjectMeta> for Pod {
+    fn as_ref(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
+impl AsRef<ObjectMeta> for Namespace {
+    fn as_ref(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+}
+
 impl ObjectMeta {
     /// The value of a label.
     #[must_use]

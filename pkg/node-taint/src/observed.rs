@@ -1,8 +1,6 @@
 //! What the API server shows of nodes and pods, as far as taints need it.
 
-use kubeio::Versioned;
 use model::{Node, Pod, PodName, Taint};
-use serde::{Deserialize, Deserializer};
 
 use crate::TAINT;
 
@@ -15,7 +13,6 @@ pub struct ObservedNode {
     pub is_ready: bool,
     /// Whether the node has the taint.
     pub is_tainted: bool,
-    version: String,
 }
 
 /// A pod that a selector matches.
@@ -27,14 +24,13 @@ pub struct ReadinessPod {
     pub node: String,
     /// Whether the pod's condition `Ready` is `True` and it is not being deleted: a pod that is may stop at any moment.
     pub is_ready: bool,
-    version: String,
 }
 
 impl ObservedNode {
     /// A node as it is observed.
     #[must_use]
     pub fn new(name: &str, is_ready: bool, is_tainted: bool) -> ObservedNode {
-        ObservedNode { name: name.to_owned(), is_ready, is_tainted, version: String::new() }
+        ObservedNode { name: name.to_owned(), is_ready, is_tainted }
     }
 }
 
@@ -42,44 +38,28 @@ impl ReadinessPod {
     /// A pod as it is observed.
     #[must_use]
     pub fn new(name: PodName, node: &str, is_ready: bool) -> ReadinessPod {
-        ReadinessPod { name, node: node.to_owned(), is_ready, version: String::new() }
+        ReadinessPod { name, node: node.to_owned(), is_ready }
     }
 }
 
-impl Versioned for ObservedNode {
-    fn take_version(&mut self) -> String {
-        std::mem::take(&mut self.version)
-    }
-}
-
-impl Versioned for ReadinessPod {
-    fn take_version(&mut self) -> String {
-        std::mem::take(&mut self.version)
-    }
-}
-
-impl<'de> Deserialize<'de> for ObservedNode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let node = Node::deserialize(deserializer)?;
+impl From<Node> for ObservedNode {
+    fn from(node: Node) -> ObservedNode {
         let is_ours = |taint: &Taint| taint.key == TAINT.key && taint.effect == TAINT.effect;
-        Ok(ObservedNode {
+        ObservedNode {
             is_ready: node.is_ready(),
             is_tainted: node.spec.taints.iter().any(is_ours),
             name: node.metadata.name,
-            version: node.metadata.resource_version,
-        })
+        }
     }
 }
 
-impl<'de> Deserialize<'de> for ReadinessPod {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let pod = Pod::deserialize(deserializer)?;
-        Ok(ReadinessPod {
+impl From<Pod> for ReadinessPod {
+    fn from(pod: Pod) -> ReadinessPod {
+        ReadinessPod {
             name: pod.name(),
             is_ready: pod.status.is_ready() && pod.metadata.deleted.is_none(),
             node: pod.spec.node_name,
-            version: pod.metadata.resource_version,
-        })
+        }
     }
 }
 
@@ -90,7 +70,7 @@ mod tests {
 
     fn node(spec: &Value, conditions: &Value) -> (bool, bool) {
         let node = json!({"metadata": {"name": "n"}, "spec": spec, "status": {"conditions": conditions}});
-        let node: ObservedNode = serde_json::from_value(node).unwrap();
+        let node: ObservedNode = serde_json::from_value::<Node>(node).unwrap().into();
         (node.is_ready, node.is_tainted)
     }
 
@@ -134,7 +114,7 @@ mod tests {
                 "spec": {"nodeName": "n"},
                 "status": {"conditions": [{"type": "Ready", "status": status}]},
             });
-            serde_json::from_value::<ReadinessPod>(pod).unwrap()
+            ReadinessPod::from(serde_json::from_value::<Pod>(pod).unwrap())
         };
         let name = PodName { namespace: "s".to_owned(), name: "p".to_owned() };
         assert_eq!(pod(&json!(null), "True"), ReadinessPod::new(name, "n", true));

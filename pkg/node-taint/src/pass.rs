@@ -8,6 +8,7 @@ use futures_util::{
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent, TaintChange};
+use model::{Node, Pod};
 use retry::LastError;
 use tokio::time::sleep_until;
 use tracing::{debug, info, warn};
@@ -198,7 +199,7 @@ fn watch_nodes<'a>(client: &KubeClient, selector: &str) -> BoxStream<'a, Observe
         field_selector: None,
         label_selector: Some(selector.to_owned()).filter(|selector| !selector.is_empty()),
     };
-    let nodes = client.watch_all::<ObservedNode>(&collection);
+    let nodes = client.watch_all::<Node, ObservedNode>(&collection);
     nodes.map(|event| event.map(NodeObservation::Nodes)).boxed()
 }
 
@@ -210,7 +211,7 @@ fn pods_of<'a>(client: &KubeClient, number: usize, pods: &PodRequirement) -> Box
         field_selector: None,
         label_selector: Some(pods.selector.clone()),
     };
-    let pods = client.watch_all::<ReadinessPod>(&collection);
+    let pods = client.watch_all::<Pod, ReadinessPod>(&collection);
     pods.map(move |event: Result<ListEvent<ReadinessPod>, Error>| {
         event.map(|event| NodeObservation::Pods(number, event))
     })

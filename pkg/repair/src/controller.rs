@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use enrolment::EnrolmentPolicy;
 use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
-use model::{ExistingConnections, PodName, PodUid};
+use model::{ExistingConnections, Pod, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
 use retry::LastError;
 use tokio::{
@@ -137,7 +137,7 @@ impl RepairController {
         let (mut search, mut has_new) = (pass, false);
         self.keeper = None; // its watches ended with the run before
         let mut watch = if keeps_rules { start_watch() } else { None };
-        let mut pods = Box::pin(self.client.watch_all::<ObservedPod>(&self.options.pod_collection()));
+        let mut pods = Box::pin(self.client.watch_all::<Pod, ObservedPod>(&self.options.pod_collection()));
         info!(target: "repair", mode = self.options.mode.code(), dry_run = self.options.dry_run, "repair of broken pods starts");
         loop {
             let due = queue.next_due().map(Instant::from_std);

@@ -77,6 +77,7 @@ fn is_success(ended: &Termination) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::Pod;
     use serde_json::{Value, json};
 
     fn criteria() -> RepairCriteria {
@@ -100,7 +101,7 @@ mod tests {
             },
             "status": {"initContainerStatuses": statuses},
         });
-        serde_json::from_value(object).unwrap()
+        serde_json::from_value::<Pod>(object).unwrap().into()
     }
 
     fn validation(state: &Value, last: &Value) -> ObservedPod {
@@ -175,7 +176,7 @@ mod tests {
             json!({"status": {"phase": null, "initContainerStatuses": [{"state": {"terminated": {
                 "exitCode": 126, "reason": null, "message": null}}}]}}),
         ] {
-            let pod: ObservedPod = serde_json::from_value(object).unwrap();
+            let pod: ObservedPod = serde_json::from_value::<Pod>(object).unwrap().into();
             assert_eq!(criteria().find_breakage(&pod), None);
         }
     }

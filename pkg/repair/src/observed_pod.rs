@@ -1,8 +1,6 @@
 //! What the API server shows of a pod, as far as repair needs it.
 
-use kubeio::Versioned;
 use model::{ContainerStatus, ObjectMeta, Pod, PodName, PodStatus, PodUid};
-use serde::{Deserialize, Deserializer};
 
 /// A pod as it was observed: small, because every pod of the node is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,18 +29,6 @@ pub struct ObservedPod {
 
 /// The longest message that is kept; the kubelet cuts at this length, too.
 const MAX_MESSAGE: usize = 4096;
-
-impl Versioned for ObservedPod {
-    fn take_version(&mut self) -> String {
-        self.version.clone() // it is needed afterwards
-    }
-}
-
-impl<'de> Deserialize<'de> for ObservedPod {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Pod::deserialize(deserializer).map(ObservedPod::from)
-    }
-}
 
 impl From<Pod> for ObservedPod {
     fn from(pod: Pod) -> ObservedPod {

@@ -119,7 +119,7 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
         });
         change(&mut pod);
-        serde_json::from_value(pod).unwrap()
+        serde_json::from_value::<Pod>(pod).unwrap().into()
     }
 
     /// Makes another pod of it.
