@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use daemon_settings::{HostEnvironment as _, ProcessEnvironment, in_cluster, log_options};
+use daemon_settings::{HostEnvironment as _, ProcessEnvironment, in_cluster};
 use flags::{Flag, FlagStyle, FlagValues, ParseOutcome};
 use kubeio::{ApiConnection, LeaseElector};
 use model::parse_go_bool;
@@ -109,7 +109,7 @@ fn parse_settings(values: &FlagValues) -> Result<(TaintSettings, LogOptions), Ve
     let selector = check_selector(values.flag_text(&NODE_SELECTOR));
     mistakes.extend(selector.err().map(|error| format!("--{NODE_SELECTOR}: {error}")));
     let api = in_cluster(&ProcessEnvironment, PROGRAM).map_err(|mistake| mistakes.push(mistake.into()));
-    let log = log_options(values).map_err(|more| mistakes.extend(more));
+    let log = LogOptions::parse(values).map_err(|more| mistakes.extend(more));
     let (Ok(api), Ok(log), Some(run_as_daemon), true) = (api, log, run_as_daemon, mistakes.is_empty()) else {
         return Err(mistakes);
     };

@@ -10,7 +10,7 @@ use installer::ServerAuthority;
 use kubeio::{ApiConnection, ApiServerTrust, ObjectRef};
 use model::{PodName, parse_go_bool};
 use report::EffectiveSetting;
-use telemetry::logging::{LogFlags, LogOptions, OutputLevel};
+use telemetry::logging::{LogOptions, OutputLevel};
 
 mod ambient;
 mod ambient_options;
@@ -323,7 +323,7 @@ impl SettingsReader<'_> {
     }
 
     fn read_log_options(&mut self) -> Option<LogOptions> {
-        let parsed = log_options(self.values);
+        let parsed = LogOptions::parse(self.values);
         if !self.values.flag_text(&flags::LOG_ROTATE).is_empty() {
             self.warnings.push("--log_rotate: the file is appended to, and not rotated".to_owned());
         }
@@ -418,22 +418,6 @@ impl SettingsReader<'_> {
         self.warnings
             .extend(ignored.map(|flag| format!("--{flag} was removed with Istio 1.19 and has no effect")));
     }
-}
-
-/// How to log, by Istio's logging flags ([`flags::LOGGING`]).
-///
-/// # Errors
-/// All mistakes, each with its flag.
-pub fn log_options(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
-    let text = |flag| values.flag_text(flag);
-    LogOptions::parse(&LogFlags {
-        log_target: text(&flags::LOG_TARGET),
-        log_rotate: text(&flags::LOG_ROTATE),
-        log_as_json: text(&flags::LOG_AS_JSON),
-        log_output_level: text(&flags::LOG_OUTPUT_LEVEL),
-        log_stacktrace_level: text(&flags::LOG_STACKTRACE_LEVEL),
-        log_caller: text(&flags::LOG_CALLER),
-    })
 }
 
 /// Empty counts as false, as in Istio.

@@ -10,7 +10,7 @@ mod output;
 mod scopes;
 mod subscriber;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +27,7 @@ pub(crate) use level::ALL_SCOPES;
 pub use level::OutputLevel;
 use level::{DEFAULT_SCOPE, ScopeLevels};
 use options::CallerScopes;
-pub use options::{LogFlags, LogOptions};
+pub use options::LogOptions;
 use output::LogOutput;
 pub use scopes::{LevelError, LogScope};
 pub use subscriber::LogSubscriber;

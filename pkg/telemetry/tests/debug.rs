@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flags::{FlagStyle, ParseOutcome};
 use report::{NodeSimulation, SimulatedChange, StateReport};
 use serde_json::{Value, json};
 use telemetry::debug::{self, BuildInfo, InspectionFuture, MAX_CONNECTIONS, StateInspector, debug_router};
 use telemetry::http;
 use telemetry::local::RootServer;
-use telemetry::logging::{LogFlags, LogOptions, Logger};
+use telemetry::logging::{LogOptions, Logger};
 use tokio::runtime::Builder;
 
 /// In the environment of one test's child.
@@ -43,8 +44,10 @@ impl StateInspector for Node {
 }
 
 fn router(size: usize) -> axum::Router {
-    let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
-    let logger = Logger::open(options.unwrap()).unwrap();
+    let style = FlagStyle { ignored: &[] };
+    let values = flags::parse(flags::LOGGING, style, ["--log_target=/dev/null".into()], |_| None);
+    let Ok(ParseOutcome::Run(values)) = values else { panic!("{values:?}") };
+    let logger = Logger::open(LogOptions::parse(&values).unwrap()).unwrap();
     let build = BuildInfo {
         version: "1",
         revision: "unknown",

@@ -5,14 +5,17 @@
 use std::fs;
 use std::thread;
 
-use telemetry::logging::{LogError, LogFlags, LogOptions, OutputLevel, install};
+use flags::{FlagStyle, ParseOutcome};
+use telemetry::logging::{LogError, LogOptions, OutputLevel, install};
 
 #[test]
 fn the_logger_is_installed_once_and_for_all_threads() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    let flags = LogFlags { log_target: path.to_str().unwrap(), ..LogFlags::default() };
-    let options = || LogOptions::parse(&flags).unwrap();
+    let (style, target) = (FlagStyle { ignored: &[] }, format!("--log_target={}", path.display()));
+    let values = flags::parse(flags::LOGGING, style, [target.into()], |_| None);
+    let Ok(ParseOutcome::Run(values)) = values else { panic!("{values:?}") };
+    let options = || LogOptions::parse(&values).unwrap();
     let debug = || tracing::debug!(target: "install", "seen when the level says so");
     debug();
     let logger = install(options()).unwrap();

@@ -16,7 +16,7 @@ use tower_service::Service as _;
 
 use super::receive::MAX_BODY;
 use super::*;
-use crate::logging::{LogFlags, LogOptions};
+use crate::logging::tests::parse_arguments;
 use crate::metrics::render;
 
 struct Desk {
@@ -29,8 +29,8 @@ impl Desk {
     fn new() -> Desk {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let flags = LogFlags { log_target: path.to_str().unwrap(), ..LogFlags::default() };
-        let logger = Logger::open(LogOptions::parse(&flags).unwrap()).unwrap();
+        let options = parse_arguments(&[&format!("--log_target={}", path.display())]);
+        let logger = Logger::open(options.unwrap()).unwrap();
         let mut registry = Registry::default();
         let router = receive::build_router(logger, LogMetrics::register(&mut registry));
         Desk { router, registry, directory }

@@ -2,38 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use flags::{
+    Flag, FlagValues, LOG_AS_JSON, LOG_CALLER, LOG_OUTPUT_LEVEL, LOG_ROTATE, LOG_STACKTRACE_LEVEL, LOG_TARGET,
+};
+
 use super::level::{ALL_SCOPES, DEFAULT_SCOPE, ScopeLevels};
-
-/// The values of Istio's logging flags, as text. The default values are Istio's.
-#[derive(Clone, Copy, Debug)]
-pub struct LogFlags<'a> {
-    /// `--log_target`: comma-separated `stdout`, `stderr`, or paths of files, which are appended to.
-    pub log_target: &'a str,
-    /// `--log_rotate`: path of a file, beside the targets; empty for none. It is appended to and never rotated: the
-    /// container runtime or logrotate does that.
-    pub log_rotate: &'a str,
-    /// `--log_as_json`: a JSON object on each line, not text with tabs.
-    pub log_as_json: &'a str,
-    /// `--log_output_level`: `scope:level,…`.
-    pub log_output_level: &'a str,
-    /// `--log_stacktrace_level`: as the one before. Checked, and without effect: there are no stack traces.
-    pub log_stacktrace_level: &'a str,
-    /// `--log_caller`: comma-separated scopes whose lines tell where in the source they come from.
-    pub log_caller: &'a str,
-}
-
-impl Default for LogFlags<'_> {
-    fn default() -> Self {
-        LogFlags {
-            log_target: "stdout",
-            log_rotate: "",
-            log_as_json: "false",
-            log_output_level: "default:info",
-            log_stacktrace_level: "default:none",
-            log_caller: "",
-        }
-    }
-}
 
 /// How to log: the flags, checked.
 #[derive(Debug)]
@@ -57,19 +30,23 @@ impl CallerScopes {
 }
 
 impl LogOptions {
-    /// Reads the flags.
+    /// Reads Istio's logging flags ([`flags::LOGGING`]). Files are appended to and never rotated: the container runtime or
+    /// logrotate does that. Levels for stack traces are checked, and without effect: there are none.
     ///
     /// # Errors
     /// All mistakes, each with the name of its flag.
-    pub fn parse(flags: &LogFlags<'_>) -> Result<LogOptions, Vec<String>> {
+    pub fn parse(values: &FlagValues) -> Result<LogOptions, Vec<String>> {
         let mut mistakes = OptionErrors::default();
+        let text = |flag| values.flag_text(flag);
+        let is_json = parse_boolean(text(&LOG_AS_JSON)).map_err(|mistake| vec![mistake]);
         let options = LogOptions {
-            targets: log_targets(flags),
-            json: mistakes.collect_error("log_as_json", parse_boolean(flags.log_as_json)),
-            levels: mistakes.collect_errors("log_output_level", ScopeLevels::parse(flags.log_output_level)),
-            callers: CallerScopes(owned_elements(flags.log_caller).collect()),
+            targets: log_targets(values),
+            json: mistakes.collect_errors(&LOG_AS_JSON, is_json),
+            levels: mistakes.collect_errors(&LOG_OUTPUT_LEVEL, ScopeLevels::parse(text(&LOG_OUTPUT_LEVEL))),
+            callers: CallerScopes(owned_elements(text(&LOG_CALLER)).collect()),
         };
-        mistakes.collect_errors("log_stacktrace_level", ScopeLevels::parse(flags.log_stacktrace_level));
+        let traces = ScopeLevels::parse(text(&LOG_STACKTRACE_LEVEL));
+        mistakes.collect_errors(&LOG_STACKTRACE_LEVEL, traces);
         if mistakes.0.is_empty() { Ok(options) } else { Err(mistakes.0) }
     }
 
@@ -84,11 +61,7 @@ impl LogOptions {
 struct OptionErrors(Vec<String>);
 
 impl OptionErrors {
-    fn collect_error<T: Default>(&mut self, flag: &str, value: Result<T, String>) -> T {
-        self.collect_errors(flag, value.map_err(|mistake| vec![mistake]))
-    }
-
-    fn collect_errors<T: Default>(&mut self, flag: &str, value: Result<T, Vec<String>>) -> T {
+    fn collect_errors<T: Default>(&mut self, flag: &Flag, value: Result<T, Vec<String>>) -> T {
         value.unwrap_or_else(|mistakes| {
             self.0.extend(mistakes.into_iter().map(|mistake| format!("--{flag}: {mistake}")));
             T::default()
@@ -101,9 +74,9 @@ fn owned_elements(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Lines always go somewhere.
-fn log_targets(flags: &LogFlags<'_>) -> Vec<String> {
-    let file = Some(flags.log_rotate.to_owned()).filter(|path| !path.is_empty());
-    let named: Vec<String> = owned_elements(flags.log_target).chain(file).collect();
+fn log_targets(values: &FlagValues) -> Vec<String> {
+    let file = Some(values.flag_text(&LOG_ROTATE).to_owned()).filter(|path| !path.is_empty());
+    let named: Vec<String> = owned_elements(values.flag_text(&LOG_TARGET)).chain(file).collect();
     if named.is_empty() { vec!["stdout".to_owned()] } else { named }
 }
 

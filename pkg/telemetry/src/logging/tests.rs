@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use flags::{FlagStyle, ParseOutcome};
 use tracing::subscriber::with_default;
 
 use super::*;
@@ -20,11 +21,20 @@ fn noon() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_568_000)
 }
 
-fn logger(flags: &LogFlags<'_>) -> Logger {
-    Logger::with_clock(LogOptions::parse(flags).unwrap(), noon).unwrap()
+/// Options of a program that has these arguments.
+pub(crate) fn parse_arguments(arguments: &[&str]) -> Result<LogOptions, Vec<String>> {
+    let (style, arguments) = (FlagStyle { ignored: &[] }, arguments.iter().map(Into::into));
+    match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
+        ParseOutcome::Run(values) => LogOptions::parse(&values),
+        ParseOutcome::Help => panic!("help"),
+    }
 }
 
-/// A logger into a file, with the flags changed by the closure.
+fn logger(arguments: &[&str]) -> Logger {
+    Logger::with_clock(parse_arguments(arguments).unwrap(), noon).unwrap()
+}
+
+/// A logger into a file.
 struct Logged {
     logger: Logger,
     path: PathBuf,
@@ -32,12 +42,11 @@ struct Logged {
 }
 
 impl Logged {
-    fn with(change: impl FnOnce(&mut LogFlags<'_>)) -> Logged {
+    fn with(arguments: &[&str]) -> Logged {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut flags = LogFlags::default();
-        change(&mut flags);
-        let logger = logger(&LogFlags { log_target: path.to_str().unwrap(), ..flags });
+        let target = format!("--log_target={}", path.display());
+        let logger = logger(&[&[target.as_str()], arguments].concat());
         Logged { logger, path, _directory: directory }
     }
 
@@ -82,13 +91,12 @@ fn levels_are_read_as_istio_reads_them() {
 
 #[test]
 fn every_mistake_in_the_flags_is_told_with_its_flag() {
-    let flags = LogFlags {
-        log_as_json: "yes",
-        log_output_level: "cni:loud,a:b:info,:info,default:debug",
-        log_stacktrace_level: "INFO",
-        ..LogFlags::default()
-    };
-    let mistakes = LogOptions::parse(&flags).unwrap_err();
+    let mistakes = parse_arguments(&[
+        "--log_as_json=yes",
+        "--log_output_level=cni:loud,a:b:info,:info,default:debug",
+        "--log_stacktrace_level=INFO",
+    ]);
+    let mistakes = mistakes.unwrap_err();
     let flagged: Vec<&str> = mistakes.iter().map(|mistake| mistake.split_once(": ").unwrap().0).collect();
     assert_eq!(
         flagged,
@@ -109,15 +117,11 @@ fn every_mistake_in_the_flags_is_told_with_its_flag() {
 
 #[test]
 fn booleans_and_targets_are_read() {
-    let parse = |change: &dyn Fn(&mut LogFlags<'_>)| {
-        let mut flags = LogFlags::default();
-        change(&mut flags);
-        LogOptions::parse(&flags).unwrap()
-    };
     for (text, json) in
         [("true", true), ("1", true), ("T", true), ("false", false), ("", false), ("0", false)]
     {
-        assert_eq!(parse(&|flags| flags.log_as_json = text).json, json, "{text:?}");
+        let options = parse_arguments(&[&format!("--log_as_json={text}")]).unwrap();
+        assert_eq!(options.json, json, "{text:?}");
     }
     for (text, rotate, targets) in [
         ("stdout", "", &["stdout"][..]),
@@ -126,7 +130,8 @@ fn booleans_and_targets_are_read() {
         ("", "/var/log/x.log", &["/var/log/x.log"]),
         ("stdout", "/var/log/x.log", &["stdout", "/var/log/x.log"]),
     ] {
-        let options = parse(&|flags| (flags.log_target, flags.log_rotate) = (text, rotate));
+        let (target, rotate) = (format!("--log_target={text}"), format!("--log_rotate={rotate}"));
+        let options = parse_arguments(&[&target, &rotate]).unwrap();
         assert_eq!(options.targets, targets, "{text:?}, {rotate:?}");
     }
 }
@@ -151,7 +156,7 @@ fn text_lines_have_istios_columns() {
         ),
     ];
     for (record, expected) in table {
-        let logged = Logged::with(|_| ());
+        let logged = Logged::with(&[]);
         logged.logger.emit(record);
         assert_eq!(logged.text(), format!("2023-11-21T12:00:00.000000Z\t{expected}\n"));
     }
@@ -159,7 +164,7 @@ fn text_lines_have_istios_columns() {
 
 #[test]
 fn json_lines_have_istios_members() {
-    let logged = Logged::with(|flags| flags.log_as_json = "true");
+    let logged = Logged::with(&["--log_as_json=true"]);
     logged.logger.emit(&record(LogLevel::Warn, "cni", "a\nb", &[("pod", "x/y")]));
     logged.logger.emit(&record(LogLevel::Info, "default", "b", &[("level", "forged")]));
     let time = r#""time":"2023-11-21T12:00:00.000000Z""#;
@@ -172,7 +177,7 @@ fn json_lines_have_istios_members() {
 
 #[test]
 fn a_record_keeps_its_time_and_its_level_decides() {
-    let logged = Logged::with(|flags| flags.log_output_level = "cni:warn");
+    let logged = Logged::with(&["--log_output_level=cni:warn"]);
     let mut timed = record(LogLevel::Warn, "cni", "kept", &[]);
     timed.time = "2020-01-01T00:00:00.000000Z".to_owned();
     logged.logger.emit(&timed);
@@ -185,7 +190,7 @@ fn a_record_keeps_its_time_and_its_level_decides() {
 
 #[test]
 fn events_become_lines() {
-    let logged = Logged::with(|_| ());
+    let logged = Logged::with(&[]);
     with_default(logged.logger.subscriber(), || {
         tracing::info!(target: "default", "hello {}", "there");
         tracing::warn!(target: "install", pod = "a/b", count = 3, ok = true, kind = ?Some(1), shown = %Path::new("x").display(), "msg");
@@ -220,7 +225,7 @@ fn libraries_share_a_scope_that_is_silent_below_warn() {
     ] {
         assert_eq!(subscriber::event_scope(target), scope);
     }
-    let logged = Logged::with(|flags| flags.log_output_level = "debug,kube:warn");
+    let logged = Logged::with(&["--log_output_level=debug,kube:warn"]);
     with_default(logged.logger.subscriber(), || {
         tracing::info!("an event of a module path");
         tracing::warn!(target: "hyper::proto", "heard");
@@ -234,7 +239,7 @@ fn libraries_share_a_scope_that_is_silent_below_warn() {
 
 #[test]
 fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
-    let logged = Logged::with(|_| ());
+    let logged = Logged::with(&[]);
     let made = Cell::new(0);
     let say = || tracing::debug!(target: "install", value = { made.set(made.get() + 1); made.get() }, "told");
     with_default(logged.logger.subscriber(), || {
@@ -251,7 +256,7 @@ fn a_level_changes_at_run_time_and_a_silent_line_is_not_even_made() {
     });
     assert_eq!((made.get(), logged.text().lines().count()), (2, 2));
     assert_eq!(logged.logger.scope_levels(), [("default".to_owned(), OutputLevel::None)].into());
-    let levels = Logged::with(|flags| flags.log_output_level = "cni:error").logger.scope_levels();
+    let levels = Logged::with(&["--log_output_level=cni:error"]).logger.scope_levels();
     let expected = [("cni", OutputLevel::Error), ("default", OutputLevel::Info), ("kube", OutputLevel::None)];
     assert_eq!(levels, BTreeMap::from(expected.map(|(scope, level)| (scope.to_owned(), level))));
 }
@@ -274,7 +279,7 @@ fn what_is_not_printed_is_not_even_made() {
         fn exit(&self, _: &tracing::span::Id) {}
     }
     let _everything = tracing::Dispatch::new(Everything);
-    let logged = Logged::with(|flags| flags.log_output_level = "debug");
+    let logged = Logged::with(&["--log_output_level=debug"]);
     let made = Cell::new(0);
     let make = || made.replace(made.get() + 1);
     with_default(logged.logger.subscriber(), || {
@@ -292,7 +297,7 @@ fn the_caller_is_told_for_the_scopes_that_are_asked_for() {
     for (flag, install, default) in
         [("", false, false), ("install", true, false), ("x, default", false, true), ("all", true, true)]
     {
-        let logged = Logged::with(|flags| flags.log_caller = flag);
+        let logged = Logged::with(&[&format!("--log_caller={flag}")]);
         with_default(logged.logger.subscriber(), || {
             tracing::info!(target: "install", "one");
             tracing::info!(target: "default", "two");
@@ -306,7 +311,7 @@ fn the_caller_is_told_for_the_scopes_that_are_asked_for() {
 
 #[test]
 fn lines_of_many_threads_do_not_mix() {
-    let logged = Logged::with(|_| ());
+    let logged = Logged::with(&[]);
     let msg = "x".repeat(3000);
     thread::scope(|scope| {
         for _ in 0..8 {
@@ -324,7 +329,7 @@ fn lines_of_many_threads_do_not_mix() {
 
 #[test]
 fn the_last_lines_are_kept_and_no_more_than_fits() {
-    let logged = Logged::with(|_| ());
+    let logged = Logged::with(&[]);
     let line = |number: usize| {
         let text = format!("line {number} {}", "x".repeat(1000));
         record(LogLevel::Info, "default", &text, &[])

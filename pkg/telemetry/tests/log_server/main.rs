@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use flags::{FlagStyle, ParseOutcome};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use telemetry::log_server::{LogMetrics, LogServer, LogServerError};
-use telemetry::logging::{LogFlags, LogOptions, Logger, OutputLevel};
+use telemetry::logging::{LogOptions, Logger, OutputLevel};
 use telemetry::metrics::render;
 use tokio::sync::oneshot;
 use wire::{LogLevel, LogRecord};
@@ -29,6 +30,15 @@ struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Options of a program that has these arguments.
+fn parse_arguments(arguments: &[&str]) -> LogOptions {
+    let (style, arguments) = (FlagStyle { ignored: &[] }, arguments.iter().map(Into::into));
+    match flags::parse(flags::LOGGING, style, arguments, |_| None).unwrap() {
+        ParseOutcome::Run(values) => LogOptions::parse(&values).unwrap(),
+        ParseOutcome::Help => panic!("help"),
+    }
+}
+
 impl Server {
     fn start() -> Server {
         Self::at_level("default:info")
@@ -38,13 +48,9 @@ impl Server {
     fn at_level(level: &str) -> Server {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        let flags = LogFlags {
-            log_target: log.to_str().unwrap(),
-            log_as_json: "true",
-            log_output_level: level,
-            ..LogFlags::default()
-        };
-        let logger = Logger::open(LogOptions::parse(&flags).unwrap()).unwrap();
+        let target = format!("--log_target={}", log.display());
+        let level = format!("--log_output_level={level}");
+        let logger = Logger::open(parse_arguments(&[&target, "--log_as_json", &level])).unwrap();
         let server = LogServer::bind(&directory.path().join("log.sock")).unwrap();
         let mut registry = Registry::default();
         let metrics = LogMetrics::register(&mut registry);

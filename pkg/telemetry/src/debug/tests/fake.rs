@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use tower_service::Service as _;
 
 use super::super::*;
-use crate::logging::{LogFlags, LogOptions};
+use crate::logging::tests::parse_arguments;
 
 /// Counts what it is asked.
 #[derive(Default)]
@@ -126,8 +126,7 @@ pub(super) const BUILD: BuildInfo = BuildInfo {
 
 /// A logger that writes nowhere that matters.
 pub(super) fn logger() -> Logger {
-    let options = LogOptions::parse(&LogFlags { log_target: "/dev/null", ..LogFlags::default() });
-    Logger::open(options.unwrap()).unwrap()
+    Logger::open(parse_arguments(&["--log_target=/dev/null"]).unwrap()).unwrap()
 }
 
 pub(super) fn router(fake: &Arc<Fake>) -> Router {

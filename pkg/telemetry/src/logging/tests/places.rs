@@ -8,10 +8,9 @@ use super::*;
 
 #[test]
 fn a_target_that_cannot_be_opened_is_named() {
-    let missing = LogFlags { log_target: "/nonexistent/x.log", ..LogFlags::default() };
-    let below_a_file = LogFlags { log_rotate: "/dev/null/x.log", ..LogFlags::default() };
-    for (flags, name) in [(missing, "/nonexistent/x.log"), (below_a_file, "/dev/null/x.log")] {
-        let error = Logger::open(LogOptions::parse(&flags).unwrap()).map(drop).unwrap_err();
+    for (flag, name) in [("log_target", "/nonexistent/x.log"), ("log_rotate", "/dev/null/x.log")] {
+        let options = parse_arguments(&[&format!("--{flag}={name}")]).unwrap();
+        let error = Logger::open(options).map(drop).unwrap_err();
         assert!(error.to_string().starts_with(&format!("cannot open the log {name}: ")), "{error}");
     }
 }
@@ -20,8 +19,7 @@ fn a_target_that_cannot_be_opened_is_named() {
 fn a_full_disk_loses_lines_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let good = directory.path().join("good");
-    let targets = format!("/dev/full,{}", good.display());
-    let logger = logger(&LogFlags { log_target: &targets, ..LogFlags::default() });
+    let logger = logger(&[&format!("--log_target=/dev/full,{}", good.display())]);
     logger.emit(&record(LogLevel::Info, "", "one", &[]));
     logger.emit(&record(LogLevel::Info, "", "two", &[]));
     assert_eq!(logger.dropped_lines(), 2);

@@ -3,10 +3,7 @@ use super::*;
 
 #[test]
 fn scopes_are_listed_with_what_they_print() {
-    let logged = Logged::with(|flags| {
-        flags.log_output_level = "warn,zds:debug,validation:error";
-        flags.log_caller = "cni";
-    });
+    let logged = Logged::with(&["--log_output_level=warn,zds:debug,validation:error", "--log_caller=cni"]);
     let told: Vec<(String, OutputLevel, bool)> =
         logged.logger.scopes().into_iter().map(|scope| (scope.name, scope.level, scope.callers)).collect();
     let expected = [
@@ -26,7 +23,7 @@ fn scopes_are_listed_with_what_they_print() {
 
 #[test]
 fn a_level_is_changed_by_name_and_mistakes_change_nothing() {
-    let logged = Logged::with(|_| ());
+    let logged = Logged::with(&[]);
     let logger = &logged.logger;
     assert_eq!(logger.change_level("cni-agent", "debug"), Ok(Debug));
     let levels = ["install", "ambient", "repair", "zds", "cni"].map(|scope| logger.level_of(scope).as_str());
