@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::{ContainerId, PodUid};
+use model::PodUid;
 
 use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, names};
 
@@ -10,19 +10,16 @@ use crate::{CniError, ErrorCode, K8sNamespace, K8sPodName, NameError, names};
 pub const MAX_ARGS: usize = 16 * 1024;
 
 /// The parsed `CNI_ARGS` (Istio 1.20; CNI spec 1.1.0, section 2: "alphanumeric key-value pairs separated by semicolons").
-/// An empty value counts as absent. Of a key that comes twice the last one holds.
+/// An empty value counts as absent. Of a key that comes twice the last one holds. `IP` and `K8S_POD_INFRA_CONTAINER_ID` are
+/// known, and not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
     /// `IgnoreUnknown`: keys that we do not know are no error.
     pub ignore_unknown: bool,
-    /// `IP`: an address that the caller wishes.
-    pub ip: Option<IpAddr>,
     /// `K8S_POD_NAME`.
     pub pod_name: Option<K8sPodName>,
     /// `K8S_POD_NAMESPACE`.
     pub pod_namespace: Option<K8sNamespace>,
-    /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, not checked.
-    pub infra_container_id: Option<ContainerId>,
     /// `K8S_POD_UID`: at most 128 alphanumerics, `-`, `.` and `_`, the first of them an alphanumeric.
     pub pod_uid: Option<PodUid>,
 }
@@ -59,12 +56,10 @@ impl CniArgs {
     fn set_field(&mut self, key: &str, value: &str) -> Result<bool, CniError> {
         match key {
             "IgnoreUnknown" => self.ignore_unknown = parse_bool(key, value)?,
-            "IP" => self.ip = parse_address(key, value)?,
+            "IP" => check_address(key, value)?, // an address that the caller wishes, for other plugins
             "K8S_POD_NAME" => self.pod_name = parse_name(key, value, K8sPodName::new)?,
             "K8S_POD_NAMESPACE" => self.pod_namespace = parse_name(key, value, K8sNamespace::new)?,
-            "K8S_POD_INFRA_CONTAINER_ID" => {
-                self.infra_container_id = Some(value.into()).filter(|id: &ContainerId| !id.is_empty());
-            }
+            "K8S_POD_INFRA_CONTAINER_ID" => {} // that is CNI_CONTAINERID
             "K8S_POD_UID" => self.pod_uid = parse_name(key, value, names::pod_uid)?,
             _ => return Ok(false),
         }
@@ -94,14 +89,11 @@ fn parse_bool(key: &str, value: &str) -> Result<bool, CniError> {
     }
 }
 
-fn parse_address(key: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
-    if value.is_empty() {
-        return Ok(None);
+fn check_address(key: &str, value: &str) -> Result<(), CniError> {
+    if value.is_empty() || value.parse::<IpAddr>().is_ok() {
+        return Ok(());
     }
-    value
-        .parse()
-        .map(Some)
-        .map_err(|_| invalid_args(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
+    Err(invalid_args(format!("CNI_ARGS key {key}: {:?} is no IP address", quote_value(value))))
 }
 
 fn parse_name<T>(
@@ -143,10 +135,8 @@ mod tests {
             pairs.rotate_left(1);
             let args = CniArgs::parse(&pairs.join(";")).unwrap();
             assert!(args.ignore_unknown);
-            assert_eq!(args.ip, Some("fd00::7".parse().unwrap()));
             assert_eq!(args.pod_name.unwrap().as_str(), "web-0");
             assert_eq!(args.pod_namespace.unwrap().as_str(), "default");
-            assert_eq!(args.infra_container_id, Some("abc".into()));
             assert_eq!(args.pod_uid.unwrap().as_str(), "bd297e08-a2ff-4901-a03f-b480179928cd");
         }
     }

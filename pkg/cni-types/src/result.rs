@@ -11,7 +11,8 @@ use crate::json::{InvalidMember, ObjectFields};
 use crate::version::ResultShape;
 use crate::{CniError, CniIfName, CniVersion, ErrorCode};
 
-/// A result of any version, in the words of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success").
+/// A result of any version, as far as we need it, in the words of 1.1.0 (CNI spec 1.1.0, section 5, "ADD Success"). Other
+/// members that the specification has are checked, and not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniResult {
     /// `interfaces`; none before 0.3.0.
@@ -20,8 +21,6 @@ pub struct CniResult {
     pub ips: Vec<IpConfig>,
     /// `routes`.
     pub routes: Vec<CniRoute>,
-    /// `dns`.
-    pub dns: CniDns,
 }
 
 /// An interface that was made.
@@ -29,16 +28,6 @@ pub struct CniResult {
 pub struct Interface {
     /// `name`; may be empty, plugins are sloppy.
     pub name: String,
-    /// `mac`, as given.
-    pub mac: Option<String>,
-    /// `mtu` in bytes (1.1.0).
-    pub mtu: Option<u32>,
-    /// `sandbox`: the netns path of the container; none for an interface of the host.
-    pub sandbox: Option<String>,
-    /// `socketPath` (1.1.0).
-    pub socket_path: Option<String>,
-    /// `pciID` (1.1.0).
-    pub pci_id: Option<String>,
 }
 
 /// An address that was given to an interface.
@@ -46,8 +35,6 @@ pub struct Interface {
 pub struct IpConfig {
     /// `address` (before 0.3.0 `ip`).
     pub address: IpNet,
-    /// `gateway`.
-    pub gateway: Option<IpAddr>,
     /// `interface`: index into `interfaces`, as given: it may be out of range.
     pub interface: Option<i64>,
 }
@@ -57,21 +44,6 @@ pub struct IpConfig {
 pub struct CniRoute {
     /// `dst`.
     pub dst: IpNet,
-    /// `gw`.
-    pub gw: Option<IpAddr>,
-}
-
-/// Name service settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CniDns {
-    /// `nameservers`, as given.
-    pub nameservers: Vec<String>,
-    /// `domain`.
-    pub domain: Option<String>,
-    /// `search`.
-    pub search: Vec<String>,
-    /// `options`.
-    pub options: Vec<String>,
 }
 
 impl CniResult {
@@ -147,11 +119,10 @@ pub fn empty_result(version: CniVersion) -> String {
 }
 
 fn parse_result(fields: &ObjectFields<'_>, shape: ResultShape) -> Result<CniResult, InvalidMember> {
-    let dns = match fields.object_member("dns")? {
-        Some(fields) => parse_dns(&fields)?,
-        None => CniDns::default(),
-    };
-    let mut result = CniResult { dns, ..CniResult::default() };
+    if let Some(dns) = fields.object_member("dns")? {
+        check_dns(&dns)?;
+    }
+    let mut result = CniResult::default();
     if shape == ResultShape::Ip4Ip6 {
         for key in ["ip4", "ip6"] {
             if let Some(ip) = fields.object_member(key)? {
@@ -176,35 +147,32 @@ fn parse_list<T>(
 }
 
 fn parse_interface(fields: &ObjectFields<'_>) -> Result<Interface, InvalidMember> {
-    Ok(Interface {
-        name: fields.text_member("name")?.unwrap_or_default(),
-        mac: fields.text_member("mac")?,
-        mtu: fields.decode_member("mtu")?,
-        sandbox: fields.text_member("sandbox")?,
-        socket_path: fields.text_member("socketPath")?,
-        pci_id: fields.text_member("pciID")?,
-    })
+    let name = fields.text_member("name")?.unwrap_or_default();
+    fields.text_member("mac")?;
+    fields.decode_member::<u32>("mtu")?;
+    for key in ["sandbox", "socketPath", "pciID"] {
+        fields.text_member(key)?;
+    }
+    Ok(Interface { name })
 }
 
 fn ip_config(fields: &ObjectFields<'_>, address: &str) -> Result<IpConfig, InvalidMember> {
-    Ok(IpConfig {
-        address: parse_prefix(fields, address)?,
-        gateway: parse_gateway(fields, "gateway")?,
-        interface: fields.decode_member("interface")?,
-    })
+    let address = parse_prefix(fields, address)?;
+    check_gateway(fields, "gateway")?;
+    Ok(IpConfig { address, interface: fields.decode_member("interface")? })
 }
 
 fn parse_route(fields: &ObjectFields<'_>) -> Result<CniRoute, InvalidMember> {
-    Ok(CniRoute { dst: parse_prefix(fields, "dst")?, gw: parse_gateway(fields, "gw")? })
+    let dst = parse_prefix(fields, "dst")?;
+    check_gateway(fields, "gw")?;
+    Ok(CniRoute { dst })
 }
 
-fn parse_dns(fields: &ObjectFields<'_>) -> Result<CniDns, InvalidMember> {
-    Ok(CniDns {
-        nameservers: fields.text_list("nameservers")?,
-        domain: fields.text_member("domain")?,
-        search: fields.text_list("search")?,
-        options: fields.text_list("options")?,
-    })
+fn check_dns(fields: &ObjectFields<'_>) -> Result<(), InvalidMember> {
+    fields.text_list("nameservers")?;
+    fields.text_member("domain")?;
+    fields.text_list("search")?;
+    fields.text_list("options").map(drop)
 }
 
 fn parse_prefix(fields: &ObjectFields<'_>, key: &str) -> Result<IpNet, InvalidMember> {
@@ -219,11 +187,13 @@ fn shorten_text(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-fn parse_gateway(fields: &ObjectFields<'_>, key: &str) -> Result<Option<IpAddr>, InvalidMember> {
-    let parse = |text: String| {
-        text.parse().map_err(|_| fields.member_error(key, format!("{text:?} is no IP address")))
-    };
-    fields.text_member(key)?.map(parse).transpose()
+fn check_gateway(fields: &ObjectFields<'_>, key: &str) -> Result<(), InvalidMember> {
+    match fields.text_member(key)? {
+        Some(text) if text.parse::<IpAddr>().is_err() => {
+            Err(fields.member_error(key, format!("{text:?} is no IP address")))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
