@@ -33,7 +33,9 @@ flags::flag_table!(
     ISTIO_INBOUND_TPROXY_ROUTE_TABLE = Flag::value("133", "routing table of TPROXY").short('r'),
     DRY_RUN = Flag::switch("only print what would be done").short('n'),
     IPTABLES_TRACE_LOGGING = Flag::switch("add NFLOG rules (group 1337)"),
-    RESTORE_FORMAT = Flag::switch_on("with --dry-run, print one iptables-restore instead of one command per rule").short('f'),
+    RESTORE_FORMAT =
+        Flag::switch_on("with --dry-run, print one iptables-restore instead of one command per rule")
+            .short('f'),
     IPTABLES_PROBE_PORT = Flag::value("15002", "port that the validation calls"),
     PROBE_TIMEOUT = Flag::value("5s", "how long the validation tries"),
     SKIP_RULE_APPLY = Flag::switch("change nothing"),

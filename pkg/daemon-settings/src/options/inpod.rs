@@ -32,8 +32,10 @@ flags::flag_table!(
     ),
     AMBIENT_IPV6 = Flag::switch_on("also capture IPv6"),
     EXCLUDE_NAMESPACES = Flag::value("", "comma-separated namespaces whose pods are never captured"),
-    HOST_PROBE_SNAT_IP =
-        Flag::value("169.254.7.127", "source address of the node's probes of captured pods, IPv4; detect: by the node's routes"),
+    HOST_PROBE_SNAT_IP = Flag::value(
+        "169.254.7.127",
+        "source address of the node's probes of captured pods, IPv4; detect: by the node's routes"
+    ),
     HOST_PROBE_SNAT_IPV6 = Flag::value(
         "fd16:9254:7127:1337:ffff:ffff:ffff:ffff",
         "source address of the node's probes of captured pods, IPv6; detect: by the node's routes"
