@@ -19,7 +19,7 @@ impl Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// Its number as people write it, 4 or 6.
+    /// Returns the number of the version of IP, 4 or 6.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
