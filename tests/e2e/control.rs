@@ -24,6 +24,11 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    /// Those of a sandbox.
+    pub(crate) fn new(programs: PathBuf, images: PathBuf) -> Self {
+        Self { programs, images, work: "/run/e2e".into() }
+    }
+
     /// Version of Kubernetes, as its programs report it: `Kubernetes v1.34.4`.
     pub(crate) fn kubernetes(&self) -> String {
         let output = Command::new(self.programs.join("kubelet")).arg("--version").output();

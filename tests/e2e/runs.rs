@@ -1,6 +1,8 @@
 //! What is played on which node.
 
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::agent::Agent;
@@ -21,6 +23,8 @@ use crate::runtime_restart;
 use crate::scenarios::{self, Pods};
 use crate::tour::tour;
 use crate::verdict::{Outcome, Played, to_play_again};
+use serde_json::{Value, json};
+
 use crate::ztunnel::{self, CaptureState};
 
 pub(crate) const MODE: &str = "istio.io/dataplane-mode";
@@ -28,7 +32,7 @@ pub(crate) const SHOP: &str = "shop";
 pub(crate) const MESH: &str = "mesh";
 
 /// A part of the test, with a cluster of its own.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All that is played with a container runtime.
     Runtime(Runtime),
@@ -49,30 +53,30 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Parts that the shortest path through everything takes.
-    pub(crate) const SHORT: [Self; 8] = [
-        Self::Runtime(Runtime::Containerd1),
-        Self::Runtime(Runtime::Containerd2),
-        Self::Charts,
-        Self::Restart(Runtime::Crio),
-        Self::Multus,
-        Self::Registry,
-        Self::Canary,
-        Self::Chains,
+    /// All parts, by the names that `hack/e2e` has for them.
+    const NAMES: [(&str, Self); 11] = [
+        ("1.6", Self::Runtime(Runtime::Containerd1)),
+        ("2", Self::Runtime(Runtime::Containerd2)),
+        ("charts", Self::Charts),
+        ("crio", Self::Runtime(Runtime::Crio)),
+        ("crio-infra", Self::Runtime(Runtime::CrioInfra)),
+        ("crio-restart", Self::Restart(Runtime::Crio)),
+        ("tour", Self::Tour),
+        ("multus", Self::Multus),
+        ("registry", Self::Registry),
+        ("canary", Self::Canary),
+        ("chains", Self::Chains),
     ];
-    /// All parts but the tour.
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Runtime(Runtime::Containerd1),
-        Self::Runtime(Runtime::Containerd2),
-        Self::Charts,
-        Self::Runtime(Runtime::Crio),
-        Self::Runtime(Runtime::CrioInfra),
-        Self::Restart(Runtime::Crio),
-        Self::Multus,
-        Self::Registry,
-        Self::Canary,
-        Self::Chains,
-    ];
+
+    /// Returns the part of this name. Panics if there is none.
+    pub(crate) fn named(name: &str) -> Self {
+        let named = Self::NAMES.into_iter().find(|(known, _)| *known == name);
+        named.unwrap_or_else(|| panic!("no part {name} here: see hack/e2e")).1
+    }
+
+    fn name(self) -> &'static str {
+        Self::NAMES.into_iter().find(|(_, part)| *part == self).expect("each part is named").0
+    }
 }
 
 pub(crate) type Play = fn(&mut Fixture, &Places, &Agent);
@@ -169,25 +173,41 @@ impl Entry {
     }
 }
 
-/// Plays all entries of the parts, or only those on the shortest path, and once more those that failed. Headlines have the time since
-/// `start`.
-pub(crate) fn play(places: &Places, parts: &[Part], short: bool, start: Instant) -> Vec<Played> {
-    let (mut entries, mut played) = (Vec::new(), Vec::new());
-    let kubernetes = places.kubernetes();
-    for part in parts {
-        // Entries of a part that need the same node have one cluster, as long as all is well.
-        let mut cluster: Option<Fixture> = None;
-        for entry in part.entries().into_iter().filter(|entry| !(short && entry.is_extra)) {
-            cluster =
-                cluster.filter(|fixture| (fixture.machine.runtime, fixture.machine.network) == entry.node);
-            let first = attempt(places, &entry, &mut cluster, start);
-            played.push(Played { name: format!("{kubernetes}, {}", entry.name), first, again: None });
-            entries.push(entry);
-        }
+/// Plays all entries of a part, or only those on the shortest path, and writes what came of each to a file, for [`conclude`].
+pub(crate) fn play(places: &Places, part: Part, short: bool, result: &Path) {
+    let (start, kubernetes) = (Instant::now(), places.kubernetes());
+    // Entries that need the same node have one cluster, as long as all is well.
+    let mut cluster: Option<Fixture> = None;
+    let mut played = Vec::new();
+    for (index, entry) in part.entries().iter().enumerate().filter(|(_, entry)| !(short && entry.is_extra)) {
+        cluster = cluster.filter(|fixture| (fixture.machine.runtime, fixture.machine.network) == entry.node);
+        let Outcome { passed, failed } = attempt(places, entry, &mut cluster, start);
+        played.push(json!({
+            "name": format!("{kubernetes}, {}", entry.name), "passed": passed, "failed": failed,
+            "programs": places.programs, "part": part.name(), "index": index,
+        }));
     }
+    fs::write(result, Value::from(played).to_string()).expect("cannot write what came of it");
+}
+
+/// Plays once more, alone, what failed when all parts were played, and returns all, in the order of the files that these wrote.
+pub(crate) fn conclude(images: &Path, results: &[PathBuf]) -> Vec<Played> {
+    let start = Instant::now();
+    let read =
+        |file: &PathBuf| serde_json::from_slice::<Vec<Value>>(&fs::read(file).expect("cannot read a result"));
+    let all: Vec<Value> = results.iter().flat_map(|file| read(file).expect("a result is a list")).collect();
+    let texts =
+        |value: &Value| serde_json::from_value::<Vec<String>>(value.clone()).expect("claims are texts");
+    let number = |value: &Value| usize::try_from(value.as_u64().expect("a number")).expect("a small one");
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let outcome = |one: &Value| Outcome { passed: number(&one["passed"]), failed: texts(&one["failed"]) };
+    let first = |one: &Value| Played { name: text(&one["name"]), first: outcome(one), again: None };
+    let mut played: Vec<Played> = all.iter().map(first).collect();
     for index in to_play_again(&played) {
         Checks::new(start).chapter(format!("once more, alone: {}", played[index].name));
-        played[index].again = Some(attempt(places, &entries[index], &mut None, start));
+        let places = Places::new(text(&all[index]["programs"]).into(), images.to_owned());
+        let entry = &Part::named(&text(&all[index]["part"])).entries()[number(&all[index]["index"])];
+        played[index].again = Some(attempt(&places, entry, &mut None, start));
     }
     played
 }
