@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ pub(super) struct Fixture {
     api: &'static ApiServer,
     pub(super) kubelet: SimulatedKubelet,
     files: TempDir,
+    /// How many were made: each has a kubeconfig of its own.
+    commands: AtomicUsize,
 }
 
 impl Fixture {
@@ -109,7 +112,7 @@ impl Fixture {
         });
         api.admin().create(&format!("/apis/networking.k8s.io/v1/namespaces/{MESH}/networkpolicies"), &policy);
         grant(api);
-        Self { api, kubelet, files: TempDir::new().unwrap() }
+        Self { api, kubelet, files: TempDir::new().unwrap(), commands: AtomicUsize::new(0) }
     }
 
     pub(super) fn directory(&self) -> &Path {
@@ -143,7 +146,8 @@ impl Fixture {
     }
 
     fn command(&self, auth: &Auth, words: &[&str]) -> Command {
-        let file = self.files.path().join("kubeconfig");
+        let file =
+            self.files.path().join(format!("kubeconfig-{}", self.commands.fetch_add(1, Ordering::Relaxed)));
         fs::write(&file, self.api.kubeconfig(auth)).unwrap();
         let mut command = Command::new(binary("millrace"));
         command.args(words).arg("--kubeconfig").arg(&file);
