@@ -29,7 +29,7 @@ use rustix::{
 use crate::{
     client,
     client::FetchError,
-    probe_source::{MOST_PODS, in_node, observe_sources, pod_netns},
+    probe_source::{MOST_PODS, PodNetns, in_node, observe_sources, pod_netns},
 };
 
 /// Files of control groups of version 2 and 1.
@@ -111,8 +111,11 @@ fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
         Ok(TablesInUse { legacy_chains, has_legacy_tool: firewall::has_legacy_tool() })
     })));
     if let Some(chosen) = ambient.agent.capture.in_pod() {
-        facts.push(PreflightFact::PodNumbers(taken_numbers(settings, &chosen.within_kernel())));
-        facts.push(PreflightFact::ProbeSources(probe_sources(settings, &chosen.within_kernel())));
+        let (pods, kernel) = (pod_netns(settings), chosen.within_kernel());
+        let pods = || pods.as_deref().map_err(Clone::clone);
+        facts.push(PreflightFact::PodNumbers(pods().and_then(|pods| taken_numbers(pods, &kernel))));
+        facts
+            .push(PreflightFact::ProbeSources(pods().and_then(|pods| probe_sources(ambient, pods, &kernel))));
         facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
     }
     facts
@@ -145,10 +148,9 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
 }
 
 /// Looks into pods that run, as far as they are not captured. What cannot be examined in one is unknown unless others show something.
-fn taken_numbers(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
-    let pods = pod_netns(settings)?;
+fn taken_numbers(pods: &[PodNetns], chosen: &InPodConfig) -> Observed<(usize, Vec<String>)> {
     let (mut examined, mut taken, mut failure) = (0, Vec::new(), None);
-    for (path, netns) in &pods {
+    for (path, netns) in pods {
         if examined == MOST_PODS {
             break;
         }
@@ -164,8 +166,12 @@ fn taken_numbers(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<(u
     failure.filter(|_| taken.is_empty()).map_or(Ok((examined, taken)), Err)
 }
 
-fn probe_sources(settings: &DaemonSettings, chosen: &InPodConfig) -> Observed<ProbeSources> {
-    let routes = observe_sources(settings)?.into_iter().collect::<BTreeSet<_>>();
+fn probe_sources(
+    ambient: &AmbientOptions,
+    pods: &[PodNetns],
+    chosen: &InPodConfig,
+) -> Observed<ProbeSources> {
+    let routes = observe_sources(ambient, pods)?.into_iter().collect::<BTreeSet<_>>();
     let used = chosen.captured_families();
     let (used, detected) =
         (used.iter(), used.iter().filter(|family| chosen.detected_probes.contains(family)));

@@ -19,18 +19,20 @@ use crate::{sidecar::NetnsPaths, standalone::open_node};
 /// Pods that are looked into: what the network does for one, it does for others.
 pub(crate) const MOST_PODS: usize = 64;
 
+/// The network namespace of a pod, and where it is mounted.
+pub(crate) type PodNetns = (PathBuf, Netns);
+
 /// Replaces sources of probes that are to be detected with the addresses from which the node reaches most of its pods. Returns each
 /// of these families with its source, or why it could not be detected, so that Istio's stays.
 pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Observed<IpAddr>)> {
-    let Some(chosen) = settings.ambient.as_ref().and_then(|ambient| ambient.agent.capture.in_pod()) else {
-        return Vec::new();
-    };
+    let Some(ambient) = &settings.ambient else { return Vec::new() };
+    let Some(chosen) = ambient.agent.capture.in_pod() else { return Vec::new() };
     let mut families = chosen.within_kernel().captured_families();
     families.retain(|family| chosen.detected_probes.contains(family));
     if families.is_empty() {
         return Vec::new();
     }
-    let sources = observe_sources(settings);
+    let sources = pod_netns(settings).and_then(|pods| observe_sources(ambient, &pods));
     let source_for = |family| {
         let found = most_frequent(sources.as_ref().map_err(Clone::clone)?, family);
         found.ok_or_else(|| format!("the node has no {family} route to a pod that runs"))
@@ -50,9 +52,7 @@ pub fn detect_probe_sources(settings: &mut DaemonSettings) -> Vec<(Family, Obser
 }
 
 /// Returns from which addresses the node reaches its pods: of each pod, each address once, because a pod may give itself any number.
-pub(crate) fn observe_sources(settings: &DaemonSettings) -> Observed<Vec<IpAddr>> {
-    let Some(ambient) = &settings.ambient else { return Ok(Vec::new()) };
-    let pods = pod_netns(settings)?;
+pub(crate) fn observe_sources(ambient: &AmbientOptions, pods: &[PodNetns]) -> Observed<Vec<IpAddr>> {
     let pods = pods.iter().take(MOST_PODS);
     let pods: Vec<_> = pods.map(|(_, netns)| ::inpod::netns_addresses(netns).unwrap_or_default()).collect();
     in_node(ambient, || {
@@ -66,7 +66,7 @@ pub(crate) fn observe_sources(settings: &DaemonSettings) -> Observed<Vec<IpAddr>
 }
 
 /// Returns the network namespaces of the node's pods, as far as they are seen here.
-pub(crate) fn pod_netns(settings: &DaemonSettings) -> Observed<Vec<(PathBuf, Netns)>> {
+pub(crate) fn pod_netns(settings: &DaemonSettings) -> Observed<Vec<PodNetns>> {
     let places = NetnsPaths {
         netns_directory: settings.netns_directory.clone(),
         proc: Some(settings.host_proc.clone()),
