@@ -310,7 +310,10 @@ pub fn release_pod(call: &PluginCall, log: &mut CallLog) {
     }
     let ips = offline_enrol::pod_addresses(call).unwrap_or_default();
     let request = agent::request_for_call(CniVerb::Del, call, ips.clone());
-    let done = match AgentClient::new(call.conf.agent_socket.as_deref()).send_request(&request, None) {
+    // By which the agent knows the sandbox of a pod whose ADD no agent received.
+    let netns = call.environment.netns.as_ref().and_then(|path| Netns::open(path.as_path()).ok());
+    let agent = AgentClient::new(call.conf.agent_socket.as_deref());
+    let done = match agent.send_request(&request, netns.as_ref()) {
         Ok(answer) => answer.error.map_or(Ok(()), Err),
         // Without a UID nothing tells whose the addresses are by now; the agent will see.
         Err(_) if ips.is_empty() || request.uid.is_empty() => Ok(()),

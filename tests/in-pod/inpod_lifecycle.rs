@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use kit::{
     Echo, InpodOptions, InpodZtunnel, Live, LiveConnections, Netns, NodeOptions, Pod, Proto, UplinkWatch,
+    WorkloadState,
 };
+use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{MESH, Peer};
+use crate::fixtures::ambient::{MESH, PLAIN, Peer};
 use crate::fixtures::inpod::InPod;
 
 const OUTSIDE: u16 = 9000;
@@ -58,7 +60,7 @@ fn a_rollout_with_overlap_breaks_nothing_and_lets_nothing_out() {
             let _ = new.wait_seen(|seen| seen.src.ip() == late.ip(v6));
         }
         drop_pod(&mut fixture, late, &name);
-        let _ = new.wait_for_state(&ended_uid(&new, &one, &two), kit::WorkloadState::Gone);
+        let _ = new.wait_for_state(&ended_uid(&new, &one, &two), WorkloadState::Gone);
         ended.push(std::mem::replace(&mut old, new));
     }
     let reports = [inner.finish(), outer.finish()];
@@ -145,7 +147,7 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
             [&one, &two, &joining].iter().all(|peer| fixture.is_ruled(peer))
         });
         for peer in [&one, &two] {
-            assert_eq!(ztunnel.workload(&peer.sandbox.pod.uid).unwrap().state, kit::WorkloadState::Up);
+            assert_eq!(ztunnel.workload(&peer.sandbox.pod.uid).unwrap().state, WorkloadState::Up);
         }
         let mut manifest = joining.sandbox.manifest();
         manifest["metadata"]["labels"] = serde_json::json!({"istio.io/dataplane-mode": "none"});
@@ -153,7 +155,7 @@ fn an_agent_that_is_killed_at_any_moment_is_adopted_by_the_next() {
         std::thread::sleep(Duration::from_millis(round * 4)); // the same for the way out
         fixture.restart();
         fixture.eventually("it is let go", |_| fixture.is_bare(&joining));
-        let _ = ztunnel.wait_for_state(&joining.sandbox.pod.uid, kit::WorkloadState::Gone);
+        let _ = ztunnel.wait_for_state(&joining.sandbox.pod.uid, WorkloadState::Gone);
         inner.wait_round();
         outer.wait_round();
         fixture.manifests.remove_pod(MESH, &name);
@@ -263,4 +265,62 @@ fn a_ztunnel_that_runs_in_no_ztunnel_pod_is_counted_and_takes_no_new_pod() {
     assert!(!taken, "{:?}", stranger.messages());
     stranger.kill();
     fixture.daemon().wait_for("it is gone", |daemon| daemon.metric(unknown) == Some(0.0));
+}
+
+/// A runtime removes what is left of a sandbox long after the sandbox has ended, and calls DEL for it again.
+#[test]
+fn the_del_of_an_earlier_sandbox_ends_no_pod_that_joined_later() {
+    let mut fixture = InPod::new(&[]);
+    let ztunnel = fixture.ztunnel("ztunnel-a", options());
+    let _outside = Echo::tcp(fixture.node.outside(), OUTSIDE);
+    let peer = fixture.running_pod(PLAIN, "app");
+    fixture.manifests.put_namespace(PLAIN, &[("istio.io/dataplane-mode", "ambient")]);
+    fixture.wait_served(&ztunnel, &peer);
+    let conflist = fixture.node.conflist(&[fixture.plugin()]);
+    let earlier = Pod { container_id: "e".repeat(64), ..peer.sandbox.pod.clone() };
+    let mut served = |fixture: &mut InPod, when: &str| {
+        let _ = fixture.node.runtime().del(&conflist, &earlier, "", &Value::Null).unwrap();
+        // It is told of the next pod after whatever that DEL led to.
+        let next = fixture.mesh_pod(when);
+        fixture.wait_served(&ztunnel, &next);
+        let state = ztunnel.workload(&peer.sandbox.pod.uid).map(|workload| workload.state);
+        assert_eq!(state, Some(WorkloadState::Up), "{when}: {:?}", ztunnel.messages());
+        let _ = peer.tcp(SocketAddr::new(fixture.node.outside_ip(false), OUTSIDE)).unwrap();
+    };
+    served(&mut fixture, "running");
+    fixture.restart();
+    ztunnel.wait_for_snapshots(2);
+    let mut manifest = peer.sandbox.manifest();
+    manifest["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    fixture.manifests.put_pod(&manifest);
+    served(&mut fixture, "terminating");
+    // Its own sandbox is known by its network namespace.
+    let (runtime, sandbox) = (fixture.node.runtime(), &peer.sandbox);
+    let _ = runtime.del(&conflist, &sandbox.pod, &sandbox.netns_path(), &sandbox.result).unwrap();
+    let _ = ztunnel.wait_for_state(&sandbox.pod.uid, WorkloadState::Gone);
+}
+
+#[test]
+fn an_acknowledgement_ends_with_the_ztunnel_that_gave_it() {
+    let mut fixture = InPod::new(&[]);
+    let mut ztunnel = fixture.ztunnel("ztunnel-a", options());
+    let _peer = fixture.mesh_pod("one");
+    let shown = |fixture: &InPod| {
+        let state = fixture.container.exec(&["state", "-o", "json"]).stdout;
+        let state: Value = serde_json::from_slice(&state).unwrap();
+        let pods = state["pods"].as_array().unwrap();
+        pods.iter().find(|pod| pod["name"] == "one").map(|pod| pod["capture"].clone())
+    };
+    fixture.within(Duration::from_secs(20), "it is captured", |fixture| {
+        shown(fixture) == Some("captured".into())
+    });
+    ztunnel.kill();
+    let silent = InpodOptions { mute: true, ..options() };
+    let silent = InpodZtunnel::start(&fixture.node, "ztunnel-b", &fixture.socket(), silent);
+    fixture.processes.add(&silent.pod().pod.uid, &silent.pod().netns);
+    fixture.manifests.put_pod(&silent.manifest());
+    fixture.within(Duration::from_secs(20), "it is connected", |fixture| {
+        fixture.shown("ztunnel-b")[0] == Some(true)
+    });
+    assert_eq!(shown(&fixture), Some("held".into()), "{}", fixture.log());
 }

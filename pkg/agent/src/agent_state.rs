@@ -351,10 +351,9 @@ impl AgentState {
         }
     }
 
-    /// A sandbox of a pod was deleted.
+    /// The last known sandbox of a pod was deleted.
     pub(crate) fn record_sandbox_end(&mut self, uid: &PodUid) {
-        let has_other = !self.ledger.added_addresses(uid).is_empty();
-        if !uid.is_empty() && !has_other {
+        if !uid.is_empty() {
             self.ended.insert(uid.clone());
         }
         if self.index.is_synced() {

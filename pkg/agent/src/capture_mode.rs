@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::mpsc::Sender, time::Instant};
 
 use model::{ContainerId, PodUid, Reason};
-use netns::Netns;
+use netns::{Netns, NetnsId};
 use node_plan::ZtunnelFallback;
 
 use crate::{
@@ -56,13 +56,20 @@ pub trait CaptureMode: Send {
         reply: CaptureReply,
     );
 
-    /// A container was deleted, and these addresses belong to no pod any more.
+    /// A container was deleted, and these addresses belong to no pod any more. `is_last`: nor has the pod another container, as far as
+    /// is known.
     fn release_pod(
         &mut self,
         core: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
+        is_last: bool,
     ) -> CaptureResult;
+
+    /// False if this is certainly not the network namespace of the pod with this UID.
+    fn may_have_netns(&self, _uid: &PodUid, _netns: NetnsId) -> bool {
+        true // node-level capture does not know any
+    }
 
     /// Compares with the kernel. An error: the pod is known to bypass the mesh.
     fn check_pod(&mut self, core: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply);

@@ -158,6 +158,12 @@ impl AttachmentLedger {
         PodAttachment { ips, ..attachment }
     }
 
+    /// The ADD of this container is known.
+    #[must_use]
+    pub fn has_container(&self, container: &ContainerId) -> bool {
+        self.records.contains_key(container)
+    }
+
     /// The pod with this UID has no process, and the API never showed it: its DEL was lost.
     pub fn drop_lost_pod(&mut self, uid: &PodUid) {
         self.records.retain(|_, record| record.observed || record.attachment.uid != *uid);

@@ -13,7 +13,7 @@ use std::{
 
 use enrolment::{EnrolmentPolicy, EnrolmentReason, SkipReason, ambient::evaluate_membership, facts::Fact};
 use model::{ContainerId, Namespace, Pod, PodName, PodUid, Reason};
-use netns::Netns;
+use netns::{Netns, NetnsId};
 use node_plan::ZtunnelFallback;
 use retry::{Attempts, Backoff};
 use tracing::{info, warn};
@@ -72,6 +72,16 @@ pub(crate) struct PodArrival {
     pub(crate) known: Option<PodWithNamespace>,
 }
 
+/// The deletion of a sandbox, as the plugin's DEL reports it.
+#[derive(Debug)]
+pub(crate) struct SandboxEnd {
+    pub(crate) container: ContainerId,
+    /// UID and addresses, for an agent that did not receive the ADD.
+    pub(crate) attachment: PodAttachment,
+    /// The network namespace, if there still was one: a runtime repeats the DEL of a sandbox long after that.
+    pub(crate) netns: Option<NetnsId>,
+}
+
 /// Decision on a pod that starts.
 #[derive(Debug)]
 pub(crate) struct AddDecision {
@@ -85,7 +95,7 @@ pub(crate) enum ReconcilerMessage {
     Pod(PodName, PodUid, ReplySender<PodWithNamespace>),
     /// A pod that is not known is returned.
     Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
-    Release(ContainerId, PodAttachment, CaptureReply),
+    Release(SandboxEnd, CaptureReply),
     Check(PodUid, Vec<IpAddr>, CaptureReply),
     Collect(BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
@@ -357,9 +367,7 @@ impl Reconciler {
             ReconcilerMessage::Add(arrival, decision, reply) => {
                 drop(decision.send(self.process_add(arrival, reply)));
             }
-            ReconcilerMessage::Release(container, reported, reply) => {
-                drop(reply.send(self.release_container(&container, reported)));
-            }
+            ReconcilerMessage::Release(end, reply) => drop(reply.send(self.release_container(end))),
             ReconcilerMessage::Check(uid, ips, reply) => mode.check_pod(core, &uid, &ips, reply),
             ReconcilerMessage::Collect(attachments, reply) => {
                 drop(reply.send(self.collect_garbage(&attachments)));
@@ -414,17 +422,29 @@ impl Reconciler {
         Ok(AddDecision { known, membership })
     }
 
-    fn release_container(&mut self, container: &ContainerId, reported: PodAttachment) -> CaptureResult {
-        let gone = self.core.ledger.record_delete(container, reported);
-        self.core.record_sandbox_end(&gone.uid);
+    /// The end of a sandbox whose ADD is not known is that of its pod only if it had the pod's network namespace: it may be an earlier
+    /// sandbox, of which the runtime removes what is left.
+    fn release_container(&mut self, end: SandboxEnd) -> CaptureResult {
+        let SandboxEnd { container, attachment, netns } = end;
+        let is_known = self.core.ledger.has_container(&container);
+        let gone = self.core.ledger.record_delete(&container, attachment);
+        let is_last = self.core.ledger.added_addresses(&gone.uid).is_empty()
+            && (is_known || netns.is_some_and(|netns| self.mode.may_have_netns(&gone.uid, netns)));
+        if is_last {
+            self.core.record_sandbox_end(&gone.uid);
+        }
         self.core.history.add_cause(|| format!("DEL of container {container}"));
         self.core.mark_pod(&gone.uid, &gone.ips);
-        self.mode.release_pod(&mut self.core, container, gone)
+        self.mode.release_pod(&mut self.core, &container, gone, is_last)
     }
 
     fn collect_garbage(&mut self, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
         for container in self.core.ledger.containers_not_in(attachments) {
-            self.release_container(&container, PodAttachment::default())?;
+            self.release_container(SandboxEnd {
+                container,
+                attachment: PodAttachment::default(),
+                netns: None,
+            })?;
         }
         Ok(())
     }

@@ -35,7 +35,13 @@ impl CaptureMode for SidecarsOnly {
         drop(reply.send(Ok(())));
     }
 
-    fn release_pod(&mut self, _: &mut AgentState, _: &ContainerId, _: PodAttachment) -> CaptureResult {
+    fn release_pod(
+        &mut self,
+        _: &mut AgentState,
+        _: &ContainerId,
+        _: PodAttachment,
+        _: bool,
+    ) -> CaptureResult {
         Ok(())
     }
 

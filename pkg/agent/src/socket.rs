@@ -30,7 +30,7 @@ use crate::{
     capture_mode::{CaptureReply, CaptureResult},
     ledger::PodAttachment,
     plugin_metrics::PluginMetrics,
-    reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage},
+    reconciler::{AddDecision, AgentHandle, PodArrival, PodWithNamespace, ReconcilerMessage, SandboxEnd},
     status::AgentStatus,
 };
 
@@ -91,7 +91,7 @@ impl AgentService {
     }
 
     /// Answers one request; blocks until it is done, at most until the deadline: what is not done by then has failed, and the
-    /// answer gives the reason. `netns`: for an ADD, the pod's network namespace.
+    /// answer gives the reason. `netns`: for an ADD or a DEL, the pod's network namespace.
     #[must_use]
     pub fn answer_by(&self, request: AgentRequest, netns: Option<Netns>, deadline: Instant) -> AgentAnswer {
         answer_request(request, RequestContext { netns, deadline }, || false, &self.0)
@@ -282,9 +282,13 @@ fn answer_request(
             answer
         }
         CniVerb::Del => {
-            let attachment = PodAttachment { uid: request.uid, ips: request.ips };
+            let end = SandboxEnd {
+                container: request.container,
+                attachment: PodAttachment { uid: request.uid, ips: request.ips },
+                netns: with.netns.map(|netns| netns.id()),
+            };
             answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
-                ReconcilerMessage::Release(request.container, attachment, reply)
+                ReconcilerMessage::Release(end, reply)
             }))
         }
         CniVerb::Check => answer_check(request, with.deadline, shared),

@@ -13,6 +13,7 @@ use std::{
 
 use enrolment::ztunnel;
 use model::{ContainerId, PodUid, Reason};
+use netns::NetnsId;
 use node_plan::ZtunnelFallback;
 use tracing::{info, warn};
 
@@ -250,11 +251,16 @@ impl CaptureMode for AutoCapture {
         state: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
+        is_last: bool,
     ) -> CaptureResult {
         if let (Some(node), true) = (&mut self.node, self.is_in_pod) {
             node.hand_over(&gone).map_err(|error| error.to_string())?; // its addresses may soon belong to another pod
         }
-        self.current_mode()?.release_pod(state, container, gone)
+        self.current_mode()?.release_pod(state, container, gone, is_last)
+    }
+
+    fn may_have_netns(&self, uid: &PodUid, netns: NetnsId) -> bool {
+        self.in_pod.as_ref().is_none_or(|in_pod| in_pod.may_have_netns(uid, netns))
     }
 
     fn check_pod(&mut self, state: &mut AgentState, uid: &PodUid, ips: &[IpAddr], reply: CaptureReply) {

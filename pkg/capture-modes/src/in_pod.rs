@@ -324,14 +324,22 @@ impl CaptureMode for InPodCapture {
         _core: &mut AgentState,
         container: &ContainerId,
         gone: PodAttachment,
+        is_last: bool,
     ) -> CaptureResult {
         // A successor with the same UID has another container.
-        let ended =
-            self.enrolled.get(&gone.uid).is_some_and(|enrolled_pod| enrolled_pod.ends_with(container));
+        let ended = self
+            .enrolled
+            .get(&gone.uid)
+            .is_some_and(|enrolled_pod| enrolled_pod.ends_with(container, is_last));
         if ended {
             self.forget_pod(&gone.uid, "its container has ended");
         }
         Ok(())
+    }
+
+    fn may_have_netns(&self, uid: &PodUid, netns: NetnsId) -> bool {
+        let own = self.enrolled.get(uid).and_then(EnrolledPod::netns_id);
+        own.is_none_or(|own| own == netns)
     }
 
     fn check_pod(&mut self, _: &mut AgentState, uid: &PodUid, _ips: &[IpAddr], reply: CaptureReply) {
@@ -370,7 +378,7 @@ impl CaptureMode for InPodCapture {
             enrolled: self
                 .enrolled
                 .iter()
-                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.to_view(self.connections > 0)))
+                .map(|(uid, enrolled_pod)| (uid.clone(), enrolled_pod.to_view(self.hub.is_served(uid))))
                 .collect(),
             ztunnels: self.hub.state().connections,
         }

@@ -160,10 +160,11 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
         self.deadline.into_iter().chain(work).chain(options).min()
     }
 
-    /// Returns the evidence of the pod, from which all that is reported of it follows. `connected`: a ztunnel is. `overruled`:
+    /// Returns the evidence of the pod, from which all that is reported of it follows. `served`: a ztunnel that is connected
+    /// serves it; the acknowledgement of one that is gone remains, because its successor will serve the pod, too. `overruled`:
     /// rules of another component in its namespace precede ours.
     #[must_use]
-    pub fn capture_evidence(&self, life: PodLife, connected: bool, overruled: bool) -> Evidence {
+    pub fn capture_evidence(&self, life: PodLife, served: bool, overruled: bool) -> Evidence {
         Evidence {
             membership: if self.leaving { MeshMembership::Leaving } else { MeshMembership::Member },
             life,
@@ -175,7 +176,7 @@ impl<N: Copy + PartialEq> Lifecycle<N> {
                 RulesState::Verified => RulesEvidence::Verified,
             },
             proxy: match () {
-                () if self.is_served() && connected && !self.open => ProxyEvidence::Serves,
+                () if self.is_served() && served && !self.open => ProxyEvidence::Serves,
                 () if self.is_served() => ProxyEvidence::Unavailable,
                 () if self.announced => ProxyEvidence::Announced,
                 () => ProxyEvidence::Absent,

@@ -138,6 +138,13 @@ impl Hub {
         self.lock_ledger().start_snapshots();
     }
 
+    /// Whether a ztunnel that is connected now serves a workload where the workload is now.
+    #[must_use]
+    pub fn is_served(&self, uid: &PodUid) -> bool {
+        let ledger = self.lock_ledger();
+        ledger.desired.get(uid).is_some_and(|desired| ledger.is_served(desired))
+    }
+
     /// How things stand.
     #[must_use]
     pub fn state(&self) -> ZdsState {

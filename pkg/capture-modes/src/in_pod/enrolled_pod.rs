@@ -156,9 +156,9 @@ impl EnrolledPod {
         self.netns.as_ref().map(|netns| netns.id())
     }
 
-    /// Returns the evidence for everything that is reported of the pod. `connected`: a ztunnel is connected.
-    pub(super) fn evidence(&self, life: PodLife, connected: bool) -> Evidence {
-        self.lifecycle.capture_evidence(life, connected, self.overruling_rules().next().is_some())
+    /// Returns the evidence for everything that is reported of the pod. `served`: by a ztunnel that is connected.
+    pub(super) fn evidence(&self, life: PodLife, served: bool) -> Evidence {
+        self.lifecycle.capture_evidence(life, served, self.overruling_rules().next().is_some())
     }
 
     /// Rules of other components that precede ours, as they were last observed.
@@ -166,9 +166,9 @@ impl EnrolledPod {
         self.observed_rules.iter().flat_map(|rules| rules.bypass_reasons())
     }
 
-    /// Whether it ends with a container.
-    pub(super) fn ends_with(&self, container: &ContainerId) -> bool {
-        self.container == *container || self.container.is_empty()
+    /// Whether it ends with a container. `is_last`: no other container of it is known.
+    pub(super) fn ends_with(&self, container: &ContainerId, is_last: bool) -> bool {
+        self.container == *container || (self.container.is_empty() && is_last)
     }
 
     pub(super) fn to_workload(&self, uid: &PodUid) -> Workload {
@@ -235,10 +235,10 @@ impl EnrolledPod {
     }
 
     /// Returns the state of the pod, for the debug state.
-    pub(super) fn to_view(&self, connected: bool) -> EnrolledPodView {
+    pub(super) fn to_view(&self, served: bool) -> EnrolledPodView {
         let ambiguity = self.ambiguity.map(|streak| streak.to_string());
         EnrolledPodView {
-            evidence: self.evidence(PodLife::Running, connected),
+            evidence: self.evidence(PodLife::Running, served),
             ips: self.ips.clone(),
             options: self.options.clone(),
             refused_exceptions: self.refused_exceptions.clone(),

@@ -356,7 +356,9 @@ impl InPodCapture {
             |pod, ips| {
                 let life = life_from_phase(pod);
                 let evidence = match (self.enrolled.get(&pod.metadata.uid), ips) {
-                    (Some(enrolled_pod), _) => enrolled_pod.evidence(life, self.connections > 0),
+                    (Some(enrolled_pod), _) => {
+                        enrolled_pod.evidence(life, self.hub.is_served(&pod.metadata.uid))
+                    }
                     (None, Some(_)) => Evidence {
                         life,
                         rules: RulesEvidence::Absent { failing: false },

@@ -97,6 +97,7 @@ impl CaptureMode for NodeCapture {
         _core: &mut AgentState,
         _container: &ContainerId,
         gone: PodAttachment,
+        _is_last: bool,
     ) -> CaptureResult {
         self.members.release_pod(&gone.ips, &gone.uid).map(drop).map_err(|error| error.to_string().into())
     }
