@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use kit::{
     Echo, FakeApi, FakeReply, FakeRequest, InpodOptions, InpodZtunnel, NodeOptions, Pki, Pod, WorkloadState,
 };
+use report::PodVerdict;
 use serde_json::{Value, json};
 
-use crate::fixtures::ambient::{Ambient, MESH, PORT, Peer};
+use crate::fixtures::ambient::{Ambient, MESH, PLAIN, PORT, Peer};
 use crate::fixtures::inpod::{InPod, relayed};
 use crate::inpod_modern;
 
@@ -37,6 +38,8 @@ struct State {
     /// What was listed last, by kind.
     listed: BTreeMap<&'static str, Vec<Value>>,
     asked: Vec<String>,
+    /// The kind of which nothing may be listed or watched.
+    refused: Option<&'static str>,
 }
 
 impl Store {
@@ -70,6 +73,14 @@ impl Store {
         self.state.lock().unwrap().lies.insert(kind, list);
     }
 
+    fn refuse(&self, kind: Option<&'static str>) {
+        self.state.lock().unwrap().refused = kind;
+    }
+
+    fn refuses(&self, kind: &str) -> bool {
+        self.state.lock().unwrap().refused == Some(kind)
+    }
+
     fn tell_the_truth(&self) {
         self.state.lock().unwrap().lies.clear();
     }
@@ -90,6 +101,9 @@ impl Store {
             "/api/v1/namespaces" => "Namespace",
             path => return self.single(&request.method, path),
         };
+        if self.refuses(kind) {
+            return FakeReply::Json(403, status(403));
+        }
         if kit::is_streaming_list(query) {
             return FakeReply::Json(422, status(422));
         }
@@ -106,7 +120,8 @@ impl Store {
 
     /// When what would be listed is something else than before, the watch is too old to go on.
     fn watched(&self, kind: &'static str) -> FakeReply {
-        let _ = kit::found_within(Duration::from_secs(120), || !self.has_listed(kind, &self.picture(kind)));
+        let is_old = || self.refuses(kind) || !self.has_listed(kind, &self.picture(kind));
+        let _ = kit::found_within(Duration::from_secs(120), is_old);
         let event = format!("{}\n", json!({"type": "ERROR", "object": status(410)}));
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
         FakeReply::Raw(format!("{head}content-length: {}\r\n\r\n{event}", event.len()).into_bytes())
@@ -132,6 +147,7 @@ impl Store {
 
 fn status(code: u16) -> Value {
     let reason = match code {
+        403 => "Forbidden",
         404 => "NotFound",
         410 => "Expired",
         _ => "Invalid",
@@ -341,4 +357,36 @@ fn a_pod_without_a_uid_is_not_taken_for_its_predecessor() {
     assert!(ztunnel.workload(&new.sandbox.pod.uid).is_some(), "{}", fixture.log());
     assert!(fixture.is_ruled(&new));
     is_served(&fixture, &ztunnel, &old, "its predecessor, until it ends");
+}
+
+/// As by a role that somebody changed. What is known grows old without any event.
+#[test]
+fn a_watch_that_is_refused_is_reported_and_new_pods_are_decided_by_what_the_api_server_has() {
+    let mut fixture = InPod::stopped(NodeOptions::default(), &[]);
+    let (_api, store) = serve(&mut fixture);
+    fixture.start();
+    let ztunnel = fixture.ztunnel("ztunnel-a", InpodOptions::default());
+    let before = fixture.running_pod(PLAIN, "before");
+    fixture.eventually("it is outside", |fixture| fixture.explain("plain/before").code == "not-labelled");
+    store.refuse(Some("Namespace"));
+    fixture.wait_logged("watch failed", "resource=namespaces");
+    fixture.manifests.put_namespace(PLAIN, &[("istio.io/dataplane-mode", "ambient")]);
+    let (late, conflist) = (Pod::new(PLAIN, "late"), fixture.node.conflist(&[fixture.plugin()]));
+    let late = fixture.add(late, &conflist).unwrap();
+    assert!(fixture.is_ruled(&late), "{}", fixture.log());
+    fixture.wait_served(&ztunnel, &late);
+    for pod in ["plain/before", "plain/none"] {
+        fixture.eventually("it is not known", |fixture| {
+            let told = fixture.explain(pod);
+            (told.code.as_str(), told.verdict) == ("watch-failed", PodVerdict::Unknown)
+        });
+    }
+    let failing = "istio_cni_ambient_watch_failure_seconds{resource=\"namespaces\"}";
+    fixture.eventually("it is counted", |fixture| {
+        fixture.daemon.as_ref().unwrap().metric(failing).is_some_and(|seconds| seconds >= 10.0)
+    });
+    store.refuse(None);
+    fixture.wait_served(&ztunnel, &before);
+    fixture
+        .eventually("it is known", |fixture| fixture.explain("plain/none").verdict == PodVerdict::NotFound);
 }

@@ -126,6 +126,7 @@ impl FactFollower {
         }
         // Where our role does not grant that, each pod is asked for when it starts.
         let refusal = follow_pods(client, node, own, send).await;
+        self.handle.send_fact(Fact::PodsUnknown);
         if self.last.replace(&refusal) {
             info!(target: "install", "no permission to watch the node's pods; getting each pod that starts");
             debug!(target: "install", error = %refusal, "watch of pods refused");

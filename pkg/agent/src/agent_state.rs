@@ -10,7 +10,7 @@ use std::{
 use enrolment::{
     AmbientStanding, DoubtedObjects, EnrolmentPolicy, SkipReason,
     ambient::{AMBIENT_REDIRECTION, pod_standing},
-    facts::{ChangedPod, Fact, FactChange, FactIndex},
+    facts::{ChangedPod, Fact, FactChange, FactIndex, WatchedCollection},
     ztunnel,
 };
 use model::{MemberAddresses, Pod, PodName, PodUid};
@@ -27,6 +27,7 @@ use crate::{
     reconciler::{self, PodWaiter, ReconcileScope},
     snapshot::{AgentSnapshot, CaptureSnapshot, KnownPod},
     status::AgentStatus,
+    watch_health::WatchHealth,
 };
 
 /// A pod is not waited for longer than this.
@@ -103,6 +104,7 @@ pub struct AgentState {
     reports: BTreeMap<PodUid, PodReport>,
     /// Objects for which the API server's lists were not believed at the last pass.
     doubted: DoubtedObjects,
+    watches: WatchHealth,
 }
 
 impl AgentState {
@@ -133,6 +135,7 @@ impl AgentState {
             problem: None,
             reports: BTreeMap::new(),
             doubted: DoubtedObjects::default(),
+            watches: WatchHealth::default(),
         }
     }
 
@@ -160,6 +163,10 @@ impl AgentState {
 
     /// Takes in a fact, and requests a pass for what it changes. False if that is nothing.
     pub(crate) fn apply_fact(&mut self, fact: Fact) -> bool {
+        if let Fact::Watched(collection, result) = fact {
+            self.watches.record(collection, result, Instant::now());
+            return false;
+        }
         let changed = match self.index.apply_fact(fact) {
             FactChange::Nothing => return false,
             FactChange::Pods(changed) if changed.len() <= MANY => changed,
@@ -247,6 +254,11 @@ impl AgentState {
         let namespace = self.index.namespace(&name.namespace).cloned();
         // Without ambient mode no decision depends on namespaces, and nothing follows them.
         (namespace.is_some() || !self.policy.ambient).then(|| (Box::new(pod.clone()), namespace))
+    }
+
+    /// Whether a decision on a pod that is known may rest on labels of its namespace that have changed since.
+    pub(crate) fn may_be_outdated(&self) -> bool {
+        self.policy.ambient && self.watches.is_failing(WatchedCollection::Namespaces, Instant::now())
     }
 
     /// Whether the facts from which requests are answered and passes are planned are there. Always so without ambient mode.
@@ -449,6 +461,7 @@ impl AgentState {
         self.store_reports(only, reports);
         self.count_pods();
         self.count_doubts();
+        self.metrics.set_stale_collections(&self.watches.stale_collections(Instant::now()));
         self.publish_annotations(only, marks);
     }
 
@@ -499,6 +512,7 @@ impl AgentState {
             ztunnels: ztunnel::list_candidates(&self.index, &self.policy.ztunnel),
             synced: self.index.is_synced(),
             has_pods: self.index.has_pods(),
+            stale: self.watches.stale_collections(Instant::now()),
             problem: self.problem.clone(),
             history: self.history.newest_changes(),
             capture,

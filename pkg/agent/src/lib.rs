@@ -24,6 +24,7 @@ mod sidecars_only;
 mod snapshot;
 mod socket;
 mod status;
+mod watch_health;
 
 pub use agent_state::{AgentState, ChangedPods};
 pub use annotation::{AnnotationSink, AnnotationUpdate};
@@ -43,3 +44,4 @@ pub use sidecars_only::SidecarsOnly;
 pub use snapshot::{AgentSnapshot, CaptureSnapshot, EnrolledPodView, KnownPod};
 pub use socket::{AgentServer, AgentService, FetchedPod, PodFetcher, ServerError};
 pub use status::AgentStatus;
+pub use watch_health::StaleCollection;

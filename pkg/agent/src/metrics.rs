@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::mesh_pods::MeshPodMetrics;
+use crate::{mesh_pods::MeshPodMetrics, watch_health::StaleCollection};
 
 /// Upper bounds in seconds, from a repair at once to one that waits for the clock.
 const DRIFT_DURATIONS: [f64; 10] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 40.0];
@@ -24,6 +24,7 @@ pub struct AgentMetrics {
     mesh_pods: MeshPodMetrics,
     pods: Labelled<Gauge>,
     refused: Labelled<Gauge>,
+    watch_failures: Labelled<Gauge>,
     active: Gauge,
     switches: Counter,
     switching: Histogram,
@@ -78,6 +79,10 @@ impl AgentMetrics {
             pods: registry.register_metric(
                 "istio_cni_ambient_pods",
                 "Pods of this node that belong to ambient mode, by whether the kernel captures them",
+            ),
+            watch_failures: registry.register_metric(
+                "istio_cni_ambient_watch_failure_seconds",
+                "How long the watch of a resource has failed; no series for one that works",
             ),
             refused: registry.register_metric(
                 "istio_cni_ambient_refused_pods",
@@ -247,6 +252,14 @@ impl AgentMetrics {
         for (reason, number) in reasons {
             let number = gauge_value(*number);
             self.refused.get_or_create(&[("reason", *reason)]).set(number);
+        }
+    }
+
+    pub(crate) fn set_stale_collections(&self, all: &[StaleCollection]) {
+        self.watch_failures.clear();
+        for stale in all {
+            let seconds = i64::try_from(stale.age.as_secs()).unwrap_or(i64::MAX);
+            self.watch_failures.get_or_create(&[("resource", stale.collection.as_str())]).set(seconds);
         }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct PodArrival {
     pub(crate) deadline: Instant,
     /// The pod, if the API server was asked for it.
     pub(crate) known: Option<PodWithNamespace>,
+    /// Labels of the namespace may have changed since they were read: the API server is to be asked.
+    pub(crate) outdated: bool,
 }
 
 /// The deletion of a sandbox, as the plugin's DEL reports it.
@@ -395,7 +397,8 @@ impl Reconciler {
     ) -> Result<AddDecision, Box<PodArrival>> {
         let PodArrival { name, uid, ips, .. } = arrival.as_ref();
         let arriving = self.core.find_arriving_pod(name, uid, ips);
-        let known = arrival.known.take().or(arriving);
+        arrival.outdated = arrival.known.is_none() && self.core.may_be_outdated();
+        let known = arrival.known.take().or(arriving).filter(|_| !arrival.outdated);
         let Some(known) = known else { return Err(arrival) };
         let PodArrival { container, ips, netns, deadline, .. } = *arrival;
         let container =
@@ -469,6 +472,8 @@ fn describe_fact(fact: &Fact) -> String {
         Fact::Namespaces(namespaces) => format!("list of {} namespaces", namespaces.len()),
         Fact::Namespace(namespace) => format!("namespace {}", namespace.metadata.name),
         Fact::NamespaceGone(name) => format!("namespace {name} is gone"),
+        Fact::Watched(collection, _) => format!("watch of {}", collection.as_str()),
+        Fact::PodsUnknown => "pods are not followed any more".to_owned(),
         Fact::Doubted(doubted) => {
             format!("{} objects are doubted", doubted.pods.len() + doubted.namespaces.len())
         }

@@ -11,6 +11,8 @@ use pod_identity::{Ambiguity, Witness};
 use pod_status::Evidence;
 use report::ChangeRecord;
 
+use crate::watch_health::StaleCollection;
+
 /// State of the reconciler at one moment.
 #[derive(Debug)]
 pub struct AgentSnapshot {
@@ -22,6 +24,8 @@ pub struct AgentSnapshot {
     pub synced: bool,
     /// The first list of pods has come, so `pods` lacks none; without ambient mode nobody follows namespaces.
     pub has_pods: bool,
+    /// Collections whose changes are not known.
+    pub stale: Vec<StaleCollection>,
     /// Problem of the node, if there is one.
     pub problem: Option<String>,
     /// The last changes, newest first.

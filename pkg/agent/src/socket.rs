@@ -44,6 +44,8 @@ const REQUEST: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait for a pod that the API has not shown; then the API server is asked.
 const WATCH_DELAY: Duration = Duration::from_millis(300);
+/// How long the API server may take to confirm what is known of a pod while the watch of namespaces fails.
+const CONFIRMATION: Duration = Duration::from_secs(2);
 /// How long a request may take in all, from the moment when its connection is accepted: the plugin waits 10 s. The agent
 /// may be switching ztunnels, or starting.
 const ANSWER: Duration = Duration::from_secs(9);
@@ -331,8 +333,16 @@ fn answer_add(
     let AgentRequest { uid, container, ips, .. } = request;
     let RequestContext { netns, deadline } = with;
     let give_up = deadline.checked_sub(MARGIN).unwrap_or(deadline);
-    let arrival =
-        PodArrival { name: name.clone(), uid, container, ips, netns, deadline: give_up, known: None };
+    let arrival = PodArrival {
+        name: name.clone(),
+        uid,
+        container,
+        ips,
+        netns,
+        deadline: give_up,
+        known: None,
+        outdated: false,
+    };
     let (reply, done) = mpsc::channel();
     let began = Instant::now();
     let decided = decide_add(Box::new(arrival), &reply, is_gone, deadline, shared);
@@ -378,7 +388,10 @@ fn decide_add(
         Err(arrival) => arrival,
     };
     // Without a UID, a pod of this name that is known may be a predecessor; the API server has only one.
-    let asked = unknown.uid.is_empty().then(|| look_up(&unknown.name, &unknown.uid, deadline, shared));
+    // What is known is used if it does not answer soon: pods start while the API server is unavailable.
+    let is_asked = unknown.uid.is_empty() || unknown.outdated;
+    let limit = if unknown.outdated { deadline.min(Instant::now() + CONFIRMATION) } else { deadline };
+    let asked = is_asked.then(|| look_up(&unknown.name, &unknown.uid, limit, shared));
     unknown.known = Some(match asked {
         Some(Err(error)) if !shared.policy.ambient => return Err(error),
         Some(Ok(known)) => known,

@@ -37,6 +37,30 @@ pub enum Fact {
     /// A list lacks these, or shows them as they were before, and nothing confirms it. Lists say nothing of them until the
     /// next such fact: they stay as they are known.
     Doubted(DoubtedObjects),
+    /// The watch of a collection showed something, or failed, and why; it goes on. While it fails, changes are not known.
+    Watched(WatchedCollection, Result<(), String>),
+    /// The pods are not followed any more, so which ones there are is not known.
+    PodsUnknown,
+}
+
+/// Objects of the API server that are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WatchedCollection {
+    /// The pods of this node.
+    Pods,
+    /// All namespaces.
+    Namespaces,
+}
+
+impl WatchedCollection {
+    /// Returns the name of the resource.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WatchedCollection::Pods => "pods",
+            WatchedCollection::Namespaces => "namespaces",
+        }
+    }
 }
 
 /// Known objects on which the lists are not believed, because nothing confirms what they show.
@@ -133,6 +157,11 @@ impl FactIndex {
             }
             Fact::NamespaceGone(name) => self.namespaces.remove(&name).is_some(),
             Fact::Doubted(doubted) => std::mem::replace(&mut self.doubted, doubted.clone()) != doubted,
+            Fact::Watched(..) => false,
+            Fact::PodsUnknown => {
+                self.pods.clear();
+                std::mem::take(&mut self.has_pods)
+            }
         };
         if all_differ { FactChange::All } else { FactChange::Nothing }
     }

@@ -7,7 +7,7 @@ mod fixture;
 use std::collections::{BTreeMap, BTreeSet};
 
 use enrolment::{
-    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, ambient, decide,
+    DoubtedObjects, EnrolmentPolicy, Fact, FactIndex, PodDecision, WatchedCollection, ambient, decide,
     facts::{FactChange, trim_namespace, trim_pod, trim_to_sidecar},
     ztunnel::{ZtunnelSelector, list_candidates},
 };
@@ -82,6 +82,8 @@ fn it_is_synced_when_both_lists_have_come_even_empty_ones() {
     assert!(index.apply(Fact::NamespaceGone("shop".into())));
     assert!(!index.apply(Fact::NamespaceGone("shop".into())));
     assert!(index.is_synced() && index.namespace("shop").is_none() && index.pod(&name("a")).is_none());
+    assert!(!index.apply(Fact::Watched(WatchedCollection::Pods, Err("refused".into()))) && index.is_synced());
+    assert!(index.apply(Fact::PodsUnknown) && !index.has_pods() && !index.apply(Fact::PodsUnknown));
 }
 
 #[test]
@@ -147,7 +149,8 @@ fn retell(pods: &mut Vec<Pod>, namespaces: &mut Vec<Namespace>, fact: Fact) {
             namespaces.push(*namespace);
         }
         Fact::NamespaceGone(name) => namespaces.retain(|namespace| namespace.metadata.name != name),
-        Fact::Doubted(_) => {}
+        Fact::Doubted(_) | Fact::Watched(..) => {}
+        Fact::PodsUnknown => pods.clear(),
     }
 }
 

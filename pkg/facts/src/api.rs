@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enrolment::{DoubtedObjects, Fact};
-use futures_util::{Stream, StreamExt as _, future::Either, stream};
+use enrolment::{DoubtedObjects, Fact, WatchedCollection};
+use futures_util::{Stream, future::Either, stream};
 use kubeio::{ApiErrorKind, Collection, Error, KubeClient, ListEvent};
 use model::{Namespace, ObjectMeta, Pod, PodName, PodUid};
 use retry::{Backoff, LastError};
@@ -67,15 +67,23 @@ enum FollowScope {
 
 type ApiQuery = Pin<Box<dyn Future<Output = QueryAnswer> + Send>>;
 
+type WatchResult<T> = Result<ListEvent<TrimmedObject<T>>, Error>;
+
 enum CollectionEvent {
     Pods(Box<ListEvent<TrimmedObject<Pod>>>),
     Namespaces(Box<ListEvent<TrimmedObject<Namespace>>>),
-    Refused(Error),
+    Failed(WatchedCollection, Error),
 }
 
 impl CollectionEvent {
-    fn of_pods(event: Result<ListEvent<TrimmedObject<Pod>>, Error>) -> CollectionEvent {
-        event.map_or_else(CollectionEvent::Refused, |event| CollectionEvent::Pods(Box::new(event)))
+    fn of_pods(event: WatchResult<Pod>) -> CollectionEvent {
+        let failed = |error| CollectionEvent::Failed(WatchedCollection::Pods, error);
+        event.map_or_else(failed, |event| CollectionEvent::Pods(Box::new(event)))
+    }
+
+    fn of_namespaces(event: WatchResult<Namespace>) -> CollectionEvent {
+        let failed = |error| CollectionEvent::Failed(WatchedCollection::Namespaces, error);
+        event.map_or_else(failed, |event| CollectionEvent::Namespaces(Box::new(event)))
     }
 }
 
@@ -107,6 +115,9 @@ struct ApiFollower<F> {
     witnessed: Option<Instant>,
     asked: Instant,
     last: LastError,
+    /// Last errors of the watches of pods and of namespaces.
+    pods_error: LastError,
+    namespaces_error: LastError,
 }
 
 impl<F: Fn(Fact) + Send> ApiFollower<F> {
@@ -125,13 +136,15 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
             witnessed: None,
             asked: Instant::now(),
             last: LastError::default(),
+            pods_error: LastError::default(),
+            namespaces_error: LastError::default(),
         }
     }
 
     /// Follows until the API server refuses, which counts with [`FollowScope::Pods`] alone.
     async fn follow_until_refused(
         &mut self,
-        mut namespaces: Pin<Box<impl Stream<Item = ListEvent<TrimmedObject<Namespace>>>>>,
+        mut namespaces: Pin<Box<impl Stream<Item = WatchResult<Namespace>>>>,
     ) -> Error {
         let mut attempts = Backoff::new(RELIST, LAST_RELIST).start_attempts();
         loop {
@@ -144,22 +157,27 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
                     if let Poll::Ready(event) = pods.as_mut().poll_next(context) {
                         return Poll::Ready(event.map(CollectionEvent::of_pods));
                     }
-                    namespaces
-                        .as_mut()
-                        .poll_next(context)
-                        .map(|event| event.map(|event| CollectionEvent::Namespaces(Box::new(event))))
+                    let namespaces = namespaces.as_mut().poll_next(context);
+                    namespaces.map(|event| event.map(CollectionEvent::of_namespaces))
                 });
                 let question = asking.get_or_insert_with(|| self.next_question());
                 match futures_util::future::select(events, question).await {
                     Either::Left((None, _)) => future::pending().await, // a watch does not end by itself
-                    Either::Left((Some(CollectionEvent::Refused(error)), _)) => return error,
+                    Either::Left((Some(CollectionEvent::Failed(collection, error)), _)) => {
+                        if self.scope == FollowScope::Pods && error.kind() == ApiErrorKind::Refused {
+                            return error;
+                        }
+                        self.record_watch(collection, Err(&error));
+                    }
                     Either::Left((Some(CollectionEvent::Pods(event)), _)) => {
+                        self.record_watch(WatchedCollection::Pods, Ok(()));
                         if !self.is_credible(&event).await {
                             break;
                         }
                         asking = asking.filter(|_| !self.apply_pods(*event));
                     }
                     Either::Left((Some(CollectionEvent::Namespaces(event)), _)) => {
+                        self.record_watch(WatchedCollection::Namespaces, Ok(()));
                         asking = asking.filter(|_| !self.apply_namespaces(*event));
                     }
                     Either::Right((answered, _)) => {
@@ -172,25 +190,29 @@ impl<F: Fn(Fact) + Send> ApiFollower<F> {
         }
     }
 
-    /// Errors are refusals, and told with [`FollowScope::Pods`] alone.
-    fn watch_pods(&self) -> impl Stream<Item = Result<ListEvent<TrimmedObject<Pod>>, Error>> + Send + use<F> {
+    fn watch_pods(&self) -> impl Stream<Item = WatchResult<Pod>> + Send + use<F> {
         let of_node = Some(format!("spec.nodeName={}", self.node));
-        let reports_refusals = self.scope == FollowScope::Pods;
-        let events = self.client.watch_all::<Pod, TrimmedObject<Pod>>(&core_collection("Pod", of_node));
-        let mut errors = LoggedErrors::new("pods");
-        events.filter_map(move |event| {
-            future::ready(match event {
-                Err(error) if reports_refusals && error.kind() == ApiErrorKind::Refused => Some(Err(error)),
-                event => errors.ok_or_log(event).map(Ok),
-            })
-        })
+        self.client.watch_all::<Pod, TrimmedObject<Pod>>(&core_collection("Pod", of_node))
     }
 
-    fn watch_namespaces(&self) -> impl Stream<Item = ListEvent<TrimmedObject<Namespace>>> + Send + use<F> {
-        let events =
-            self.client.watch_all::<Namespace, TrimmedObject<Namespace>>(&core_collection("Namespace", None));
-        let mut errors = LoggedErrors::new("namespaces");
-        events.filter_map(move |event| future::ready(errors.ok_or_log(event)))
+    fn watch_namespaces(&self) -> impl Stream<Item = WatchResult<Namespace>> + Send + use<F> {
+        self.client.watch_all::<Namespace, TrimmedObject<Namespace>>(&core_collection("Namespace", None))
+    }
+
+    /// Sends each failure of a watch, and when it shows something again. Logs each error once.
+    fn record_watch(&mut self, collection: WatchedCollection, result: Result<(), &Error>) {
+        let resource = collection.as_str();
+        let last = match collection {
+            WatchedCollection::Pods => &mut self.pods_error,
+            WatchedCollection::Namespaces => &mut self.namespaces_error,
+        };
+        match result {
+            Ok(()) if !last.clear() => return,
+            Ok(()) => info!(target: "ambient", resource, "watch restored"),
+            Err(error) if last.replace(error) => warn!(target: "ambient", resource, %error, "watch failed"),
+            Err(_) => {}
+        }
+        (self.send)(Fact::Watched(collection, result.map_err(ToString::to_string)));
     }
 
     /// Whether a first list of pods can be told: nothing is known yet that could be compared with it, but that we are here.
@@ -437,28 +459,4 @@ fn pod_path(name: &PodName) -> String {
 
 fn core_collection(kind: &'static str, field_selector: Option<String>) -> Collection {
     Collection { group: "", kind, namespace: None, field_selector, label_selector: None }
-}
-
-/// Logs each error of a watch once.
-struct LoggedErrors {
-    what: &'static str,
-    last: LastError,
-}
-
-impl LoggedErrors {
-    fn new(what: &'static str) -> LoggedErrors {
-        LoggedErrors { what, last: LastError::default() }
-    }
-
-    fn ok_or_log<T>(&mut self, event: Result<ListEvent<T>, Error>) -> Option<ListEvent<T>> {
-        let resource = self.what;
-        match &event {
-            Ok(_) if self.last.clear() => info!(target: "ambient", resource, "watch restored"),
-            Err(error) if self.last.replace(error) => {
-                warn!(target: "ambient", resource, %error, "watch failed");
-            }
-            Ok(_) | Err(_) => {}
-        }
-        event.ok()
-    }
 }

@@ -36,7 +36,7 @@ use node_plan::DesiredState;
 use pod_status::PodLife;
 use report::{
     NodeSimulation, NodeState, Observer, PodState, Provenance, RedirectionMode, SIMULATION_SCHEMA,
-    SimulatedChange, StateReport,
+    SimulatedChange, StatePart, StateReport, Unobserved,
 };
 use wire::PodRecord;
 
@@ -203,6 +203,7 @@ fn observe_ambient(
 ) -> StateReport {
     let mut state = StateReport { history: snapshot.history.clone(), ..local::empty_report() };
     state.node = node_state(settings, snapshot);
+    state.observation.unobserved.extend(stale_collections(snapshot));
     let mut holding = None;
     match &snapshot.capture {
         CaptureSnapshot::Node { desired, .. } => {
@@ -237,6 +238,18 @@ fn observe_ambient(
     let places = sidecar::NetnsPaths { netns_directory: settings.netns_directory.clone(), proc: None };
     sidecar::observe_sidecars(&places, records, &redirects, cache, &mut state.pods);
     state
+}
+
+/// Returns what is not known because watches fail.
+fn stale_collections(snapshot: &AgentSnapshot) -> impl Iterator<Item = Unobserved> {
+    snapshot.stale.iter().map(|stale| {
+        let (resource, seconds) = (stale.collection.as_str(), stale.age.as_secs());
+        let message = format!(
+            "the watch of {resource} has failed for {seconds} s, so changes since are not known: {}",
+            stale.error
+        );
+        Unobserved::new(StatePart::ApiObjects, message)
+    })
 }
 
 /// Returns the mode in which ambient pods are captured; `None`: none is.

@@ -24,6 +24,7 @@ use crate::{
     local,
     pods::{NodeNetwork, PodContext, PodRedirects},
     sidecar::{self, NetnsPaths, SIDECAR},
+    stale_collections,
 };
 
 /// Adds to each pod why its last ADD failed, if it did; a pod that is known from no other source is added.
@@ -118,7 +119,10 @@ pub(super) fn observe_recorded(
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     let missing = if known.is_some() { None } else { unrecorded_netns(records, &places) };
     StateReport {
-        observation: Provenance { unobserved: missing.into_iter().collect(), ..Provenance::default() },
+        observation: Provenance {
+            unobserved: missing.into_iter().chain(snapshot.into_iter().flat_map(stale_collections)).collect(),
+            ..Provenance::default()
+        },
         node: NodeState { synced: known.is_some(), ..NodeState::default() },
         history: snapshot.map(|snapshot| snapshot.history.clone()).unwrap_or_default(),
         pods,

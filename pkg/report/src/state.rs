@@ -129,6 +129,8 @@ pub enum StatePart {
     PodNamespaces,
     /// Pods without a record of an ADD.
     UnrecordedPods,
+    /// Pods or namespaces as they are now: the watch of them fails.
+    ApiObjects,
     /// A part that this version does not know.
     #[serde(other)]
     Other,
@@ -146,6 +148,7 @@ impl StatePart {
             StatePart::ZtunnelNamespace => "ztunnel's network namespace",
             StatePart::PodNamespaces => "the network namespaces of pods",
             StatePart::UnrecordedPods => "pods that started before the plugin was installed",
+            StatePart::ApiObjects => "pods and namespaces as they are now",
             StatePart::Other => "another part of the state",
         }
     }

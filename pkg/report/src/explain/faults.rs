@@ -31,6 +31,7 @@ pub(super) fn node_faults(state: &StateReport) -> Vec<NodeFault> {
     let ambient = |finding| NodeFault { finding, ambient_only: true };
     let mut faults: Vec<NodeFault> = agent_down(state).map(every).into_iter().collect();
     faults.extend(not_synced(state).map(ambient));
+    faults.extend(watch_failed(state).map(ambient));
     faults.extend(node_degraded(state).map(ambient));
     faults.extend(state.installation.iter().filter(|file| !file.correct).map(|file| every(of_file(file))));
     faults.extend(node_drift(state).map(ambient));
@@ -68,6 +69,20 @@ fn not_synced(state: &StateReport) -> Option<Finding> {
         "The agent's log names the error (scope kube or ambient).",
     ];
     Some(Finding::wrong("not-synced", message, &advice))
+}
+
+/// Whether and why changes of pods or namespaces are not known.
+pub(super) fn watch_failed(state: &StateReport) -> Option<Finding> {
+    let mut unobserved = state.observation.unobserved.iter();
+    let found = unobserved.find(|unobserved| unobserved.part == StatePart::ApiObjects)?;
+    let message = format!(
+        "The agent may not know the node's pods and their namespaces as they are: {}.",
+        to_clause(&found.message)
+    );
+    let advice = [
+        "Check whether the API server can be reached from this node, and whether the agent's service account may watch pods and namespaces.",
+    ];
+    Some(Finding::unknown("watch-failed", message, &advice))
 }
 
 fn node_degraded(state: &StateReport) -> Option<Finding> {

@@ -1,6 +1,6 @@
 //! A pod that should not be captured, and is not.
 
-use super::finding::Finding;
+use super::{faults, finding::Finding};
 use crate::{
     pod::PodState,
     state::StateReport,
@@ -27,6 +27,15 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
             "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
         ];
         return Finding::unknown("namespace-unknown", message, &advice);
+    }
+    let depends_on_labels = matches!(pod.reason.code.as_str(), "not-labelled" | "not-selected");
+    if let Some(stale) = faults::watch_failed(state).filter(|_| depends_on_labels) {
+        let message = format!(
+            "The pod {title} is not captured, by what is known: {}. {}",
+            reason_clause(pod),
+            stale.message
+        );
+        return Finding { message, ..stale };
     }
     let advice: Vec<String> = capture_advice(pod, state).into_iter().map(str::to_owned).collect();
     let message = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));

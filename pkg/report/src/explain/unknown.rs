@@ -1,6 +1,9 @@
 //! A pod that the document does not have.
 
-use super::finding::{Finding, PodVerdict};
+use super::{
+    faults,
+    finding::{Finding, PodVerdict},
+};
 use crate::{
     state::{Observer, StateReport},
     text::sanitize_text,
@@ -46,6 +49,10 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
             "Nothing is known of the pod {title} yet: the agent has not been able to read the list of pods since it started."
         );
         return Finding::unknown("not-synced", message, &[]);
+    }
+    if let Some(stale) = faults::watch_failed(state) {
+        let message = format!("Nothing is known of the pod {title}. {}", stale.message);
+        return Finding { message, ..stale };
     }
     let message = format!(
         "The node{on} has no pod {title}: its name is different, it is on another node, or it is gone."

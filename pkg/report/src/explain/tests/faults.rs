@@ -103,6 +103,13 @@ fn faults_of_the_node_are_told_with_the_pod() {
         ),
         (
             RedirectionMode::Node,
+            |state| state.observation.unobserved = vec![Unobserved::new(StatePart::ApiObjects, "403")],
+            "watch-failed",
+            PodVerdict::Unknown,
+            "may not know the node's pods and their namespaces as they are: 403",
+        ),
+        (
+            RedirectionMode::Node,
             |state| state.node.problem = Some("ipset is not in this kernel".into()),
             "node-degraded",
             PodVerdict::Unhealthy,
