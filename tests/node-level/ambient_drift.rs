@@ -112,3 +112,31 @@ fn is_named(env: &[(&str, &str)]) -> bool {
 fn the_process_that_changes_the_nodes_rules_is_named_only_if_that_is_wanted() {
     assert!(is_named(&[("DRIFT_ATTRIBUTION", "node")]) && !is_named(&[]));
 }
+
+/// What was seen before does not count as the state of now.
+#[test]
+fn pods_are_unknown_while_passes_fail() {
+    let mut fixture = Ambient::new(&[]);
+    let _ztunnel = fixture.ztunnel("ztunnel-a");
+    let pod = fixture.pod(MESH, "web");
+    fixture.wait_enrolled(&pod, true);
+    let counted = |fixture: &Ambient, state: &str| {
+        let sample = format!("istio_cni_mesh_pods{{redirection=\"ambient\",state=\"{state}\"}}");
+        fixture.daemon.as_ref().unwrap().metric(&sample)
+    };
+    fixture.eventually("it is counted", |fixture| counted(fixture, "captured") == Some(1.0));
+    // Another component takes all that is ours, which is not ours any more when the agent looks.
+    fixture.daemon().signal(rustix::process::Signal::STOP);
+    let node = fixture.node.netns().clone();
+    for family in ["-4", "-6"] {
+        let _ = node.sh(&format!("ip {family} rule flush"));
+        let _ = node.sh(&format!("ip {family} rule add pref 32766 lookup main"));
+    }
+    let _ = node.sh("ip rule add pref 100 fwmark 0x1 lookup 77");
+    fixture.daemon().signal(rustix::process::Signal::CONT);
+    fixture.eventually("it is unknown", |fixture| {
+        (counted(fixture, "unknown"), counted(fixture, "captured")) == (Some(1.0), Some(0.0))
+    });
+    let _ = node.sh("ip rule del pref 100 fwmark 0x1 lookup 77");
+    fixture.eventually("it is captured", |fixture| counted(fixture, "captured") == Some(1.0));
+}

@@ -16,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-use model::{Family, PodUid};
+use model::{Family, Pod, PodUid};
 use node_plan::{DesiredState, ObservedState, ZtunnelFallback};
 use nodepath::{EnrolledMembers, NodePath, ZtunnelWatcher};
 use pod_status::{Evidence, ProxyEvidence, RulesEvidence};
@@ -66,6 +66,8 @@ pub(crate) struct NodeCapture {
     changes: Receiver<NodeNotice>,
     /// Changes by others that no pass has looked into yet.
     drift: NodeDrift,
+    /// Passes in a row that ended before they could report the pods' status.
+    unreported: u32,
 }
 
 impl NodeCapture {
@@ -112,6 +114,7 @@ impl NodeCapture {
             _watch: watch,
             changes,
             drift: NodeDrift::new(Instant::now()),
+            unreported: 0,
         })
     }
 }
@@ -166,6 +169,16 @@ fn report_status(state: &mut AgentState, desired: &DesiredState, observed: &Obse
     for family in Family::BOTH {
         state.metrics.set_size(family, observed.sets.get(&family).map_or(0, BTreeMap::len));
     }
+}
+
+/// Reports that nothing is known of pods of the mesh: passes fail.
+fn report_unobserved(state: &mut AgentState, problem: &str) {
+    let unobserved = |pod: &Pod| Evidence { life: life_from_phase(pod), ..Evidence::UNKNOWN }.classify();
+    state.report_pods(
+        None,
+        |pod, ips| ips.map_or_else(|| Evidence::OUTSIDE.classify(), |_| unobserved(pod)),
+        |_| problem.to_owned(),
+    );
 }
 
 /// Reports the exceptions that enrolled pods ask for, which node-level capture does not have, and returns them.

@@ -55,26 +55,29 @@ impl InPodCapture {
             return Ok(self.current_problem(state));
         }
         let changed = state.changed_pods(scope);
-        match &changed {
+        let exempted = match &changed {
             Some(changed) => {
                 self.update_enrolled(state, Some(changed));
-                self.exempt_changed(state, changed)?;
+                self.exempt_changed(state, changed)
             }
             None => {
                 self.announce_ztunnels(state);
                 self.give_up_lost(state);
                 self.update_enrolled(state, None);
-                self.exempt_all(state)?;
+                self.exempt_all(state)
             }
+        };
+        // No pod is captured before the node's probes of it are exempt; but those that are captured are reported as they are.
+        if exempted.is_ok() {
+            self.discover_if_due(state);
+            self.open_if_discovered();
+            self.start_due_actions();
+            self.give_up();
         }
-        self.discover_if_due(state);
-        self.open_if_discovered();
-        self.start_due_actions();
-        self.give_up();
         self.report_status(state, changed.as_ref());
         self.report_bypasses(state, changed.as_ref());
         self.due = self.next_due();
-        Ok(self.current_problem(state))
+        exempted.map(|()| self.current_problem(state))
     }
 
     /// Returns what is wrong although pods can be enrolled, if anything.

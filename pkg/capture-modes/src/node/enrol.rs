@@ -8,7 +8,7 @@ use std::{
 use model::{ContainerId, Family, PodUid, Reason};
 use node_plan::{ZtunnelFallback, ZtunnelSlot};
 
-use super::NodeCapture;
+use super::{NodeCapture, report_unobserved};
 use crate::node_watch::{NodeChange, NodeDisturbance, processor_time};
 use agent::{
     AgentState, CaptureMode, CaptureReply, CaptureResult, CaptureSnapshot, PodAttachment, PodEnrolment,
@@ -41,6 +41,10 @@ impl CaptureMode for NodeCapture {
                 repaired.is_some(),
                 Instant::now(),
             );
+        }
+        // One that fails is repeated at once.
+        if let Some(problem) = done.as_ref().err().filter(|_| self.unreported > 1) {
+            report_unobserved(state, problem.as_str());
         }
         done.map(|done| done.lost)
     }

@@ -42,6 +42,7 @@ impl NodeCapture {
     ) -> Result<NodePass, Reason> {
         let to_message = |error: nodepath::Error| error.to_string();
         self.verify_at = None; // other passes follow one that fails
+        self.unreported = self.unreported.saturating_add(1);
         let mut observed = self.path.observe_network().map_err(to_message)?;
         refuse_to_share(&observed)?;
         let (living, lost) = self.running_ztunnels(state, scope);
@@ -80,6 +81,7 @@ impl NodeCapture {
         }
         state.notices.observe_ztunnel(desired.active.is_some(), self.fallback_effect(), Instant::now());
         report_status(state, &desired, &observed);
+        self.unreported = 0;
         self.refused_exceptions = report_refused_exceptions(state, &desired);
         shared::write_shared_config(&self.settings, &desired)?;
         self.applied = Some(desired.clone());
