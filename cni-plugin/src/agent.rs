@@ -147,6 +147,7 @@ pub fn request_for_call(verb: CniVerb, call: &PluginCall, ips: Vec<IpAddr>) -> A
         uid: call.uid.clone().unwrap_or_default(),
         container: call.environment.container_id.clone().unwrap_or_default(),
         ips,
+        network: call.conf.name.clone(),
         ..AgentRequest::new(verb)
     }
 }

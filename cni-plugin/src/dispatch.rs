@@ -154,7 +154,8 @@ fn collect_garbage(conf: &NetConf) -> Result<(), CniError> {
         return Ok(());
     }
     let attachments = valid.iter().map(|attachment| attachment.container_id.clone()).collect();
-    let request = AgentRequest { attachments, ..AgentRequest::new(CniVerb::Gc) };
+    let network = conf.name.clone();
+    let request = AgentRequest { attachments, network, ..AgentRequest::new(CniVerb::Gc) };
     let answer = AgentClient::for_check(conf.agent_socket.as_deref()).send_request(&request, None);
     let error = answer.ok().and_then(|answer| answer.error);
     error.map_or(Ok(()), |why| Err(CniError::new(ErrorCode::Other, why)))

@@ -234,6 +234,10 @@ fn gc_releases_what_is_not_listed_and_status_does_not_wait_for_the_agent() {
     fixture.settle();
     let runtime = fixture.node.runtime();
     let chain = json!({"cniVersion": "1.1.0", "name": "kit", "plugins": [fixture.plugin()]});
+    // Another network that has our entry, too, and no container.
+    let other = json!({"cniVersion": "1.1.0", "name": "other", "plugins": [fixture.plugin()]});
+    runtime.gc(&other, &[]).unwrap_or_else(|error| panic!("{error}"));
+    [&stays, &goes].into_iter().for_each(|pod| fixture.assert_owned(pod));
     let listed = [&stays, &plain].map(|peer| (peer.sandbox.pod.container_id.as_str(), "eth0"));
     runtime.gc(&chain, &listed).unwrap_or_else(|error| panic!("{error}"));
     fixture.assert_owned(&stays);

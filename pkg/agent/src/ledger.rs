@@ -22,6 +22,8 @@ pub struct PodAttachment {
     pub uid: PodUid,
     /// The pod's addresses.
     pub ips: Vec<IpAddr>,
+    /// The network that has them; empty: the plugin did not name it.
+    pub network: String,
 }
 
 #[derive(Debug)]
@@ -117,7 +119,7 @@ impl AttachmentLedger {
     /// less than all reports to this agent, and no more than what the API shows. Returns the addresses that still belong to
     /// the pod.
     pub fn record_inherited(&mut self, container: &ContainerId, attachment: PodAttachment) -> Vec<IpAddr> {
-        let PodAttachment { uid, mut ips } = attachment;
+        let PodAttachment { uid, mut ips, network } = attachment;
         let is_newer = |(name, known): (&ContainerId, &AttachmentRecord)| {
             name == container || known.attachment.uid == uid
         };
@@ -128,7 +130,7 @@ impl AttachmentLedger {
         ips.retain(|ip| !is_assigned(ip) && !self.has_released(&uid, *ip));
         if !ips.is_empty() {
             let record = AttachmentRecord {
-                attachment: PodAttachment { uid, ips: ips.clone() },
+                attachment: PodAttachment { uid, ips: ips.clone(), network },
                 order: 0,
                 observed: true,
                 is_enrolled: true,
@@ -169,11 +171,12 @@ impl AttachmentLedger {
         self.records.retain(|_, record| record.observed || record.attachment.uid != *uid);
     }
 
-    /// The known containers that are not among these, except those that no ADD named.
+    /// The known containers of a network that are not among these, except those that no ADD named.
     #[must_use]
-    pub fn containers_not_in(&self, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
+    pub fn containers_not_in(&self, network: &str, attachments: &BTreeSet<ContainerId>) -> Vec<ContainerId> {
+        let of_network = self.records.iter().filter(|(_, record)| record.attachment.network == network);
         let gone = |container: &&ContainerId| !attachments.contains(*container) && !is_unnamed(container);
-        self.records.keys().filter(gone).cloned().collect()
+        of_network.map(|(container, _)| container).filter(gone).cloned().collect()
     }
 
     /// An ADD reported the pod with this UID, and the API has not shown it yet.
@@ -293,7 +296,7 @@ impl AttachmentLedger {
             }
         }
         for record in self.records.values().filter(|record| !gone.contains(&record.attachment.uid)) {
-            let PodAttachment { uid, ips } = &record.attachment;
+            let PodAttachment { uid, ips, .. } = &record.attachment;
             for ip in ips {
                 claim(*ip, record.order, "", uid, record.is_enrolled || joined.contains(uid));
             }

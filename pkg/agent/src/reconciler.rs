@@ -65,6 +65,8 @@ pub(crate) struct PodArrival {
     pub(crate) uid: PodUid,
     pub(crate) container: ContainerId,
     pub(crate) ips: Vec<IpAddr>,
+    /// The network that the runtime attaches it to.
+    pub(crate) network: String,
     pub(crate) netns: Option<Netns>,
     /// When it fails unless it has completed.
     pub(crate) deadline: Instant,
@@ -99,7 +101,8 @@ pub(crate) enum ReconcilerMessage {
     Add(Box<PodArrival>, ReplySender<Result<AddDecision, Box<PodArrival>>>, CaptureReply),
     Release(SandboxEnd, CaptureReply),
     Check(PodUid, Vec<IpAddr>, CaptureReply),
-    Collect(BTreeSet<ContainerId>, CaptureReply),
+    /// A network, and the containers that it has.
+    Collect(String, BTreeSet<ContainerId>, CaptureReply),
     Fallback(ZtunnelFallback),
     Inspect(ReplySender<Box<AgentSnapshot>>),
     Note(Box<HistoryEntry>),
@@ -371,8 +374,8 @@ impl Reconciler {
             }
             ReconcilerMessage::Release(end, reply) => drop(reply.send(self.release_container(end))),
             ReconcilerMessage::Check(uid, ips, reply) => mode.check_pod(core, &uid, &ips, reply),
-            ReconcilerMessage::Collect(attachments, reply) => {
-                drop(reply.send(self.collect_garbage(&attachments)));
+            ReconcilerMessage::Collect(network, attachments, reply) => {
+                drop(reply.send(self.collect_garbage(&network, &attachments)));
             }
             ReconcilerMessage::Fallback(fallback) => {
                 if mode.set_fallback(fallback) {
@@ -400,11 +403,11 @@ impl Reconciler {
         arrival.outdated = arrival.known.is_none() && self.core.may_be_outdated();
         let known = arrival.known.take().or(arriving).filter(|_| !arrival.outdated);
         let Some(known) = known else { return Err(arrival) };
-        let PodArrival { container, ips, netns, deadline, .. } = *arrival;
+        let PodArrival { container, ips, network, netns, deadline, .. } = *arrival;
         let container =
             if container.is_empty() { ledger::unnamed_container(&known.0.metadata.uid) } else { container };
         let membership = evaluate_membership(&known.0, known.1.as_ref(), &self.core.policy);
-        let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips };
+        let attachment = PodAttachment { uid: known.0.metadata.uid.clone(), ips, network };
         self.core.history.add_cause(|| format!("ADD of {}", known.0.name()));
         self.core.record_sandbox_start(&known.0);
         match membership {
@@ -441,8 +444,8 @@ impl Reconciler {
         self.mode.release_pod(&mut self.core, &container, gone, is_last)
     }
 
-    fn collect_garbage(&mut self, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
-        for container in self.core.ledger.containers_not_in(attachments) {
+    fn collect_garbage(&mut self, network: &str, attachments: &BTreeSet<ContainerId>) -> CaptureResult {
+        for container in self.core.ledger.containers_not_in(network, attachments) {
             self.release_container(SandboxEnd {
                 container,
                 attachment: PodAttachment::default(),

@@ -286,7 +286,7 @@ fn answer_request(
         CniVerb::Del => {
             let end = SandboxEnd {
                 container: request.container,
-                attachment: PodAttachment { uid: request.uid, ips: request.ips },
+                attachment: PodAttachment { uid: request.uid, ips: request.ips, network: request.network },
                 netns: with.netns.map(|netns| netns.id()),
             };
             answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
@@ -297,7 +297,7 @@ fn answer_request(
         CniVerb::Gc => {
             let attachments: BTreeSet<ContainerId> = request.attachments.into_iter().collect();
             answer_from_result(ask_reconciler(shared, with.deadline, |reply| {
-                ReconcilerMessage::Collect(attachments, reply)
+                ReconcilerMessage::Collect(request.network, attachments, reply)
             }))
         }
         CniVerb::Status => AgentAnswer::default(),
@@ -330,7 +330,7 @@ fn answer_add(
     shared: &ConnectionContext,
 ) -> AgentAnswer {
     let name = PodName { namespace: request.namespace, name: request.name };
-    let AgentRequest { uid, container, ips, .. } = request;
+    let AgentRequest { uid, container, ips, network, .. } = request;
     let RequestContext { netns, deadline } = with;
     let give_up = deadline.checked_sub(MARGIN).unwrap_or(deadline);
     let arrival = PodArrival {
@@ -338,6 +338,7 @@ fn answer_add(
         uid,
         container,
         ips,
+        network,
         netns,
         deadline: give_up,
         known: None,

@@ -199,7 +199,11 @@ impl InPodCapture {
         let ruled = self.enrolled.iter().filter(|(_, enrolled_pod)| {
             enrolled_pod.lifecycle.is_ruled() && !enrolled_pod.lifecycle.is_leaving()
         });
-        ruled.map(|(uid, enrolled_pod)| PodAttachment { uid: uid.clone(), ips: enrolled_pod.ips.clone() })
+        ruled.map(|(uid, enrolled_pod)| PodAttachment {
+            uid: uid.clone(),
+            ips: enrolled_pod.ips.clone(),
+            ..PodAttachment::default()
+        })
     }
 
     /// Pods that belong to the mesh, and whose rules are not in place yet; `None`: unknown. Pods that wait for their ADD do
@@ -279,7 +283,7 @@ impl CaptureMode for InPodCapture {
             return;
         }
         // A probe that arrives before its exemption would be treated as traffic of the mesh.
-        let PodAttachment { uid, ips } = enrolment.attachment.clone();
+        let PodAttachment { uid, ips, .. } = enrolment.attachment.clone();
         if let Err(error) = self.probes.add_addresses(&ips, &uid) {
             drop(reply.send(Err(error.to_string().into())));
             return;

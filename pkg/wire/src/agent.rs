@@ -20,7 +20,7 @@ pub enum CniVerb {
     Del,
     /// Say whether the pod is as it should be.
     Check,
-    /// Release what belongs to containers that are not among `attachments`.
+    /// Release what belongs to containers of this network that are not among `attachments`.
     Gc,
     /// Say whether an ADD could work. Sent by earlier plugins: today's reports a status that does not depend on the agent.
     Status,
@@ -46,7 +46,10 @@ pub struct AgentRequest {
     /// The addresses of the pod's interface.
     #[serde(default)]
     pub ips: Vec<IpAddr>,
-    /// Containers that there still are, for [`CniVerb::Gc`].
+    /// The network of the call, as its configuration names it.
+    #[serde(default)]
+    pub network: String,
+    /// Containers that the network still has, for [`CniVerb::Gc`].
     #[serde(default)]
     pub attachments: Vec<ContainerId>,
 }
@@ -62,6 +65,7 @@ impl AgentRequest {
             uid: PodUid::default(),
             container: ContainerId::default(),
             ips: Vec::new(),
+            network: String::new(),
             attachments: Vec::new(),
         }
     }

@@ -18,7 +18,7 @@ fn name(uid: &str) -> PodName {
 }
 
 fn attached(uid: &str, ips: &[IpAddr]) -> PodAttachment {
-    PodAttachment { uid: uid.into(), ips: ips.to_vec() }
+    PodAttachment { uid: uid.into(), ips: ips.to_vec(), network: "cbr0".to_owned() }
 }
 
 /// As the API shows it.
@@ -99,7 +99,7 @@ impl Node {
 
     /// The containers that a runtime without any does not list.
     fn unlisted(&self) -> Vec<String> {
-        self.ledger.containers_not_in(&BTreeSet::new()).into_iter().map(String::from).collect()
+        self.ledger.containers_not_in("cbr0", &BTreeSet::new()).into_iter().map(String::from).collect()
     }
 
     fn restart(&mut self) {

@@ -34,6 +34,8 @@ pub(crate) struct RecordedPod {
     pub(super) ips: Vec<IpAddr>,
     /// The container of its ADD.
     pub(super) container: ContainerId,
+    /// The network of its ADD.
+    pub(super) network: String,
     /// The record itself.
     pub(super) file: PathBuf,
 }
@@ -66,6 +68,7 @@ impl PodRecordStore {
         }
         let found = finder.confirm_recorded(netns, if ips.is_empty() { &record.ips } else { ips })?;
         let file = self.index.directory().join(record.container.as_str());
-        Some(RecordedPod { found, ips: record.ips.clone(), container: record.container.clone(), file })
+        let (ips, container) = (record.ips.clone(), record.container.clone());
+        Some(RecordedPod { found, ips, container, network: record.network.clone(), file })
     }
 }

@@ -16,7 +16,7 @@ impl InPodCapture {
         uid: &PodUid,
         recorded: RecordedPod,
     ) -> bool {
-        let RecordedPod { found, ips, container, file } = recorded;
+        let RecordedPod { found, ips, container, network, file } = recorded;
         // At a DEL the plugin removes the record before it notifies the agent. So either the DEL is still to arrive, or the
         // record is gone.
         if !file.exists() || self.is_of_another(uid, found.netns.id()) {
@@ -29,7 +29,8 @@ impl InPodCapture {
         }
         let Some(pod) = state.index.pods().find(|pod| pod.metadata.uid == *uid) else { return false };
         let (standing, pod) = (state.pod_standing(pod), pod.clone());
-        let addresses = state.ledger.record_inherited(&container, PodAttachment { uid: uid.clone(), ips });
+        let attachment = PodAttachment { uid: uid.clone(), ips, network };
+        let addresses = state.ledger.record_inherited(&container, attachment);
         match standing {
             AmbientStanding::Out(SkipReason::NamespaceUnknown | SkipReason::Terminated) => return false,
             AmbientStanding::Out(_) if self.enrolled.contains_key(uid) => {}
