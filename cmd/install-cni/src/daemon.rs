@@ -121,7 +121,7 @@ fn agent_ports(settings: &DaemonSettings) -> Vec<u16> {
 /// Opens everything and starts the threads, from within the runtime.
 fn start_parts(
     settings: Arc<DaemonSettings>,
-    ports: Observed<Vec<u16>>,
+    ports: Observed<Vec<String>>,
     cluster: Arc<ClusterAccess>,
     logger: Logger,
     lock: NodeLock,

@@ -39,13 +39,13 @@ impl PreflightOutcome {
     }
 }
 
-/// Checks the node until nothing makes capture impossible. `ports`: those of the agent that were taken before it listened.
+/// Checks the node until nothing makes capture impossible. `ports`: of [`node_status::taken_ports`], before the agent listened.
 ///
 /// # Errors
 /// A thread cannot be started.
 pub(crate) fn start_checks(
     settings: &Arc<DaemonSettings>,
-    ports: Observed<Vec<u16>>,
+    ports: Observed<Vec<String>>,
 ) -> Result<Arc<PreflightOutcome>> {
     let outcome = Arc::new(PreflightOutcome::default());
     let (settings, ours) = (Arc::clone(settings), Arc::clone(&outcome));

@@ -18,7 +18,7 @@ use hostnet::RtnetlinkHandle;
 use model::Family;
 use report::{
     NodePreflight, Observed, PREFLIGHT_SCHEMA, PreflightCheck, PreflightCode, PreflightFact, ProbeSources,
-    TablesInUse, TokenTimes, judge_preflight,
+    Severity, TablesInUse, TokenTimes, judge_preflight,
 };
 use rules::inpod::ProbeAddresses;
 use rustix::{
@@ -40,26 +40,27 @@ const NO_LIMIT: u64 = 1 << 60;
 const OF_AGENT: [PreflightCode; 3] =
     [PreflightCode::PortTaken, PreflightCode::FewFiles, PreflightCode::LittleMemory];
 
-/// Returns the ports of these on which somebody listens in the calling thread's network namespace. For the agent: before it listens
-/// itself.
+/// Returns a message for each of these ports on which a process listens in the calling thread's network namespace. For the agent:
+/// before it listens itself.
 ///
 /// # Errors
 /// The kernel does not list listeners.
-pub fn taken_ports(ports: &[u16]) -> Observed<Vec<u16>> {
+pub fn taken_ports(ports: &[u16]) -> Observed<Vec<String>> {
     let listeners = sockdiag::tcp_listeners().map_err(|error| error.to_string())?;
     let listeners = listeners.ok_or("there are too many listeners")?;
     let is_taken = |port: &&u16| listeners.iter().any(|listener| listener.port() == **port);
-    Ok(ports.iter().filter(is_taken).copied().collect())
+    let message = |port: &u16| format!("another process listens on TCP port {port}");
+    Ok(ports.iter().filter(is_taken).map(message).collect())
 }
 
-/// Checks the node at the agent's start. `ports`: those of the agent that were taken. Blocks, for as long as the kernel and tools
-/// take.
+/// Checks the node at the agent's start. `ports`: of [`taken_ports`] for those of the agent. Blocks, for as long as the kernel and
+/// tools take.
 #[must_use]
-pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<u16>>) -> Vec<PreflightCheck> {
+pub fn preflight_of_agent(settings: &DaemonSettings, ports: Observed<Vec<String>>) -> Vec<PreflightCheck> {
     let mut facts = ambient_facts(settings);
     facts.extend(confinement_facts(settings));
     facts.extend([
-        PreflightFact::Ports(ports),
+        PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, ports),
         PreflightFact::Files(getrlimit(Resource::Nofile).maximum),
         PreflightFact::Memory(memory_limit()),
         PreflightFact::Inotify(watch_directory()),
@@ -78,14 +79,15 @@ pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     facts.extend(trial::try_sidecars(&tools));
     facts.extend(confinement_facts(settings));
     facts.extend(settings.ambient.iter().filter_map(numbers_fact));
+    let sockets = match &agent {
+        Ok(_) => Ok(Vec::new()), // its own
+        Err(error) if is_without_agent(error) => served_sockets(settings),
+        Err(error) => Err(client::error_text(error)),
+    };
     facts.extend([
         PreflightFact::Inotify(watch_directory()),
-        PreflightFact::Sockets(match &agent {
-            Ok(_) => Ok(Vec::new()), // its own
-            Err(error) if is_without_agent(error) => served_sockets(settings),
-            Err(error) => Err(client::error_text(error)),
-        }),
-        PreflightFact::Directories(read_only_directories(settings)),
+        PreflightFact::Found(PreflightCode::SocketTaken, Severity::Error, sockets),
+        PreflightFact::Found(PreflightCode::ReadOnly, Severity::Warning, read_only_directories(settings)),
     ]);
     facts.extend(network_fact(settings));
     facts.extend(clock_fact());
@@ -116,7 +118,8 @@ fn ambient_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
         facts.push(PreflightFact::PodNumbers(pods().and_then(|pods| taken_numbers(pods, &kernel))));
         facts
             .push(PreflightFact::ProbeSources(pods().and_then(|pods| probe_sources(ambient, pods, &kernel))));
-        facts.push(PreflightFact::ProbeAddresses(in_node(ambient, || taken_addresses(chosen.rules.probes))));
+        let addresses = in_node(ambient, || taken_addresses(chosen.rules.probes));
+        facts.push(PreflightFact::Found(PreflightCode::ProbeAddressTaken, Severity::Warning, addresses));
     }
     facts
 }
@@ -132,7 +135,7 @@ fn confinement_facts(settings: &DaemonSettings) -> Vec<PreflightFact> {
 }
 
 /// Whoever chose another address may have chosen one that the node has.
-fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
+fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<String>> {
     let (chosen, defaults) = (probes, ProbeAddresses::default());
     let mut probes = Vec::new();
     probes.extend((chosen.v4 == defaults.v4).then_some(IpAddr::V4(chosen.v4)));
@@ -142,7 +145,8 @@ fn taken_addresses(probes: ProbeAddresses) -> Observed<Vec<(IpAddr, String)>> {
         let links = handle.list_links()?;
         let in_use = handle.list_addresses()?.into_iter().filter(|address| probes.contains(&address.ip));
         let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
-        Ok(in_use.map(|address| (address.ip, name(address.index).unwrap_or_default())).collect())
+        let in_use = in_use.map(|address| (address.ip, name(address.index).unwrap_or_default()));
+        Ok(in_use.map(|(ip, link)| format!("{ip} is an address of {link}")).collect())
     };
     find().map_err(|error: hostnet::Error| error.to_string())
 }
@@ -188,7 +192,9 @@ fn numbers_fact(ambient: &AmbientOptions) -> Option<PreflightFact> {
         let observed = open_path(settings).and_then(|mut path| path.observe_network());
         observed.map(|observed| observed.foreign).map_err(|error| error.to_string())
     };
-    is_node.then(|| PreflightFact::Numbers(in_node(ambient, observe)))
+    is_node.then(|| {
+        PreflightFact::Found(PreflightCode::NumbersTaken, Severity::Error, in_node(ambient, observe))
+    })
 }
 
 /// Sockets of the agent that a process serves.

@@ -109,18 +109,12 @@ pub enum PreflightFact {
     Kernel(PreflightCode, Trial, bool),
     /// Backends in use.
     Tables(Observed<TablesInUse>),
-    /// Foreign policy rules and routes in the way of the node path.
-    Numbers(Observed<Vec<String>>),
+    /// What should not be there, a message for each, and how bad any of it is.
+    Found(PreflightCode, Severity, Observed<Vec<String>>),
     /// Pods whose network namespaces were examined, and what other components have there of the numbers of captured pods.
     PodNumbers(Observed<(usize, Vec<String>)>),
     /// Sources of the node's packets to pods, and of its probes.
     ProbeSources(Observed<ProbeSources>),
-    /// Probe addresses that a link of the node has, with its name.
-    ProbeAddresses(Observed<Vec<(IpAddr, String)>>),
-    /// Ports of the agent on which another process listens.
-    Ports(Observed<Vec<u16>>),
-    /// Sockets that another process serves.
-    Sockets(Observed<Vec<String>>),
     /// Watching a directory.
     Inotify(Observed<()>),
     /// Number of files that the agent may open; `None`: any.
@@ -131,8 +125,6 @@ pub enum PreflightFact {
     Clock(Observed<TokenTimes>, i64),
     /// The network that the runtime takes, or why there is none.
     Network(Observed<Result<String, String>>),
-    /// Directories that cannot be written to, with the reason.
-    Directories(Observed<Vec<String>>),
     /// Context of SELinux; `None`: there is none.
     SeLinux(Observed<Option<SeLinuxContext>>),
     /// Profile of AppArmor; `None`: there is none.
@@ -194,7 +186,13 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
     match fact {
         PreflightFact::Kernel(code, trial, required) => (*code, judge_trial(trial, *required)),
         PreflightFact::Tables(tables) => (Code::LegacyTables, judge_observation(tables, judge_tables)),
-        PreflightFact::Numbers(found) => (Code::NumbersTaken, none_of(found, Severity::Error)),
+        PreflightFact::Found(code, severity, found) => {
+            let judge = |found: &Vec<String>| match found.is_empty() {
+                true => Ok(String::new()),
+                false => Err((*severity, found.join("; "))),
+            };
+            (*code, judge_observation(found, judge))
+        }
         PreflightFact::PodNumbers(found) => {
             let judge = |(pods, taken): &(usize, Vec<String>)| match taken.is_empty() {
                 true => Ok(format!("network namespaces of pods examined: {pods}")),
@@ -203,22 +201,6 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             (Code::PodNumbersTaken, judge_observation(found, judge))
         }
         PreflightFact::ProbeSources(found) => (Code::ProbeSource, judge_observation(found, judge_sources)),
-        PreflightFact::ProbeAddresses(found) => {
-            let texts = |found: &Vec<(IpAddr, String)>| {
-                found.iter().map(|(ip, link)| format!("{ip} is an address of {link}")).collect()
-            };
-            (
-                Code::ProbeAddressTaken,
-                none_of(&found.as_ref().map(texts).map_err(Clone::clone), Severity::Warning),
-            )
-        }
-        PreflightFact::Ports(found) => {
-            let texts = |found: &Vec<u16>| {
-                found.iter().map(|port| format!("another process listens on TCP port {port}")).collect()
-            };
-            (Code::PortTaken, none_of(&found.as_ref().map(texts).map_err(Clone::clone), Severity::Warning))
-        }
-        PreflightFact::Sockets(found) => (Code::SocketTaken, none_of(found, Severity::Error)),
         PreflightFact::Inotify(found) => (
             Code::NoInotify,
             found.as_ref().map(|()| String::new()).map_err(|why| (Severity::Warning, why.clone())),
@@ -241,7 +223,6 @@ fn judge_fact(fact: &PreflightFact) -> (PreflightCode, Outcome) {
             Code::NoNetwork,
             judge_observation(found, |network| network.clone().map_err(|why| (Severity::Warning, why))),
         ),
-        PreflightFact::Directories(found) => (Code::ReadOnly, none_of(found, Severity::Warning)),
         PreflightFact::SeLinux(found) => (Code::SeLinux, judge_observation(found, judge_selinux)),
         PreflightFact::AppArmor(found) => (Code::AppArmor, judge_observation(found, judge_apparmor)),
         PreflightFact::UserNamespace(found) => (
@@ -262,13 +243,6 @@ fn judge_observation<T>(found: &Observed<T>, judge: impl FnOnce(&T) -> Outcome) 
         Ok(found) => judge(found),
         Err(why) => Err((Severity::Unknown, why.clone())),
     }
-}
-
-/// Passes if there is nothing.
-fn none_of(found: &Observed<Vec<String>>, severity: Severity) -> Outcome {
-    judge_observation(found, |found| {
-        if found.is_empty() { Ok(String::new()) } else { Err((severity, found.join("; "))) }
-    })
 }
 
 fn join_some(found: &[String]) -> String {

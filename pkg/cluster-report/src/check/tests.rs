@@ -44,6 +44,11 @@ fn pod_state(name: &str, capture: CaptureState) -> PodState {
     }
 }
 
+fn taken_port() -> report::PreflightFact {
+    let message = "another process listens on TCP port 8000".to_owned();
+    report::PreflightFact::Found(report::PreflightCode::PortTaken, Severity::Warning, Ok(vec![message]))
+}
+
 /// A node with one captured pod, all well.
 fn healthy() -> Cluster {
     let mut state = StateReport {
@@ -221,7 +226,7 @@ fn each_finding_has_its_cause() {
         ),
         (
             Code::NodePreflight,
-            |c| state(c).preflight = report::judge_preflight(&[report::PreflightFact::Ports(Ok(vec![8000]))]),
+            |c| state(c).preflight = report::judge_preflight(&[taken_port()]),
             "node n1",
             "another process listens on TCP port 8000 (port-taken)",
         ),
@@ -467,7 +472,7 @@ fn each_finding_of_a_nodes_preflight_is_one_with_its_own_severity_and_hint() {
     let mut cluster = healthy();
     state(&mut cluster).preflight = report::judge_preflight(&[
         report::PreflightFact::Files(None),
-        report::PreflightFact::Ports(Ok(vec![8000])),
+        taken_port(),
         report::PreflightFact::Memory(Err("no control group".to_owned())),
     ]);
     let report = check(&cluster);

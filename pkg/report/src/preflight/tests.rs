@@ -11,6 +11,11 @@ fn tables(chains: &[&str], has_legacy_tool: bool) -> PreflightFact {
     PreflightFact::Tables(Ok(TablesInUse { legacy_chains, has_legacy_tool }))
 }
 
+fn taken_port() -> PreflightFact {
+    let message = "another process listens on TCP port 8000".to_owned();
+    PreflightFact::Found(PreflightCode::PortTaken, Severity::Warning, Ok(vec![message]))
+}
+
 fn clock(issued: i64, expires: i64, now: i64) -> PreflightFact {
     PreflightFact::Clock(Ok(TokenTimes { issued, expires }), now)
 }
@@ -40,13 +45,32 @@ fn kernel_cases() -> Vec<Case> {
     cases
 }
 
+fn found_cases() -> Vec<Case> {
+    use PreflightCode::{NumbersTaken, PortTaken, ProbeAddressTaken, ReadOnly, SocketTaken};
+    let mut cases = Vec::new();
+    for code in [NumbersTaken, PortTaken, ProbeAddressTaken, ReadOnly, SocketTaken] {
+        for severity in [Severity::Warning, Severity::Error] {
+            let found = || Ok(vec!["one".to_owned(), "two".to_owned()]);
+            cases.extend([
+                (PreflightFact::Found(code, severity, Ok(Vec::new())), code, None, ""),
+                (PreflightFact::Found(code, severity, found()), code, Some(severity), "one; two"),
+                (
+                    PreflightFact::Found(code, severity, unknown()),
+                    code,
+                    Some(Severity::Unknown),
+                    "no permission",
+                ),
+            ]);
+        }
+    }
+    cases
+}
+
 fn other_cases() -> Vec<Case> {
     use PreflightCode as Code;
     use PreflightFact as Fact;
     let (warning, error, not_known) =
         (Some(Severity::Warning), Some(Severity::Error), Some(Severity::Unknown));
-    let one = |text: &str| Ok(vec![text.to_owned()]);
-    let address = (IpAddr::from([169, 254, 7, 127]), "br0".to_owned());
     let kube = "legacy tables hold rules in 2 chains, by their names of kube-proxy or the kubelet";
     vec![
         (tables(&[], false), Code::LegacyTables, None, "no legacy tables with rules"),
@@ -56,13 +80,6 @@ fn other_cases() -> Vec<Case> {
             Code::LegacyTables,
             warning,
             "legacy tables hold rules in 1 chain, and there is no iptables-legacy here",
-        ),
-        (Fact::Numbers(Ok(Vec::new())), Code::NumbersTaken, None, ""),
-        (
-            Fact::Numbers(one("rule 20003: from all lookup 7")),
-            Code::NumbersTaken,
-            error,
-            "rule 20003: from all lookup 7",
         ),
         (
             Fact::PodNumbers(Ok((2, Vec::new()))),
@@ -94,22 +111,6 @@ fn other_cases() -> Vec<Case> {
             warning,
             "the node reaches its pods from 10.0.0.1; not detected: fd00::7 is used",
         ),
-        (Fact::ProbeAddresses(Ok(Vec::new())), Code::ProbeAddressTaken, None, ""),
-        (
-            Fact::ProbeAddresses(Ok(vec![address])),
-            Code::ProbeAddressTaken,
-            warning,
-            "169.254.7.127 is an address of br0",
-        ),
-        (Fact::Ports(Ok(Vec::new())), Code::PortTaken, None, ""),
-        (
-            Fact::Ports(Ok(vec![8000, 9876])),
-            Code::PortTaken,
-            warning,
-            "another process listens on TCP port 8000; another process listens on TCP port 9876",
-        ),
-        (Fact::Sockets(Ok(Vec::new())), Code::SocketTaken, None, ""),
-        (Fact::Sockets(one("a process serves /a")), Code::SocketTaken, error, "a process serves /a"),
         (Fact::Inotify(Ok(())), Code::NoInotify, None, ""),
         (Fact::Inotify(Err("full".to_owned())), Code::NoInotify, warning, "full"),
         (Fact::Files(None), Code::FewFiles, None, "any number"),
@@ -150,8 +151,6 @@ fn other_cases() -> Vec<Case> {
             "/a; our entry is in it",
         ),
         (Fact::Network(Ok(Err("none yet".to_owned()))), Code::NoNetwork, warning, "none yet"),
-        (Fact::Directories(Ok(Vec::new())), Code::ReadOnly, None, ""),
-        (Fact::Directories(one("cannot put files in /a")), Code::ReadOnly, warning, "cannot put files in /a"),
         (selinux("spc_t", None), Code::SeLinux, None, "the agent has the type spc_t, which is not confined"),
         (
             selinux("container_t", Some(true)),
@@ -193,16 +192,11 @@ fn other_cases() -> Vec<Case> {
         (Fact::AppArmor(unknown()), Code::AppArmor, not_known, "no permission"),
         (Fact::UserNamespace(unknown()), Code::UserNamespace, not_known, "no permission"),
         (Fact::Tables(unknown()), Code::LegacyTables, not_known, "no permission"),
-        (Fact::Numbers(unknown()), Code::NumbersTaken, not_known, "no permission"),
         (Fact::ProbeSources(unknown()), Code::ProbeSource, not_known, "no permission"),
         (Fact::PodNumbers(unknown()), Code::PodNumbersTaken, not_known, "no permission"),
-        (Fact::ProbeAddresses(unknown()), Code::ProbeAddressTaken, not_known, "no permission"),
-        (Fact::Ports(unknown()), Code::PortTaken, not_known, "no permission"),
-        (Fact::Sockets(unknown()), Code::SocketTaken, not_known, "no permission"),
         (Fact::Memory(unknown()), Code::LittleMemory, not_known, "no permission"),
         (Fact::Clock(unknown(), 0), Code::Clock, not_known, "no permission"),
         (Fact::Network(unknown()), Code::NoNetwork, not_known, "no permission"),
-        (Fact::Directories(unknown()), Code::ReadOnly, not_known, "no permission"),
     ]
 }
 
@@ -222,7 +216,7 @@ fn apparmor(enforced: bool) -> PreflightFact {
 
 #[test]
 fn every_code_follows_from_facts_and_from_these_alone() {
-    let cases = [kernel_cases(), other_cases()].concat();
+    let cases = [kernel_cases(), found_cases(), other_cases()].concat();
     for (fact, code, severity, message) in &cases {
         let [check] = judge_preflight(std::slice::from_ref(fact)).try_into().unwrap();
         assert_eq!(
@@ -256,7 +250,7 @@ fn exit_status_readiness_and_findings_follow_from_the_worst() {
             [Severity::Warning, Severity::Unknown, Severity::Error].map(|least| all.exit_status(least));
         (statuses, error, findings.len())
     };
-    let (warning, not_known) = (PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Memory(unknown()));
+    let (warning, not_known) = (taken_port(), PreflightFact::Memory(unknown()));
     let error =
         PreflightFact::Kernel(PreflightCode::PodRules, Trial::Refused("kernel says: no".to_owned()), true);
     assert_eq!(of(&[PreflightFact::Files(None)]), ([0, 0, 0], None, 0));
@@ -268,8 +262,7 @@ fn exit_status_readiness_and_findings_follow_from_the_worst() {
 
 #[test]
 fn the_table_has_a_line_for_each_check_and_hints_for_what_was_found() {
-    let checks =
-        judge_preflight(&[PreflightFact::Ports(Ok(vec![8000])), PreflightFact::Files(None), clock(0, 1, 0)]);
+    let checks = judge_preflight(&[taken_port(), PreflightFact::Files(None), clock(0, 1, 0)]);
     let preflight = NodePreflight { schema: PREFLIGHT_SCHEMA, node: "n1".to_owned(), checks };
     assert_eq!(
         preflight.render_table(false),
