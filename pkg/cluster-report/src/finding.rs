@@ -60,7 +60,7 @@ enum CodeScope {
     Simulation,
 }
 
-macro_rules! codes {
+macro_rules! finding_codes {
     ($($(#[$doc:meta])* $name:ident $word:literal $section:ident $severity:ident $scope:ident [$($basis:ident)*]
         $check:literal $hint:literal)*) => {
         model::word_enum! {
@@ -94,7 +94,7 @@ macro_rules! codes {
     };
 }
 
-codes! {
+finding_codes! {
     /// Objects of the API could not be read.
     NotReadable "not-readable" Cluster Unknown Both [] "objects of the API can be read"
         "Apply deploy/millrace-viewer.yaml, and bind it to your user."

@@ -171,13 +171,13 @@ fn make_check(code: PreflightCode, outcome: Outcome) -> PreflightCheck {
         Some(_) => (code.consequence().to_owned(), code.advice()),
     };
     PreflightCheck {
-        code: code.word().to_owned(),
+        code: code.as_str().to_owned(),
         title: code.check().to_owned(),
         severity,
         message: sanitize_text(&message),
         consequence,
         advice: advice.to_owned(),
-        link: format!("{DOCS}#{}", code.word()),
+        link: format!("{DOCS}#{}", code.as_str()),
     }
 }
 
@@ -430,10 +430,8 @@ impl NodePreflight {
     /// Returns a log in the form of SARIF.
     #[must_use]
     pub fn to_sarif(&self) -> String {
-        let advice = |check: &PreflightCheck| {
-            let code = PreflightCode::ALL.iter().find(|code| code.word() == check.code);
-            code.map_or("", |code| code.advice())
-        };
+        let advice =
+            |check: &PreflightCheck| PreflightCode::from_name(&check.code).map_or("", PreflightCode::advice);
         let rule = |check: &PreflightCheck| SarifRule {
             code: check.code.clone(),
             check: check.title.clone(),

@@ -1,19 +1,14 @@
 //! Every code of a check of a node, with what it means and what to do about it.
 
-macro_rules! codes {
+macro_rules! preflight_codes {
     ($($(#[$doc:meta])* $name:ident $word:literal $check:literal $why:literal $advice:literal)*) => {
-        /// A kind of finding about a node.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum PreflightCode { $($(#[$doc])* $name),* }
+        model::word_enum! {
+            /// A kind of finding about a node, in the order of the output.
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+            pub enum PreflightCode { $($(#[$doc])* $name = $word),* }
+        }
 
         impl PreflightCode {
-            /// All, in the order of the output.
-            pub const ALL: &[PreflightCode] = &[$(PreflightCode::$name),*];
-
-            /// Returns the stable name of the code.
-            #[must_use]
-            pub fn word(self) -> &'static str { match self { $(PreflightCode::$name => $word),* } }
-
             /// Returns the condition that holds if there is no such finding.
             #[must_use]
             pub fn check(self) -> &'static str { match self { $(PreflightCode::$name => $check),* } }
@@ -29,7 +24,7 @@ macro_rules! codes {
     };
 }
 
-codes! {
+preflight_codes! {
     /// The kernel refuses the rules of a captured pod.
     PodRules "pod-rules" "the kernel takes the rules of a captured pod"
         "No pod can be captured by in-pod redirection."

@@ -221,14 +221,14 @@ fn every_code_follows_from_facts_and_from_these_alone() {
         let [check] = judge_preflight(std::slice::from_ref(fact)).try_into().unwrap();
         assert_eq!(
             (check.code.as_str(), check.severity, check.message.as_str()),
-            (code.word(), *severity, *message),
+            (code.as_str(), *severity, *message),
             "{fact:?}"
         );
         let explains = !check.consequence.is_empty() && !check.advice.is_empty();
         assert_eq!(explains, severity.is_some(), "{fact:?}");
         let is_of_code = check.consequence == code.consequence() && check.advice == code.advice();
         assert_eq!(is_of_code, severity.is_some_and(|severity| severity != Severity::Unknown), "{fact:?}");
-        assert_eq!(check.link, format!("docs/preflight.md#{}", code.word()));
+        assert_eq!(check.link, format!("docs/preflight.md#{}", code.as_str()));
     }
     let failing: BTreeSet<_> =
         cases.iter().filter(|(.., severity, _)| severity.is_some()).map(|(_, code, ..)| *code).collect();
@@ -287,11 +287,11 @@ fn each_code_has_a_section_of_the_page() {
     let page = fs::read_to_string(page).unwrap();
     let sections: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
-    let codes: Vec<&str> = PreflightCode::ALL.iter().map(|code| code.word()).collect();
+    let codes: Vec<&str> = PreflightCode::ALL.iter().map(|code| code.as_str()).collect();
     assert_eq!(sections, codes);
     for code in PreflightCode::ALL {
         for text in [code.consequence(), code.advice()] {
-            assert!(page.lines().any(|line| line == text), "{}: {text}", code.word());
+            assert!(page.lines().any(|line| line == text), "{}: {text}", code.as_str());
         }
     }
 }
