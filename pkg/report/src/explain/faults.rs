@@ -47,7 +47,7 @@ fn agent_down(state: &StateReport) -> Option<Finding> {
     {
         let message =
             format!("The agent of this node could not be queried: {}.", to_clause(&unobserved.message));
-        return Some(Finding::wrong("agent-down", message, where_to_ask(state)));
+        return Some(Finding::new_unhealthy("agent-down", message, where_to_ask(state)));
     }
     let message = "The agent does not run on this node: pods that are captured stay so, nothing is repaired, and new pods may \
                 not start.";
@@ -55,7 +55,8 @@ fn agent_down(state: &StateReport) -> Option<Finding> {
         "Find the agent's pod of this node: kubectl get pods -A -o wide -l k8s-app=istio-cni-node.",
         "Read why it ended: kubectl logs --previous, or the container runtime's log on the node.",
     ];
-    (state.observation.observer == Observer::Command).then(|| Finding::wrong("agent-down", message, &advice))
+    (state.observation.observer == Observer::Command)
+        .then(|| Finding::new_unhealthy("agent-down", message, &advice))
 }
 
 fn not_synced(state: &StateReport) -> Option<Finding> {
@@ -68,7 +69,7 @@ fn not_synced(state: &StateReport) -> Option<Finding> {
         "Check whether the API server can be reached from this node, and whether the agent's service account may list pods and namespaces.",
         "The agent's log names the error (scope kube or ambient).",
     ];
-    Some(Finding::wrong("not-synced", message, &advice))
+    Some(Finding::new_unhealthy("not-synced", message, &advice))
 }
 
 /// Whether and why changes of pods or namespaces are not known.
@@ -82,13 +83,13 @@ pub(super) fn watch_failed(state: &StateReport) -> Option<Finding> {
     let advice = [
         "Check whether the API server can be reached from this node, and whether the agent's service account may watch pods and namespaces.",
     ];
-    Some(Finding::unknown("watch-failed", message, &advice))
+    Some(Finding::new_unknown("watch-failed", message, &advice))
 }
 
 fn node_degraded(state: &StateReport) -> Option<Finding> {
     let problem = state.node.problem.as_ref()?;
     let message = format!("The node is degraded: {}.", to_clause(problem));
-    Some(Finding::wrong(
+    Some(Finding::new_unhealthy(
         "node-degraded",
         message,
         &["Fix what the message names; the agent goes on by itself."],
@@ -111,7 +112,7 @@ fn node_drift(state: &StateReport) -> Option<Finding> {
         "The node's network differs from the desired state in {} ({first}{more}).",
         format_count(all.len(), "place")
     );
-    Some(Finding::wrong("node-drift", message, repair_advice(state)))
+    Some(Finding::new_unhealthy("node-drift", message, repair_advice(state)))
 }
 
 fn foreign_objects(state: &StateReport) -> Option<Finding> {
@@ -122,7 +123,7 @@ fn foreign_objects(state: &StateReport) -> Option<Finding> {
     };
     let message = format!("Another program uses what the agent needs: {}{more}.", to_clause(first));
     let advice = ["Change one of the two; see the settings ambient-tables and ambient-rule-priority."];
-    Some(Finding::wrong("foreign", message, &advice))
+    Some(Finding::new_unhealthy("foreign", message, &advice))
 }
 
 fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
@@ -132,7 +133,7 @@ fn unhealthy_component(part: &PartHealth) -> Option<Finding> {
         _ => (format!("{part_}-unwell"), format!("The {part_} is not well: {why}.")),
     };
     (!part.message.is_empty())
-        .then(|| Finding::wrong(&code, message, &["Read the agent's log of the last minutes."]))
+        .then(|| Finding::new_unhealthy(&code, message, &["Read the agent's log of the last minutes."]))
 }
 
 /// Returns the consequence of a file that is not as it should be, with advice.
@@ -172,7 +173,7 @@ fn of_file(file: &InstalledFile) -> Finding {
         ),
         _ => ("installation", "A file of ours on the node is missing or damaged", &[]),
     };
-    Finding::wrong(
+    Finding::new_unhealthy(
         code,
         format!("{then} ({}: {}).", sanitize_text(&file.path), to_clause(&file.message)),
         advice,

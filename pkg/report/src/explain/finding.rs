@@ -50,15 +50,15 @@ impl Finding {
         Finding { code: code.to_owned(), verdict, message: message.into(), advice }
     }
 
-    pub(super) fn well(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+    pub(super) fn new_healthy(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
         Finding::new(code, PodVerdict::Healthy, message, advice)
     }
 
-    pub(super) fn wrong(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+    pub(super) fn new_unhealthy(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
         Finding::new(code, PodVerdict::Unhealthy, message, advice)
     }
 
-    pub(super) fn unknown(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
+    pub(super) fn new_unknown(code: &str, message: impl Into<String>, advice: &[&str]) -> Finding {
         Finding::new(code, PodVerdict::Unknown, message, advice)
     }
 }

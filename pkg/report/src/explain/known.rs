@@ -93,7 +93,7 @@ fn no_address(_: &StateReport, pod: &PodState) -> Option<Finding> {
     }
     let message = format!("The pod {} has no address yet, so there is nothing to capture.", pod_title(pod));
     let advice = ["See in kubectl describe pod whether it has been scheduled and its network has been made."];
-    Some(Finding::wrong("no-address", message, &advice))
+    Some(Finding::new_unhealthy("no-address", message, &advice))
 }
 
 /// The last try failed.
@@ -104,7 +104,7 @@ fn last_attempt_failed(_: &StateReport, pod: &PodState) -> Option<Finding> {
         format!("The pod {} {what}: {}. {}", pod_title(pod), to_clause(problem), traffic_consequence(pod));
     let advice =
         ["Fix what the message names; the agent, or the kubelet at the next start, tries again.", RESTART];
-    Some(Finding::wrong("failed", message, &advice))
+    Some(Finding::new_unhealthy("failed", message, &advice))
 }
 
 /// Finds a pod that is captured, but whose annotation does not show this to the control plane.
@@ -123,7 +123,7 @@ fn annotation_missing(state: &StateReport, pod: &PodState) -> Option<Finding> {
         "Wait some seconds and ask again.",
         "If it does not pass, see whether the agent's service account may patch pods, and whether the API server can be reached.",
     ];
-    Some(Finding::wrong("annotation-missing", message, &advice))
+    Some(Finding::new_unhealthy("annotation-missing", message, &advice))
 }
 
 /// Pods are read from a directory: nobody could be told.
@@ -152,19 +152,19 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
         CaptureState::Captured => {
             let code =
                 if pod.mode == Some(RedirectionMode::Sidecar) { "captured-sidecar" } else { "captured" };
-            Finding::well(code, format!("The pod {title} is captured{}.", by_mode(pod.mode)), &[])
+            Finding::new_healthy(code, format!("The pod {title} is captured{}.", by_mode(pod.mode)), &[])
         }
         CaptureState::Bypassing => {
             let message = format!(
                 "The pod {title} should be captured, and all or some of its traffic bypasses the mesh."
             );
-            Finding::wrong("bypassing", message, &[WAIT, RESTART])
+            Finding::new_unhealthy("bypassing", message, &[WAIT, RESTART])
         }
         CaptureState::Held => {
             let message = format!(
                 "The pod {title} should be captured, and its traffic is held back: it reaches nothing through the mesh."
             );
-            Finding::wrong(
+            Finding::new_unhealthy(
                 "held",
                 message,
                 &["Check whether a ztunnel of this node is ready and well.", WAIT],
@@ -172,7 +172,7 @@ fn capture_state_finding(_: &StateReport, pod: &PodState) -> Finding {
         }
         _ => {
             let message = format!("The pod {title} is on its way into the mesh and not captured yet.");
-            Finding::wrong("pending", message, &["Wait some seconds and ask again.", RESTART])
+            Finding::new_unhealthy("pending", message, &["Wait some seconds and ask again.", RESTART])
         }
     }
 }
@@ -192,5 +192,5 @@ fn leaving_finding(pod: &PodState) -> Finding {
         "Wait a minute and ask again: the agent removes them by itself.",
         "If they stay, the agent's log says why; install-cni plan shows what it would do.",
     ];
-    Finding::wrong("leaving", message, &advice)
+    Finding::new_unhealthy("leaving", message, &advice)
 }

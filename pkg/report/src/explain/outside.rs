@@ -26,7 +26,7 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
         let advice = [
             "Check whether the agent's service account may list namespaces, and whether the API server can be reached.",
         ];
-        return Finding::unknown("namespace-unknown", message, &advice);
+        return Finding::new_unknown("namespace-unknown", message, &advice);
     }
     let depends_on_labels = matches!(pod.reason.code.as_str(), "not-labelled" | "not-selected");
     if let Some(stale) = faults::watch_failed(state).filter(|_| depends_on_labels) {
@@ -40,7 +40,7 @@ pub(super) fn outside_finding(state: &StateReport, pod: &PodState) -> Finding {
     let advice: Vec<String> = capture_advice(pod, state).into_iter().map(str::to_owned).collect();
     let message = format!("The pod {title} is not captured, and should not be: {}.", reason_clause(pod));
     let code = if pod.reason.code.is_empty() { "outside" } else { pod.reason.code.as_str() };
-    Finding { advice, ..Finding::well(code, message, &[]) }
+    Finding { advice, ..Finding::new_healthy(code, message, &[]) }
 }
 
 /// Returns advice for the case that the pod should be captured after all.

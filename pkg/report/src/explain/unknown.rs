@@ -34,7 +34,7 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
         let message = format!(
             "Nothing is known of the pod {title}: the agent does not answer, and no record that it left mentions this pod."
         );
-        return Finding::unknown("agent-down", message, &[]);
+        return Finding::new_unknown("agent-down", message, &[]);
     }
     if !state.node.ambient_enabled && !state.node.synced {
         let message = format!(
@@ -42,13 +42,13 @@ pub(super) fn unknown_pod_finding(state: &StateReport, namespace: &str, name: &s
              the plugin recorded an ADD."
         );
         let advice = format!("Check whether it runs on this node: kubectl get pods -n {namespace} -o wide.");
-        return Finding::unknown("no-record", message, &[&advice]);
+        return Finding::new_unknown("no-record", message, &[&advice]);
     }
     if !state.node.synced {
         let message = format!(
             "Nothing is known of the pod {title} yet: the agent has not been able to read the list of pods since it started."
         );
-        return Finding::unknown("not-synced", message, &[]);
+        return Finding::new_unknown("not-synced", message, &[]);
     }
     if let Some(stale) = faults::watch_failed(state) {
         let message = format!("Nothing is known of the pod {title}. {}", stale.message);

@@ -39,7 +39,7 @@ pub(super) fn not_in_set(state: &StateReport, pod: &PodState) -> Option<Finding>
             ),
         ),
     };
-    Some(Finding::wrong(code, message, repair_advice(state)))
+    Some(Finding::new_unhealthy(code, message, repair_advice(state)))
 }
 
 /// The first of its addresses that should be in a set and is in none.
@@ -71,7 +71,7 @@ pub(super) fn no_netns(_: &StateReport, pod: &PodState) -> Option<Finding> {
         "Check whether the agent sees the processes of the whole node (setting host-proc).",
         RESTART,
     ];
-    Some(Finding::wrong("netns-not-found", message, &advice))
+    Some(Finding::new_unhealthy("netns-not-found", message, &advice))
 }
 
 /// Finds a pod whose rules are in place, but preceded by rules of other components.
@@ -89,7 +89,7 @@ pub(super) fn rules_overruled(_: &StateReport, pod: &PodState) -> Option<Finding
          alone.",
         "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
     ];
-    Some(Finding::wrong("overruled", message, &advice))
+    Some(Finding::new_unhealthy("overruled", message, &advice))
 }
 
 /// Finds a pod whose rules are in place only for the moment.
@@ -104,7 +104,7 @@ pub(super) fn rules_unstable(_: &StateReport, pod: &PodState) -> Option<Finding>
         "Find out which container of the pod, or which program of the node, removes them; the Event CaptureUnstable lists which.",
         "Remove NET_ADMIN from its containers, for instance by Pod Security (level baseline), and delete the pod.",
     ];
-    Some(Finding::wrong("unstable", message, &advice))
+    Some(Finding::new_unhealthy("unstable", message, &advice))
 }
 
 pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Finding> {
@@ -121,7 +121,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
             "Delete the pod: its owner starts another one, which goes through the plugin.",
             "If the next one is the same, the plugin is not called: see the files of the installation in install-cni state.",
         ];
-        return Some(Finding::wrong("sidecar-rules-missing", message, &advice));
+        return Some(Finding::new_unhealthy("sidecar-rules-missing", message, &advice));
     }
     let message = format!(
         "What the kernel shows for the pod {title} differs from the desired state in {} ({first}{more}). {}",
@@ -129,7 +129,7 @@ pub(super) fn rules_drifted(state: &StateReport, pod: &PodState) -> Option<Findi
         traffic_consequence(pod)
     );
     let advice = if pod.mode == Some(RedirectionMode::Sidecar) { &[RESTART] } else { repair_advice(state) };
-    Some(Finding::wrong("drifted", message, advice))
+    Some(Finding::new_unhealthy("drifted", message, advice))
 }
 
 /// The kernel could not be asked.
@@ -151,5 +151,5 @@ pub(super) fn unobserved_pod(state: &StateReport, pod: &PodState) -> Finding {
         true => "kernel-unobserved",
         false => "netns-not-found",
     };
-    Finding::unknown(code, message, advice)
+    Finding::new_unknown(code, message, advice)
 }

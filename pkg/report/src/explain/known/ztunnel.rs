@@ -19,7 +19,7 @@ pub(super) fn refused_by_ztunnel(_: &StateReport, pod: &PodState) -> Option<Find
         traffic_consequence(pod)
     );
     let advice = ["Read ztunnel's log on this node: it says more about the refusal.", RESTART];
-    Some(Finding::wrong("ztunnel-refused", message, &advice))
+    Some(Finding::new_unhealthy("ztunnel-refused", message, &advice))
 }
 
 /// A clause about a missing ztunnel, and what to do about it.
@@ -84,7 +84,7 @@ pub(super) fn no_ztunnel(state: &StateReport, pod: &PodState) -> Option<Finding>
         _ => ("no-ztunnel-hold", "its connections are held back until one is"),
     };
     let message = format!("{there}, so the pod {} has no proxy: {then}.", pod_title(pod));
-    Some(Finding::wrong(code, message, advice))
+    Some(Finding::new_unhealthy(code, message, advice))
 }
 
 /// With in-pod capture: no ztunnel talks to the agent.
@@ -97,5 +97,5 @@ pub(super) fn not_connected(state: &StateReport, pod: &PodState) -> Option<Findi
         pod_title(pod),
         traffic_consequence(pod)
     );
-    Some(Finding::wrong("ztunnel-not-connected", message, advice))
+    Some(Finding::new_unhealthy("ztunnel-not-connected", message, advice))
 }
