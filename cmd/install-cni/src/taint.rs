@@ -36,15 +36,15 @@ Each flag can also be given by the variable that is shown in brackets; the flag 
 // The first three are Istio's.
 flags::flag_table!(
     CONTROLLER_FLAGS,
-    CONFIGMAP_NAMESPACE = Flag::value("kube-system", "namespace of the ConfigMap with the selectors")
+    CONFIGMAP_NAMESPACE = Flag::with_value("kube-system", "namespace of the ConfigMap with the selectors")
         .env(&["TAINT_CONFIGMAP-NAMESPACE"]),
-    CONFIGMAP_NAME = Flag::value("single", "name of that ConfigMap").env(&["TAINT_CONFIGMAP-NAME"]),
-    RUN_AS_DAEMON = Flag::switch_on("keep running; false: evaluate every node once, then exit")
+    CONFIGMAP_NAME = Flag::with_value("single", "name of that ConfigMap").env(&["TAINT_CONFIGMAP-NAME"]),
+    RUN_AS_DAEMON = Flag::new_switch_on("keep running; false: evaluate every node once, then exit")
         .env(&["TAINT_RUN-AS-DAEMON"]),
-    NODE_SELECTOR =
-        Flag::value("", "label selector of the nodes to manage; empty: all").env(&["TAINT_NODE-SELECTOR"]),
+    NODE_SELECTOR = Flag::with_value("", "label selector of the nodes to manage; empty: all")
+        .env(&["TAINT_NODE-SELECTOR"]),
     LEASE_NAME =
-        Flag::value("istio-taint-lock", "name of the Lease in kube-system by which one replica leads")
+        Flag::with_value("istio-taint-lock", "name of the Lease in kube-system by which one replica leads")
             .env(&["TAINT_LEASE-NAME"]),
 );
 

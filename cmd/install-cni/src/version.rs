@@ -3,8 +3,8 @@
 use flags::{Flag, FlagValues};
 use telemetry::debug::BuildInfo;
 
-const SHORT: Flag = Flag::switch("one line").long("short").short('s');
-const OUTPUT: Flag = Flag::value("", "json or yaml").long("output").short('o');
+const SHORT: Flag = Flag::new_switch("one line").long("short").short('s');
+const OUTPUT: Flag = Flag::with_value("", "json or yaml").long("output").short('o');
 
 /// Flags of the sub-command.
 pub(crate) const FLAGS: &[Flag] = &[SHORT, OUTPUT];

@@ -18,16 +18,16 @@ const NO_EFFECT: &str = "accepted for compatibility, without effect";
 // Istio's tool change nothing here.
 flags::flag_table!(
     FLAGS,
-    DRY_RUN = Flag::switch("only print what would be removed").short('n'),
-    ISTIO_INBOUND_TPROXY_MARK = Flag::value("1337", "mark of the policy rules to remove")
+    DRY_RUN = Flag::new_switch("only print what would be removed").short('n'),
+    ISTIO_INBOUND_TPROXY_MARK = Flag::with_value("1337", "mark of the policy rules to remove")
         .short('t')
         .env(&["ISTIO_INBOUND_TPROXY_MARK", "INBOUND_TPROXY_MARK"]),
-    IPTABLES_BACKEND =
-        Flag::value("", "nft or legacy; empty: both").env(&["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"]),
-    PROXY_UID = Flag::value("", NO_EFFECT).short('u'),
-    PROXY_GID = Flag::value("", NO_EFFECT).short('g'),
-    REDIRECT_DNS = Flag::switch(NO_EFFECT).env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
-    ISTIO_INBOUND_INTERCEPTION_MODE = Flag::value("", NO_EFFECT)
+    IPTABLES_BACKEND = Flag::with_value("", "nft or legacy; empty: both")
+        .env(&["IPTABLES_BACKEND", "FORCE_IPTABLES_BINARY"]),
+    PROXY_UID = Flag::with_value("", NO_EFFECT).short('u'),
+    PROXY_GID = Flag::with_value("", NO_EFFECT).short('g'),
+    REDIRECT_DNS = Flag::new_switch(NO_EFFECT).env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+    ISTIO_INBOUND_INTERCEPTION_MODE = Flag::with_value("", NO_EFFECT)
         .short('m')
         .env(&["ISTIO_INBOUND_INTERCEPTION_MODE", "INBOUND_INTERCEPTION_MODE"]),
 );

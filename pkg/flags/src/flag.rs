@@ -22,20 +22,20 @@ pub struct Flag {
 impl Flag {
     /// A flag with a value.
     #[must_use]
-    pub const fn value(default: &'static str, help: &'static str) -> Flag {
+    pub const fn with_value(default: &'static str, help: &'static str) -> Flag {
         Flag { long: "", short: None, env: &[], default, switch: false, help }
     }
 
     /// A flag without a value, or with an optional one, which is off unless it is given.
     #[must_use]
-    pub const fn switch(help: &'static str) -> Flag {
-        Flag { switch: true, ..Flag::value("false", help) }
+    pub const fn new_switch(help: &'static str) -> Flag {
+        Flag { switch: true, ..Flag::with_value("false", help) }
     }
 
     /// A switch that is on unless it is set to false.
     #[must_use]
-    pub const fn switch_on(help: &'static str) -> Flag {
-        Flag { switch: true, ..Flag::value("true", help) }
+    pub const fn new_switch_on(help: &'static str) -> Flag {
+        Flag { switch: true, ..Flag::with_value("true", help) }
     }
 
     /// The flag by this long name; in a [`flag_table`](crate::flag_table) it follows from the const's.

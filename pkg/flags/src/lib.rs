@@ -275,19 +275,19 @@ fn next_argument(
 mod tests {
     use super::*;
 
-    const ENVOY_PORT: Flag = Flag::value("15001", "").long("envoy-port").short('p');
+    const ENVOY_PORT: Flag = Flag::with_value("15001", "").long("envoy-port").short('p');
 
     crate::flag_table!(
         TABLE,
         ENVOY_PORT,
-        PROXY_UID = Flag::value("", "").short('u'),
-        REDIRECT_DNS = Flag::switch("").env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
+        PROXY_UID = Flag::with_value("", "").short('u'),
+        REDIRECT_DNS = Flag::new_switch("").env(&["REDIRECT_DNS", "ISTIO_META_DNS_CAPTURE"]),
     );
 
     const IGNORED: &[Flag] = &[
-        Flag::switch("").long("log_as_json"),
-        Flag::value("stdout", "").long("log_target"),
-        Flag::value("", "").long("log_output_level").env(&["LOG_OUTPUT_LEVEL"]),
+        Flag::new_switch("").long("log_as_json"),
+        Flag::with_value("stdout", "").long("log_target"),
+        Flag::with_value("", "").long("log_output_level").env(&["LOG_OUTPUT_LEVEL"]),
     ];
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_flag_of_another_command_has_its_own_default() {
-        let elsewhere = Flag::value("table", "").long("output").env(&["OUTPUT"]);
+        let elsewhere = Flag::with_value("table", "").long("output").env(&["OUTPUT"]);
         assert_eq!(
             values(&[], &[("OUTPUT", "json")]).unwrap().get(&elsewhere),
             ("table", ValueSource::Default)

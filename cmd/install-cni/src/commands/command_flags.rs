@@ -2,34 +2,35 @@
 
 use flags::Flag;
 
-pub(crate) const OUTPUT: Flag = Flag::value("table", "table, wide, json or yaml").long("output").short('o');
+pub(crate) const OUTPUT: Flag =
+    Flag::with_value("table", "table, wide, json or yaml").long("output").short('o');
 /// Of `check`.
 pub(crate) const CHECK_OUTPUT: Flag = Flag {
     help: "table, json, yaml, junit (a test report for build servers) or sarif (SARIF 2.1.0)",
     ..OUTPUT
 };
-pub(crate) const FAIL_ON: Flag = Flag::value(
+pub(crate) const FAIL_ON: Flag = Flag::with_value(
     "unknown",
     "what makes the exit status other than 0, with everything that is worse: error, unknown or warning",
 )
 .long("fail-on");
 pub(crate) const NO_COLOR: Flag =
-    Flag::switch("no colours, as with the variable NO_COLOR; only a terminal gets any").long("no-color");
+    Flag::new_switch("no colours, as with the variable NO_COLOR; only a terminal gets any").long("no-color");
 /// Of `list`.
 pub(crate) const NAMESPACE: Flag =
-    Flag::value("", "only pods of this namespace").long("namespace").short('n');
+    Flag::with_value("", "only pods of this namespace").long("namespace").short('n');
 pub(crate) const BYPASSING: Flag =
-    Flag::switch("only pods whose traffic bypasses the mesh, and should not").long("bypassing");
+    Flag::new_switch("only pods whose traffic bypasses the mesh, and should not").long("bypassing");
 pub(crate) const WITH_STATE: Flag =
-    Flag::value("", "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown")
+    Flag::with_value("", "only pods that are: captured, pending, bypassing, held, outside, leaving, unknown")
         .long("state");
 /// Of `explain` and `prove`.
 pub(crate) const POD_NAMESPACE: Flag = Flag { help: "the pod's namespace", ..NAMESPACE };
 /// Of `prove`.
 pub(crate) const ALL: Flag =
-    Flag::switch("every pod of the mesh on this node, or of the namespace of -n").long("all");
+    Flag::new_switch("every pod of the mesh on this node, or of the namespace of -n").long("all");
 /// Of `bundle`.
-pub(crate) const FILE: Flag = Flag::value(
+pub(crate) const FILE: Flag = Flag::with_value(
     "",
     "the file, which must not be there; -: standard output; empty: standard output unless that is a \
      terminal, else a new file in this directory",
@@ -38,9 +39,9 @@ pub(crate) const FILE: Flag = Flag::value(
 .short('f');
 /// Of `watch`.
 pub(crate) const FOR: Flag =
-    Flag::value("", "end after this time, such as 500ms, 30s, 5m, 1h; empty: never").long("for");
+    Flag::with_value("", "end after this time, such as 500ms, 30s, 5m, 1h; empty: never").long("for");
 /// Of `uninstall`.
 pub(crate) const DRY_RUN: Flag =
-    Flag::switch("print what would be removed, and change nothing").long("dry-run");
+    Flag::new_switch("print what would be removed, and change nothing").long("dry-run");
 /// All of `uninstall`.
 pub(crate) const REMOVAL: [Flag; 3] = [DRY_RUN, OUTPUT, NO_COLOR];

@@ -21,7 +21,7 @@ fn each_has_a_name_an_explanation_and_flags_that_mean_one_thing() {
 /// Each shell that is there takes its script, and offers what was begun.
 #[test]
 fn shells_complete_commands_and_flags() {
-    let flag = |long| Flag::switch("what's \\ it").long(long);
+    let flag = |long| Flag::new_switch("what's \\ it").long(long);
     let commands = [("state", "show", vec![flag("output"), flag("no-color")]), ("stop", "it", vec![])];
     let bash = completion::shell_script("bash", &commands).unwrap();
     let offers = |words: &str, at: usize| {

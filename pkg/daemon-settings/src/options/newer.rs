@@ -5,22 +5,25 @@ use flags::Flag;
 
 flags::flag_table!(
     NEWER,
-    CNI_AGENT_RUN_DIR = Flag::value(
+    CNI_AGENT_RUN_DIR = Flag::with_value(
         "/var/run/istio-cni",
         "directory of the sockets, on the host and in the container; without a template also of the \
          plugin's kubeconfig"
     ),
-    CNI_CONF_GROUP_READ = Flag::switch("make configurations that the agent owns readable by their group"),
+    CNI_CONF_GROUP_READ = Flag::new_switch("make configurations that the agent owns readable by their group"),
     AMBIENT_RECONCILE_POD_RULES_ON_STARTUP =
-        Flag::switch_on("accepted for compatibility; rules of pods are always reconciled"),
-    ENABLE_AMBIENT_DETECTION_RETRY = Flag::switch("accepted for compatibility; the plugin always retries"),
+        Flag::new_switch_on("accepted for compatibility; rules of pods are always reconciled"),
+    ENABLE_AMBIENT_DETECTION_RETRY =
+        Flag::new_switch("accepted for compatibility; the plugin always retries"),
     AMBIENT_ENABLE_AWS_BRANCH_ENI_PROBE =
-        Flag::switch_on("route the node's probes of pods with an AWS branch ENI through their veth"),
-    NATIVE_NFTABLES = Flag::switch(
+        Flag::new_switch_on("route the node's probes of pods with an AWS branch ENI through their veth"),
+    NATIVE_NFTABLES = Flag::new_switch(
         "make the rules of pods as tables of family inet, where a pod has no other rules of Istio's"
     ),
     AMBIENT_DISABLE_SAFE_UPGRADE =
-        Flag::switch("clean up at every shutdown, unless --cleanup-on-exit is set"),
-    HOST_ROOT =
-        Flag::value("/host", "where the host's root is mounted, for paths that Istio's own plugin sends"),
+        Flag::new_switch("clean up at every shutdown, unless --cleanup-on-exit is set"),
+    HOST_ROOT = Flag::with_value(
+        "/host",
+        "where the host's root is mounted, for paths that Istio's own plugin sends"
+    ),
 );
