@@ -27,7 +27,7 @@ use command_flags::{
 pub(crate) use command_flags::{DRY_RUN, REMOVAL};
 use daemon_settings::{DaemonSettings, HostEnvironment, ProcessEnvironment, options};
 use invocation::{CANNOT, CommandInvocation};
-pub(crate) use output::{OutputOptions, is_on};
+pub(crate) use output::{is_on, new_printer};
 pub(crate) use removal::print_plan as show_removal;
 use telemetry::logging::LogOptions;
 
@@ -221,7 +221,7 @@ pub(crate) fn run_command(command: CliCommand, arguments: Vec<OsString>) -> Exit
     match try_run(command, arguments) {
         Ok(code) => code,
         Err(error) => {
-            crate::console::print_error(&error);
+            console::print_message(crate::PROGRAM, &node_status::error_text(&error));
             ExitCode::from(CANNOT)
         }
     }
@@ -244,15 +244,15 @@ fn try_run(command: CliCommand, arguments: Vec<OsString>) -> Result<ExitCode> {
         ParseOutcome::Run(values) => values,
         ParseOutcome::Help => {
             let help = flags::help_text(usage, own_flags);
-            output::write_stdout(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
+            console::write_stdout(format!("{help}{DAEMONS_FLAGS}").as_bytes())?;
             return Ok(ExitCode::SUCCESS);
         }
     };
     let (mut settings, _) = read_settings(&values)?;
     drop(node_status::detect_probe_sources(&mut settings)); // `check` says what was not
-    let output = OutputOptions::from_flags(&values)?;
+    let output = new_printer(&values)?;
     let is_check = command == CliCommand::Check;
-    ensure!(is_check || !output.form.is_of_check(), "-o junit and -o sarif are forms of check alone");
+    ensure!(is_check || !output.format.is_of_check(), "-o junit and -o sarif are forms of check alone");
     run(&CommandInvocation { values, settings, output })
 }
 

@@ -11,7 +11,6 @@ mod annotations;
 mod cluster;
 mod commands;
 mod condition;
-mod console;
 mod daemon;
 mod events;
 mod health;
@@ -46,6 +45,10 @@ use commands::{
 use daemon_settings::{DaemonSettings, HostEnvironment as _, ProcessEnvironment, options};
 use flags::{Flag, FlagValues, ParseOutcome};
 use istio_iptables::tool::IptablesTool;
+use node_status::error_text;
+
+/// Name of the program in messages.
+const PROGRAM: &str = "install-cni";
 
 /// The text of `--help` of the agent itself, without its flags.
 fn usage_text() -> String {
@@ -95,7 +98,7 @@ fn main() -> ExitCode {
     match run_subcommand(arguments.collect()) {
         Ok(code) => code,
         Err(error) => {
-            console::print_error(&error);
+            console::print_message(PROGRAM, &error_text(&error));
             ExitCode::FAILURE
         }
     }

@@ -69,15 +69,10 @@ pub(crate) fn main(arguments: Vec<OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report_error(&error);
+            console::print_message(PROGRAM, &error_text(&error));
             ExitCode::FAILURE
         }
     }
-}
-
-#[expect(clippy::print_stderr, reason = "there may be no log yet")]
-fn report_error(error: &anyhow::Error) {
-    eprintln!("{PROGRAM}: {}", error_text(error));
 }
 
 fn run(arguments: Vec<OsString>) -> Result<()> {

@@ -18,12 +18,7 @@ use report::StateReport;
 use telemetry::logging::{self, LogOptions};
 use tracing::{error, info, warn};
 
-use crate::{
-    commands::{self, OutputOptions},
-    node_agent,
-    node_lock::NodeLock,
-    state_collector,
-};
+use crate::{commands, node_agent, node_lock::NodeLock, state_collector};
 
 /// Usage text of the command.
 pub(crate) const USAGE: &str =
@@ -174,7 +169,7 @@ pub(crate) fn is_dry(values: &FlagValues) -> Result<bool> {
 /// That cannot be determined, or printed.
 pub(crate) fn dry_run(values: FlagValues) -> Result<ExitCode> {
     let CommandSettings { values, mut settings, .. } = CommandSettings::from_flags(values)?;
-    let output = OutputOptions::from_flags(&values)?;
+    let output = commands::new_printer(&values)?;
     if settings.ambient.is_none() && finds_ambient(&settings) {
         settings.ambient = Some(settings.ambient_traces.clone());
     }

@@ -2,12 +2,14 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use clap_complete::Shell;
 use cluster_report::Severity;
+use console::OutputFormat;
 use report::CaptureState;
-
-use crate::output::OutputFormat;
 
 /// How kubectl calls a plugin.
 const PLUGIN: &str = "kubectl-millrace";
@@ -35,7 +37,7 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
     /// Output format
-    #[arg(long, short, global = true, value_enum, default_value_t = OutputFormat::Table, value_name = "FORMAT")]
+    #[arg(long, short, global = true, value_parser = output_formats(), default_value = "table", value_name = "FORMAT")]
     pub(crate) output: OutputFormat,
     /// Without colours, as with the variable NO_COLOR
     #[arg(long, global = true)]
@@ -309,6 +311,12 @@ fn program_name(word: Option<&OsString>) -> &'static str {
 pub(crate) fn command_grammar(program: &'static str) -> Command {
     let command = Arguments::command();
     if program == PLUGIN { command.bin_name("kubectl millrace") } else { command.bin_name("millrace") }
+}
+
+fn output_formats() -> impl TypedValueParser<Value = OutputFormat> {
+    let value = |format: OutputFormat| PossibleValue::new(format.code()).help(format.message());
+    PossibleValuesParser::new(OutputFormat::ALL.map(value))
+        .try_map(|code| OutputFormat::from_name(&code).ok_or("there is no such form"))
 }
 
 /// From 1 ms to a day.

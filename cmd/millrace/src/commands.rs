@@ -16,12 +16,13 @@ use cluster_report::{
     CheckLine, Finding, Severity, Unanswered, check, check_before_installation, check_text, list_text,
     partial_text, pod_list, preflight_text, render_junit, render_sarif, verify_cluster, verify_text,
 };
+use console::OutputFormat;
 use report::CaptureState;
 
 use crate::{
     arguments::{self, Action, CompletionShell, Invocation, Options, Simulated},
     gather::ClusterSource,
-    output::{self, CANNOT, OutputFormat, Printer},
+    output::{self, CANNOT},
 };
 
 /// From one check to the next while it waits.
@@ -92,7 +93,8 @@ async fn check_cluster(
         tokio::time::sleep(WAIT_INTERVAL).await;
     };
     if !print_log(options, "millrace check", &report.checks, &report.findings, least)? {
-        Printer::new(options).print_value(&report, |wide, colour| check_text(&report, wide, colour))?;
+        output::new_printer(options)
+            .print_value(&report, |wide, colour| check_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
@@ -101,7 +103,8 @@ async fn check_before(options: &Options, namespace: Option<&str>, least: Severit
     let (cluster, objects) = ClusterSource::open(options).await?.before_installation(namespace).await?;
     let report = check_before_installation(&cluster, &objects);
     if !print_log(options, "millrace check --pre", &report.checks, &report.findings, least)? {
-        Printer::new(options).print_value(&report, |wide, colour| preflight_text(&report, wide, colour))?;
+        output::new_printer(options)
+            .print_value(&report, |wide, colour| preflight_text(&report, wide, colour))?;
     }
     Ok(ExitCode::from(report.status(least)))
 }
@@ -115,8 +118,8 @@ fn print_log(
     least: Severity,
 ) -> Result<bool> {
     match options.output {
-        OutputFormat::Junit => output::write_stdout(render_junit(name, checks, findings, least).as_bytes())?,
-        OutputFormat::Sarif => output::write_stdout(render_sarif(name, checks, findings).as_bytes())?,
+        OutputFormat::Junit => console::write_stdout(render_junit(name, checks, findings, least).as_bytes())?,
+        OutputFormat::Sarif => console::write_stdout(render_sarif(name, checks, findings).as_bytes())?,
         _ => return Ok(false),
     }
     Ok(true)
@@ -131,7 +134,7 @@ async fn list_pods(
 ) -> Result<ExitCode> {
     let cluster = ClusterSource::open(options).await?.query_states(node).await?;
     let list = pod_list(&cluster, namespace, state);
-    Printer::new(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
+    output::new_printer(options).print_value(&list, |wide, colour| list_text(&list, wide, colour))?;
     complain_partial(&list.unanswered);
     if cluster.answers.is_empty() {
         output::print_message("no agent was found");
@@ -153,7 +156,7 @@ async fn verify_nodes(options: &Options, namespace: Option<&str>, node: Option<&
         cluster.keep_namespace(namespace);
     }
     let report = verify_cluster(&cluster);
-    Printer::new(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
+    output::new_printer(options).print_value(&report, |_, colour| verify_text(&report, colour))?;
     complain_partial(&report.unanswered);
     Ok(ExitCode::from(report.status()))
 }
@@ -170,7 +173,7 @@ fn print_completion(program: &'static str, shell: CompletionShell) -> Result<Exi
         program,
         &mut script,
     );
-    output::write_stdout(&script)?;
+    console::write_stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -185,6 +188,6 @@ fn print_man_page(command: Option<&str>) -> Result<ExitCode> {
     };
     let mut page = Vec::new();
     clap_mangen::Man::new(documented).render(&mut page).context("cannot make the manual page")?;
-    output::write_stdout(&page)?;
+    console::write_stdout(&page)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,32 +2,22 @@
 
 mod content;
 
-use std::{
-    fs,
-    io::{self, IsTerminal as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    process::ExitCode,
-    time::SystemTime,
-};
+use std::{io, process::ExitCode, time::SystemTime};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use bundle::TarWriter;
 use flate2::{Compression, write::GzEncoder};
 
-use super::{command_flags, invocation::CommandInvocation, output};
+use super::{command_flags, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let now = SystemTime::now();
     let time = wire::rfc3339(now);
-    let to_terminal = io::stdout().is_terminal();
+    let file = call.values.flag_text(&command_flags::FILE);
+    let to_terminal = console::check_terminal(file)?;
     let state = node_status::obtain_report(&call.settings)?;
     let name = archive_name(&state.node.name, &time);
-    let file = match call.values.flag_text(&command_flags::FILE) {
-        "-" if to_terminal => {
-            bail!(
-                "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
-            )
-        }
+    let file = match file {
         "" if to_terminal => Some(format!("{name}.tar.gz")),
         "-" | "" => None,
         file => Some(file.to_owned()),
@@ -35,17 +25,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let files = content::archive_files(&state, &call.settings, &time);
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let archive = pack_archive(&name, &files, seconds).context("cannot make the archive")?;
-    match file {
-        None => output::write_stdout(&archive)?,
-        Some(file) => {
-            let mut options = fs::OpenOptions::new();
-            // Never over another file, nor through a link that somebody put there for root to follow.
-            let made = options.write(true).create_new(true).mode(0o600).open(&file);
-            made.and_then(|mut made| made.write_all(&archive))
-                .with_context(|| format!("cannot write {file}"))?;
-            output::write_stdout(format!("{file}\n").as_bytes())?;
-        }
-    }
+    console::write_archive(file.as_deref(), &archive)?;
     Ok(ExitCode::SUCCESS)
 }
 

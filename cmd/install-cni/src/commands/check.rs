@@ -3,21 +3,18 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use console::OutputFormat;
 use report::Severity;
 
-use super::{
-    command_flags::FAIL_ON,
-    invocation::CommandInvocation,
-    output::{self, OutputFormat},
-};
+use super::{command_flags::FAIL_ON, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let least = parse_severity(call.values.flag_text(&FAIL_ON))?;
     let preflight = node_status::check_node(&call.settings);
-    match call.output.form {
-        OutputFormat::Junit => output::write_stdout(preflight.to_junit(least).as_bytes())?,
-        OutputFormat::Sarif => output::write_stdout(preflight.to_sarif().as_bytes())?,
-        _ => call.output.print_value(&preflight, |colour| preflight.render_table(colour))?,
+    match call.output.format {
+        OutputFormat::Junit => console::write_stdout(preflight.to_junit(least).as_bytes())?,
+        OutputFormat::Sarif => console::write_stdout(preflight.to_sarif().as_bytes())?,
+        _ => call.output.print_value(&preflight, |_, colour| preflight.render_table(colour))?,
     }
     Ok(ExitCode::from(preflight.exit_status(least)))
 }

@@ -13,7 +13,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         PodQuery::Name(name) => (namespace_of(&node_status::obtain_report(&call.settings)?, &name)?, name),
     };
     let explanation = node_status::explain_pod(&call.settings, &namespace, &name)?;
-    call.output.print_value(&explanation, |_| explanation.to_string())?;
+    call.output.print_value(&explanation, |_, _| explanation.to_string())?;
     Ok(ExitCode::from(explanation.verdict.exit_status()))
 }
 

@@ -17,7 +17,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     );
     let mut changes = agent::read_history(&path)?;
     changes.retain(|change| is_asked_for(change, pod.as_deref(), namespace));
-    call.output.print_value(&changes, |colour| tables::history_table(&changes, colour))?;
+    call.output.print_value(&changes, |_, colour| tables::history_table(&changes, colour))?;
     Ok(ExitCode::SUCCESS)
 }
 

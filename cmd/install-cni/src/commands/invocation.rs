@@ -1,9 +1,8 @@
 //! A call of a command.
 
+use console::Printer;
 use daemon_settings::DaemonSettings;
 use flags::FlagValues;
-
-use super::output::OutputOptions;
 
 /// Exit status for "could not be determined", and for wrong usage.
 pub(super) const CANNOT: u8 = 2;
@@ -15,5 +14,5 @@ pub(super) struct CommandInvocation {
     /// The agent's settings, as far as they are known here.
     pub(super) settings: DaemonSettings,
     /// How to print.
-    pub(super) output: OutputOptions,
+    pub(super) output: Printer,
 }

@@ -31,7 +31,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         node_status::send_put(socket, &format!("{LEVELS}?{query}"), node_status::LIMIT)?;
     }
     let levels = fetch_levels(socket)?;
-    call.output.print_value(&levels.scopes, |_| levels_table(&levels))?;
+    call.output.print_value(&levels.scopes, |_, _| levels_table(&levels))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,7 +18,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     }
     let (namespace, name) = explain::qualified_pod_name(call)?;
     let proof = node_status::prove_pod(&call.settings.debug_socket, &namespace, &name)?;
-    call.output.print_value(&proof, |colour| proof.render_table(colour))?;
+    call.output.print_value(&proof, |_, colour| proof.render_table(colour))?;
     Ok(ExitCode::from(proof.exit_status()))
 }
 
@@ -33,6 +33,6 @@ fn prove_all(call: &CommandInvocation) -> Result<ExitCode> {
             proofs.push(node_status::prove_pod(socket, &pod.namespace, &pod.name)?);
         }
     }
-    call.output.print_value(&proofs, |colour| proofs_text(&proofs, colour))?;
+    call.output.print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
     Ok(ExitCode::from(proofs_status(&proofs)))
 }

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use console::Printer;
 use report::{CaptureState, Comparison, RedirectionMode, StateReport, sanitize_text, tables};
 use serde::Serialize;
-
-use super::OutputOptions;
 
 /// Everything that would be removed, as plain text and in the notation of the kernel's own tools.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -22,9 +21,9 @@ struct RemovalPlan {
 ///
 /// # Errors
 /// It cannot be printed.
-pub(crate) fn print_plan(state: &StateReport, output: OutputOptions) -> Result<ExitCode> {
+pub(crate) fn print_plan(state: &StateReport, output: Printer) -> Result<ExitCode> {
     let removal = RemovalPlan::from_state(state);
-    output.print_value(&removal, |_| removal.to_table())?;
+    output.print_value(&removal, |_, _| removal.to_table())?;
     Ok(if removal.unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -9,12 +9,12 @@ use serde_json::json;
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
-    output::{OutputFormat, is_on},
+    output::is_on,
 };
 
 pub(super) fn show_state(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain_report(&call.settings)?;
-    call.output.print_value(&state, |colour| tables::render_summary(&state, colour))?;
+    call.output.print_value(&state, |_, colour| tables::render_summary(&state, colour))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -32,8 +32,7 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     let all: Vec<&PodState> = state.pods.iter().filter(of_namespace).collect();
     let shown: Vec<&PodState> =
         all.iter().copied().filter(|pod| selected.is_none_or(|selected| selected == pod.capture)).collect();
-    let is_wide = call.output.form == OutputFormat::Wide;
-    call.output.print_value(&shown, |colour| tables::pods_table(&state, &shown, is_wide, colour))?;
+    call.output.print_value(&shown, |is_wide, colour| tables::pods_table(&state, &shown, is_wide, colour))?;
     let is_unsure = || bypassing && all.iter().any(|pod| pod.capture == CaptureState::Unknown);
     Ok(match (bypassing, shown.is_empty()) {
         (true, false) => ExitCode::FAILURE,
@@ -45,9 +44,10 @@ pub(super) fn list_pods(call: &CommandInvocation) -> Result<ExitCode> {
     })
 }
 
-#[expect(clippy::print_stderr, reason = "the list itself is on standard output, for scripts")]
 fn complain_unknown(state: &StateReport) {
-    tables::not_known(state).iter().for_each(|what| eprintln!("install-cni: not known: {what}"));
+    for unknown in tables::not_known(state) {
+        console::print_message(crate::PROGRAM, &format!("not known: {unknown}"));
+    }
 }
 
 fn parse_capture_state(word: &str) -> Result<CaptureState> {
@@ -61,7 +61,7 @@ pub(super) fn verify_node(call: &CommandInvocation) -> Result<ExitCode> {
     let (differences, unknown) = (tables::verification_findings(&state), tables::not_known(&state));
     let equal = differences.is_empty() && unknown.is_empty();
     let value = json!({ "equal": equal, "differences": differences, "unknown": unknown });
-    call.output.print_value(&value, |colour| tables::differences_table(&state, colour))?;
+    call.output.print_value(&value, |_, colour| tables::differences_table(&state, colour))?;
     Ok(match (differences.is_empty(), equal) {
         (_, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(CANNOT),
@@ -71,7 +71,7 @@ pub(super) fn verify_node(call: &CommandInvocation) -> Result<ExitCode> {
 
 pub(super) fn show_plan(call: &CommandInvocation) -> Result<ExitCode> {
     let state = node_status::obtain_report(&call.settings)?;
-    call.output.print_value(&state.plan, |colour| tables::render_plan(&state, colour))?;
+    call.output.print_value(&state.plan, |_, colour| tables::render_plan(&state, colour))?;
     Ok(match (state.plan.is_empty(), state.knows_plan()) {
         (true, false) => {
             complain_unknown(&state);

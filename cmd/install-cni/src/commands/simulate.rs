@@ -10,7 +10,7 @@ use super::invocation::{CANNOT, CommandInvocation};
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
     let change = parse_change(call.values.positionals())?;
     let simulation = node_status::simulate_change(&call.settings, &change)?;
-    call.output.print_value(&simulation, |colour| tables::simulation_table(&simulation, colour))?;
+    call.output.print_value(&simulation, |_, colour| tables::simulation_table(&simulation, colour))?;
     Ok(match (simulation.mistakes.is_empty(), simulation.synced) {
         (false, _) => ExitCode::FAILURE,
         (true, true) => ExitCode::SUCCESS,

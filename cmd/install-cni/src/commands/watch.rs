@@ -7,12 +7,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use console::Printer;
 use report::{StateChange, StateReport, state_changes};
 
 use super::{
     command_flags,
     invocation::{CANNOT, CommandInvocation},
-    output::{self, OutputFormat},
 };
 
 /// Between two questions to the agent, each of which costs it a look at the kernel.
@@ -23,7 +23,7 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         "" => None,
         text => Some(Instant::now() + parse_duration(text)?),
     };
-    let mut watch = StateWatcher { last: None, lost: None, form: call.output.form };
+    let mut watch = StateWatcher { last: None, lost: None, output: call.output };
     loop {
         let began = Instant::now();
         let limit = end.map_or(node_status::LIMIT, |end| {
@@ -43,7 +43,7 @@ struct StateWatcher {
     last: Option<StateReport>,
     /// Why the agent does not answer, as it was said.
     lost: Option<String>,
-    form: OutputFormat,
+    output: Printer,
 }
 
 impl StateWatcher {
@@ -66,18 +66,9 @@ impl StateWatcher {
             }
         }
         let time = wire::rfc3339(SystemTime::now());
-        events.iter().try_for_each(|event| self.print_change(event, &time))
-    }
-
-    fn print_change(&self, event: &StateChange, time: &str) -> Result<()> {
-        let text = match self.form {
-            OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
-                event.to_line(time)
-            }
-            OutputFormat::Json => format!("{}\n", event.to_json(time)),
-            OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&event.to_json(time))),
-        };
-        output::write_stdout(text.as_bytes())
+        events
+            .iter()
+            .try_for_each(|event| self.output.print_event(&event.to_json(&time), &event.to_line(&time)))
     }
 }
 

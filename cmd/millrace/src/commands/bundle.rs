@@ -1,14 +1,9 @@
 //! `bundle`: everything that helps somebody elsewhere to find a fault, of all nodes, in one archive.
 
-use std::{
-    fs,
-    io::{self, IsTerminal as _, Write as _},
-    process::ExitCode,
-    time::SystemTime,
-};
+use std::{io, process::ExitCode, time::SystemTime};
 
 use ::bundle::{TarWriter, redact};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use cluster_report::{CheckReport, Cluster, Pod, Unanswered, check, check_text, partial_text};
 use flate2::{Compression, write::GzEncoder};
 use futures_util::{StreamExt as _, stream};
@@ -37,11 +32,7 @@ nodes/N/agent.log        the agent's last lines
 type Archive = TarWriter<GzEncoder<Vec<u8>>>;
 
 pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
-    if file == Some("-") && io::stdout().is_terminal() {
-        bail!(
-            "refusing to write a binary archive to a terminal: redirect the output, or name a file with -f"
-        );
-    }
+    console::check_terminal(file.unwrap_or_default())?;
     let source = ClusterSource::open(options).await?;
     let cluster = source.read_cluster(None, node).await?;
     let now = SystemTime::now();
@@ -50,28 +41,11 @@ pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str
     let logs = agent_logs(&source, options, &cluster).await;
     let seconds = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let archive = pack_archive(&name, &cluster, &logs, seconds).context("cannot make the archive")?;
-    match file {
-        Some("-") => output::write_stdout(&archive)?,
-        file => {
-            let file = file.map_or_else(|| format!("{name}.tar.gz"), str::to_owned);
-            let made = new_private_file().open(&file);
-            made.and_then(|mut made| made.write_all(&archive))
-                .with_context(|| format!("cannot write {file}"))?;
-            output::write_stdout(format!("{file}\n").as_bytes())?;
-        }
-    }
+    let default = format!("{name}.tar.gz");
+    console::write_archive(Some(file.unwrap_or(&default)).filter(|file| *file != "-"), &archive)?;
     let unanswered = cluster.unanswered_nodes();
     output::print_message(&partial_text(&unanswered));
     Ok(if cluster.state_reports().next().is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
-}
-
-/// For a file that only its maker may read, and never over another one. On Windows the directory decides who may.
-fn new_private_file() -> fs::OpenOptions {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
 }
 
 /// The last lines of each agent that answered, by node.

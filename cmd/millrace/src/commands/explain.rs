@@ -12,7 +12,7 @@ use crate::{
     discovery::agents_by_node,
     gather::ClusterSource,
     node_query::QueryError,
-    output::{self, CANNOT, Printer},
+    output::{self, CANNOT},
 };
 
 pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) -> Result<ExitCode> {
@@ -27,7 +27,7 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
     let explanation = source.agent_query().explain_pod(agent, namespace, name).await;
     let explanation = explanation.map_err(|error| found.no_answer_error(error))?;
     let text = |_, _| format!("{explanation}\nNode: {node}\n");
-    Printer::new(options).print_value(&explanation, text)?;
+    output::new_printer(options).print_value(&explanation, text)?;
     Ok(ExitCode::from(explanation.verdict.exit_status()))
 }
 

@@ -10,7 +10,7 @@ use super::explain::{PodAgent, Unlocated, locate_pod_agent};
 use crate::{
     arguments::Options,
     gather::ClusterSource,
-    output::{self, CANNOT, Printer},
+    output::{self, CANNOT},
 };
 
 /// Proves every pod of the mesh; of one namespace or one node, if one is meant.
@@ -31,7 +31,7 @@ pub(super) async fn run_all(
             Err(why) => unanswered.push(Unanswered { node, message: why }),
         }
     }
-    Printer::new(options).print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
+    output::new_printer(options).print_value(&proofs, |_, colour| proofs_text(&proofs, colour))?;
     output::print_message(&partial_text(&unanswered));
     if !has_agents {
         output::print_message("no agent was found");
@@ -52,7 +52,7 @@ pub(super) async fn run(options: &Options, word: &str, namespace: Option<&str>) 
     let PodAgent { namespace, name, node, agent } = &found;
     let proof = source.agent_query().prove_pod(agent, namespace, name).await;
     let proof = proof.map_err(|error| found.no_answer_error(error))?;
-    Printer::new(options)
+    output::new_printer(options)
         .print_value(&proof, |_, colour| format!("{}\nNode: {node}\n", proof.render_table(colour)))?;
     Ok(ExitCode::from(proof.exit_status()))
 }

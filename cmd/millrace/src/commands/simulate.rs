@@ -12,7 +12,7 @@ use super::explain::parse_pod_name;
 use crate::{
     arguments::{LabelledKind, Options},
     gather::ClusterSource,
-    output::{self, CANNOT, Printer},
+    output::{self, CANNOT},
 };
 
 /// The object whose labels would change.
@@ -84,7 +84,7 @@ fn print_report(
     has_agents: bool,
     least: Severity,
 ) -> Result<ExitCode> {
-    Printer::new(options).print_value(report, |all, colour| simulation_text(report, all, colour))?;
+    output::new_printer(options).print_value(report, |all, colour| simulation_text(report, all, colour))?;
     if !has_agents {
         output::print_message("no agent was found");
         return Ok(ExitCode::from(CANNOT));

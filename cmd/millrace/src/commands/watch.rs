@@ -8,12 +8,13 @@ use std::{
 
 use anyhow::Result;
 use cluster_report::Cluster;
+use console::Printer;
 use report::{StateChange, StateReport, state_changes};
 
 use crate::{
     arguments::Options,
     gather::ClusterSource,
-    output::{self, CANNOT, OutputFormat},
+    output::{self, CANNOT},
 };
 
 /// Namespace and node to which the watch is restricted; `None` means all.
@@ -31,7 +32,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode> {
     let source = ClusterSource::open(options).await?;
     let end = duration.map(|duration| Instant::now() + duration);
-    let mut watch = ClusterWatch::default();
+    let (printer, mut watch) = (output::new_printer(options), ClusterWatch::default());
     let mut heard = false;
     loop {
         let began = Instant::now();
@@ -47,7 +48,7 @@ pub(super) async fn run(
                 change.pod_title().is_some_and(|pod| pod.starts_with(&format!("{namespace}/")))
             });
             if is_meant {
-                output::write_stdout(change_text(options.output, node, change).as_bytes())?;
+                print_change(printer, node, change)?;
             }
         }
         let next = began + interval;
@@ -122,20 +123,14 @@ impl ClusterWatch {
     }
 }
 
-fn change_text(format: OutputFormat, node: &str, change: &StateChange) -> String {
+fn print_change(printer: Printer, node: &str, change: &StateChange) -> Result<()> {
     let time = wire::rfc3339(SystemTime::now());
     let mut value = change.to_json(&time);
     if let Some(members) = value.as_object_mut() {
         members.insert("node".to_owned(), node.into());
     }
-    match format {
-        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Junit | OutputFormat::Sarif => {
-            let node = if node.is_empty() { "-" } else { node };
-            format!("{}  {}", report::sanitize_text(node), change.to_line(&time))
-        }
-        OutputFormat::Json => format!("{value}\n"),
-        OutputFormat::Yaml => format!("---\n{}", report::to_yaml(&value)),
-    }
+    let node = if node.is_empty() { "-" } else { node };
+    printer.print_event(&value, &format!("{}  {}", report::sanitize_text(node), change.to_line(&time)))
 }
 
 #[cfg(test)]
