@@ -52,10 +52,44 @@ impl StateChange {
     }
 }
 
+/// A node that is watched.
+#[derive(Debug, Default)]
+pub struct NodeWatch {
+    last: Option<StateReport>,
+    /// Why the agent does not answer, as it was reported.
+    silence: Option<String>,
+}
+
+impl NodeWatch {
+    /// Whether the agent has answered so far.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// Returns what changed since the answer before; a reason why the agent does not answer counts once.
+    pub fn record_answer(&mut self, answer: Result<StateReport, String>) -> Vec<StateChange> {
+        let for_agent = |message| StateChange::for_node("agent", message);
+        match answer {
+            Ok(state) => {
+                let again = self.silence.take().map(|_| for_agent("the agent answers again".to_owned()));
+                let changes = state_changes(self.last.as_ref(), &state);
+                self.last = Some(state);
+                again.into_iter().chain(changes).collect()
+            }
+            Err(why) if self.silence.as_ref() == Some(&why) => Vec::new(),
+            Err(why) => {
+                let change = for_agent(format!("the agent does not answer: {why}"));
+                self.silence = Some(why);
+                vec![change]
+            }
+        }
+    }
+}
+
 /// Returns what changed from one document to the next. With nothing before it, these are the facts that a reader has to
 /// know to understand the rest: the node, and what is wrong.
-#[must_use]
-pub fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
+fn state_changes(before: Option<&StateReport>, now: &StateReport) -> Vec<StateChange> {
     let Some(before) = before else { return initial_changes(now) };
     let mut all = of_node(before, now);
     all.extend(of_pods(before, now));

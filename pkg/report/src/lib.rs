@@ -22,7 +22,7 @@ pub mod tables;
 mod text;
 mod yaml;
 
-pub use changes::{StateChange, state_changes};
+pub use changes::{NodeWatch, StateChange};
 pub use compare::{Comparison, DifferenceKind, OfFamily, StateDifference};
 pub use document::DocumentError;
 pub use explain::{Explanation, PodVerdict, explain_pod};

@@ -7,8 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use console::Printer;
-use report::{StateChange, StateReport, state_changes};
+use report::NodeWatch;
 
 use super::{
     command_flags,
@@ -23,53 +22,25 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         "" => None,
         text => Some(Instant::now() + parse_duration(text)?),
     };
-    let mut watch = StateWatcher { last: None, lost: None, output: call.output };
+    let mut watch = NodeWatch::default();
     loop {
         let began = Instant::now();
         let limit = end.map_or(node_status::LIMIT, |end| {
             node_status::LIMIT.min(end.saturating_duration_since(began).max(PERIOD))
         });
-        watch.apply_answer(node_status::from_agent(&call.settings.debug_socket, limit))?;
+        let answer = node_status::from_agent(&call.settings.debug_socket, limit);
+        let changes = watch.record_answer(answer.map_err(|error| node_status::error_text(&error)));
+        let time = wire::rfc3339(SystemTime::now());
+        for change in changes {
+            call.output.print_event(&change.to_json(&time), &change.to_line(&time))?;
+        }
         let next = began + PERIOD;
         if end.is_some_and(|end| next >= end) {
             break;
         }
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    Ok(if watch.last.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
-}
-
-struct StateWatcher {
-    last: Option<StateReport>,
-    /// Why the agent does not answer, as it was said.
-    lost: Option<String>,
-    output: Printer,
-}
-
-impl StateWatcher {
-    fn apply_answer(&mut self, answer: Result<StateReport>) -> Result<()> {
-        let mut events = Vec::new();
-        match answer {
-            Ok(state) => {
-                if self.lost.take().is_some() {
-                    events.push(StateChange::for_node("agent", "the agent answers again".to_owned()));
-                }
-                events.extend(state_changes(self.last.as_ref(), &state));
-                self.last = Some(state);
-            }
-            Err(error) => {
-                let why = node_status::error_text(&error);
-                if self.lost.as_ref() != Some(&why) {
-                    events.push(StateChange::for_node("agent", format!("the agent does not answer: {why}")));
-                    self.lost = Some(why);
-                }
-            }
-        }
-        let time = wire::rfc3339(SystemTime::now());
-        events
-            .iter()
-            .try_for_each(|event| self.output.print_event(&event.to_json(&time), &event.to_line(&time)))
-    }
+    Ok(if watch.has_answered() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT) })
 }
 
 /// At most a year.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use cluster_report::Cluster;
 use console::Printer;
-use report::{StateChange, StateReport, state_changes};
+use report::{NodeWatch, StateChange};
 
 use crate::{
     arguments::Options,
@@ -65,9 +65,7 @@ type NodeChange = (String, StateChange);
 
 #[derive(Default)]
 struct ClusterWatch {
-    last: BTreeMap<String, StateReport>,
-    /// Why a node does not answer, as it was printed.
-    silent: BTreeMap<String, String>,
+    nodes: BTreeMap<String, NodeWatch>,
     /// Why the API server does not answer, as it was printed.
     lost: Option<String>,
 }
@@ -90,36 +88,16 @@ impl ClusterWatch {
             ));
         }
         for (node, answer) in &cluster.answers {
-            let found = match answer {
-                Ok(state) => self.record_answer(node, state),
-                Err(why) => self.record_silence(node, why).into_iter().collect(),
-            };
-            lines.extend(found.into_iter().map(|change| (node.clone(), change)));
+            let changes = self.nodes.entry(node.clone()).or_default().record_answer(answer.clone());
+            lines.extend(changes.into_iter().map(|change| (node.clone(), change)));
         }
-        let gone: Vec<String> =
-            self.last.keys().filter(|node| !cluster.answers.contains_key(*node)).cloned().collect();
-        for node in gone {
-            self.last.remove(&node);
-            self.silent.remove(&node);
+        let is_gone = |node: &String, watch: &mut NodeWatch| {
+            watch.has_answered() && !cluster.answers.contains_key(node)
+        };
+        for (node, _) in self.nodes.extract_if(.., is_gone) {
             lines.push((node, StateChange::for_node("agent", "no agent runs here any more".to_owned())));
         }
         lines
-    }
-
-    fn record_answer(&mut self, node: &str, state: &StateReport) -> Vec<StateChange> {
-        let mut found = Vec::new();
-        if self.silent.remove(node).is_some() {
-            found.push(StateChange::for_node("agent", "the agent answers again".to_owned()));
-        }
-        found.extend(state_changes(self.last.get(node), state));
-        self.last.insert(node.to_owned(), state.clone());
-        found
-    }
-
-    fn record_silence(&mut self, node: &str, why: &str) -> Option<StateChange> {
-        let old = self.silent.insert(node.to_owned(), why.to_owned());
-        (old.as_deref() != Some(why))
-            .then(|| StateChange::for_node("agent", format!("the agent does not answer: {why}")))
     }
 }
 
@@ -135,6 +113,8 @@ fn print_change(printer: Printer, node: &str, change: &StateChange) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use report::StateReport;
+
     use super::*;
 
     fn cluster(answer: Result<StateReport, String>) -> Cluster {
