@@ -1,8 +1,8 @@
-//! Archives for bug reports: plain files in a tar, and text without credentials.
+//! Archives for bug reports: plain files in a compressed tar, and text without credentials.
 //!
-//! Pure: it writes into what the caller gives it. Used by the command `bundle` of the agent and of `millrace`.
+//! Pure: an archive is made in memory. Used by the command `bundle` of the agent and of `millrace`.
 
 pub mod redact;
 mod tar;
 
-pub use tar::TarWriter;
+pub use tar::Archive;

@@ -1,5 +1,6 @@
 //! Takes out what looks like a credential. There should be none: this is for foreign lines that quote one.
 
+use serde::Serialize;
 use serde_json::Value;
 
 const REMOVED: &str = "[removed]";
@@ -14,13 +15,24 @@ pub fn text(text: &str) -> String {
 }
 
 /// Removes the credentials from each text of a value.
-pub fn value(value: &mut Value) {
+fn value(value: &mut Value) {
     match value {
         Value::String(content) => *content = text(content),
         Value::Array(list) => list.iter_mut().for_each(self::value),
         Value::Object(map) => map.values_mut().for_each(self::value),
         _ => {}
     }
+}
+
+/// Returns a value as JSON, cleaned text by text, so that it is still JSON.
+#[must_use]
+pub fn json(document: &impl Serialize) -> String {
+    let mut document = match serde_json::to_value(document) {
+        Ok(document) => document,
+        Err(error) => return format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
+    };
+    value(&mut document);
+    format!("{document:#}\n")
 }
 
 /// Without private keys in PEM.

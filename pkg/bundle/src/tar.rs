@@ -1,32 +1,38 @@
 //! An archive in the format `ustar` (POSIX.1-1988), of plain files only.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
+
+use flate2::{Compression, write::GzEncoder};
 
 /// Of headers and of padding.
 const BLOCK: usize = 512;
 /// The longest name that a header has room for, without its second part.
 const MAX_NAME: usize = 100;
 
-/// Writes files one after the other.
-pub struct TarWriter<W: Write> {
-    out: W,
+/// Compressed archive of one directory.
+pub struct Archive {
+    out: GzEncoder<Vec<u8>>,
+    directory: String,
     /// Of all files, in seconds since 1970.
     time: u64,
 }
 
-impl<W: Write> TarWriter<W> {
-    /// An archive whose files all are of this time, in seconds since 1970.
-    pub fn new(out: W, time: u64) -> Self {
-        TarWriter { out, time }
+impl Archive {
+    /// Begins an archive of a directory whose files all are of this time, in seconds since 1970.
+    #[must_use]
+    pub fn new(directory: &str, time: u64) -> Archive {
+        let out = GzEncoder::new(Vec::new(), Compression::default());
+        Archive { out, directory: directory.to_owned(), time }
     }
 
-    /// Adds a file of mode 0600.
+    /// Adds a file of mode 0600, which has this name in the directory.
     ///
     /// # Errors
-    /// The name is too long, or the archive cannot be written.
-    pub fn add_file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.out.write_all(&file_header(name, content.len(), self.time)?)?;
-        self.out.write_all(content)?;
+    /// The name is too long.
+    pub fn add_file(&mut self, name: &str, content: &str) -> io::Result<()> {
+        let name = format!("{}/{name}", self.directory);
+        self.out.write_all(&file_header(&name, content.len(), self.time)?)?;
+        self.out.write_all(content.as_bytes())?;
         let remainder = content.len() % BLOCK;
         let padding = if remainder == 0 { 0 } else { BLOCK - remainder };
         self.out.write_all(&vec![0; padding])
@@ -35,10 +41,10 @@ impl<W: Write> TarWriter<W> {
     /// Ends the archive.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub fn finish(mut self) -> io::Result<W> {
+    /// It cannot be compressed.
+    pub fn finish(mut self) -> io::Result<Vec<u8>> {
         self.out.write_all(&[0; 2 * BLOCK])?;
-        Ok(self.out)
+        self.out.finish()
     }
 }
 

@@ -5,8 +5,7 @@ mod content;
 use std::{io, process::ExitCode, time::SystemTime};
 
 use anyhow::{Context as _, Result};
-use bundle::TarWriter;
-use flate2::{Compression, write::GzEncoder};
+use bundle::Archive;
 
 use super::{command_flags, invocation::CommandInvocation};
 
@@ -38,9 +37,9 @@ fn archive_name(node: &str, time: &str) -> String {
 }
 
 fn pack_archive(directory: &str, files: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
-    let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
+    let mut archive = Archive::new(directory, time);
     for (name, text) in files {
-        archive.add_file(&format!("{directory}/{name}"), text.as_bytes())?;
+        archive.add_file(name, text)?;
     }
-    archive.finish()?.finish()
+    archive.finish()
 }

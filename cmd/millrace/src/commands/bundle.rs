@@ -2,10 +2,9 @@
 
 use std::{io, process::ExitCode, time::SystemTime};
 
-use ::bundle::{TarWriter, redact};
+use ::bundle::{Archive, redact};
 use anyhow::{Context as _, Result};
-use cluster_report::{CheckReport, Cluster, Pod, Unanswered, check, check_text, partial_text};
-use flate2::{Compression, write::GzEncoder};
+use cluster_report::{Cluster, Pod, Unanswered, check, check_text, partial_text};
 use futures_util::{StreamExt as _, stream};
 use report::{PodState, StateReport, tables};
 
@@ -28,8 +27,6 @@ nodes/N/pods.txt         its pods, worst first
 nodes/N/differences.txt  what is not as desired, and what is not known
 nodes/N/agent.log        the agent's last lines
 ";
-
-type Archive = TarWriter<GzEncoder<Vec<u8>>>;
 
 pub(super) async fn run(options: &Options, file: Option<&str>, node: Option<&str>) -> Result<ExitCode> {
     console::check_terminal(file.unwrap_or_default())?;
@@ -71,49 +68,35 @@ async fn agent_logs(
 }
 
 fn pack_archive(name: &str, cluster: &Cluster, logs: &[(String, String)], time: u64) -> io::Result<Vec<u8>> {
-    let mut archive = TarWriter::new(GzEncoder::new(Vec::new(), Compression::default()), time);
-    let mut add = |path: &str, text: &str| archive.add_file(&format!("{name}/{path}"), text.as_bytes());
+    let mut archive = Archive::new(name, time);
     let report = check(cluster);
-    add("README.txt", README)?;
-    add("check.txt", &redact::text(&check_text(&report, true, false)))?;
-    add("check.json", &check_json(&report))?;
-    add("nodes.txt", &redact::text(&node_names(cluster)))?;
+    archive.add_file("README.txt", README)?;
+    archive.add_file("check.txt", &redact::text(&check_text(&report, true, false)))?;
+    archive.add_file("check.json", &redact::json(&report))?;
+    archive.add_file("nodes.txt", &redact::text(&node_names(cluster)))?;
     for (at, (node, state)) in cluster.state_reports().enumerate() {
-        add_node(&mut archive, &format!("{name}/nodes/{}", node_directory(at, node)), state)?;
+        add_node(&mut archive, &format!("nodes/{}", node_directory(at, node)), state)?;
     }
     for (at, (node, _)) in cluster.state_reports().enumerate() {
         if let Some((_, lines)) = logs.iter().find(|(of, _)| of == node) {
-            let path = format!("{name}/nodes/{}/agent.log", node_directory(at, node));
-            archive.add_file(&path, redact::text(lines).as_bytes())?;
+            archive
+                .add_file(&format!("nodes/{}/agent.log", node_directory(at, node)), &redact::text(lines))?;
         }
     }
-    archive.finish()?.finish()
+    archive.finish()
 }
 
 fn add_node(archive: &mut Archive, directory: &str, state: &StateReport) -> io::Result<()> {
     let pods: Vec<&PodState> = state.pods.iter().collect();
-    let mut document = serde_json::to_value(state).map_err(io::Error::other)?;
-    // Cleaned text by text, so that it is still JSON.
-    redact::value(&mut document);
     for (name, text) in [
-        ("state.json", format!("{document:#}\n")),
+        ("state.json", redact::json(state)),
         ("summary.txt", redact::text(&tables::render_summary(state, false))),
         ("pods.txt", redact::text(&tables::pods_table(state, &pods, true, false))),
         ("differences.txt", redact::text(&tables::differences_table(state, false))),
     ] {
-        archive.add_file(&format!("{directory}/{name}"), text.as_bytes())?;
+        archive.add_file(&format!("{directory}/{name}"), &text)?;
     }
     Ok(())
-}
-
-fn check_json(report: &CheckReport) -> String {
-    match serde_json::to_value(report) {
-        Ok(mut value) => {
-            redact::value(&mut value);
-            format!("{value:#}\n")
-        }
-        Err(error) => format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
-    }
 }
 
 /// Of two long names that begin alike, the number tells which is which.

@@ -59,18 +59,8 @@ pub(super) fn archive_files(
     for (_, text) in &mut files {
         *text = redact::text(text);
     }
-    files.push(("state.json".to_owned(), redacted_state(state)));
+    files.push(("state.json".to_owned(), redact::json(state)));
     files
-}
-
-/// Cleaned text by text, so that it is still JSON.
-fn redacted_state(state: &StateReport) -> String {
-    let mut value = match serde_json::to_value(state) {
-        Ok(value) => value,
-        Err(error) => return format!("{{\"error\": \"cannot be written: {error}\"}}\n"),
-    };
-    redact::value(&mut value);
-    format!("{value:#}\n")
 }
 
 fn versions_text(state: &StateReport, time: &str) -> String {
