@@ -1,10 +1,10 @@
 //! What people who look at the cluster are told: Events about pods, about our own pod, and about the node. What cannot be
 //! told is in our log all the same.
 
-use agent::{AgentHandle, HistoryEntry, NoticeLevel, NoticeSubject};
+use agent::{AgentHandle, HistoryEntry};
 use daemon_settings::{DaemonSettings, PodSource};
-use kubeio::{Error, EventLevel, EventRecorder, EventSubject, KubeClient, KubeEvent};
-use model::PodName;
+use kubeio::{Error, EventRecorder, KubeClient, KubeEvent};
+use model::{EventLevel, EventSubject};
 use repair::RepairEvent;
 use retry::LastError;
 use tokio::sync::mpsc::Receiver;
@@ -67,9 +67,7 @@ pub(crate) async fn publish_events(
     mut sources: NoticeReceivers,
 ) {
     let identity = &settings.identity;
-    let agent = PodName { namespace: identity.namespace.clone(), name: identity.pod.clone() };
-    let agent = Some(agent).filter(|pod| !pod.namespace.is_empty() && !pod.name.is_empty());
-    let recorder = EventRecorder::new(client.clone(), &identity.node, agent);
+    let recorder = EventRecorder::new(client.clone(), &identity.node, identity.own_pod());
     // The API server has the pods that the agent reports.
     let has_pods = settings.ambient.as_ref().is_none_or(|ambient| ambient.source == PodSource::Api);
     let queue = async {
@@ -109,18 +107,9 @@ fn to_kube_events(notice: PublishedEvent) -> Vec<(EventSubject, KubeEvent)> {
             vec![(EventSubject::Node, event.clone()), (EventSubject::Agent { or_node: false }, event)]
         }
         PublishedEvent::Agent(agent::AgentNotice { about, level, reason, message }) => {
-            let level = match level {
-                NoticeLevel::Normal => EventLevel::Normal,
-                NoticeLevel::Warning => EventLevel::Warning,
-            };
-            let subject = match about {
-                NoticeSubject::Pod { name, uid } => EventSubject::Pod { name, uid },
-                NoticeSubject::Agent => EventSubject::Agent { or_node: true },
-            };
-            vec![(subject, KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message })]
+            vec![(about, KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message })]
         }
-        PublishedEvent::Repair(RepairEvent { name, uid, is_warning, reason, message, .. }) => {
-            let level = if is_warning { EventLevel::Warning } else { EventLevel::Normal };
+        PublishedEvent::Repair(RepairEvent { name, uid, level, reason, message, .. }) => {
             let event = KubeEvent { level, reason, is_bypass: is_bypass(level, reason), message };
             vec![(EventSubject::Pod { name, uid }, event)]
         }
@@ -135,25 +124,27 @@ fn is_bypass(level: EventLevel, reason: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use model::PodName;
+
     use super::*;
 
-    fn of_agent(level: NoticeLevel, reason: &'static str) -> PublishedEvent {
+    fn of_agent(level: EventLevel, reason: &'static str) -> PublishedEvent {
         let about =
-            NoticeSubject::Pod { name: PodName { namespace: "a".into(), name: "b".into() }, uid: "c".into() };
+            EventSubject::Pod { name: PodName { namespace: "a".into(), name: "b".into() }, uid: "c".into() };
         PublishedEvent::Agent(agent::AgentNotice { about, level, reason, message: String::new() })
     }
 
     #[test]
     fn warnings_about_pods_that_bypass_have_a_budget_that_refused_pods_do_not_use() {
         for (level, reason, expected) in [
-            (NoticeLevel::Warning, "CanBypassMesh", true),
-            (NoticeLevel::Warning, "CaptureOverruled", true),
-            (NoticeLevel::Warning, "BypassesMesh", true),
-            (NoticeLevel::Warning, "RefusedByMesh", false),
-            (NoticeLevel::Warning, "DeleteBrokenPod", false),
-            (NoticeLevel::Warning, "LabelBrokenPod", false),
-            (NoticeLevel::Normal, "RefusedByMesh", false),
-            (NoticeLevel::Normal, "JoinedMesh", false),
+            (EventLevel::Warning, "CanBypassMesh", true),
+            (EventLevel::Warning, "CaptureOverruled", true),
+            (EventLevel::Warning, "BypassesMesh", true),
+            (EventLevel::Warning, "RefusedByMesh", false),
+            (EventLevel::Warning, "DeleteBrokenPod", false),
+            (EventLevel::Warning, "LabelBrokenPod", false),
+            (EventLevel::Normal, "RefusedByMesh", false),
+            (EventLevel::Normal, "JoinedMesh", false),
         ] {
             let bypasses: Vec<bool> = to_kube_events(of_agent(level, reason))
                 .into_iter()

@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentNotice, NoticeSubject};
+use agent::AgentNotice;
 use daemon_settings::{AgentIdentity, DaemonSettings};
-use model::Reason;
+use model::{EventSubject, Reason};
 use node_status::{NodeInspector, SidecarDriftChecker};
 use report::{
     CaptureState, NodeSimulation, PartHealth, PodState, Proof, SimulatedChange, StateReason, StateReport,
@@ -290,7 +290,7 @@ impl StateCollector {
                     regular = Instant::now() + WRITE;
                     self.clean_records(&mut unrecordable).await;
                     for notice in checker.due_notices(&state, Instant::now()) {
-                        if let NoticeSubject::Pod { name, .. } = &notice.about {
+                        if let EventSubject::Pod { name, .. } = &notice.about {
                             warn!(target: "install", namespace = %name.namespace, pod = %name.name, reason = notice.reason, error = notice.message, "sidecar pod is not redirected as it should be");
                         }
                         drop(notices.try_send(notice)); // more than can be published are in the log

@@ -11,41 +11,21 @@ use std::{
 };
 
 use enrolment::{AmbientStanding, SkipReason};
-use model::{Pod, PodName, PodUid};
+use model::{EventLevel, EventSubject, Pod, PodName, PodUid};
 use pod_status::{CaptureState, CaptureStatus, Evidence, Redirection, RulesEvidence};
 
 use crate::pod_life::life_from_phase;
 
-/// The severity of a notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoticeLevel {
-    /// For the record.
-    Normal,
-    /// An operator should look into it.
-    Warning,
-}
-
-/// Subject of a notice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoticeSubject {
-    /// The agent, and with it the node.
-    Agent,
-    /// A pod of the node.
-    Pod {
-        /// Namespace and name.
-        name: PodName,
-        /// The pod's UID.
-        uid: PodUid,
-    },
-}
+/// Subject of a notice about the node: the agent's pod, where people look first.
+const NODE: EventSubject = EventSubject::Agent { or_node: true };
 
 /// A notice for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentNotice {
     /// Subject of the notice.
-    pub about: NoticeSubject,
-    /// Severity of the notice.
-    pub level: NoticeLevel,
+    pub about: EventSubject,
+    /// Level of the Event.
+    pub level: EventLevel,
     /// The reason: one word in CamelCase, for filters.
     pub reason: &'static str,
     /// The message, in sentences.
@@ -187,7 +167,7 @@ impl NoticeTracker {
             }
             _ => None,
         };
-        let about = || NoticeSubject::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
+        let about = || EventSubject::Pod { name: pod.name(), uid: pod.metadata.uid.clone() };
         if let Some((level, reason, message)) = notice {
             (self.notify)(AgentNotice { about: about(), level, reason, message });
         }
@@ -231,7 +211,7 @@ impl NoticeTracker {
             ztunnel.gone = None;
             if std::mem::take(&mut ztunnel.reported) {
                 let message = "A ztunnel accepts new connections again.".to_owned();
-                self.emit_notice(NoticeSubject::Agent, (NoticeLevel::Normal, "ZtunnelReady", message));
+                self.emit_notice(NODE, (EventLevel::Normal, "ZtunnelReady", message));
             }
         } else if ztunnel.known && ztunnel.gone.is_none() && !ztunnel.reported {
             ztunnel.gone = Some((now + PATIENCE, meanwhile.to_owned()));
@@ -268,8 +248,8 @@ impl NoticeTracker {
             missing.next = now + AGAIN;
             missing.reported = Some(missing.reason);
             history.ran_outside = true;
-            let about = NoticeSubject::Pod { name: history.name.clone(), uid: uid.clone() };
-            due.push((about, (NoticeLevel::Warning, missing.reason, missing.event_message(&history.name))));
+            let about = EventSubject::Pod { name: history.name.clone(), uid: uid.clone() };
+            due.push((about, (EventLevel::Warning, missing.reason, missing.event_message(&history.name))));
         }
         due.into_iter().for_each(|(about, what)| self.emit_notice(about, what));
     }
@@ -286,15 +266,15 @@ impl NoticeTracker {
     }
 
     fn emit_warning(&self, reason: &'static str, message: String) {
-        self.emit_notice(NoticeSubject::Agent, (NoticeLevel::Warning, reason, message));
+        self.emit_notice(NODE, (EventLevel::Warning, reason, message));
     }
 
-    fn emit_notice(&self, about: NoticeSubject, (level, reason, message): EventDraft) {
+    fn emit_notice(&self, about: EventSubject, (level, reason, message): EventDraft) {
         (self.notify)(AgentNotice { about, level, reason, message });
     }
 }
 
-type EventDraft = (NoticeLevel, &'static str, String);
+type EventDraft = (EventLevel, &'static str, String);
 
 impl PodHistory {
     fn captured_now(&mut self) -> Option<EventDraft> {
@@ -304,7 +284,7 @@ impl PodHistory {
         std::mem::take(&mut self.ran_outside).then(|| {
             let message =
                 "The running pod joined the mesh: its new connections are captured from now on.".to_owned();
-            (NoticeLevel::Normal, "JoinedMesh", message)
+            (EventLevel::Normal, "JoinedMesh", message)
         })
     }
 
@@ -331,7 +311,7 @@ impl PodHistory {
         let known = self.refused.replace(reason) == Some(reason);
         if captured && runs {
             let message = format!("The pod left the mesh and keeps running outside of it: {reason}.");
-            return Some((NoticeLevel::Normal, "ReleasedFromMesh", message));
+            return Some((EventLevel::Normal, "ReleasedFromMesh", message));
         }
         let level = exclusion_level(reason).filter(|_| !known)?;
         let message =
@@ -351,12 +331,12 @@ impl UncapturedPod {
 }
 
 /// The severity of a pod's exclusion; `None`: it is not reported.
-fn exclusion_level(reason: SkipReason) -> Option<NoticeLevel> {
+fn exclusion_level(reason: SkipReason) -> Option<EventLevel> {
     match reason {
         // The pod's annotations claim a sidecar, and nothing redirects its traffic.
-        SkipReason::HostNetwork | SkipReason::NoProxy => Some(NoticeLevel::Warning),
+        SkipReason::HostNetwork | SkipReason::NoProxy => Some(EventLevel::Warning),
         // An operator chose so, for the pod or with its sidecar.
-        SkipReason::OptedOut | SkipReason::HasSidecar => Some(NoticeLevel::Normal),
+        SkipReason::OptedOut | SkipReason::HasSidecar => Some(EventLevel::Normal),
         _ => None,
     }
 }

@@ -7,41 +7,13 @@ mod series;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::Method;
-use model::{PodName, PodUid};
+use model::{EventLevel, PodName, PodUid};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::{Error, KubeClient, client::RequestBody};
 
 pub use publisher::EventRecorder;
-
-/// How grave an Event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventLevel {
-    /// Told for the record.
-    Normal,
-    /// Somebody should look.
-    Warning,
-}
-
-/// Subject that an Event is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventSubject {
-    /// The node.
-    Node,
-    /// The agent: its pod.
-    Agent {
-        /// Whether the Event is about the node if there is no such pod; else it is not published then.
-        or_node: bool,
-    },
-    /// A pod.
-    Pod {
-        /// Namespace and name.
-        name: PodName,
-        /// UID of the pod: `kubectl describe` finds its Events by it.
-        uid: PodUid,
-    },
-}
 
 /// The object that an Event refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +27,7 @@ enum EventObject {
 /// An Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KubeEvent {
-    /// How grave it is.
+    /// Level of the Event.
     pub level: EventLevel,
     /// One word in CamelCase, for filters.
     pub reason: &'static str,

@@ -34,7 +34,7 @@ pub use client::{ApiConnection, ApiServerTrust, KubeClient, sleep_for};
 pub use collection::{Collection, ListEvent};
 pub use condition::{ConditionStatus, NodeCondition};
 pub use error::{ApiErrorKind, Error};
-pub use event::{EventLevel, EventRecorder, EventSubject, KubeEvent};
+pub use event::{EventRecorder, KubeEvent};
 #[cfg(feature = "kubectl")]
 pub use forward::ForwardedPort;
 #[cfg(feature = "kubectl")]

@@ -4,6 +4,7 @@
 //! Pure: no I/O, no clock, no environment. Everything here is a value with its rules built in, so that an
 //! impossible one (an interface name of forty bytes, a mark without mask) cannot be passed on.
 
+mod event;
 mod existing;
 mod go_bool;
 mod identifier;
@@ -16,6 +17,7 @@ mod reason;
 mod status;
 mod word_enum;
 
+pub use event::{EventLevel, EventSubject};
 pub use existing::{ExistingConnections, UnknownExistingConnections};
 pub use go_bool::parse_go_bool;
 pub use identifier::{ContainerId, MemberAddresses, PodUid};

@@ -95,7 +95,8 @@ pub fn check_node(settings: &DaemonSettings) -> NodePreflight {
     let of_agent = agent.iter().flat_map(|agent| &agent.preflight).filter(is_of_agent).cloned();
     let mut checks = judge_preflight(&facts);
     checks.extend(of_agent);
-    let place = |check: &PreflightCheck| PreflightCode::ALL.iter().position(|code| code.as_str() == check.code);
+    let place =
+        |check: &PreflightCheck| PreflightCode::ALL.iter().position(|code| code.as_str() == check.code);
     checks.sort_by_key(place);
     NodePreflight { schema: PREFLIGHT_SCHEMA, node: settings.identity.node.clone(), checks }
 }

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{AgentNotice, MeshPodMetrics, NoticeLevel, NoticeSubject};
+use agent::{AgentNotice, MeshPodMetrics};
 use metrics::{Labelled, MetricRegistry as _, gauge_value};
-use model::{PodName, PodUid};
+use model::{EventLevel, EventSubject, PodName, PodUid};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use report::{CaptureState, PodState, RedirectionMode, StateReport};
 
@@ -97,11 +97,11 @@ fn bypass_notice(pod: &PodState) -> AgentNotice {
     let what = pod.kernel.differences.join("; ");
     let what = if what.is_empty() { pod.problem.clone().unwrap_or_default() } else { what };
     AgentNotice {
-        about: NoticeSubject::Pod {
+        about: EventSubject::Pod {
             name: PodName { namespace: pod.namespace.clone(), name: pod.name.clone() },
             uid: pod.uid.clone(),
         },
-        level: NoticeLevel::Warning,
+        level: EventLevel::Warning,
         reason: "BypassesMesh",
         message: format!(
             "The rules that redirect its traffic to its sidecar are not in place, so some of it bypasses the mesh: {what}. \

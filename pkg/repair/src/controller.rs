@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use enrolment::EnrolmentPolicy;
 use futures_util::StreamExt as _;
 use kubeio::{Collection, KubeClient, ListEvent};
-use model::{ExistingConnections, Pod, PodName, PodUid};
+use model::{EventLevel, ExistingConnections, Pod, PodName, PodUid};
 use netns_changes::NetnsDisturbance;
 use retry::LastError;
 use tokio::{
@@ -68,8 +68,8 @@ pub struct RepairEvent {
     pub name: PodName,
     /// UID of the pod.
     pub uid: PodUid,
-    /// The pod was deleted or labelled, the attempt failed, or none can succeed.
-    pub is_warning: bool,
+    /// Level: a warning if the pod was deleted or labelled, the attempt failed, or none can succeed.
+    pub level: EventLevel,
     /// The reason: one word in CamelCase.
     pub reason: &'static str,
     /// The message.
@@ -196,10 +196,10 @@ impl RepairController {
         let mode = &self.options.mode;
         let (namespace, name) = (&pod.name.namespace, &pod.name.name);
         match attempt {
-            Attempt::Done { is_warning, reason, message } => {
+            Attempt::Done { level, reason, message } => {
                 self.metrics.count_repair(mode, "success");
                 info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, action = mode.code(), done = message, "broken pod handled");
-                self.publish_event(task, is_warning, reason, message).await;
+                self.publish_event(task, level, reason, message).await;
                 RepairOutcome::Done
             }
             Attempt::Unchanged => {
@@ -213,14 +213,14 @@ impl RepairController {
                 if !task.is_recheck {
                     self.metrics.count_repair(mode, "skip");
                     info!(target: "repair", %namespace, pod = %name, uid = %pod.uid, why = message, "broken pod skipped");
-                    self.publish_event(task, true, "RepairSkipped", message).await;
+                    self.publish_event(task, EventLevel::Warning, "RepairSkipped", message).await;
                 }
                 RepairOutcome::Skipped
             }
             Attempt::Failed { message } => {
                 self.metrics.count_repair(mode, "fail");
                 warn!(target: "repair", %namespace, pod = %name, uid = %pod.uid, error = message, "cannot repair broken pod");
-                self.publish_event(task, true, "RepairFailed", message).await;
+                self.publish_event(task, EventLevel::Warning, "RepairFailed", message).await;
                 RepairOutcome::Failed
             }
             Attempt::Gone => {
@@ -241,13 +241,13 @@ impl RepairController {
     async fn publish_event(
         &self,
         task: &RepairTask,
-        is_warning: bool,
+        level: EventLevel,
         reason: &'static str,
         message: String,
     ) {
         let ObservedPod { name, uid, .. } = task.pod.clone();
         let took = Duration::ZERO;
-        self.send_event(RepairEvent { name, uid, is_warning, reason, message, took }).await;
+        self.send_event(RepairEvent { name, uid, level, reason, message, took }).await;
     }
 
     /// The publisher may lag behind; that slows repairs down, and no Event is lost.

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use model::{NetworkPrivilege, PodName, PodUid};
+use model::{EventLevel, EventSubject, NetworkPrivilege, PodName, PodUid};
 
-use super::{AGAIN, NoticeLevel, NoticeSubject, NoticeTracker};
+use super::{AGAIN, NoticeTracker};
 
 /// How many characters of the rules are reported.
 const LONGEST: usize = 500;
@@ -53,7 +53,7 @@ impl NoticeTracker {
         let message = format!(
             "One of its containers {by}, so the pod can make its traffic bypass the mesh. Rules that do so are reported."
         );
-        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CanBypassMesh", message));
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CanBypassMesh", message));
     }
 
     /// Reports exceptions that annotations ask for and that are not applied, unless the same ones were reported.
@@ -68,7 +68,7 @@ impl NoticeTracker {
         }
         let shown: String = refused.join("; ").chars().take(LONGEST).collect();
         let message = format!("All of its traffic that the exceptions name is captured: {shown}.");
-        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "ExceptionRefused", message));
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "ExceptionRefused", message));
     }
 
     /// Rules of other components that precede ours in a pod, as text; empty: none.
@@ -89,7 +89,7 @@ impl NoticeTracker {
             "Rules of another component in its network namespace precede those of the mesh, so all or some of its traffic \
              bypasses the mesh: {shown}. Run `install-cni explain {pod}` on the node for details."
         );
-        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CaptureOverruled", message));
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CaptureOverruled", message));
     }
 
     /// Reports that the network namespace of a pod could not be determined.
@@ -98,7 +98,7 @@ impl NoticeTracker {
             "The network namespace of the pod could not be determined, so a pod that is not captured yet stays so: {why}. Run \
              `install-cni explain {pod}` on the node for details."
         );
-        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "AmbiguousNetns", message));
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "AmbiguousNetns", message));
     }
 
     /// Rules of a pod are removed repeatedly: which, and how many times in a row they were restored. However often that begins
@@ -115,7 +115,7 @@ impl NoticeTracker {
             "Rules that redirect its traffic to ztunnel are removed or changed repeatedly, and have been restored {repairs} \
              times: {shown}. Its traffic bypasses the mesh in between. The pod is pending until its rules stay in place."
         );
-        self.emit_notice(pod_subject(pod, uid), (NoticeLevel::Warning, "CaptureUnstable", message));
+        self.emit_notice(pod_subject(pod, uid), (EventLevel::Warning, "CaptureUnstable", message));
     }
 
     /// Rules of a pod stay in place again.
@@ -134,6 +134,6 @@ impl NoticeTracker {
     }
 }
 
-fn pod_subject(pod: &PodName, uid: &PodUid) -> NoticeSubject {
-    NoticeSubject::Pod { name: pod.clone(), uid: uid.clone() }
+fn pod_subject(pod: &PodName, uid: &PodUid) -> EventSubject {
+    EventSubject::Pod { name: pod.clone(), uid: uid.clone() }
 }

@@ -221,8 +221,8 @@ fn a_notice_says_of_whom_and_why() {
     desk.turn(0, &pod("web", "Running"), &member(BYPASSING));
     let [notice] = &desk.all(10)[..] else { panic!("one") };
     let name = PodName { namespace: "shop".to_owned(), name: "web".to_owned() };
-    assert_eq!(notice.about, NoticeSubject::Pod { name, uid: "uid-web".into() });
-    assert_eq!(notice.level, NoticeLevel::Warning);
+    assert_eq!(notice.about, EventSubject::Pod { name, uid: "uid-web".into() });
+    assert_eq!(notice.level, EventLevel::Warning);
     assert_eq!(
         notice.message,
         "The pod should be captured and is not: its traffic may bypass the mesh: a tool failed. Run `install-cni explain \
@@ -255,7 +255,7 @@ fn of_a_pod_that_goes_while_all_turns_fail_nothing_is_said() {
     desk.fail(5, &[(&new, member(STARTING))]);
     let told: Vec<_> = desk.all(10).into_iter().map(|notice| notice.about).collect();
     let name = PodName { namespace: "shop".to_owned(), name: "new".to_owned() };
-    assert_eq!(told, [NoticeSubject::Pod { name, uid: "uid-new".into() }]);
+    assert_eq!(told, [EventSubject::Pod { name, uid: "uid-new".into() }]);
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_repair_is_told_about_the_agent() {
     desk.notices
         .report_repair("traffic of shop/web to ztunnel", &["a rule".to_owned(), "a route".to_owned()]);
     let [notice] = &desk.all(0)[..] else { panic!("one") };
-    assert_eq!((&notice.about, notice.reason), (&NoticeSubject::Agent, "DriftRepaired"));
+    assert_eq!((&notice.about, notice.reason), (&NODE, "DriftRepaired"));
     assert_eq!(
         notice.message,
         "Rules that redirect traffic of shop/web to ztunnel were changed externally and have been restored: a rule; a route."

@@ -5,12 +5,12 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use model::{Pod, PodName};
+use model::{EventSubject, Pod, PodName};
 use tokio::{sync::Notify, time::timeout};
 use tracing::debug;
 
 use super::{
-    EventObject, EventSubject, KubeEvent, LIMIT, MAX_MESSAGE,
+    EventObject, KubeEvent, LIMIT, MAX_MESSAGE,
     queue::{EventQueue, NextEvent, WaitingEvent},
     series::{EventKey, EventSeries, EventVerdict},
     truncate_text,

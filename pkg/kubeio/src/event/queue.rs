@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EventSubject, KubeEvent};
+use model::EventSubject;
+
+use super::KubeEvent;
 
 /// Events of a class at once: a node in trouble has hundreds to publish, and so have all other nodes.
 const CLASS_BURST: u32 = 20;

@@ -74,7 +74,7 @@ mod tests {
     use model::PodName;
 
     use super::*;
-    use crate::EventLevel;
+    use model::EventLevel;
 
     fn event(message: &str) -> KubeEvent {
         let message = message.to_owned();

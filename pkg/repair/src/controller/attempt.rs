@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubeio::ApiErrorKind;
-use model::Pod;
+use model::{EventLevel, Pod};
 
 use super::RepairController;
 use crate::{ObservedPod, RepairMode, RepairTask, in_place::InPlaceReport, sidecar_pods::SidecarPods};
@@ -19,7 +19,7 @@ pub(super) const DELETED: &str = "DeleteBrokenPod";
 pub(super) enum Attempt {
     /// With the Event's type and reason.
     Done {
-        is_warning: bool,
+        level: EventLevel,
         reason: &'static str,
         message: String,
     },
@@ -49,7 +49,7 @@ impl RepairController {
         }
         match self.client.label_pod_status(name, uid, version, key, value).await {
             Ok(()) => Attempt::Done {
-                is_warning: true,
+                level: EventLevel::Warning,
                 reason: LABELLED,
                 message: format!("{}; labelled {key}={value}", task.breakage),
             },
@@ -65,7 +65,7 @@ impl RepairController {
         }
         match self.client.delete_pod(name, uid, version).await {
             Ok(()) => Attempt::Done {
-                is_warning: true,
+                level: EventLevel::Warning,
                 reason: DELETED,
                 message: format!("{}; deleted, so that its controller replaces it", task.breakage),
             },
@@ -89,7 +89,7 @@ impl RepairController {
         let done = tokio::task::spawn_blocking(move || in_place.repair_pod(&pod, &pods)).await;
         match done {
             Ok(Ok(InPlaceReport::Repaired(differences))) => Attempt::Done {
-                is_warning: false,
+                level: EventLevel::Normal,
                 reason: "BrokenPodRepaired",
                 message: format!(
                     "{}; the rules that redirect its traffic to its sidecar are in place now ({})",

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use model::{PodName, PodUid};
+use model::{EventLevel, PodName, PodUid};
 use netns_changes::{ChangeWatcher, NetnsDisturbance};
 use tracing::{info, warn};
 
@@ -110,6 +110,6 @@ impl RepairController {
             }
         };
         self.metrics.count_restored(code);
-        self.send_event(RepairEvent { name, uid, is_warning: true, reason, message, took }).await;
+        self.send_event(RepairEvent { name, uid, level: EventLevel::Warning, reason, message, took }).await;
     }
 }

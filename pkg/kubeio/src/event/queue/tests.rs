@@ -1,7 +1,6 @@
-use model::PodName;
+use model::{EventLevel, PodName};
 
 use super::*;
-use crate::EventLevel;
 
 const REASONS: [&str; 4] = ["RefusedByMesh", "JoinedMesh", "ReleasedFromMesh", "CanBypassMesh"];
 

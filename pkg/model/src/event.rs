@@ -1,0 +1,31 @@
+//! Events of the Kubernetes API, as far as the parts of the agent that report something know of them.
+
+use crate::{PodName, PodUid};
+
+/// Level of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventLevel {
+    /// For the record.
+    Normal,
+    /// An operator should look into it.
+    Warning,
+}
+
+/// Subject of an Event.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventSubject {
+    /// The node.
+    Node,
+    /// The agent: its pod.
+    Agent {
+        /// Whether the Event is about the node if there is no such pod; else it is not published then.
+        or_node: bool,
+    },
+    /// A pod of the node.
+    Pod {
+        /// Namespace and name.
+        name: PodName,
+        /// UID of the pod: `kubectl describe` finds its Events by it.
+        uid: PodUid,
+    },
+}
