@@ -71,28 +71,6 @@ pub(crate) enum Via {
     Exec,
 }
 
-/// Which results of a check fail a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FailOn {
-    /// Something is unhealthy
-    Error,
-    /// Not everything could be determined
-    Unknown,
-    /// Worth knowing
-    Warning,
-}
-
-impl FailOn {
-    /// The least severity that fails.
-    pub(crate) fn minimum_severity(self) -> Severity {
-        match self {
-            FailOn::Error => Severity::Error,
-            FailOn::Unknown => Severity::Unknown,
-            FailOn::Warning => Severity::Warning,
-        }
-    }
-}
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
@@ -107,8 +85,8 @@ pub(crate) enum Action {
         #[arg(long)]
         node: Option<String>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_enum, default_value = "unknown")]
-        fail_on: FailOn,
+        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        fail_on: Severity,
         /// Check again every five seconds until the exit status is 0, for this time at most
         #[arg(long, value_parser = time_limit, value_name = "TIME")]
         wait: Option<Duration>,
@@ -231,8 +209,8 @@ pub(crate) enum Simulated {
         #[arg(long, short)]
         namespace: Option<String>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_enum, default_value = "unknown")]
-        fail_on: FailOn,
+        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        fail_on: Severity,
     },
     /// Other settings of the agents, as rendered manifests or single variables have them
     ///
@@ -246,8 +224,8 @@ pub(crate) enum Simulated {
         #[arg(long, short, value_name = "FILE")]
         file: Option<PathBuf>,
         /// What makes the exit status other than 0, with everything that is worse
-        #[arg(long, value_enum, default_value = "unknown")]
-        fail_on: FailOn,
+        #[arg(long, value_parser = severities(), default_value = "unknown")]
+        fail_on: Severity,
     },
 }
 
@@ -317,6 +295,13 @@ fn output_formats() -> impl TypedValueParser<Value = OutputFormat> {
     let value = |format: OutputFormat| PossibleValue::new(format.code()).help(format.message());
     PossibleValuesParser::new(OutputFormat::ALL.map(value))
         .try_map(|code| OutputFormat::from_name(&code).ok_or("there is no such form"))
+}
+
+/// The worst first.
+fn severities() -> impl TypedValueParser<Value = Severity> {
+    let value = |severity: Severity| PossibleValue::new(severity.code()).help(severity.message());
+    PossibleValuesParser::new(Severity::ALL.into_iter().rev().map(value))
+        .try_map(|code| Severity::from_name(&code).ok_or("there is no such severity"))
 }
 
 /// From 1 ms to a day.

@@ -38,12 +38,11 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
     ensure!(is_check || !options.output.is_of_check(), "-o junit and -o sarif are forms of check alone");
     match &invocation.arguments.command {
         Action::Check { namespace, fail_on, pre: true, .. } => {
-            check_before(options, namespace.as_deref(), fail_on.minimum_severity()).await
+            check_before(options, namespace.as_deref(), *fail_on).await
         }
         Action::Check { namespace, node, fail_on, wait, .. } => {
             let until = Instant::now() + wait.unwrap_or_default();
-            check_cluster(options, namespace.as_deref(), node.as_deref(), fail_on.minimum_severity(), until)
-                .await
+            check_cluster(options, namespace.as_deref(), node.as_deref(), *fail_on, until).await
         }
         Action::List { bypassing, state, namespace, node } => {
             let state = if *bypassing { Some(CaptureState::Bypassing) } else { *state };
@@ -61,10 +60,10 @@ pub(crate) async fn run(invocation: &Invocation) -> Result<ExitCode> {
         }
         Action::Simulate(Simulated::Label { kind, name, labels, namespace, fail_on }) => {
             let object = simulate::LabelledObject { kind: *kind, name, namespace: namespace.as_deref() };
-            simulate::label_change(options, object, labels, fail_on.minimum_severity()).await
+            simulate::label_change(options, object, labels, *fail_on).await
         }
         Action::Simulate(Simulated::Settings { variables, file, fail_on }) => {
-            simulate::simulate_settings(options, variables, file.as_deref(), fail_on.minimum_severity()).await
+            simulate::simulate_settings(options, variables, file.as_deref(), *fail_on).await
         }
         Action::Bundle { file, node } => bundle::run(options, file.as_deref(), node.as_deref()).await,
         Action::Watch { duration, interval, namespace, node } => {

@@ -1,7 +1,7 @@
 //! Findings: each has a stable code, which decides its severity, the check that it belongs to, and where to read on.
 
 pub use report::Severity;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 /// The page that describes each code below an anchor of the same name.
 pub const DOCS: &str = "docs/millrace.md";
@@ -65,7 +65,8 @@ macro_rules! finding_codes {
         $check:literal $hint:literal)*) => {
         model::word_enum! {
             /// A kind of finding, in the order of the output.
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+            #[serde(rename_all = "kebab-case")]
             pub enum Code { $($(#[$doc])* $name = $word),* }
         }
 
@@ -244,12 +245,6 @@ impl Code {
     /// Whether it is a code of `millrace check`.
     pub(crate) fn is_of_check(self) -> bool {
         matches!(self.scope(), CodeScope::Check | CodeScope::Both)
-    }
-}
-
-impl Serialize for Code {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -5,16 +5,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::known_value;
 
-/// How bad something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Severity {
-    /// Worth knowing; nothing bypasses the mesh or fails because of it.
-    Warning,
-    /// Could not be determined.
-    Unknown,
-    /// Something is unhealthy.
-    Error,
+model::word_enum! {
+    /// How bad something is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Severity {
+        /// Worth knowing; nothing bypasses the mesh or fails because of it.
+        Warning = "warning", "Worth knowing",
+        /// Could not be determined.
+        Unknown = "unknown", "Not everything could be determined",
+        /// Something is unhealthy.
+        Error = "error", "Something is unhealthy",
+    }
 }
 
 impl Severity {

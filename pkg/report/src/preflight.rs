@@ -397,7 +397,10 @@ impl NodePreflight {
         let row = |check: &PreflightCheck| {
             vec![
                 Cell::plain(&check.code),
-                Cell::coloured(word_of(check.severity), Colour::of_severity(check.severity)),
+                Cell::coloured(
+                    check.severity.map_or("ok", Severity::code),
+                    Colour::of_severity(check.severity),
+                ),
                 Cell::plain(match check.message.as_str() {
                     "" => &check.title,
                     message => message,
@@ -450,15 +453,6 @@ impl NodePreflight {
         let rules: Vec<SarifRule> = self.checks.iter().map(rule).collect();
         let results: Vec<SarifResult> = self.checks.iter().filter_map(result).collect();
         render_sarif("install-cni check", &rules, &results)
-    }
-}
-
-fn word_of(severity: Option<Severity>) -> &'static str {
-    match severity {
-        None => "ok",
-        Some(Severity::Warning) => "warning",
-        Some(Severity::Unknown) => "unknown",
-        Some(Severity::Error) => "error",
     }
 }
 

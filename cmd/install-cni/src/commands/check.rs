@@ -2,14 +2,16 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result};
 use console::OutputFormat;
 use report::Severity;
 
 use super::{command_flags::FAIL_ON, invocation::CommandInvocation};
 
 pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
-    let least = parse_severity(call.values.flag_text(&FAIL_ON))?;
+    let word = call.values.flag_text(&FAIL_ON);
+    let least = Severity::from_name(word)
+        .with_context(|| format!("--fail-on: {word:?} is none of error, unknown and warning"))?;
     let preflight = node_status::check_node(&call.settings);
     match call.output.format {
         OutputFormat::Junit => console::write_stdout(preflight.to_junit(least).as_bytes())?,
@@ -17,13 +19,4 @@ pub(super) fn run(call: &CommandInvocation) -> Result<ExitCode> {
         _ => call.output.print_value(&preflight, |_, colour| preflight.render_table(colour))?,
     }
     Ok(ExitCode::from(preflight.exit_status(least)))
-}
-
-fn parse_severity(word: &str) -> Result<Severity> {
-    Ok(match word {
-        "error" => Severity::Error,
-        "unknown" => Severity::Unknown,
-        "warning" => Severity::Warning,
-        other => bail!("--fail-on: {other:?} is none of error, unknown and warning"),
-    })
 }
