@@ -44,7 +44,7 @@ use crate::{
     preflight::{self, PreflightOutcome},
     proof_sampler::{ProofMetrics, ProofSampler},
     shutdown::{self, ShutdownVerdict, TerminationSignals},
-    state_collector::{self, StateCollector},
+    state_collector::StateCollector,
     supervise::{self, VitalTasks, restart_on_panic},
     uninstall::Uninstallation,
     version,
@@ -278,8 +278,7 @@ impl Daemon {
 
     /// Serves the debug state: over HTTP, and to root on a socket.
     fn serve_debug(&self, collector: Arc<StateCollector>, stopped: &watch::Receiver<()>, vital: &VitalTasks) {
-        let shared = Arc::new(state_collector::SharedCollector(collector));
-        let router = debug::debug_router(shared, self.logger.clone(), version::build_info());
+        let router = debug::debug_router(collector, self.logger.clone(), version::build_info());
         match RootServer::bind(&self.settings.debug_socket) {
             Ok(server) => {
                 let run =

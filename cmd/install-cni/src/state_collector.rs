@@ -56,24 +56,45 @@ pub(crate) struct StateCollector {
     proving: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The collector, as those who ask hold it.
-pub(crate) struct SharedCollector(pub(crate) Arc<StateCollector>);
-
-impl StateInspector for SharedCollector {
-    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
-        Box::pin(self.0.collect_state())
+impl StateInspector for StateCollector {
+    fn observe_state(self: Arc<Self>) -> InspectionFuture<Arc<StateReport>> {
+        Box::pin(async move { self.collect_state().await })
     }
 
-    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
-        Box::pin(self.0.explain_pod(namespace, name))
+    /// By a close look, in the form of [`report::Explanation`].
+    fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value> {
+        Box::pin(async move {
+            let state = self.collect_state().await?;
+            let close = spawn_blocking(move || {
+                let mut state = StateReport::clone(&state);
+                let mut pods = state.pods.iter_mut();
+                if let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name) {
+                    self.inspector.verify_pod(pod)?;
+                }
+                let explanation = report::explain_pod(&state, &namespace, &name);
+                serde_json::to_value(explanation).map_err(|error| error.to_string())
+            });
+            Ok(close.await.map_err(|error| error.to_string())??)
+        })
     }
 
-    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value> {
-        Box::pin(self.0.prove_pod(namespace, name))
+    /// In the form of [`report::Proof`]. Of several that are asked for, one is made at a time.
+    fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value> {
+        Box::pin(async move {
+            let alone = self.wait_for_proof().await;
+            let state = self.collect_state().await?;
+            let proof = self.prove_in(alone, state, &namespace, &name).await?;
+            serde_json::to_value(proof).map_err(|error| error.to_string().into())
+        })
     }
 
-    fn simulate_change(&self, change: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
-        Box::pin(self.0.simulate_change(change))
+    fn simulate_change(self: Arc<Self>, change: SimulatedChange) -> InspectionFuture<NodeSimulation> {
+        Box::pin(async move {
+            let simulation = spawn_blocking(move || {
+                self.inspector.simulate_change(&self.settings.records.read_records(), &change)
+            });
+            simulation.await.map_err(|error| error.to_string())?
+        })
     }
 }
 
@@ -125,44 +146,6 @@ impl StateCollector {
         answer
     }
 
-    /// Returns the explanation of one pod, by a close look, in the form of [`report::Explanation`].
-    ///
-    /// # Errors
-    /// As [`StateCollector::collect_state`].
-    pub(crate) async fn explain_pod(
-        self: &Arc<StateCollector>,
-        namespace: String,
-        name: String,
-    ) -> Result<serde_json::Value, Reason> {
-        let state = self.collect_state().await?;
-        let collector = Arc::clone(self);
-        let close = spawn_blocking(move || {
-            let mut state = StateReport::clone(&state);
-            let mut pods = state.pods.iter_mut();
-            if let Some(pod) = pods.find(|pod| pod.namespace == namespace && pod.name == name) {
-                collector.inspector.verify_pod(pod)?;
-            }
-            let explanation = report::explain_pod(&state, &namespace, &name);
-            serde_json::to_value(explanation).map_err(|error| error.to_string())
-        });
-        Ok(close.await.map_err(|error| error.to_string())??)
-    }
-
-    /// Returns the proof of one pod, in the form of [`report::Proof`]. Of several that are asked for, one is made at a time.
-    ///
-    /// # Errors
-    /// As [`StateCollector::collect_state`].
-    pub(crate) async fn prove_pod(
-        self: &Arc<StateCollector>,
-        namespace: String,
-        name: String,
-    ) -> Result<serde_json::Value, Reason> {
-        let alone = self.wait_for_proof().await;
-        let state = self.collect_state().await?;
-        let proof = self.prove_in(alone, state, &namespace, &name).await?;
-        serde_json::to_value(proof).map_err(|error| error.to_string().into())
-    }
-
     /// Waits until no other proof is being made. A state that is observed then is as the proof finds it.
     pub(crate) async fn wait_for_proof(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.proving).lock_owned().await
@@ -186,21 +169,6 @@ impl StateCollector {
             collector.inspector.prove_pod(&state, &records, &namespace, &name)
         });
         proven.await.map_err(|error| error.to_string())?
-    }
-
-    /// Returns what a change of labels or settings would do to the node's pods.
-    ///
-    /// # Errors
-    /// As [`StateCollector::collect_state`].
-    async fn simulate_change(
-        self: &Arc<StateCollector>,
-        change: SimulatedChange,
-    ) -> Result<NodeSimulation, Reason> {
-        let collector = Arc::clone(self);
-        let simulation = spawn_blocking(move || {
-            collector.inspector.simulate_change(&collector.settings.records.read_records(), &change)
-        });
-        simulation.await.map_err(|error| error.to_string())?
     }
 
     /// Looks for all who wait, until nobody does.

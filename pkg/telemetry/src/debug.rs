@@ -56,24 +56,24 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
 /// An answer that takes a while: the thing, or why there is none, in a sentence.
-pub type InspectionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Reason>> + Send + 'a>>;
+pub type InspectionFuture<T> = Pin<Box<dyn Future<Output = Result<T, Reason>> + Send>>;
 
 /// Access to the state of the node. A question whose asker has gone is dropped.
 pub trait StateInspector: Send + Sync + 'static {
     /// The state, by an observation that began after the call. Of several who ask at a time, some may get the same one.
-    fn observe_state(&self) -> InspectionFuture<'_, Arc<report::StateReport>>;
+    fn observe_state(self: Arc<Self>) -> InspectionFuture<Arc<report::StateReport>>;
 
     /// Why this pod is captured, or why not, and what to do about it; a pod that nobody knows has an answer, too.
-    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+    fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value>;
 
     /// Where the kernel leads packets that are sent in this pod's network namespace; one pod at a time.
-    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, serde_json::Value>;
+    fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<serde_json::Value>;
 
     /// Returns what a change of labels or settings would do to the node's pods.
     fn simulate_change(
-        &self,
+        self: Arc<Self>,
         change: report::SimulatedChange,
-    ) -> InspectionFuture<'_, report::NodeSimulation>;
+    ) -> InspectionFuture<report::NodeSimulation>;
 }
 
 /// Description of the build, in ControlZ's terms.
@@ -96,6 +96,12 @@ pub struct BuildInfo {
 /// State that the handlers share. A clone refers to the same state.
 #[derive(Clone)]
 struct DebugHandler(Arc<HandlerState>);
+
+impl DebugHandler {
+    fn inspector(&self) -> Arc<dyn StateInspector> {
+        Arc::clone(&self.0.inspect)
+    }
+}
 
 struct HandlerState {
     inspect: Arc<dyn StateInspector>,
@@ -144,15 +150,16 @@ fn error_response(status: StatusCode, why: &str) -> Response {
 
 /// Compact, as ControlZ prints it.
 fn compact_json(value: &impl serde::Serialize) -> Response {
-    match serde_json::to_string(value) {
-        Ok(text) => build_response(StatusCode::OK, JSON, text + "\n"),
-        Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    }
+    json_response(serde_json::to_string(value))
 }
 
 /// For people.
 fn pretty_json(value: &impl serde::Serialize) -> Response {
-    match serde_json::to_string_pretty(value) {
+    json_response(serde_json::to_string_pretty(value))
+}
+
+fn json_response(written: serde_json::Result<String>) -> Response {
+    match written {
         Ok(text) => build_response(StatusCode::OK, JSON, text + "\n"),
         Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

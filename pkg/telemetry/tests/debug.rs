@@ -26,19 +26,19 @@ const SECRET: &str = "hunter2-hunter2";
 struct Node(Arc<StateReport>);
 
 impl StateInspector for Node {
-    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
-        Box::pin(async { Ok(Arc::clone(&self.0)) })
+    fn observe_state(self: Arc<Self>) -> InspectionFuture<Arc<StateReport>> {
+        Box::pin(async move { Ok(Arc::clone(&self.0)) })
     }
 
-    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
-    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<Value> {
         Box::pin(async move { Ok(json!({"namespace": namespace, "name": name})) })
     }
 
-    fn simulate_change(&self, _: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(self: Arc<Self>, _: SimulatedChange) -> InspectionFuture<NodeSimulation> {
         Box::pin(async { Ok(NodeSimulation::default()) })
     }
 }

@@ -11,11 +11,12 @@ use axum::routing::{get, put};
 use model::Reason;
 use report::{LabelChange, SettingsChange, SimulatedChange, is_object_name};
 use serde::Serialize;
+use serde_json::to_string_pretty;
 use tokio::task::spawn_blocking;
 
 use super::query::query_parameter;
 use super::{
-    DebugHandler, HTML, JSON, build_response, error_response, levels, pretty_json, route_with_slash,
+    DebugHandler, HTML, build_response, error_response, json_response, levels, pretty_json, route_with_slash,
 };
 
 /// A part of the state as text.
@@ -23,25 +24,27 @@ type RenderFn = fn(&report::StateReport) -> serde_json::Result<String>;
 
 /// Path, what it has, and how it is made.
 const VIEWS: [(&str, &str, RenderFn); 13] = [
-    ("state", "everything", |state| pretty_text(state)),
+    ("state", "everything", |state| to_string_pretty(state)),
     ("pods", "the node's pods: captured or not, why, and what the kernel shows", |state| {
-        pretty_text(&state.pods)
+        to_string_pretty(&state.pods)
     }),
-    ("ztunnel", "the node's ztunnel pods", |state| pretty_text(&state.ztunnels)),
-    ("routes", "routes: desired, observed, difference", |state| pretty_text(&state.network.routes)),
-    ("rules", "policy rules: desired, observed, difference", |state| pretty_text(&state.network.rules)),
-    ("links", "links: desired, observed, difference", |state| pretty_text(&state.network.links)),
-    ("ipsets", "members of sets: desired, observed, difference", |state| pretty_text(&state.network.ipsets)),
+    ("ztunnel", "the node's ztunnel pods", |state| to_string_pretty(&state.ztunnels)),
+    ("routes", "routes: desired, observed, difference", |state| to_string_pretty(&state.network.routes)),
+    ("rules", "policy rules: desired, observed, difference", |state| to_string_pretty(&state.network.rules)),
+    ("links", "links: desired, observed, difference", |state| to_string_pretty(&state.network.links)),
+    ("ipsets", "members of sets: desired, observed, difference", |state| {
+        to_string_pretty(&state.network.ipsets)
+    }),
     ("firewall", "rules of the firewall: desired, observed, difference", |state| {
-        pretty_text(&state.network.firewall)
+        to_string_pretty(&state.network.firewall)
     }),
     ("sysctls", "kernel settings: desired, observed, difference", |state| {
-        pretty_text(&state.network.sysctls)
+        to_string_pretty(&state.network.sysctls)
     }),
-    ("installation", "files of ours on the node", |state| pretty_text(&state.installation)),
-    ("plan", "what would be done now", |state| pretty_text(&state.plan)),
-    ("history", "the last changes, newest first", |state| pretty_text(&state.history)),
-    ("config", "effective settings, and where each came from", |state| pretty_text(&state.config)),
+    ("installation", "files of ours on the node", |state| to_string_pretty(&state.installation)),
+    ("plan", "what would be done now", |state| to_string_pretty(&state.plan)),
+    ("history", "the last changes, newest first", |state| to_string_pretty(&state.history)),
+    ("config", "effective settings, and where each came from", |state| to_string_pretty(&state.config)),
 ];
 
 pub(super) fn add_routes(router: Router<DebugHandler>) -> Router<DebugHandler> {
@@ -76,19 +79,14 @@ fn list_paths() -> BTreeMap<String, &'static str> {
     views.chain(others).map(|(name, about)| (format!("/debug/{name}"), about)).collect()
 }
 
-fn pretty_text(value: &impl Serialize) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(value).map(|text| text + "\n")
-}
-
 async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
-    let state: Arc<report::StateReport> = match desk.0.inspect.observe_state().await {
+    let state: Arc<report::StateReport> = match desk.inspector().observe_state().await {
         Ok(state) => state,
         Err(why) => return error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
     };
     // A megabyte takes a while to write down, and probes are answered by this thread.
     match spawn_blocking(move || render(&state)).await {
-        Ok(Ok(text)) => build_response(StatusCode::OK, JSON, text),
-        Ok(Err(error)) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        Ok(text) => json_response(text),
         Err(_) => {
             error_response(StatusCode::INTERNAL_SERVER_ERROR, "it could not be shown; the log says more")
         }
@@ -97,7 +95,7 @@ async fn render_view(desk: DebugHandler, render: RenderFn) -> Response {
 
 async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => about_pod(desk.0.inspect.explain_pod(namespace, name).await),
+        Ok((namespace, name)) => answer_question(desk.inspector().explain_pod(namespace, name).await),
         Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
@@ -105,12 +103,12 @@ async fn explain_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
 /// A PUT, because it sends packets: the guard refuses it over TCP.
 async fn prove_pod(State(desk): State<DebugHandler>, uri: Uri) -> Response {
     match asked_pod(&uri) {
-        Ok((namespace, name)) => about_pod(desk.0.inspect.prove_pod(namespace, name).await),
+        Ok((namespace, name)) => answer_question(desk.inspector().prove_pod(namespace, name).await),
         Err(why) => error_response(StatusCode::BAD_REQUEST, why),
     }
 }
 
-fn about_pod(found: Result<serde_json::Value, Reason>) -> Response {
+fn answer_question(found: Result<impl Serialize, Reason>) -> Response {
     match found {
         Ok(value) => pretty_json(&value),
         Err(why) => error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
@@ -131,13 +129,9 @@ fn asked_pod(uri: &Uri) -> Result<(String, String), &'static str> {
 }
 
 async fn simulate_change(State(desk): State<DebugHandler>, uri: Uri) -> Response {
-    let change = match asked_change(&uri) {
-        Ok(change) => change,
-        Err(why) => return error_response(StatusCode::BAD_REQUEST, &why),
-    };
-    match desk.0.inspect.simulate_change(change).await {
-        Ok(simulation) => pretty_json(&simulation),
-        Err(why) => error_response(StatusCode::SERVICE_UNAVAILABLE, why.as_str()),
+    match asked_change(&uri) {
+        Ok(change) => answer_question(desk.inspector().simulate_change(change).await),
+        Err(why) => error_response(StatusCode::BAD_REQUEST, &why),
     }
 }
 

@@ -39,8 +39,8 @@ impl Drop for Within<'_> {
 }
 
 impl StateInspector for Fake {
-    fn observe_state(&self) -> InspectionFuture<'_, Arc<StateReport>> {
-        Box::pin(async {
+    fn observe_state(self: Arc<Self>) -> InspectionFuture<Arc<StateReport>> {
+        Box::pin(async move {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let _within = Within(&self.now);
@@ -52,7 +52,7 @@ impl StateInspector for Fake {
         })
     }
 
-    fn explain_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn explain_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<Value> {
         Box::pin(async move {
             let broken = self.broken.load(Ordering::SeqCst);
             let answer = || json!({"pod": format!("{namespace}/{name}")});
@@ -60,12 +60,12 @@ impl StateInspector for Fake {
         })
     }
 
-    fn prove_pod(&self, namespace: String, name: String) -> InspectionFuture<'_, Value> {
+    fn prove_pod(self: Arc<Self>, namespace: String, name: String) -> InspectionFuture<Value> {
         Box::pin(async move { Ok(json!({"proven": format!("{namespace}/{name}")})) })
     }
 
     /// Returns the change in the place of an answer.
-    fn simulate_change(&self, change: SimulatedChange) -> InspectionFuture<'_, NodeSimulation> {
+    fn simulate_change(self: Arc<Self>, change: SimulatedChange) -> InspectionFuture<NodeSimulation> {
         let problem = Some(change.to_string());
         Box::pin(async { Ok(NodeSimulation { problem, ..NodeSimulation::default() }) })
     }
